@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Final
 
-__all__ = ["Container", "container", "cpu_limit", "memory_limit", "memory_usage"]
+__all__ = ["Container", "container", "cpu_limit", "folders", "memory_limit", "memory_usage"]
 
 _ROOT: Final = pathlib.Path("/sys/fs/cgroup")
 _OWN: Final = pathlib.Path("/proc/self/cgroup")
@@ -63,7 +63,7 @@ def memory_usage(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> int | 
     counts. None when it is not known.
     """
     for controller, current, inactive in (("", "memory.current", "inactive_file"), ("memory", "memory.usage_in_bytes", "total_inactive_file")):
-        for folder in _folders(root, own, controller):
+        for folder in folders(root, own, controller):
             used = _words(folder / current)
             if used and used[0].isdigit():
                 words = _words(folder / "memory.stat")
@@ -74,10 +74,10 @@ def memory_usage(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> int | 
 
 def _quotas(root: pathlib.Path, own: pathlib.Path) -> Iterator[int | None]:
     """Of each folder that says it: whole CPUs, rounded up, or None for no limit."""
-    for folder in _folders(root, own, ""):
+    for folder in folders(root, own, ""):
         words = _words(folder / "cpu.max")
         yield from _quota(words[0], words[1]) if len(words) == 2 else ()
-    for folder in _folders(root, own, "cpu"):
+    for folder in folders(root, own, "cpu"):
         quota, period = _words(folder / "cpu.cfs_quota_us"), _words(folder / "cpu.cfs_period_us")
         yield from _quota(quota[0], period[0]) if quota and period else ()
 
@@ -92,7 +92,7 @@ def _quota(quota: str, period: str) -> Iterator[int | None]:
 def _limits(root: pathlib.Path, own: pathlib.Path) -> Iterator[int | None]:
     """Of each folder that says it: bytes, or None for no limit."""
     for controller, name in (("", "memory.max"), ("memory", "memory.limit_in_bytes")):
-        for folder in _folders(root, own, controller):
+        for folder in folders(root, own, controller):
             word = next(iter(_words(folder / name)), "")
             if word in _NONE or (word.isdigit() and int(word) >= _UNLIMITED):
                 yield None
@@ -100,7 +100,7 @@ def _limits(root: pathlib.Path, own: pathlib.Path) -> Iterator[int | None]:
                 yield int(word)
 
 
-def _folders(root: pathlib.Path, own: pathlib.Path, controller: str) -> Iterator[pathlib.Path]:
+def folders(root: pathlib.Path, own: pathlib.Path, controller: str) -> Iterator[pathlib.Path]:
     """The process' own folder and those around it that there are, innermost first; ``controller``: of the older cgroups, "" for version 2."""
     mounts = [root / controller] if controller else [root, root / "unified"]  # the second where both versions are mounted
     path = _own_path(own, controller)

@@ -1,9 +1,11 @@
-"""The container's control group, of version 1 and 2: what is not limits, which ``control.configuration.capacity`` reads."""
+"""What the container's control group, of version 1 or 2, says beside its limits, which ``control.configuration.cgroup`` reads."""
 
 import dataclasses
 from pathlib import Path
 
-__all__ = ["Throttling", "cpu_quota", "killed_for_memory", "own_memory_limit", "own_path", "tasks", "throttling"]
+from control.configuration.cgroup import folders
+
+__all__ = ["Throttling", "cpu_quota", "killed_for_memory", "tasks", "throttling"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -20,66 +22,45 @@ class Throttling:
         return 100 * self.throttled / self.periods if self.periods else 0.0
 
 
-def cpu_quota(root: Path) -> float | None:
-    """CPUs that the group may use; None when it has no quota."""
-    words = _words(root / "cpu.max") or [*_words(root / "cpu/cpu.cfs_quota_us"), *_words(root / "cpu/cpu.cfs_period_us")]
-    if len(words) < 2 or not words[0].isdecimal() or not words[1].isdecimal() or words[1] == "0":
-        return None
-    return int(words[0]) / int(words[1])
+def cpu_quota(root: Path, own: Path) -> float | None:
+    """CPUs that the group may use, with their fraction, the tightest of it and those around it; None when it has no quota. Arguments: as of
+    ``control.configuration.cgroup.container``.
+    """
+    pairs = [_words(folder / "cpu.max") for folder in folders(root, own, "")]
+    pairs += [[*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")] for folder in folders(root, own, "cpu")]
+    quotas = [words for words in pairs if len(words) == 2 and all(map(str.isdecimal, words)) and words[1] != "0"]
+    return min((int(quota) / int(period) for quota, period in quotas), default=None)
 
 
-def throttling(root: Path) -> Throttling | None:
-    """What the group's quota cost it since it was made; None when the kernel does not say."""
-    for path, name, unit in (("cpu.stat", "throttled_usec", 1e6), ("cpu/cpu.stat", "throttled_time", 1e9)):
-        found = _table(root / path)
-        if "nr_periods" in found and "nr_throttled" in found:
-            return Throttling(found["nr_periods"], found["nr_throttled"], found.get(name, 0) / unit)
+def throttling(root: Path, own: Path) -> Throttling | None:
+    """What the quota of the innermost group that has one cost since it was made; None when the kernel does not say."""
+    for controller, name, unit in (("", "throttled_usec", 1e6), ("cpu", "throttled_time", 1e9)):
+        for folder in folders(root, own, controller):
+            found = _table(folder / "cpu.stat")
+            if "nr_periods" in found and "nr_throttled" in found:
+                return Throttling(found["nr_periods"], found["nr_throttled"], found.get(name, 0) / unit)
     return None
 
 
-def killed_for_memory(root: Path) -> int | None:
-    """Processes of the group that the kernel killed for memory since it was made; None when it does not say."""
-    for path in ("memory.events", "memory/memory.oom_control"):
-        found = _table(root / path)
-        if "oom_kill" in found:
-            return found["oom_kill"]
+def killed_for_memory(root: Path, own: Path) -> int | None:
+    """Processes of the innermost group that says it which the kernel killed for memory since it was made; None when none says it."""
+    for controller, name in (("", "memory.events"), ("memory", "memory.oom_control")):
+        for folder in folders(root, own, controller):
+            found = _table(folder / name)
+            if "oom_kill" in found:
+                return found["oom_kill"]
     return None
 
 
-def tasks(root: Path) -> tuple[int, int] | None:
-    """Processes and threads in the group, and how many it may have; None when that is not limited."""
-    for folder in ("", "pids/"):
-        current, most = _words(root / f"{folder}pids.current"), _words(root / f"{folder}pids.max")
-        if current and most and current[0].isdecimal() and most[0].isdecimal():
-            return int(current[0]), int(most[0])
-    return None
-
-
-def own_path(process: Path, controller: str) -> str:
-    """The group of a process by its folder in /proc: its path below the hierarchy's root, ``/`` at the root, and where that is not known."""
-    try:
-        lines = (process / "cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return "/"
-    rows = [line.split(":", 2) for line in lines if line.count(":") >= 2]
-    for _, names, path in rows:
-        if controller in names.split(","):
-            return path
-    return next((path for number, names, path in rows if number == "0" and not names), "/")
-
-
-def own_memory_limit(root: Path, process: Path) -> tuple[str, int] | None:
-    """The tightest memory limit of a process' own group and those above it, with that group's path, below the root; None when there is none."""
-    path = own_path(process, "memory").strip("/")
-    parts = path.split("/") if path else []
+def tasks(root: Path, own: Path) -> tuple[int, int] | None:
+    """Processes and threads in the group with the least room for more, and how many it may have; None when they are not limited."""
     found = []
-    for depth in range(1, len(parts) + 1):
-        group = "/".join(parts[:depth])
-        for file in (root / group / "memory.max", root / "memory" / group / "memory.limit_in_bytes"):
-            words = _words(file)
-            if words and words[0].isdecimal() and int(words[0]) < 2**60:
-                found.append((int(words[0]), f"/{group}"))
-    return (min(found)[1], min(found)[0]) if found else None
+    for controller in ("", "pids"):
+        for folder in folders(root, own, controller):
+            current, most = _words(folder / "pids.current"), _words(folder / "pids.max")
+            if current and most and current[0].isdecimal() and most[0].isdecimal():
+                found.append((int(current[0]), int(most[0])))
+    return min(found, key=lambda item: item[1] - item[0], default=None)
 
 
 def _words(path: Path) -> list[str]:

@@ -17,12 +17,12 @@ _FEW_PERIODS: Final = 100
 
 def look(around: Surroundings) -> Iterator[Finding]:
     """Quota, throttling, processors."""
-    quota = cgroup.cpu_quota(around.cgroup)
+    quota = cgroup.cpu_quota(around.cgroup, around.groups)
     yield _quota(quota)
     if quota is not None:
         yield _throttling(around)
     if around.config is not None:
-        yield _processors(around, cpu_limit(around.cgroup))
+        yield _processors(around, cpu_limit(around.cgroup, around.groups))
 
 
 def _quota(quota: float | None) -> Finding:
@@ -37,7 +37,7 @@ def _quota(quota: float | None) -> Finding:
 
 
 def _throttling(around: Surroundings) -> Finding:
-    subject, found = "CPU throttling", cgroup.throttling(around.cgroup)
+    subject, found = "CPU throttling", cgroup.throttling(around.cgroup, around.groups)
     if found is None:
         return Finding("cpu", subject, "unknown", "the kernel does not say")
     figures = {"periods": found.periods, "throttled": found.throttled, "throttled_percent": round(found.percent, 2), "throttled_s": found.seconds}

@@ -105,7 +105,7 @@ def _address_space(limit: int | None) -> Finding:
 
 
 def _tasks(around: Surroundings) -> Finding:
-    subject, found = "processes and threads of the container (pids cgroup)", cgroup.tasks(around.cgroup)
+    subject, found = "processes and threads of the container (pids cgroup)", cgroup.tasks(around.cgroup, around.groups)
     if found is None:
         return Finding("limits", subject, "ok", "are not limited, as far as can be seen")
     (current, most), runs = found, around.pid is not None

@@ -18,7 +18,7 @@ _FULL_PERCENT: Final = 90
 
 def look(around: Surroundings) -> Iterator[Finding]:
     """Beside the warning of ``framegate check`` that it does not fit."""
-    limit, usage = memory_limit(around.cgroup), memory_usage(around.cgroup)
+    limit, usage = memory_limit(around.cgroup, around.groups), memory_usage(around.cgroup, around.groups)
     yield _limit(around, limit)
     if limit is not None:
         yield _usage(limit, usage)
@@ -31,11 +31,6 @@ def _limit(around: Surroundings, limit: int | None) -> Finding:
     subject = "memory limit of the container"
     if limit is not None:
         return Finding("memory", subject, "ok", f"is {_mib(limit)}", figures={"limit_bytes": limit})
-    own = cgroup.own_memory_limit(around.cgroup, around.process)
-    if own is not None:
-        words = f"framegate sees none at {around.cgroup}, and the control group {own[0]} of {around.whose} has one of {_mib(own[1])}"
-        advice = f"set memory_pool.size, so that all fits into {_mib(own[1])} (deploy/sizing.md): framegate cannot tell by itself"
-        return Finding("memory", subject, "warning", words, advice, {"limit_bytes": own[1]})
     if around.in_kubernetes:
         advice = "set resources.limits.memory of the container (deploy/sizing.md says how much), so that the node's other pods are no risk to it"
         return Finding("memory", subject, "warning", "there is none", advice)
@@ -54,8 +49,8 @@ def _usage(limit: int, usage: int | None) -> Finding:
 
 
 def _need(around: Surroundings, limit: int | None) -> Iterator[Finding]:
-    assert around.config is not None, "asked with a configuration only"
-    need = memory_need(around.config, around.processors)
+    config = around.fitted
+    need = memory_need(config, config.processors)
     parts = ", ".join(f"{name} {_mib(size)}" for name, size in need.parts)
     uncounted = f"; connections of {', '.join(need.uncounted)} are not counted" if need.uncounted else ""
     words, figures = f"up to {_mib(need.total)}: {parts}{uncounted}", {"need_bytes": need.total}
@@ -65,12 +60,12 @@ def _need(around: Surroundings, limit: int | None) -> Iterator[Finding]:
         yield Finding(
             "memory", "memory that may be needed", "fault", f"{words}; the machine has {_mib(total)}", advice, {**figures, "machine_bytes": total}
         )
-    elif limit is None or memory_warning(around.config, around.processors, limit) is None:
+    elif limit is None or memory_warning(config, config.processors, limit) is None:
         yield Finding("memory", "memory that may be needed", "ok", words, figures=figures)
 
 
 def _killed(around: Surroundings) -> Finding:
-    killed = cgroup.killed_for_memory(around.cgroup)
+    killed = cgroup.killed_for_memory(around.cgroup, around.groups)
     subject = "processes killed for memory"
     if killed is None:
         return Finding("memory", subject, "unknown", "the kernel does not say")

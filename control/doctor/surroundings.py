@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from control.configuration.capacity import processor_count
-from control.configuration.cgroup import cpu_limit
-from proxy.config.model import ProxyConfig, largest_whole
+from control.configuration.capacity import fitted
+from control.configuration.cgroup import container
+from proxy.config.model import ProxyConfig
 
 __all__ = ["Surroundings", "most_connections"]
 
@@ -44,8 +44,13 @@ class Surroundings:
 
     @property
     def cgroup(self) -> Path:
-        """Where framegate itself looks for its limits."""
+        """Where control groups are mounted."""
         return self.root / "sys/fs/cgroup"
+
+    @property
+    def groups(self) -> Path:
+        """Which of them the process is in."""
+        return self.process / "cgroup"
 
     @property
     def process(self) -> Path:
@@ -58,10 +63,15 @@ class Surroundings:
         return "this process" if self.pid is None else f"framegate, process {self.pid}"
 
     @property
+    def fitted(self) -> ProxyConfig:
+        """The configuration with the processors, and the memory pool, that 0 stands for here."""
+        assert self.config is not None, "without a configuration there are none"
+        return fitted(self.config, container(self.cgroup, self.groups))
+
+    @property
     def processors(self) -> int:
         """As many as would be started."""
-        assert self.config is not None, "without a configuration there are none"
-        return processor_count(self.config.processors, self.config.memory_pool.size, max(largest_whole(self.config)), cpu_limit(self.cgroup))
+        return self.fitted.processors
 
     def text(self, path: str) -> str | None:
         """What is in one of the system's files, without white space around it; None when it cannot be read."""

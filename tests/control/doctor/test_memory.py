@@ -39,11 +39,18 @@ def test_no_limit_is_a_warning_in_a_pod_only(tmp_path: Path) -> None:
     assert (found.level, "resources.limits.memory" in found.advice) == ("warning", True)
 
 
-def test_a_limit_that_framegate_does_not_look_at_is_told(tmp_path: Path) -> None:
+def test_the_limit_of_the_processs_own_group_counts(tmp_path: Path) -> None:
     files = {"proc/self/cgroup": "0::/system.slice/framegate.service", "sys/fs/cgroup/system.slice/framegate.service/memory.max": str(512 * MIB)}
     found = one(look(around(tmp_path, files)), "memory limit")
-    assert (found.level, found.figures["limit_bytes"]) == ("warning", 512 * MIB)
-    assert "/system.slice/framegate.service" in found.found
+    assert (found.level, found.figures["limit_bytes"]) == ("ok", 512 * MIB)
+
+
+def test_a_pool_without_a_size_is_the_one_that_fits(tmp_path: Path) -> None:
+    config = config_of(listener={"max_receive_size": MIB}, memory_pool=MemoryPoolConfig(size=0))
+    at = limited(tmp_path, VERSION_2, GIB, config=config)
+    found = one(look(at), "memory that may be needed")
+    assert (found.level, found.figures["need_bytes"]) == ("ok", memory_need(at.fitted, at.processors).total)
+    assert at.fitted.memory_pool.size > 100 * MIB
 
 
 def test_what_may_be_needed_is_told_with_its_parts(tmp_path: Path) -> None:
