@@ -241,22 +241,22 @@ def _injector(config: pathlib.Path | None, told: dict[str, Any]) -> "Injector":
 
 def _needs(config: pathlib.Path | None, options: "Options") -> "Needs":
     from control.cli.output import print_note
-    from control.configuration.capacity import memory_warning, processor_count
+    from control.configuration.capacity import fitted, memory_warning
+    from control.configuration.cgroup import Container
     from control.configuration.fault import ConfigurationError
     from control.kubernetes.needs import DEFAULT_NEEDS, NeedsError, needs_of, read_configuration
-    from proxy.config.model import largest_whole
 
     if config is None:
         return DEFAULT_NEEDS
     try:
         model, text, warnings = read_configuration(config)
-        count = processor_count(model.processors, model.memory_pool.size, max(largest_whole(model)), -(-options.cpu_m // 1000))
-        found = needs_of(model, text, count)
+        chosen = fitted(model, Container(-(-options.cpu_m // 1000), options.memory, 2))
+        found = needs_of(model, text, chosen.processors)
     except ConfigurationError as error:
         _fail([f"{config}: {fault}" for fault in error.faults])
     except NeedsError as error:
         _fail([f"{config}: {reason}" for reason in error.reasons])
-    warning = memory_warning(model, count, options.memory)
+    warning = memory_warning(chosen, chosen.processors, options.memory)
     if warning is not None:
         warnings.append(f"memory_pool.size {warning}; --memory gives the container more")
     for line in warnings:
