@@ -98,6 +98,10 @@ def _named(ctx: click.Context, param: click.Parameter, value: str | None) -> str
 @click.option("--pod-monitor", is_flag=True, help="Add a PodMonitor for Prometheus' operator.")
 @click.option("--disruption-budget", is_flag=True, help="Add a PodDisruptionBudget: one pod at a time is evicted.")
 @click.option("--tap-claim", metavar="NAME", callback=_named, help="The tap's PersistentVolumeClaim.  [default: none, it ends with the pod]")
+@click.option(
+    "--no-fs-group", "fs_group", is_flag=True, flag_value=False, default=True,
+    help="With --tap-claim: leave the pod's fsGroup alone; user 10001 may write to the claim already.  [default: 10001, where the pod has none]",
+)  # fmt: skip
 @click.option("--tap-claim-size", "tap_claim_bytes", type=SIZE, help="Add that claim, of this size.")
 def inject(
     sources: tuple[pathlib.Path, ...], remove: bool, target: pathlib.Path | None, in_place: bool, config: pathlib.Path | None, **told: Any
@@ -107,12 +111,14 @@ def inject(
     Deployments, StatefulSets, DaemonSets, ReplicaSets, Jobs, CronJobs and Pods, in streams and Lists, in YAML or JSON; everything else passes as it
     is, and so does an object whose label framegate.io/inject is "false". Comments, order, quotes and indentation stay: text is put in, nothing is
     written anew. What is injected already is injected as if it were not, so twice is once, and --remove gives the bytes that were. A
-    terminationGracePeriodSeconds or fsGroup of the pod's own is kept.
+    terminationGracePeriodSeconds of the pod's own is kept, and so are its groups.
 
     Exit codes: 0 good; 1 a file cannot be written; 2 a manifest or the configuration does not fit, every fault is named and nothing is written.
     """
     if in_place and (target is not None or _STANDARD in sources):
         raise click.UsageError("--in-place writes the files that were read: it goes with neither --output nor standard input")
+    if not told["fs_group"] and told["tap_claim"] is None:
+        raise click.UsageError("--no-fs-group is for --tap-claim: nothing else adds an fsGroup")
     if told["tap_claim_bytes"] is not None and told["tap_claim"] is None:
         raise click.UsageError("--tap-claim-size needs --tap-claim, the claim's name")
     texts = _read(sources)
@@ -227,7 +233,9 @@ def _injector(config: pathlib.Path | None, told: dict[str, Any]) -> "Injector":
     from control.kubernetes.objects import Wanted
     from control.kubernetes.sidecar import Options
 
-    options = Options(**{name: told[name] for name in ("image", "config_map", "tls_secret", "secrets", "tap_claim", "probes", "memory", "cpu_m")})
+    options = Options(
+        **{name: told[name] for name in ("image", "config_map", "tls_secret", "secrets", "tap_claim", "fs_group", "probes", "memory", "cpu_m")}
+    )
     wanted = Wanted(
         **{name: told[name] for name in ("issuer", "dns_names", "network_policy", "pod_monitor", "disruption_budget")},
         tap_claim_bytes=told["tap_claim_bytes"] or 0,

@@ -10,7 +10,7 @@ from control.kubernetes.edit import Layout, block_text
 from control.kubernetes.manifest import read_manifest
 from control.kubernetes.needs import DEFAULT_NEEDS
 from control.kubernetes.objects import Wanted, objects_for
-from control.kubernetes.sidecar import SIDECAR_LABEL, Options, template_text
+from control.kubernetes.sidecar import SIDECAR_LABEL, USER, Options, template_text
 from control.kubernetes.workload import KINDS, workloads
 
 __all__ = ["files"]
@@ -68,7 +68,7 @@ def _component() -> str:
 #   Secret framegate-tls  with tls.crt, tls.key and ca.crt
 # ../example shows all of it; ../options has what may be added behind it.
 #
-# terminationGracePeriodSeconds and securityContext.fsGroup of your own are replaced; `framegate inject` keeps them, and finds what does not fit.
+# A terminationGracePeriodSeconds of your own is replaced; `framegate inject` keeps it, and finds what does not fit.
 """
     patches = [{"path": _shape(kind), "target": _target(kind)} for kind in KINDS]
     return head + _kustomization({"patches": patches})
@@ -103,7 +103,11 @@ _OPTIONS: Final[dict[str, tuple[str, Wanted]]] = {
 """What is said of each, and what it is."""
 _CLAIM_ABOUT: Final = (
     "The tap on the PersistentVolumeClaim framegate-tap (deploy/spark/claims.yaml has one), which outlives the pod and which Spark's pods mount.\n"
-    "# One pod at a time may have it: replicas: 1, and of a Deployment strategy: {type: Recreate}."
+    "# One pod at a time may have it: replicas: 1, and of a Deployment strategy: {type: Recreate}.\n"
+    "#\n"
+    "# framegate writes there through the pod's fsGroup, in place of one of your own. It changes the modes of files on the pod's other claims,\n"
+    "# and of Secrets, for good: databases and ssh refuse what a group may read. For such a pod take it out in your overlay, and let user 10001\n"
+    "# write to the claim another way."
 )
 
 
@@ -125,9 +129,10 @@ def _option(about: str, content: dict[str, Any]) -> str:
 
 
 def _claim_patch(kind: str) -> str:
-    """The volume is another; ``null`` takes out what it was."""
+    """The volume is another, and framegate's through a group; ``null`` takes out what it was."""
     volume = {"name": "framegate-tap", "emptyDir": None, "persistentVolumeClaim": {"claimName": _CLAIM}}
-    content: dict[str, Any] = {"spec": {"volumes": [volume]}}
+    group = {"fsGroup": USER, "fsGroupChangePolicy": "OnRootMismatch"}
+    content: dict[str, Any] = {"spec": {"securityContext": group, "volumes": [volume]}}
     for key in reversed(KINDS[kind][1]):
         content = {key: content}
     return block_text({"apiVersion": _version(kind), "kind": kind, "metadata": {"name": "any"}, **content}, _LAYOUT, 0) + "\n"

@@ -103,16 +103,16 @@ def _addition(text: str, workload: Workload, template: dict[str, Any]) -> tuple[
 
 
 def _leave(workload: Workload, addition: dict[str, Any]) -> None:
-    """What the user has set stays: any group of the pod is one of framegate's groups, and a longer time for the end is good."""
+    """What the user has set stays: any fsGroup of the pod is one of framegate's groups, and a longer time for the end is good."""
     context = workload.spec.get("securityContext")
     group = None if context is None else context.get("fsGroup")
     policy = None if context is None else context.get("fsGroupChangePolicy")
     grace = workload.spec.get("terminationGracePeriodSeconds")
-    added = addition["spec"]["securityContext"]
+    added = addition["spec"].get("securityContext", {})
     if group is not None and group.value is not None:
-        addition["spec"].pop("securityContext")
+        addition["spec"].pop("securityContext", None)
     elif policy is not None and policy.value is not None:
-        added.pop("fsGroupChangePolicy")
+        added.pop("fsGroupChangePolicy", None)
     if grace is not None and grace.value is not None:
         addition["spec"].pop("terminationGracePeriodSeconds")
     labels = workload.value(*workload.path, "metadata", "labels")

@@ -51,6 +51,7 @@ class Options:
         tls_secret: the Secret that holds tls.crt, tls.key and ca.crt.
         secrets: further Secrets and the folders that they are mounted at.
         tap_claim: the PersistentVolumeClaim of the tap; None: it ends with the pod.
+        fs_group: whether a pod with that claim gets an fsGroup, through which framegate may write there.
         probes: what the kubelet speaks.
         memory: the container's limit, in bytes.
         cpu_m: the container's limit, in thousandths of a CPU.
@@ -61,6 +62,7 @@ class Options:
     tls_secret: str = "framegate-tls"
     secrets: tuple[tuple[str, str], ...] = ()
     tap_claim: str | None = None
+    fs_group: bool = True
     probes: Literal["grpc", "http"] = "grpc"
     memory: int = 512 * MIB
     cpu_m: int = 1000
@@ -99,6 +101,8 @@ def pod_template(options: Options, needs: Needs) -> dict[str, Any]:
         "limits": {"cpu": _cpus(options.cpu_m), "memory": quantity(options.memory)},
     }
     _volumes(container, spec, options, needs)
+    if options.tap_claim is not None and options.fs_group and needs.tap_folder is not None:
+        spec["securityContext"] = {"fsGroup": USER, "fsGroupChangePolicy": "OnRootMismatch"}
     if needs.digest is not None:
         # A pod that runs does not read its configuration again: another one makes other pods.
         template["metadata"]["annotations"] = {"framegate.io/configuration": f"sha256:{needs.digest}"}

@@ -142,6 +142,11 @@ def test_the_sidecar_meets_the_restricted_standard(deployment: dict[str, Any], s
     assert kinds <= {"configMap", "secret", "emptyDir", "persistentVolumeClaim", "projected", "downwardAPI"}
 
 
+def test_the_pods_own_group_and_so_the_modes_of_its_volumes_stay(deployment: dict[str, Any]) -> None:
+    before = load(EXAMPLE / "echo-deployment.yaml")["spec"]["template"]["spec"]
+    assert deployment["spec"]["template"]["spec"].get("securityContext") == before.get("securityContext")
+
+
 def test_volumes_cover_what_the_configuration_names(deployment: dict[str, Any], sidecar: dict[str, Any]) -> None:
     configuration = load(EXAMPLE / "framegate.yaml")
     mounts = {mount["mountPath"]: mount for mount in sidecar["volumeMounts"]}

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from ruamel.yaml import YAML
 
-from control.cli import main
+from control.cli.commands import main
 
 POD = """\
 # a pod
@@ -156,6 +156,7 @@ def test_a_claim_that_is_large_enough_is_good(folder: Path) -> None:
     [
         "--cpu 0", "--cpu x", "--cpu 0.0001", "--cpu 1.5m", "--memory x", "--secret a", "--secret A=/x", "--secret a=x", "--certificate Other/x",
         "--certificate X", "--tap-claim A", "--tls-secret -", "--probes tcp", "--in-place --output x", "--tap-claim-size 1GiB", "-f missing.yaml",
+        "--no-fs-group",
     ],
 )  # fmt: skip
 def test_wrong_usage_is_said_before_anything_is_read(folder: Path, words: str) -> None:

@@ -218,6 +218,25 @@ def test_what_the_user_set_is_kept_and_kept_when_framegate_goes() -> None:
     assert remove(inject(text))[0] == text
 
 
+def test_the_pods_own_volumes_keep_their_modes_but_where_a_claim_needs_a_group() -> None:
+    assert "securityContext" not in template_of(data(inject(DEPLOYMENT))[0])["spec"]
+    recreated = DEPLOYMENT.replace("spec:\n    selector", "spec:\n    strategy: {type: Recreate}\n    selector")
+    claimed = inject(recreated, Options(tap_claim="tap"))
+    assert template_of(data(claimed)[0])["spec"]["securityContext"]["fsGroup"] == 10001
+    assert inject(claimed) == inject(recreated)
+    assert remove(claimed)[0] == recreated
+
+
+def test_a_group_that_an_older_version_added_goes_with_framegate() -> None:
+    record = '{"set":{"spec.securityContext.fsGroup":10001},"volumes":["framegate-run"],"was":{"spec.securityContext":null,"spec.volumes":null}}'
+    older = in_spec("securityContext:", "  fsGroup: 10001", "volumes: [{name: framegate-run}]").replace(
+        "labels: {app: lookup} ", f"annotations: {{a: b, {RECORD}: '{record}'}}\n            labels: {{app: lookup}} "
+    )
+    kept = DEPLOYMENT.replace("labels: {app: lookup} ", "annotations: {a: b}\n            labels: {app: lookup} ")
+    assert remove(older) == (kept, ["Deployment lookup"])
+    assert inject(older) == inject(kept)
+
+
 def test_what_the_user_changed_since_stays_when_framegate_goes() -> None:
     changed = inject(DEPLOYMENT).replace("terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 300")
     spec = template_of(data(remove(changed)[0])[0])["spec"]
