@@ -11,7 +11,7 @@ from control.cli.kinds import SIZE
 from control.cli.options import example
 
 if TYPE_CHECKING:
-    from control.kubernetes.inject import Injector
+    from control.kubernetes.inject import Injector, Prepared
     from control.kubernetes.needs import Needs
     from control.kubernetes.sidecar import Options
 
@@ -93,10 +93,10 @@ def _named(ctx: click.Context, param: click.Parameter, value: str | None) -> str
 )
 @click.option("--secret", "secrets", metavar="NAME=/FOLDER", multiple=True, callback=_secrets, help="Another Secret, and where; may be given again.")
 @click.option("--certificate", "issuer", metavar="ISSUER", callback=_issuer, help="Add cert-manager's Certificate of the Secret, by this issuer.")
-@click.option("--dns-name", "dns_names", metavar="NAME", multiple=True, help="Of the Certificate; may be given again.  [default: the workload's]")
+@click.option("--dns-name", "dns_names", metavar="NAME", multiple=True, help="Of the Certificate; may be given again.  [default: of all workloads]")
 @click.option("--network-policy", is_flag=True, help="Add a NetworkPolicy: only framegate's ports can be reached.")
 @click.option("--pod-monitor", is_flag=True, help="Add a PodMonitor for Prometheus' operator.")
-@click.option("--disruption-budget", is_flag=True, help="Add a PodDisruptionBudget: one pod at a time is evicted.")
+@click.option("--disruption-budget", is_flag=True, help="Add PodDisruptionBudgets: one pod at a time is evicted.")
 @click.option("--tap-claim", metavar="NAME", callback=_named, help="The tap's PersistentVolumeClaim.  [default: none, it ends with the pod]")
 @click.option(
     "--no-fs-group", "fs_group", is_flag=True, flag_value=False, default=True,
@@ -175,12 +175,13 @@ def _changed(texts: dict[pathlib.Path, str], injector: "Injector | None") -> dic
     from control.kubernetes.manifest import ManifestError
 
     changed: dict[pathlib.Path, str] = {}
+    prepared: dict[pathlib.Path, Prepared] = {}
     faults: list[str] = []
     touched: list[str] = []
     for path, text in texts.items():
         try:
             if injector is not None:
-                changed[path] = injector.inject(text)
+                prepared[path] = injector.prepare(text)
             else:
                 changed[path], removed = remove(text)
                 touched += removed
@@ -193,6 +194,9 @@ def _changed(texts: dict[pathlib.Path, str], injector: "Injector | None") -> dic
         if not touched:
             kinds = "no Deployment, StatefulSet, DaemonSet, ReplicaSet, Job, CronJob or Pod"
             _fail([f"{', '.join(map(_shown, texts))}: has nothing with a pod template: {kinds} that is not switched off by framegate.io/inject"])
+        changed = {path: injector.finish(each) for path, each in prepared.items()}
+        for note in injector.notes:
+            print_note(note)
     named = ", ".join(touched[:_NAMED]) + (f" and {len(touched) - _NAMED} more" if len(touched) > _NAMED else "")
     print_note(f"{'added to' if injector is not None else 'removed from'} {named or 'nothing: nothing has it'}")
     return changed

@@ -100,6 +100,15 @@ def test_the_component_reaches_every_kind_of_workload_by_label(deployment: dict[
         assert deployment["metadata"]["labels"][label] == value
 
 
+def test_the_budget_is_for_pods_of_kinds_that_say_how_many_they_want() -> None:
+    folder = COMPONENT.parent / "options" / "disruption-budget"
+    ((label, value),) = load(folder / "disruption-budget.yaml")["spec"]["selector"]["matchLabels"].items()
+    patched = {item["target"]["kind"]: YAML(typ="safe").load(item["patch"]) for item in load(folder / "kustomization.yaml")["patches"]}
+    assert set(patched) == {"Deployment", "StatefulSet", "ReplicaSet"}
+    assert all(patch["spec"]["template"]["metadata"]["labels"] == {label: value} for patch in patched.values())
+    assert label not in (COMPONENT / "sidecar.yaml").read_text()
+
+
 def test_the_overlay_refers_to_files_that_are_there() -> None:
     overlay = load(EXAMPLE / "kustomization.yaml")
     assert all((EXAMPLE / name).is_file() for name in overlay["resources"])

@@ -100,17 +100,26 @@ def test_what_was_asked_for_comes_along(folder: Path) -> None:
         "--image r/framegate:2 --memory 1GiB --cpu 500m --tls-secret t --config-map c --secret s=/sasl --certificate ClusterIssuer/ca --dns-name x"
     )
     more = "--network-policy --pod-monitor --disruption-budget --tap-claim tap --tap-claim-size 1GiB"
+    labelled = POD.replace("{name: a}", "{name: a, labels: {app: a}}")
+    (folder / "pod.yaml").write_text(labelled)
     done = run("-f", folder / "pod.yaml", "--config", folder / "framegate.yaml", *words.split(), *more.split())
     assert done.exit_code == 0, done.stderr
+    assert "framegate: Pod a: gets no PodDisruptionBudget, " in done.stderr
     found = {item["kind"]: item for item in data(done.stdout)}
-    assert list(found) == ["Pod", "ConfigMap", "Certificate", "PersistentVolumeClaim", "NetworkPolicy", "PodMonitor", "PodDisruptionBudget"]
+    assert list(found) == ["Pod", "ConfigMap", "Certificate", "PersistentVolumeClaim", "NetworkPolicy", "PodMonitor"]
     assert found["ConfigMap"]["metadata"]["name"] == "c"
     assert (found["Certificate"]["metadata"]["name"], found["Certificate"]["spec"]["dnsNames"]) == ("t", ["x"])
     assert found["PersistentVolumeClaim"]["spec"]["resources"]["requests"]["storage"] == "1Gi"
     container = sidecar(done.stdout)
     assert container["image"] == "r/framegate:2"
     assert container["resources"]["limits"] == {"cpu": "500m", "memory": "1Gi"}
-    assert run("-f", "-", "--remove", given=done.stdout).stdout == POD
+    assert run("-f", "-", "--remove", given=done.stdout).stdout == labelled
+
+
+def test_one_certificate_is_for_the_workloads_of_all_files(folder: Path) -> None:
+    (folder / "other.yaml").write_text(POD.replace("{name: a}", "{name: b}"))
+    done = run("-f", folder / "pod.yaml", "-f", folder / "other.yaml", "--certificate", "ca")
+    assert [item["spec"]["dnsNames"] for item in data(done.stdout) if item["kind"] == "Certificate"] == [["a", "b"]]
 
 
 def test_a_container_that_is_too_small_for_the_configuration_is_a_warning(folder: Path) -> None:
