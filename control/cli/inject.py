@@ -21,6 +21,7 @@ _STANDARD: Final = pathlib.Path("-")
 _MANIFESTS: Final = (".yaml", ".yml", ".json")
 _CPU: Final = re.compile(r"(\d+)m|(\d+(?:\.\d{1,3})?)")
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_COME_AS: Final = "tls.crt, tls.key, ca.crt"
 _NAMED: Final = 10
 """So many workloads are named; of more, how many."""
 _EXIT_FAILED: Final = 1
@@ -233,6 +234,7 @@ def _write(path: pathlib.Path, text: str) -> None:
 
 
 def _injector(config: pathlib.Path | None, told: dict[str, Any]) -> "Injector":
+    from control.cli.output import print_note
     from control.kubernetes.inject import Injector
     from control.kubernetes.objects import Wanted
     from control.kubernetes.sidecar import Options
@@ -245,9 +247,11 @@ def _injector(config: pathlib.Path | None, told: dict[str, Any]) -> "Injector":
         tap_claim_bytes=told["tap_claim_bytes"] or 0,
     )
     needs = _needs(config, options)
-    missing = _missing(needs, options, told)
+    missing = _missing(needs, options, told) + _twice(needs, options)
     if missing:
         _fail([f"{config or 'the options'}: {reason}" for reason in missing])
+    for name, key in _strange_files(needs):
+        print_note(f"warning: {config}: {key}: the Secret {options.tls_secret} must hold {name}, beside what certificates come as ({_COME_AS})")
     return Injector(options, needs, wanted)
 
 
@@ -278,8 +282,6 @@ def _needs(config: pathlib.Path | None, options: "Options") -> "Needs":
 
 def _missing(needs: "Needs", options: "Options", told: dict[str, Any]) -> list[str]:
     """What was asked for that the configuration does not have, and what it has that no volume holds."""
-    from control.kubernetes.needs import CONFIGURATION_FOLDER
-
     reasons: list[str] = []
     if options.probes == "http" and needs.http_port is None:
         reasons.append('--probes http needs health.http_address: add http_address: "0.0.0.0:9902" to health')
@@ -294,8 +296,33 @@ def _missing(needs: "Needs", options: "Options", told: dict[str, Any]) -> list[s
 
         least = format_size(-(-needs.tap_bytes // 2**20) * 2**20)
         reasons.append(f"--tap-claim-size is less than {least}, which tap.budget, open segments and the reserve come to")
-    held = [CONFIGURATION_FOLDER, *(folder for _, folder in options.secrets)]
+    if told["issuer"] is not None:
+        reasons += [f"{key} is {name}, and cert-manager's Secret has {_COME_AS} alone: take these names" for name, key in _strange_files(needs)]
+    held = [folder for _, folder in options.secrets]
     for folder, key in needs.secret_folders:
         if folder not in held:
             reasons.append(f"{key} is a file in {folder}, which no volume holds: add --secret NAME={folder}")
+    return reasons
+
+
+def _strange_files(needs: "Needs") -> list[tuple[str, str]]:
+    """Files of the certificates' folder by names that Secrets of certificates do not have, with the key of each."""
+    return [(name, key) for name, key in needs.tls_files if name not in _COME_AS.split(", ")]
+
+
+def _twice(needs: "Needs", options: "Options") -> list[str]:
+    """Folders at which two volumes would be mounted."""
+    from control.kubernetes.needs import CONFIGURATION_FOLDER
+
+    places = [
+        ("the ConfigMap", CONFIGURATION_FOLDER), ("admin.address", needs.admin_folder), ("certificates and keys", needs.tls_folder),
+        ("tap.directory", needs.tap_folder), *((f"--secret {name}", folder) for name, folder in options.secrets),
+    ]  # fmt: skip
+    first: dict[str, str] = {}
+    reasons: list[str] = []
+    for what, folder in places:
+        if folder in first:
+            reasons.append(f"{first[folder]} and {what} are both in {folder}, where one volume is mounted: give each a folder of its own")
+        elif folder is not None:
+            first[folder] = what
     return reasons

@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import importlib.metadata
 import importlib.resources
-import os
 from typing import Any, Final, Literal
 
 from ruamel.yaml import YAML
@@ -143,7 +142,7 @@ def _volumes(container: dict[str, Any], spec: dict[str, Any], options: Options, 
     folders = {
         "framegate-config": CONFIGURATION_FOLDER,
         "framegate-tls": needs.tls_folder,
-        "framegate-run": os.path.dirname(needs.admin_socket),
+        "framegate-run": needs.admin_folder,
         "framegate-tap": needs.tap_folder,
     }
     volumes = {volume["name"]: volume for volume in spec["volumes"]}

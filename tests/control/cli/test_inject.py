@@ -142,6 +142,10 @@ def test_a_container_that_is_too_small_for_the_configuration_is_a_warning(folder
         (('telemetry: {prometheus: {address: "0.0.0.0:9464"}}', "telemetry: {}"), "--pod-monitor", "--pod-monitor needs telemetry.prometheus"),
         (("tap: {directory: /tap, budget: 100MiB, segment_size: 10MiB}\n", ""), "--tap-claim c", "--tap-claim has no effect"),
         (("", ""), "--tap-claim c --tap-claim-size 135MiB", "--tap-claim-size is less than 136MiB"),
+        (("directory: /tap", "directory: /tls"), "", "certificates and keys and tap.directory are both in /tls"),
+        (("directory: /tap", "directory: /etc/framegate"), "", "the ConfigMap and tap.directory are both in /etc/framegate"),
+        (("", ""), "--secret a=/run/framegate", "admin.address and --secret a are both in /run/framegate"),
+        (("", ""), "--secret a=/x --secret a=/x", "--secret a and --secret a are both in /x"),
         (("tls: {certificate: /tls/tls.crt, key: /tls/tls.key}", "tls: null"), "--certificate ca", "--certificate has no effect"),
     ],
 )
@@ -152,6 +156,19 @@ def test_a_configuration_that_does_not_do_is_refused(folder: Path, change: tuple
     assert (done.exit_code, done.stdout) == (2, "")
     assert said in done.stderr
     assert str(path) in done.stderr
+
+
+def test_a_file_that_secrets_of_certificates_do_not_hold_is_told(folder: Path) -> None:
+    path = folder / "framegate.yaml"
+    words = ("-f", folder / "pod.yaml", "--config", path)
+    assert "warning" not in run(*words).stderr
+    path.write_text(CONFIGURATION.replace("/tls/tls.crt", "/tls/server.pem"))
+    done = run(*words)
+    assert done.exit_code == 0
+    assert "listeners[0].tls.certificate: the Secret framegate-tls must hold server.pem, beside" in done.stderr
+    refused = run(*words, "--certificate", "ca")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "listeners[0].tls.certificate is server.pem, and cert-manager's Secret has tls.crt, tls.key, ca.crt alone" in refused.stderr
 
 
 def test_a_claim_that_is_large_enough_is_good(folder: Path) -> None:
