@@ -379,9 +379,9 @@ def document(chosen: random.Random) -> str:
     for key in reversed(path):
         body = {key: body}
     if path:
-        body = {"metadata": {"name": "n", "namespace": chosen.choice(["one", "two"])}, **body}
+        body = {"metadata": {"name": "m", "namespace": chosen.choice(["one", "two"])}, **body}
     else:
-        body["metadata"] = {"name": "n", **(body.get("metadata") or {})}
+        body["metadata"] = {"name": "m", **(body.get("metadata") or {})}
     item = {"apiVersion": f"{group}/v1" if group else "v1", "kind": kind, **body}
     written = write(chosen, item, 0, chosen.choice([2, 2, 3, 4]), chosen.choice([0, 2, 4]))
     return f"{chosen.choice(BLOCK)}---{chosen.choice(['', ' # start'])}\n{written}"
