@@ -249,13 +249,14 @@ class _Reader:
             node.column = node.start - (self._text.rfind("\n", 0, node.start) + 1)
 
     def _mapping(self, node: Node, depth: int) -> None:
+        seen: dict[str, Node] = {}
         for event in self._events:
             if type(event).__name__ == "MappingEndEvent":
                 node.end = event.end_mark.index + self._shift if node.flow else max([node.start, *(value.end for _, value in node.entries)])
                 break
             key = self._node(event, depth + 1)
-            first = node.key(key.text)
-            if key.kind == "scalar" and first is not None and key.text != "<<":
+            first = seen.setdefault(key.text, key)
+            if key.kind == "scalar" and first is not key and key.text != "<<":
                 raise ManifestError([Fault(key.line, f"{key.text} stands here a second time; first on line {first.line}")])
             value = self._node(next(self._events), depth + 1)
             self._place_of_nothing(value, ":", key.end)

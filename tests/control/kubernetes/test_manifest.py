@@ -1,5 +1,7 @@
 """Every value knows where it stands; what is no manifest is refused with its line."""
 
+import time
+
 import pytest
 
 from control.kubernetes import manifest
@@ -107,6 +109,17 @@ def test_what_is_no_manifest_is_refused_with_its_line(text: str, line: int, word
     with pytest.raises(ManifestError, match=words) as caught:
         read_manifest(text)
     assert caught.value.faults[0].line == line
+
+
+def test_reading_takes_as_long_as_the_text_however_many_keys_a_mapping_has() -> None:
+    def seconds(mappings: int, keys: int) -> float:
+        mapping = "".join(f"  k{number}: 1\n" for number in range(keys))
+        text = "".join(f"m{number}:\n{mapping}" for number in range(mappings))
+        begin = time.process_time()
+        read_manifest(text)
+        return time.process_time() - begin
+
+    assert seconds(1, 4000) < 2 * seconds(40, 100)
 
 
 def test_a_text_that_is_too_large_is_not_even_read(monkeypatch: pytest.MonkeyPatch) -> None:
