@@ -211,13 +211,14 @@ def _shown(path: pathlib.Path) -> str:
 def _changed(texts: dict[pathlib.Path, str], injector: "Injector | None") -> tuple[dict[pathlib.Path, str], str]:
     """Each text with the change, and what is to be said of it once it is written."""
     from control.cli.output import counted, print_note
-    from control.kubernetes.inject import remove
+    from control.kubernetes.inject import remove, shared_objects
     from control.kubernetes.manifest import ManifestError
 
     changed: dict[pathlib.Path, str] = {}
     prepared: dict[pathlib.Path, Prepared] = {}
     faults: list[str] = []
     touched: list[str] = []
+    shared: list[str] = []
     for path, text in texts.items():
         try:
             if injector is not None:
@@ -225,6 +226,7 @@ def _changed(texts: dict[pathlib.Path, str], injector: "Injector | None") -> tup
             else:
                 changed[path], removed = remove(text)
                 touched += removed
+                shared += shared_objects(text)
         except ManifestError as error:
             faults += [f"{_shown(path)}: {fault}" for fault in error.faults]
     if faults:
@@ -237,6 +239,8 @@ def _changed(texts: dict[pathlib.Path, str], injector: "Injector | None") -> tup
         changed = {path: injector.finish(each) for path, each in prepared.items()}
         for note in injector.notes:
             print_note(note)
+    if shared:
+        print_note(f"{', '.join(shared)} went, too: workloads of files that are not among these may need it, and are to be injected again")
     named = ", ".join(touched[:_NAMED]) + (f" and {len(touched) - _NAMED} more" if len(touched) > _NAMED else "")
     return changed, f"{'added to' if injector is not None else 'removed from'} {named or 'nothing: nothing has it'}"
 

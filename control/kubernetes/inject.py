@@ -18,7 +18,7 @@ from control.kubernetes.objects import MANAGED_BY, MANAGER, SCALED, Wanted, key_
 from control.kubernetes.sidecar import CONTAINER, SIDECAR_LABEL, Options, pod_template
 from control.kubernetes.workload import Workload, objects_of, value_at, workloads
 
-__all__ = ["RECORD", "Injector", "Prepared", "remove"]
+__all__ = ["RECORD", "Injector", "Prepared", "remove", "shared_objects"]
 
 RECORD: Final = "framegate.io/injected"
 _CONFIGURATION: Final = "framegate.io/configuration"
@@ -26,6 +26,7 @@ _LIST: Final = '{"apiVersion": "v1", "kind": "List", "items": [\n'
 _LIST_END: Final = "\n]}"
 """Around an object of JSON that others come beside: JSON has no streams. Written so, a list is taken for ours."""
 _GRACE: Final = frozenset({("spec", "terminationGracePeriodSeconds")})
+_SHARED: Final = ("ConfigMap", "Certificate", "PersistentVolumeClaim")
 _NO_BUDGET: Final = (
     "which only knows how many pods there should be of a Deployment, StatefulSet or ReplicaSet: of others it would let none be evicted"
 )
@@ -214,6 +215,13 @@ def remove(text: str) -> tuple[str, list[str]]:
     if faults:
         raise ManifestError(faults)
     return _without_objects(read_manifest(apply(text, edits)) if edits else manifest), removed
+
+
+def shared_objects(text: str) -> list[str]:
+    """Kinds and names of the objects in a text that inject added and that workloads of other texts may use, too."""
+    roots = (root for document in read_manifest(text).documents if document.root is not None for root in objects_of(document.root))
+    found = [(value_at(root, ("kind",)), value_at(root, ("metadata", "name"))) for root in roots if _is_ours(root)]
+    return [f"{kind} {name}" for kind, name in found if kind in _SHARED]
 
 
 def _record_node(workload: Workload) -> Node | None:

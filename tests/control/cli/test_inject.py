@@ -118,6 +118,18 @@ def test_what_was_asked_for_comes_along(folder: Path) -> None:
     assert run("-f", "-", "--remove", given=done.stdout).stdout == labelled
 
 
+def test_shared_objects_that_go_with_one_file_are_told(folder: Path) -> None:
+    (folder / "other.yaml").write_text(POD.replace("{name: a}", "{name: b}"))
+    pod, other = folder / "pod.yaml", folder / "other.yaml"
+    words = ("--in-place", "--config", folder / "framegate.yaml", "--certificate", "ca")
+    assert run("-f", pod, "-f", other, *words).exit_code == 0
+    assert run("-f", other, "--remove").stderr == "framegate: removed from Pod b\n"
+    said = run("-f", pod, "--remove").stderr
+    assert said.startswith(
+        "framegate: ConfigMap framegate, Certificate framegate-tls went, too: workloads of files that are not among these may need"
+    )
+
+
 def test_one_certificate_is_for_the_workloads_of_all_files(folder: Path) -> None:
     (folder / "other.yaml").write_text(POD.replace("{name: a}", "{name: b}"))
     done = run("-f", folder / "pod.yaml", "-f", folder / "other.yaml", "--certificate", "ca")
