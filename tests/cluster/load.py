@@ -52,7 +52,8 @@ class Scene:
         if disk_mib:
             _mount(self.tap, disk_mib)
         documents = (broker("kafka:9093", claim="data"), service())
-        room.apply_text(change(injected(room, configuration, *documents, options=("--tap-claim", "framegate-tap", *options))))
+        claimed = ("--tap-claim", "framegate-tap", "--no-fs-group")  # the volume is 10001's already
+        room.apply_text(change(injected(room, configuration, *documents, options=(*claimed, *options))))
         self.pod = room.wait_ready("app=kafka")
 
     def application(self) -> processes.Life:
