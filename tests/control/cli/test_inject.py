@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from ruamel.yaml import YAML
 
-from control.cli import main
+from control.cli.commands import main
 
 POD = """\
 # a pod
