@@ -41,6 +41,7 @@ from control.intake.listening import Listening
 from control.intake.resolver import Names, Resolution, Resolver
 from control.logs import LibraryRows, RowLog
 from control.meters import Meters
+from control.notify import Notifier
 from control.rotation.rotation import Rotation
 from control.rotation.tls_stores import TlsStores, judge_in_child
 from control.signals import Signals
@@ -97,8 +98,9 @@ async def _in_thread(work: Callable[[], Any]) -> Any:
 class Proxy:
     """Everything of one running framegate."""
 
-    def __init__(self, loaded: Loaded, log: RowLog, meters: Meters, guard: Guard) -> None:
+    def __init__(self, loaded: Loaded, log: RowLog, meters: Meters, guard: Guard, notifier: Notifier | None = None) -> None:
         self._log = log
+        self._notifier = notifier
         self._meters = meters
         self._guard = guard
         self._loaded = loaded
@@ -301,7 +303,8 @@ class Proxy:
         if self._steering is None or not self._steering.health().started:
             self._log.write("reload_refused", level="warning", reason="framegate is starting, or could not start")
             return
-        outcomes = await self._steering.reload()
+        with contextlib.nullcontext() if self._notifier is None else self._notifier.reloading():
+            outcomes = await self._steering.reload()
         replaced, refused = ([f"{item.owner} ({item.kind})" for item in outcomes if item.result == result] for result in ("replaced", "refused"))
         self._log.write("reloaded", replaced=replaced, refused=refused, configuration="is that of the start, until framegate is restarted")
 
@@ -310,6 +313,10 @@ class Proxy:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._guard.failed("rotation", error)
+
+    def alive(self) -> bool:
+        """What the liveness probe says."""
+        return self._steering is not None and self._steering.health().alive
 
     async def drain(self) -> None:
         """End the connections in order, as far as the drain's timeout allows."""
@@ -350,6 +357,7 @@ def _load_servers(config: ProxyConfig) -> None:
 
 
 async def _run(loaded: Loaded, signals: Signals, log: RowLog, meters: Meters, guard: Guard) -> int:
+    notifier = Notifier(os.environ, lambda error: log.write("notify_failed", level="warning", error=error))
     catch_in_loop(asyncio.get_running_loop(), guard)
     first, second = asyncio.Event(), asyncio.Event()
 
@@ -357,7 +365,7 @@ async def _run(loaded: Loaded, signals: Signals, log: RowLog, meters: Meters, gu
         (second if first.is_set() or signals.count > 1 else first).set()
         first.set()
 
-    proxy = Proxy(loaded, log, meters, guard)
+    proxy = Proxy(loaded, log, meters, guard, notifier)
     signals.attach(asyncio.get_running_loop(), on_signal, proxy.reload_soon)
     started = await _until(proxy.start(), first)
     if started is not None:
@@ -365,7 +373,10 @@ async def _run(loaded: Loaded, signals: Signals, log: RowLog, meters: Meters, gu
         log.write("start_failed", level="error", reason=getattr(started, "reason", "INTERNAL"), error=str(started) or repr(started))
         print(f"framegate: {started}", file=sys.stderr)
         return EXIT_FAILED
+    if not first.is_set():
+        notifier.ready("serving " + ", ".join(item.name for item in loaded.config.listeners), proxy.alive)
     await first.wait()
+    notifier.stopping(loaded.config.drain.timeout_ms)
     log.write("stopping", reason="signal")
     failure = await _until(_end(proxy), second, proxy.kill)
     if failure is None and not second.is_set():

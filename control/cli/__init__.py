@@ -20,7 +20,11 @@ output any more.
 """
 
 import signal
+import sys
 
+if sys.argv[1:2] == ["serve"]:
+    # Nothing has been read that could be read again; by default it would end the process. `control.signals` keeps what comes later.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 _before = signal.getsignal(signal.SIGINT)
 if _before is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while modules are loaded ends without a traceback

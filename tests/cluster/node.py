@@ -220,7 +220,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
 """
         )
         self.server("containerd", "containerd", "--config", str(path / "containerd.toml"))
-        wait_until(lambda: self.ctr("namespaces", "list", check=False), "containerd", why=lambda: self.log("containerd"))
+        wait_until(lambda: "Server:" in self.ctr("version", check=False), "containerd", why=lambda: self.log("containerd"))
 
     def ctr(self, *words: str, check: bool = True) -> str:
         """containerd's own command, in the kubelet's room."""

@@ -76,8 +76,15 @@ class Room:
         data = {key.replace("_", "."): base64.b64encode(content).decode() for key, content in files.items()}
         self.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data})
 
-    def claim(self, name: str, size: str = "2Gi", owner: int = 10001) -> Path:
-        """A claim with a volume of its own, a folder of this machine.
+    def claim(self, name: str, size: str = "2Gi") -> Path:
+        """A claim, and its volume: ``volume``."""
+        folder = self.volume(name)
+        claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
+        self.apply({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": claim})
+        return folder
+
+    def volume(self, name: str, owner: int = 10001) -> Path:
+        """A volume for a claim that is made by others: a folder of this machine, as a provisioner would make it.
 
         Returns:
             The folder.
@@ -86,14 +93,11 @@ class Room:
         folder.mkdir()
         os.chown(folder, owner, owner)
         full = f"{self.name}-{name}"
-        volume = {"capacity": {"storage": size}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": str(folder)}, "storageClassName": "here",
-                  "claimRef": {"namespace": self.name, "name": name}}  # fmt: skip
-        self.node.kubectl(
-            "apply", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": full}, "spec": volume})
-        )
+        spec = {"capacity": {"storage": "100Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": str(folder)},
+                "claimRef": {"namespace": self.name, "name": name}}  # fmt: skip
+        volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": full}, "spec": spec}
+        self.node.kubectl("apply", "-f", "-", given=json.dumps(volume))
         self._volumes.append(full)
-        claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": "here", "resources": {"requests": {"storage": size}}, "volumeName": full}
-        self.apply({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": claim})
         return folder
 
     def pod(self, label: str) -> str:

@@ -1,0 +1,25 @@
+"""What holds before a command is known: signals, from the first line of ours on."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import os, signal, sys
+class Hangup:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGHUP)
+sys.meta_path.insert(0, Hangup())
+import control.cli
+print("alive")
+"""
+
+
+@pytest.mark.parametrize(("verb", "code", "said"), [("serve", 0, "alive\n"), ("status", -signal.SIGHUP, "")])
+def test_a_hangup_while_modules_are_loaded_ends_no_framegate_that_starts_to_serve(verb: str, code: int, said: str) -> None:
+    """Other commands end with their terminal, as programs do."""
+    done = subprocess.run([sys.executable, "-c", SCRIPT, verb], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (code, said)
