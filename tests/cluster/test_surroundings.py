@@ -22,10 +22,9 @@ from tests.fakes.small_disk import fill
 DISK_MIB = 24
 
 
-def resize(room: Room, pod: str, cpu: str, memory: str) -> None:
-    """Ask for other limits of the sidecar, as README says."""
-    limits = {"cpu": cpu, "memory": memory}
-    patch = {"spec": {"initContainers": [{"name": "framegate", "resources": {"limits": limits}}]}}
+def resize(room: Room, pod: str, **resources: dict[str, str]) -> None:
+    """Ask for other ``limits``, or ``requests``, of the sidecar, as README says."""
+    patch = {"spec": {"initContainers": [{"name": "framegate", "resources": resources}]}}
     room.kubectl("patch", "pod", pod, "--subresource", "resize", "--patch", json.dumps(patch))
 
 
@@ -52,7 +51,7 @@ def test_the_pool_and_the_processors_follow_a_pod_that_is_resized_in_place(room:
     broker, before = scene.application(), scene.sidecar()
     small = pool(room, scene.pod)
     asked = time.monotonic()
-    resize(room, scene.pod, "2", "1Gi")
+    resize(room, scene.pod, limits={"cpu": "2", "memory": "1Gi"})
     up = resized(scene, 0)
     after = time.monotonic() - asked
     large = pool(room, scene.pod)
@@ -61,11 +60,11 @@ def test_the_pool_and_the_processors_follow_a_pod_that_is_resized_in_place(room:
     assert (up["processors"]["before"], up["processors"]["after"]) == (1, 2)
     assert (up["memory_pool"]["after"], up["refused"]) == (large[1], None)
     scene.wait_traffic()
-    resize(room, scene.pod, "1", "512Mi")
+    resize(room, scene.pod, limits={"cpu": "1", "memory": "512Mi"})
     down = resized(scene, 1)
     assert pool(room, scene.pod) == small
     assert (down["memory_pool"]["after"], down["refused"]) == (small[1], None)
-    resize(room, scene.pod, "1", "900Gi")
+    resize(room, scene.pod, limits={"cpu": "900"}, requests={"cpu": "900"})
     pending = wait_until(lambda: [item for item in room.get("pod", scene.pod)["status"]["conditions"] if item["type"] == "PodResizePending"],
                          "the kubelet's refusal", 20.0)  # fmt: skip
     assert pending[0]["reason"] == "Infeasible"
@@ -161,7 +160,7 @@ def test_without_the_api_server_and_with_a_new_kubelet_traffic_goes_on(room: Roo
     load = Load(scene)
     broker, before = scene.application(), scene.sidecar()
     live = set(connections(room, scene.pod))
-    room.node.stop_server("api")
+    room.node.stop_server("api", signal.SIGKILL)  # it would wait for its watchers
     try:
         for _ in range(5):
             scene.wait_traffic()
