@@ -14,7 +14,7 @@ import pytest
 
 from proxy.tap.completeness import verify
 from tests.cluster.load import Load, Scene
-from tests.cluster.node import wait_until
+from tests.cluster.node import ClusterError, wait_until
 from tests.cluster.room import Room
 from tests.cluster.workloads import CONFIGURATION
 from tests.fakes.small_disk import fill
@@ -64,17 +64,23 @@ def test_the_pool_and_the_processors_follow_a_pod_that_is_resized_in_place(room:
     down = resized(scene, 1)
     assert pool(room, scene.pod) == small
     assert (down["memory_pool"]["after"], down["refused"]) == (small[1], None)
-    resize(room, scene.pod, limits={"cpu": "900"}, requests={"cpu": "900"})
-    pending = wait_until(lambda: [item for item in room.get("pod", scene.pod)["status"]["conditions"] if item["type"] == "PodResizePending"],
-                         "the kubelet's refusal", 20.0)  # fmt: skip
-    assert pending[0]["reason"] == "Infeasible"
+    with pytest.raises(ClusterError, match="enough allocatable resources"):  # the API server knows that no node has so many
+        resize(room, scene.pod, limits={"cpu": "900"}, requests={"cpu": "900"})
+    resize(room, scene.pod, limits={"memory": "24Mi"}, requests={"memory": "24Mi"})  # less than it has in use: the kubelet does not
+
+    def refusal() -> str:
+        conditions = room.get("pod", scene.pod)["status"]["conditions"]
+        return next((item["message"] for item in conditions if item["type"] == "PodResizeInProgress" and item.get("reason") == "Error"), "")
+
+    refused = wait_until(refusal, "the kubelet's refusal", 30.0, 0.5)
     scene.wait_traffic()
     outcome = load.end()
     assert (scene.application(), scene.sidecar()) == (broker, before)
     verdict = verify(str(scene.tap))
     assert verdict.faults == []
     assert {row.state for row in verdict.rows} <= {"complete", "open"}
-    print(f"\ncluster: resize in place: {small} to {large} processors and bytes, {after:.1f} s after it was asked for, and back; {outcome}")
+    print(f"\ncluster: resize in place: {small} to {large} processors and bytes, {after:.1f} s after it was asked for, and back; "
+          f"24 MiB: {refused}; {outcome}")  # fmt: skip
 
 
 def connections(room: Room, pod: str) -> list[str]:
@@ -121,10 +127,9 @@ def test_a_full_disk_of_the_tap_costs_its_record_or_makes_the_traffic_wait_as_th
         wait_until(lambda: metric(scene, "framegate_tap_dropped_total") > 100, "frames that the record lacks", 30.0, 0.2)
         scene.wait_traffic()
     else:
-        standing = wait_until(
-            lambda: [row for row in listed(room, scene.pod) if "tap" in json.dumps(row)], "a connection that waits for the tap", 30.0, 0.3
+        wait_until(
+            lambda: [row for row in listed(room, scene.pod) if "MUTE_CAUSE_TAP" in json.dumps(row)], "a connection that waits for the tap", 30.0, 0.3
         )
-        print(standing[0])
         size = scene.stored()
         time.sleep(1.0)
         assert scene.stored() == size
