@@ -11,7 +11,7 @@ from control.cli.kinds import SIZE
 from control.cli.options import example
 
 if TYPE_CHECKING:
-    from control.kubernetes.inject import Injector
+    from control.kubernetes.inject import Injector, Prepared
     from control.kubernetes.needs import Needs
     from control.kubernetes.sidecar import Options
 
@@ -21,6 +21,7 @@ _STANDARD: Final = pathlib.Path("-")
 _MANIFESTS: Final = (".yaml", ".yml", ".json")
 _CPU: Final = re.compile(r"(\d+)m|(\d+(?:\.\d{1,3})?)")
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_COME_AS: Final = "tls.crt, tls.key, ca.crt"
 _NAMED: Final = 10
 """So many workloads are named; of more, how many."""
 _EXIT_FAILED: Final = 1
@@ -93,11 +94,15 @@ def _named(ctx: click.Context, param: click.Parameter, value: str | None) -> str
 )
 @click.option("--secret", "secrets", metavar="NAME=/FOLDER", multiple=True, callback=_secrets, help="Another Secret, and where; may be given again.")
 @click.option("--certificate", "issuer", metavar="ISSUER", callback=_issuer, help="Add cert-manager's Certificate of the Secret, by this issuer.")
-@click.option("--dns-name", "dns_names", metavar="NAME", multiple=True, help="Of the Certificate; may be given again.  [default: the workload's]")
+@click.option("--dns-name", "dns_names", metavar="NAME", multiple=True, help="Of the Certificate; may be given again.  [default: of all workloads]")
 @click.option("--network-policy", is_flag=True, help="Add a NetworkPolicy: only framegate's ports can be reached.")
 @click.option("--pod-monitor", is_flag=True, help="Add a PodMonitor for Prometheus' operator.")
-@click.option("--disruption-budget", is_flag=True, help="Add a PodDisruptionBudget: one pod at a time is evicted.")
+@click.option("--disruption-budget", is_flag=True, help="Add PodDisruptionBudgets: one pod at a time is evicted.")
 @click.option("--tap-claim", metavar="NAME", callback=_named, help="The tap's PersistentVolumeClaim.  [default: none, it ends with the pod]")
+@click.option(
+    "--no-fs-group", "fs_group", is_flag=True, flag_value=False, default=True,
+    help="With --tap-claim: leave the pod's fsGroup alone; user 10001 may write to the claim already.  [default: 10001, where the pod has none]",
+)  # fmt: skip
 @click.option("--tap-claim-size", "tap_claim_bytes", type=SIZE, help="Add that claim, of this size.")
 def inject(
     sources: tuple[pathlib.Path, ...], remove: bool, target: pathlib.Path | None, in_place: bool, config: pathlib.Path | None, **told: Any
@@ -107,12 +112,14 @@ def inject(
     Deployments, StatefulSets, DaemonSets, ReplicaSets, Jobs, CronJobs and Pods, in streams and Lists, in YAML or JSON; everything else passes as it
     is, and so does an object whose label framegate.io/inject is "false". Comments, order, quotes and indentation stay: text is put in, nothing is
     written anew. What is injected already is injected as if it were not, so twice is once, and --remove gives the bytes that were. A
-    terminationGracePeriodSeconds or fsGroup of the pod's own is kept.
+    terminationGracePeriodSeconds of the pod's own is kept, and so are its groups.
 
     Exit codes: 0 good; 1 a file cannot be written; 2 a manifest or the configuration does not fit, every fault is named and nothing is written.
     """
     if in_place and (target is not None or _STANDARD in sources):
         raise click.UsageError("--in-place writes the files that were read: it goes with neither --output nor standard input")
+    if not told["fs_group"] and told["tap_claim"] is None:
+        raise click.UsageError("--no-fs-group is for --tap-claim: nothing else adds an fsGroup")
     if told["tap_claim_bytes"] is not None and told["tap_claim"] is None:
         raise click.UsageError("--tap-claim-size needs --tap-claim, the claim's name")
     texts = _read(sources)
@@ -169,12 +176,13 @@ def _changed(texts: dict[pathlib.Path, str], injector: "Injector | None") -> dic
     from control.kubernetes.manifest import ManifestError
 
     changed: dict[pathlib.Path, str] = {}
+    prepared: dict[pathlib.Path, Prepared] = {}
     faults: list[str] = []
     touched: list[str] = []
     for path, text in texts.items():
         try:
             if injector is not None:
-                changed[path] = injector.inject(text)
+                prepared[path] = injector.prepare(text)
             else:
                 changed[path], removed = remove(text)
                 touched += removed
@@ -187,6 +195,9 @@ def _changed(texts: dict[pathlib.Path, str], injector: "Injector | None") -> dic
         if not touched:
             kinds = "no Deployment, StatefulSet, DaemonSet, ReplicaSet, Job, CronJob or Pod"
             _fail([f"{', '.join(map(_shown, texts))}: has nothing with a pod template: {kinds} that is not switched off by framegate.io/inject"])
+        changed = {path: injector.finish(each) for path, each in prepared.items()}
+        for note in injector.notes:
+            print_note(note)
     named = ", ".join(touched[:_NAMED]) + (f" and {len(touched) - _NAMED} more" if len(touched) > _NAMED else "")
     print_note(f"{'added to' if injector is not None else 'removed from'} {named or 'nothing: nothing has it'}")
     return changed
@@ -223,19 +234,24 @@ def _write(path: pathlib.Path, text: str) -> None:
 
 
 def _injector(config: pathlib.Path | None, told: dict[str, Any]) -> "Injector":
+    from control.cli.output import print_note
     from control.kubernetes.inject import Injector
     from control.kubernetes.objects import Wanted
     from control.kubernetes.sidecar import Options
 
-    options = Options(**{name: told[name] for name in ("image", "config_map", "tls_secret", "secrets", "tap_claim", "probes", "memory", "cpu_m")})
+    options = Options(
+        **{name: told[name] for name in ("image", "config_map", "tls_secret", "secrets", "tap_claim", "fs_group", "probes", "memory", "cpu_m")}
+    )
     wanted = Wanted(
         **{name: told[name] for name in ("issuer", "dns_names", "network_policy", "pod_monitor", "disruption_budget")},
         tap_claim_bytes=told["tap_claim_bytes"] or 0,
     )
     needs = _needs(config, options)
-    missing = _missing(needs, options, told)
+    missing = _missing(needs, options, told) + _twice(needs, options)
     if missing:
         _fail([f"{config or 'the options'}: {reason}" for reason in missing])
+    for name, key in _strange_files(needs):
+        print_note(f"warning: {config}: {key}: the Secret {options.tls_secret} must hold {name}, beside what certificates come as ({_COME_AS})")
     return Injector(options, needs, wanted)
 
 
@@ -266,8 +282,6 @@ def _needs(config: pathlib.Path | None, options: "Options") -> "Needs":
 
 def _missing(needs: "Needs", options: "Options", told: dict[str, Any]) -> list[str]:
     """What was asked for that the configuration does not have, and what it has that no volume holds."""
-    from control.kubernetes.needs import CONFIGURATION_FOLDER
-
     reasons: list[str] = []
     if options.probes == "http" and needs.http_port is None:
         reasons.append('--probes http needs health.http_address: add http_address: "0.0.0.0:9902" to health')
@@ -282,8 +296,33 @@ def _missing(needs: "Needs", options: "Options", told: dict[str, Any]) -> list[s
 
         least = format_size(-(-needs.tap_bytes // 2**20) * 2**20)
         reasons.append(f"--tap-claim-size is less than {least}, which tap.budget, open segments and the reserve come to")
-    held = [CONFIGURATION_FOLDER, *(folder for _, folder in options.secrets)]
+    if told["issuer"] is not None:
+        reasons += [f"{key} is {name}, and cert-manager's Secret has {_COME_AS} alone: take these names" for name, key in _strange_files(needs)]
+    held = [folder for _, folder in options.secrets]
     for folder, key in needs.secret_folders:
         if folder not in held:
             reasons.append(f"{key} is a file in {folder}, which no volume holds: add --secret NAME={folder}")
+    return reasons
+
+
+def _strange_files(needs: "Needs") -> list[tuple[str, str]]:
+    """Files of the certificates' folder by names that Secrets of certificates do not have, with the key of each."""
+    return [(name, key) for name, key in needs.tls_files if name not in _COME_AS.split(", ")]
+
+
+def _twice(needs: "Needs", options: "Options") -> list[str]:
+    """Folders at which two volumes would be mounted."""
+    from control.kubernetes.needs import CONFIGURATION_FOLDER
+
+    places = [
+        ("the ConfigMap", CONFIGURATION_FOLDER), ("admin.address", needs.admin_folder), ("certificates and keys", needs.tls_folder),
+        ("tap.directory", needs.tap_folder), *((f"--secret {name}", folder) for name, folder in options.secrets),
+    ]  # fmt: skip
+    first: dict[str, str] = {}
+    reasons: list[str] = []
+    for what, folder in places:
+        if folder in first:
+            reasons.append(f"{first[folder]} and {what} are both in {folder}, where one volume is mounted: give each a folder of its own")
+        elif folder is not None:
+            first[folder] = what
     return reasons

@@ -25,6 +25,7 @@ class Document:
         faults: found while reading.
         warnings: what may be meant as it stands, but hardly is.
         folder: relative paths in the document start here.
+        files: whether the files that it names are here, and are looked at.
     """
 
     data: Any
@@ -33,6 +34,7 @@ class Document:
     faults: list[Fault]
     folder: pathlib.Path
     warnings: list[Fault] = dataclasses.field(default_factory=list)
+    files: bool = True
 
     def line(self, path: Path) -> int:
         """The line of a path, or of the nearest enclosing one that is there."""

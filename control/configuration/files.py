@@ -4,15 +4,14 @@ import os
 import ssl
 import stat
 import time
-from typing import Final
 
 from control.configuration.certificate import describe_revocations, hosts, validities
 
 __all__ = [
-    "UNREADABLE",
     "authority_fault",
     "cipher_fault",
     "curve_fault",
+    "exposure_warning",
     "host_warning",
     "identity_fault",
     "readable_fault",
@@ -22,21 +21,25 @@ __all__ = [
 ]
 
 
-UNREADABLE: Final = "cannot be read: "
-"""How the reason begins why a file that should be here is not, or not for us."""
-
-
 def readable_fault(path: str) -> str | None:
     """Why a file cannot be read, or None. It must be an ordinary one: a pipe can be read once, and several processes read it."""
     try:
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            return f"{UNREADABLE}it is no ordinary file"
+            return "cannot be read: it is no ordinary file"
         with open(path, "rb") as file:
             file.read(1)
     except OSError as error:
-        return f"{UNREADABLE}{error.strerror}"
+        return f"cannot be read: {error.strerror}"
     return None
+
+
+def exposure_warning(path: str) -> str | None:
+    """That everybody may read or write a file with a secret in it, or None. In a pod reading does not count: nobody else looks into framegate's
+    container, and of a Secret that is mounted, which is root's, framegate itself is one of all.
+    """
+    wrong = stat.S_IWOTH if "KUBERNETES_SERVICE_HOST" in os.environ else stat.S_IROTH | stat.S_IWOTH
+    return "can be read or written by everybody on this machine; chmod 600" if os.stat(path).st_mode & wrong else None
 
 
 def authority_fault(path: str) -> str | None:

@@ -59,12 +59,12 @@ def judge(document: Document, *, machine: bool, in_use: bool = False) -> Finding
 
     Args:
         document: as read.
-        machine: whether this machine must give what it asks for. Files that it names are looked at in any case; those that are missing are faults,
-            whose reason begins with ``files.UNREADABLE``, and the model is there all the same when they are the only ones.
+        machine: whether this machine must give what it asks for; otherwise nothing of it is looked at, the files that the document names neither.
         in_use: as of ``examine``.
     """
     if not isinstance(document.data, dict):
         return Findings(None, document.faults, [])
+    document.files = machine
     values = convert(document)
     make_absolute(values, document.folder)
     config = build(document, values)

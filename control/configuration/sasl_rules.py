@@ -1,11 +1,9 @@
 """What SASL asks of the rest: Kafka's protocol, a file for each mechanism, files that can be read and are what they should be."""
 
-import os
-import stat
 from typing import Any, Final
 
 from control.configuration.document import Document, Path
-from control.configuration.files import readable_fault
+from control.configuration.files import exposure_warning, readable_fault
 from control.configuration.values import Values, default_of, given, names_below
 from proxy.config.model import ListenerConfig
 from proxy.config.sasl import TokenConfig
@@ -67,7 +65,7 @@ def _in_clear(document: Document, path: Path, mechanisms: list[str]) -> None:
 
 
 def _users(document: Document, path: Path, file: object) -> None:
-    if not isinstance(file, str):
+    if not isinstance(file, str) or not document.files:
         return
     reason = readable_fault(file)
     if reason is not None:
@@ -87,8 +85,9 @@ def _users(document: Document, path: Path, file: object) -> None:
         return
     if not users.users:
         document.warn(path, "has no users; framegate users add makes one")
-    if os.stat(file).st_mode & (stat.S_IROTH | stat.S_IWOTH):
-        document.warn(path, "can be read or written by everybody on this machine; chmod 600")
+    exposed = exposure_warning(file)
+    if exposed is not None:
+        document.warn(path, exposed)
 
 
 def _token_rules(document: Document, path: Path, tokens: object) -> None:
@@ -112,7 +111,7 @@ def _token_rules(document: Document, path: Path, tokens: object) -> None:
 
 
 def _keys(document: Document, path: Path, file: object, algorithms: Any) -> None:
-    if not isinstance(file, str):
+    if not isinstance(file, str) or not document.files:
         return
     reason = readable_fault(file)
     if reason is not None:

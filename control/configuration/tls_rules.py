@@ -100,7 +100,7 @@ def _certificates(document: Document, path: Path, tls: Values) -> None:
             document.add((*entry, "names"), "needs at least one host")
         for number, name in enumerate(names):
             place = (*entry, "names", number)
-            if _host(document, place, name, first) and isinstance(item.get("certificate"), str):
+            if _host(document, place, name, first) and document.files and isinstance(item.get("certificate"), str):
                 _warn(document, place, host_warning(item["certificate"], name))
 
 
@@ -131,8 +131,8 @@ def _judge(document: Document, path: Path, fault: str | None) -> None:
 
 
 def _file(document: Document, path: Path, value: object) -> str | None:
-    """The path of a file that can be read, or None with a fault."""
-    if not isinstance(value, str):
+    """The path of a file that can be read, or None, with a fault where it should be here."""
+    if not isinstance(value, str) or not document.files:
         return None
     reason = readable_fault(value)
     if reason is not None:

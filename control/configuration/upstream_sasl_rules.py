@@ -1,12 +1,10 @@
 """What SASL towards an upstream asks of the rest: Kafka's framing and protocol, one way to say who we are, secrets that can be read."""
 
-import os
-import stat
 import typing
 from typing import Any, Final
 
 from control.configuration.document import Document, Path
-from control.configuration.files import readable_fault
+from control.configuration.files import exposure_warning, readable_fault
 from control.configuration.values import Values, default_of, names_below
 from proxy.auth.mapping_rules import MappingRules, RuleError
 from proxy.config.model import ListenerConfig, UpstreamConfig
@@ -83,7 +81,7 @@ def _identity(document: Document, path: Path, identity: Values, *, clear: bool) 
 
 
 def _secret(document: Document, path: Path, file: object) -> None:
-    if not isinstance(file, str):
+    if not isinstance(file, str) or not document.files:
         return
     reason = readable_fault(file)
     if reason is not None:
@@ -96,8 +94,9 @@ def _secret(document: Document, path: Path, file: object) -> None:
     except SecretError as error:
         document.add(path, f"cannot be used: {str(error).removeprefix(file).strip()}")
         return
-    if os.stat(file).st_mode & (stat.S_IROTH | stat.S_IWOTH):
-        document.warn(path, "can be read or written by everybody on this machine; chmod 600")
+    exposed = exposure_warning(file)
+    if exposed is not None:
+        document.warn(path, exposed)
 
 
 def _principals(document: Document, path: Path, principals: list[Any]) -> None:

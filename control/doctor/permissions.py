@@ -22,7 +22,7 @@ def look(around: Surroundings) -> Iterator[Finding]:
     """Files, the socket's folder, the user, its rights."""
     if around.config is not None:
         for key, path in secret_files(around.config):
-            yield _secret(key, path)
+            yield _secret(key, path, around.in_kubernetes)
         address = parse_address(around.config.admin.address)
         if address.kind == "unix":
             yield _folder(os.path.dirname(address.host) or "/")
@@ -44,7 +44,7 @@ def secret_files(section: Any, key: str = "") -> Iterator[tuple[str, str]]:
                 yield inner, item
 
 
-def _secret(key: str, path: str) -> Finding:
+def _secret(key: str, path: str, in_pod: bool) -> Finding:
     subject = f"{key} = {path}"
     try:
         found = os.stat(path)
@@ -52,8 +52,9 @@ def _secret(key: str, path: str) -> Finding:
         return Finding("permissions", subject, "fault", f"cannot be looked at: {error.strerror or error}", "make it readable for framegate's user")
     mode = f"{stat.S_IMODE(found.st_mode):04o}"
     words, figures = f"has the mode {mode}, user {found.st_uid}, group {found.st_gid}", {"mode": mode}
-    if found.st_mode & (stat.S_IROTH | stat.S_IWOTH):
-        advice = f"chmod 0640 {path} (Kubernetes: defaultMode: 0440 of the volume, and fsGroup)"
+    # In a pod nobody else looks into framegate's container, and its one user reads a Secret, which is root's, only as one of all.
+    if found.st_mode & (stat.S_IWOTH if in_pod else stat.S_IROTH | stat.S_IWOTH):
+        advice = f"chmod 0640 {path} (Kubernetes: defaultMode: 0444 of the volume)"
         return Finding("permissions", subject, "warning", f"{words}: everybody may read or write it", advice, figures)
     return Finding("permissions", subject, "ok", words, figures=figures)
 

@@ -10,6 +10,9 @@ from control.kubernetes.workload import Workload
 
 __all__ = ["faults_of"]
 
+_NO_GROUP = ("emptyDir", "hostPath", "image", "nfs")
+"""Volumes that an fsGroup leaves alone; or that are empty before it, and end with the pod."""
+_FILES = ("configMap", "secret", "projected", "downwardAPI")
 _ONE_AT_A_TIME = "the tap's directory belongs to one framegate, a second one on it does not start"
 
 
@@ -29,6 +32,7 @@ def faults_of(workload: Workload, template: dict[str, Any], options: Options, ne
         *_pod(workload),
         *_grace(workload, needs),
         *(_claim(workload) if options.tap_claim is not None and needs.tap_folder is not None else ()),
+        *(_group(workload) if "securityContext" in template["spec"] else ()),
     ]
     return [Fault(fault.line, f"{workload}: {fault.what}") for fault in found]
 
@@ -113,6 +117,41 @@ def _grace(workload: Workload, needs: Needs) -> Iterator[Fault]:
             f"has terminationGracePeriodSeconds {given.value}, and framegate needs {least}: {least - needs.drain_s} for the hook and the tap's last "
             f"blocks, and drain.timeout ({needs.drain_s}). Give it more, leave it out, or shorten drain.timeout",
         )
+
+
+def _group(workload: Workload) -> Iterator[Fault]:
+    """An fsGroup is the whole pod's: the kubelet gives the group rights on files of its other volumes too, and never takes them back."""
+    context = workload.spec.get("securityContext")
+    group = None if context is None else context.get("fsGroup")
+    if group is not None and group.value is not None:
+        return  # of the user's own
+    volumes, claims = workload.spec.get("volumes"), workload.root.get("spec")
+    claims = None if claims is None else claims.get("volumeClaimTemplates")
+    found = [(volume, volume) for volume in (volumes.items if volumes is not None else ()) if not _keeps_its_modes(volume)]
+    found += [(claim, claim.get("metadata") or claim) for claim in (claims.items if claims is not None else ())]
+    for volume, named in found:
+        yield Fault(
+            volume.line,
+            f"has a volume {_name(named)}, whose files' modes the fsGroup for --tap-claim would change for good (databases and ssh refuse keys and "
+            f"data that a group may read). Say --no-fs-group and let user {USER} write to the claim another way, or give the pod its own fsGroup",
+        )
+
+
+def _keeps_its_modes(volume: Node) -> bool:
+    """Whether an fsGroup changes no file of a volume that lives longer than the pod, and none whose mode somebody chose."""
+    if any(volume.get(kind) is not None for kind in _NO_GROUP):
+        return True
+    return any((source := volume.get(kind)) is not None and _readable_by_groups(source) for kind in _FILES)
+
+
+def _readable_by_groups(source: Node) -> bool:
+    """Whether all modes that are written in a volume of files already are what an fsGroup makes of them."""
+    for name, value in source.entries:
+        if name.text in ("defaultMode", "mode") and not (isinstance(value.value, int) and value.value & 0o440 == 0o440):
+            return False
+        if not _readable_by_groups(value):
+            return False
+    return all(_readable_by_groups(item) for item in source.items)
 
 
 def _claim(workload: Workload) -> Iterator[Fault]:

@@ -9,8 +9,8 @@ from typing import Any, Final
 from control.kubernetes.edit import Layout, block_text
 from control.kubernetes.manifest import read_manifest
 from control.kubernetes.needs import DEFAULT_NEEDS
-from control.kubernetes.objects import Wanted, objects_for
-from control.kubernetes.sidecar import SIDECAR_LABEL, Options, template_text
+from control.kubernetes.objects import SCALED, Wanted, objects_for
+from control.kubernetes.sidecar import SIDECAR_LABEL, USER, Options, template_text
 from control.kubernetes.workload import KINDS, workloads
 
 __all__ = ["files"]
@@ -20,6 +20,7 @@ _SHAPES: Final = {"Deployment": "sidecar.yaml", "CronJob": "sidecar-cronjob.yaml
 _LAYOUT: Final = Layout(2, 2, "\n")
 _GENERATED: Final = "# Written by `python -m control.kubernetes`, from control/kubernetes/sidecar.yaml.\n"
 _CLAIM: Final = "framegate-tap"
+_BUDGET_LABEL: Final = "framegate.io/disruption-budget"
 
 
 def files() -> dict[str, str]:
@@ -28,7 +29,9 @@ def files() -> dict[str, str]:
     for kind, name in _SHAPES.items():
         written[f"framegate/{name}"] = _patch(kind)
     for name, (about, wanted) in _OPTIONS.items():
-        written[f"options/{name}/kustomization.yaml"] = _option(about, {"resources": [f"{name}.yaml"]})
+        budgeted = [{"target": _target(kind), "patch": _budget_patch(kind)} for kind in SCALED] if wanted.disruption_budget else []
+        patches = {"patches": budgeted} if budgeted else {}
+        written[f"options/{name}/kustomization.yaml"] = _option(about, {"resources": [f"{name}.yaml"], **patches})
         written[f"options/{name}/{name}.yaml"] = _GENERATED + _object(wanted)
     claims = [{"target": _target(kind), "patch": _claim_patch(kind)} for kind in KINDS if kind != "DaemonSet"]
     return {**written, "options/tap-claim/kustomization.yaml": _option(_CLAIM_ABOUT, {"patches": claims})}
@@ -68,7 +71,7 @@ def _component() -> str:
 #   Secret framegate-tls  with tls.crt, tls.key and ca.crt
 # ../example shows all of it; ../options has what may be added behind it.
 #
-# terminationGracePeriodSeconds and securityContext.fsGroup of your own are replaced; `framegate inject` keeps them, and finds what does not fit.
+# A terminationGracePeriodSeconds of your own is replaced; `framegate inject` keeps it, and finds what does not fit.
 """
     patches = [{"path": _shape(kind), "target": _target(kind)} for kind in KINDS]
     return head + _kustomization({"patches": patches})
@@ -95,26 +98,31 @@ _OPTIONS: Final[dict[str, tuple[str, Wanted]]] = {
     ),
     "pod-monitor": ("Prometheus' operator scrapes framegate's metrics (telemetry.prometheus in framegate.yaml).", Wanted(pod_monitor=True)),
     "disruption-budget": (
-        "Of the pods with framegate in the namespace, one at a time is evicted. With more than one application there, write one for each instead\n"
-        "# (`framegate inject --disruption-budget` does).",
+        "Of the pods with framegate in the namespace, one at a time is evicted: of those of Deployments, StatefulSets and ReplicaSets, which get a\n"
+        "# label for it. Of other kinds Kubernetes does not know how many there should be: one such pod would keep all of a budget from eviction.\n"
+        "# With more than one application there, write one budget for each instead (`framegate inject --disruption-budget` does).",
         Wanted(disruption_budget=True),
     ),
 }
 """What is said of each, and what it is."""
 _CLAIM_ABOUT: Final = (
     "The tap on the PersistentVolumeClaim framegate-tap (deploy/spark/claims.yaml has one), which outlives the pod and which Spark's pods mount.\n"
-    "# One pod at a time may have it: replicas: 1, and of a Deployment strategy: {type: Recreate}."
+    "# One pod at a time may have it: replicas: 1, and of a Deployment strategy: {type: Recreate}.\n"
+    "#\n"
+    "# framegate writes there through the pod's fsGroup, in place of one of your own. It changes the modes of files on the pod's other claims,\n"
+    "# and of Secrets, for good: databases and ssh refuse what a group may read. For such a pod take it out in your overlay, and let user 10001\n"
+    "# write to the claim another way."
 )
 
 
 def _object(wanted: Wanted) -> str:
     """One object, for all pods with framegate."""
-    any_pod = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: any, labels: {{{SIDECAR_LABEL}: 'true'}}}}\nspec: {{}}\n"
-    (workload,) = workloads(read_manifest(any_pod))
-    workload.name = "framegate"
-    (item,) = objects_for(workload, Options(), DEFAULT_NEEDS, wanted)
+    any_of_them = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: framegate}\nspec: {template: {spec: {}}}\n"
+    (workload,) = workloads(read_manifest(any_of_them))
+    label = _BUDGET_LABEL if wanted.disruption_budget else SIDECAR_LABEL
+    (item,) = objects_for(workload, Options(), DEFAULT_NEEDS, wanted, pods={"matchLabels": {label: "true"}})
     del item["metadata"]["labels"]
-    if item["metadata"]["name"] == "framegate-framegate":
+    if wanted.chooses_pods:
         item["metadata"]["name"] = "framegate"
     return block_text(item, _LAYOUT, 0) + "\n"
 
@@ -125,9 +133,19 @@ def _option(about: str, content: dict[str, Any]) -> str:
 
 
 def _claim_patch(kind: str) -> str:
-    """The volume is another; ``null`` takes out what it was."""
+    """The volume is another, and framegate's through a group; ``null`` takes out what it was."""
     volume = {"name": "framegate-tap", "emptyDir": None, "persistentVolumeClaim": {"claimName": _CLAIM}}
-    content: dict[str, Any] = {"spec": {"volumes": [volume]}}
+    group = {"fsGroup": USER, "fsGroupChangePolicy": "OnRootMismatch"}
+    return _merge_patch(kind, {"spec": {"securityContext": group, "volumes": [volume]}})
+
+
+def _budget_patch(kind: str) -> str:
+    """A label by which the budget finds the pods; selectors of workloads stay."""
+    return _merge_patch(kind, {"metadata": {"labels": {_BUDGET_LABEL: "true"}}})
+
+
+def _merge_patch(kind: str, content: dict[str, Any]) -> str:
+    """What a pod template of a kind gains."""
     for key in reversed(KINDS[kind][1]):
         content = {key: content}
     return block_text({"apiVersion": _version(kind), "kind": kind, "metadata": {"name": "any"}, **content}, _LAYOUT, 0) + "\n"

@@ -8,24 +8,34 @@ Before a text is given out it is read again and must say what it said before, an
 """
 
 import json
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from control.kubernetes.checks import faults_of
 from control.kubernetes.edit import ANY, Edit, Layout, apply, block_text, graft, grafted, layout_of, newline_of, prune
 from control.kubernetes.manifest import Fault, Manifest, ManifestError, Node, read_manifest
 from control.kubernetes.needs import Needs
-from control.kubernetes.objects import MANAGED_BY, MANAGER, Wanted, key_of, objects_for
+from control.kubernetes.objects import MANAGED_BY, MANAGER, SCALED, Wanted, key_of, objects_for, pods_of
 from control.kubernetes.sidecar import CONTAINER, SIDECAR_LABEL, Options, pod_template
 from control.kubernetes.workload import Workload, workloads
 
-__all__ = ["RECORD", "Injector", "remove"]
+__all__ = ["RECORD", "Injector", "Prepared", "remove"]
 
 RECORD: Final = "framegate.io/injected"
 _CONFIGURATION: Final = "framegate.io/configuration"
 _LIST: Final = '{"apiVersion": "v1", "kind": "List", "items": [\n'
 _LIST_END: Final = "\n]}"
 """Around an object of JSON that others come beside: JSON has no streams. Written so, a list is taken for ours."""
+_NO_BUDGET: Final = (
+    "which only knows how many pods there should be of a Deployment, StatefulSet or ReplicaSet: of others it would let none be evicted"
+)
 Key = tuple[str, str | None, str]
+
+
+class Prepared(NamedTuple):
+    """A manifest with framegate in its ``workloads``, which are those of the text before."""
+
+    manifest: Manifest
+    workloads: list[Workload]
 
 
 class Injector:
@@ -45,8 +55,17 @@ class Injector:
         self.injected: list[str] = []
         """Kinds and names, in order."""
 
+        self.notes: list[str] = []
+        """What was asked for and left out, and why."""
+        self._found: list[Workload] = []
+
     def inject(self, text: str) -> str:
-        """The text with framegate in each of its workloads, but for those that are switched off.
+        """``prepare`` and ``finish`` of a text that is all of the change."""
+        return self.finish(self.prepare(text))
+
+    def prepare(self, text: str) -> "Prepared":
+        """The text with framegate in each of its workloads, but for those that are switched off. Prepare all before the first is finished: objects
+        that several workloads share know of each.
 
         Raises:
             ManifestError: with every fault; nothing was changed.
@@ -64,6 +83,8 @@ class Injector:
             if judged:
                 continue
             try:
+                if self._wanted.chooses_pods:
+                    pods_of(workload)
                 added, addition = _addition(base, workload, template)
             except ManifestError as error:
                 faults += [Fault(fault.line, f"{workload}: {fault.what}") for fault in error.faults]
@@ -75,12 +96,19 @@ class Injector:
         changed = apply(base, edits)
         believed = _believed(changed, [_expected(document.root, wanted) for document in manifest.documents if document.root is not None])
         self.injected += [str(workload) for workload in found]
-        return _with_objects(believed, self._objects(found))
+        if self._wanted.disruption_budget:
+            self.notes += [f"{workload}: gets no PodDisruptionBudget, {_NO_BUDGET}" for workload in found if workload.kind not in SCALED]
+        self._found += found
+        return Prepared(believed, found)
+
+    def finish(self, prepared: "Prepared") -> str:
+        """The text with the objects beside its workloads."""
+        return _with_objects(prepared.manifest, self._objects(prepared.workloads))
 
     def _objects(self, found: list[Workload]) -> list[dict[str, Any]]:
         objects: list[dict[str, Any]] = []
         for workload in found:
-            for item in objects_for(workload, self._options, self._needs, self._wanted):
+            for item in objects_for(workload, self._options, self._needs, self._wanted, self._found):
                 if key_of(item) not in self._written:
                     self._written.add(key_of(item))
                     objects.append(item)
@@ -103,16 +131,16 @@ def _addition(text: str, workload: Workload, template: dict[str, Any]) -> tuple[
 
 
 def _leave(workload: Workload, addition: dict[str, Any]) -> None:
-    """What the user has set stays: any group of the pod is one of framegate's groups, and a longer time for the end is good."""
+    """What the user has set stays: any fsGroup of the pod is one of framegate's groups, and a longer time for the end is good."""
     context = workload.spec.get("securityContext")
     group = None if context is None else context.get("fsGroup")
     policy = None if context is None else context.get("fsGroupChangePolicy")
     grace = workload.spec.get("terminationGracePeriodSeconds")
-    added = addition["spec"]["securityContext"]
+    added = addition["spec"].get("securityContext", {})
     if group is not None and group.value is not None:
-        addition["spec"].pop("securityContext")
+        addition["spec"].pop("securityContext", None)
     elif policy is not None and policy.value is not None:
-        added.pop("fsGroupChangePolicy")
+        added.pop("fsGroupChangePolicy", None)
     if grace is not None and grace.value is not None:
         addition["spec"].pop("terminationGracePeriodSeconds")
     labels = workload.value(*workload.path, "metadata", "labels")

@@ -58,6 +58,7 @@ class Node:
         flow: a collection in braces or brackets.
         anchor: the name that aliases call it by.
         text: a scalar's value, an alias's name.
+        target: what an alias stands for; None: of another node, or it stands within that.
         quoted: a scalar that is text whatever it looks like.
         entries: a mapping's keys and values.
         items: a sequence's.
@@ -74,6 +75,12 @@ class Node:
     quoted: bool = False
     entries: list[tuple["Node", "Node"]] = dataclasses.field(default_factory=list)
     items: list["Node"] = dataclasses.field(default_factory=list)
+    target: "Node | None" = None
+
+    @property
+    def followed(self) -> "Node":
+        """What an alias stands for, and any other node itself."""
+        return self if self.target is None else self.target
 
     def get(self, key: str) -> "Node | None":
         """The value of a mapping's key; None when there is none, or this is no mapping."""
@@ -161,7 +168,7 @@ class _Reader:
         self._shift = 1 if text.startswith("\ufeff") else 0
         self._events = YAML(typ="safe", pure=True).parse(text[self._shift :])
         self._aliases: set[str] = set()
-        self._anchors: set[str] = set()
+        self._anchors: dict[str, Node | None] = {}
 
     def documents(self) -> list[Document]:
         found: list[Document] = []
@@ -169,7 +176,7 @@ class _Reader:
             name = type(event).__name__
             if name == "DocumentStartEvent":
                 self._aliases = set()
-                self._anchors = set()
+                self._anchors = {}
                 start = event.start_mark.index + self._shift if event.explicit else 0
                 root = self._node(next(self._events), 0)
                 bare = root.kind == "scalar" and not root.quoted and root.text == "" and root.start == root.end
@@ -189,20 +196,22 @@ class _Reader:
             if event.anchor not in self._anchors:
                 raise ManifestError([Fault(mark.line + 1, f"is not YAML: the alias *{event.anchor} stands for nothing that came before")])
             self._aliases.add(event.anchor)
-            return Node("alias", *place, text=event.anchor)
+            return Node("alias", *place, text=event.anchor, target=self._anchors[event.anchor])
         if event.anchor is not None:
-            self._anchors.add(event.anchor)
+            self._anchors[event.anchor] = None
         if name == "ScalarEvent":
             if event.style in ("|", ">"):
                 place = (start, self._block_scalar_end(start, end), *place[2:])
             tagged = event.tag is not None and not event.tag.endswith((":int", ":bool", ":null", ":float"))
-            return Node("scalar", *place, anchor=event.anchor, text=event.value, quoted=event.style not in (None, "") or tagged)
-        if name == "SequenceStartEvent":
+            node = Node("scalar", *place, anchor=event.anchor, text=event.value, quoted=event.style not in (None, "") or tagged)
+        elif name == "SequenceStartEvent":
             node = Node("sequence", *place, flow=bool(event.flow_style), anchor=event.anchor)
             self._sequence(node, depth)
         else:
             node = Node("mapping", *place, flow=bool(event.flow_style), anchor=event.anchor)
             self._mapping(node, depth)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node
         return node
 
     def _sequence(self, node: Node, depth: int) -> None:

@@ -5,11 +5,10 @@ import hashlib
 import os
 import pathlib
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from control.configuration.fault import ConfigurationError
-from control.configuration.files import UNREADABLE
 from control.configuration.load import judge
 from control.configuration.reading import read_document
 from proxy.config.address import Address, parse_address
@@ -20,6 +19,8 @@ __all__ = ["CONFIGURATION_FOLDER", "DEFAULT_NEEDS", "Needs", "NeedsError", "need
 
 CONFIGURATION_FOLDER: Final = "/etc/framegate"
 """Where the ConfigMap is mounted; relative paths of the configuration start here."""
+_AUTHORITIES: Final = "/etc/ssl/certs/ca-certificates.crt"
+"""Public authorities, which the image holds."""
 _TAP_BESIDE: Final = 16 * MIB
 """Beside the budget and open segments: the reserve (1 MiB), the ledger (about 1 MiB), readers' notes."""
 
@@ -45,6 +46,7 @@ class Needs:
         admin_socket: its path.
         drain_s: ``drain.timeout`` in whole seconds, rounded up.
         tls_folder: of the certificates; None: there are none.
+        tls_files: what is read there, with the key that names each.
         secret_folders: of other files that are read, with the key that names one; a volume must hold each.
         tap_folder: None: nothing is recorded.
         tap_bytes: how much may lie there.
@@ -59,6 +61,7 @@ class Needs:
     admin_socket: str = "/run/framegate/admin.sock"
     drain_s: int = -(-DrainConfig().timeout_ms // 1000)
     tls_folder: str | None = "/var/run/framegate/tls"
+    tls_files: tuple[tuple[str, str], ...] = ()
     secret_folders: tuple[tuple[str, str], ...] = ()
     tap_folder: str | None = "/var/lib/framegate/tap"
     tap_bytes: int = 2048 * MIB
@@ -69,6 +72,11 @@ class Needs:
         """All that are bound, on whatever address."""
         others = (self.metrics_port, self.health_port, self.http_port)
         return (*self.data_ports, *self.inner_ports, *(port for port in others if port is not None))
+
+    @property
+    def admin_folder(self) -> str:
+        """Of the admin socket."""
+        return os.path.dirname(self.admin_socket)
 
     @property
     def digest(self) -> str | None:
@@ -88,10 +96,9 @@ def read_configuration(path: pathlib.Path) -> tuple[ProxyConfig, str, list[str]]
     """
     document = read_document(path)
     found = judge(dataclasses.replace(document, folder=pathlib.Path(CONFIGURATION_FOLDER)), machine=False)
-    faults = [fault for fault in found.faults if not fault.reason.startswith(UNREADABLE)]
     config = found.config
-    if faults or config is None:
-        raise ConfigurationError(faults or found.faults)
+    if found.faults or config is None:
+        raise ConfigurationError(found.faults)
     warnings = [str(warning) for warning in found.warnings]
     return config, path.read_text(encoding="utf-8"), warnings
 
@@ -100,13 +107,15 @@ def needs_of(config: ProxyConfig, text: str, processors: int) -> Needs:
     """What a configuration asks of its pod. ``processors``: so many will run.
 
     Raises:
-        NeedsError: it cannot work in a pod: no health listener, one that the kubelet cannot reach, ports that are not fixed.
+        NeedsError: it cannot work in a pod: no health listener, one that the kubelet cannot reach, ports that are not fixed, files where no
+            volume can be.
     """
     reasons: list[str] = []
     data, inner = _listeners(config, reasons)
     health_port, http_port = _health(config, reasons)
     prometheus = config.telemetry.prometheus
-    tls_folder, others = _folders(config)
+    files = _files(config, reasons)
+    tls_folder = _tls_folder(files)
     needs = Needs(
         data_ports=tuple(data),
         inner_ports=tuple(inner),
@@ -116,7 +125,8 @@ def needs_of(config: ProxyConfig, text: str, processors: int) -> Needs:
         admin_socket=parse_address(config.admin.address).host,
         drain_s=-(-config.drain.timeout_ms // 1000),
         tls_folder=tls_folder,
-        secret_folders=tuple(others.items()),
+        tls_files=_first_keys((os.path.basename(path), key) for key, path in files if os.path.dirname(path) == tls_folder),
+        secret_folders=_first_keys((os.path.dirname(path), key) for key, path in files if os.path.dirname(path) != tls_folder),
         tap_folder=None if config.tap is None else config.tap.directory,
         tap_bytes=0 if config.tap is None else _tap_bytes(config.tap, processors),
         text=text,
@@ -171,21 +181,38 @@ def _port(address: str, key: str, reasons: list[str]) -> int | None:
     return port
 
 
-def _folders(config: ProxyConfig) -> tuple[str | None, dict[str, str]]:
-    """The folder of listeners' (else upstreams') certificates, and every other folder that files are read from, with a key that names one."""
-    tls: str | None = None
-    others: dict[str, str] = {}
+def _files(config: ProxyConfig, reasons: list[str]) -> list[tuple[str, str]]:
+    """The files that a volume must hold, each behind its key."""
+    found: list[tuple[str, str]] = []
     for key, path in _paths(ProxyConfig, dataclasses.asdict(config), ""):
-        if key.startswith(("tap.", "handlers.")):
+        if key.startswith(("tap.", "handlers.")) or path == _AUTHORITIES:
             continue
-        folder = os.path.dirname(path)
-        if tls is None and key.endswith(".certificate"):
-            tls = folder
-        others.setdefault(folder, key)
-    if tls is None:
-        tls = next((folder for folder, key in others.items() if ".tls." in key), None)
-    others.pop(tls or "", None)
-    return tls, others
+        if os.path.dirname(path) == CONFIGURATION_FOLDER:
+            words = "where the ConfigMap is mounted, which holds the configuration alone: write it with its folder, as"
+            reasons.append(f"{key} is a file in {CONFIGURATION_FOLDER}, {words} {DEFAULT_NEEDS.tls_folder}/{os.path.basename(path)}")
+        elif os.path.dirname(path) == os.path.dirname(_AUTHORITIES):
+            words = (
+                f"which holds the image's public authorities ({os.path.basename(_AUTHORITIES)}), and a volume there would hide them: write another"
+            )
+            reasons.append(f"{key} is a file in {os.path.dirname(path)}, {words} folder, as {DEFAULT_NEEDS.tls_folder}/{os.path.basename(path)}")
+        else:
+            found.append((key, path))
+    return found
+
+
+def _tls_folder(files: list[tuple[str, str]]) -> str | None:
+    """Of listeners' certificates, else upstreams', else of other files of theirs."""
+    of_certificates = [path for key, path in files if key.endswith(".certificate")]
+    chosen = of_certificates or [path for key, path in files if ".tls." in key]
+    return os.path.dirname(chosen[0]) if chosen else None
+
+
+def _first_keys(named: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Each name once, with the key that has it first."""
+    found: dict[str, str] = {}
+    for name, key in named:
+        found.setdefault(name, key)
+    return tuple(found.items())
 
 
 def _paths(model: type, values: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:

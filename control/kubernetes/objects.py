@@ -3,16 +3,22 @@ PodDisruptionBudget). As plain data; each has the label by which ``inject`` know
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Final
 
+from control.kubernetes.manifest import Fault, ManifestError, Node
 from control.kubernetes.needs import Needs
 from control.kubernetes.sidecar import FILE_NAME, SIDECAR_LABEL, Options, quantity
 from control.kubernetes.workload import Workload
 
-__all__ = ["MANAGED_BY", "MANAGER", "Wanted", "key_of", "objects_for"]
+__all__ = ["MANAGED_BY", "MANAGER", "SCALED", "Wanted", "key_of", "objects_for", "pods_of"]
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "framegate-inject"
+SCALED: Final = ("Deployment", "StatefulSet", "ReplicaSet")
+"""Kinds that tell how many pods they want (the scale subresource). Of pods of others a PodDisruptionBudget lets none be evicted."""
+JOB_NAME: Final = "batch.kubernetes.io/job-name"
+_DEPTH: Final = 6
 Object = dict[str, Any]
 
 
@@ -22,8 +28,9 @@ class Wanted:
 
     Attributes:
         issuer: cert-manager's, of a Certificate: its kind and name.
-        dns_names: of the Certificate; empty: the workload's name, as a Service has it.
-        network_policy, pod_monitor, disruption_budget: one for each workload.
+        dns_names: of the Certificate; empty: the workloads' names, as Services have them.
+        network_policy, pod_monitor: one for each workload.
+        disruption_budget: one for each workload of ``SCALED``.
         tap_claim_bytes: of the claim; 0: it is there already.
     """
 
@@ -34,23 +41,45 @@ class Wanted:
     disruption_budget: bool = False
     tap_claim_bytes: int = 0
 
+    @property
+    def chooses_pods(self) -> bool:
+        """Whether an object is among them that must know the workload's pods."""
+        return self.network_policy or self.pod_monitor or self.disruption_budget
+
 
 def key_of(item: Object) -> tuple[str, str | None, str]:
     """What tells an object from others: kind, namespace, name."""
     return item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"]
 
 
-def objects_for(workload: Workload, options: Options, needs: Needs, wanted: Wanted) -> list[Object]:
-    """All that belong to a workload; those that several share come out the same for each."""
+def objects_for(
+    workload: Workload, options: Options, needs: Needs, wanted: Wanted, beside: Sequence[Workload] = (), pods: dict[str, Any] | None = None
+) -> list[Object]:
+    """All that belong to a workload; those that several share come out the same for each.
+
+    Args:
+        workload: with framegate.
+        options: as asked.
+        needs: as configured.
+        wanted: which are asked for.
+        beside: all workloads of the same change; those of its namespace share the Certificate.
+        pods: a selector; None: of the workload's own pods.
+
+    Raises:
+        ManifestError: ``pods_of`` cannot tell which they are.
+    """
     found: list[Object] = []
     if needs.text is not None:
         found.append(_object("v1", "ConfigMap", options.config_map, workload, data={FILE_NAME: needs.text}))
     if wanted.issuer is not None and needs.tls_folder is not None:
-        found.append(_certificate(workload, options, wanted))
+        found.append(_certificate(workload, options, wanted, beside))
     if wanted.tap_claim_bytes and options.tap_claim is not None:
         claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": quantity(wanted.tap_claim_bytes)}}}
         found.append(_object("v1", "PersistentVolumeClaim", options.tap_claim, workload, spec=claim))
-    name, selector = f"{workload.name}-framegate", _selector(workload)
+    if not wanted.chooses_pods:
+        return found
+    selector = pods or pods_of(workload)
+    name = f"{workload.name}-{workload.kind.lower()}-framegate"  # a Job may have the name of a Deployment
     if wanted.network_policy:
         found.append(_object("networking.k8s.io/v1", "NetworkPolicy", name, workload, spec=_policy(selector, needs)))
     if wanted.pod_monitor:
@@ -58,7 +87,7 @@ def objects_for(workload: Workload, options: Options, needs: Needs, wanted: Want
         found.append(
             _object("monitoring.coreos.com/v1", "PodMonitor", name, workload, spec={"selector": selector, "podMetricsEndpoints": [endpoint]})
         )
-    if wanted.disruption_budget:
+    if wanted.disruption_budget and workload.kind in SCALED:
         found.append(_object("policy/v1", "PodDisruptionBudget", name, workload, spec={"maxUnavailable": 1, "selector": selector}))
     return found
 
@@ -68,22 +97,69 @@ def _object(version: str, kind: str, name: str, workload: Workload, **content: A
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name, **namespace, "labels": {MANAGED_BY: MANAGER}}, **content}
 
 
-def _selector(workload: Workload) -> dict[str, Any]:
-    """Its pods, as the workload itself chooses them."""
-    chosen = workload.value("spec", "selector") if workload.kind not in ("Job", "CronJob", "Pod") else None
-    selector = chosen if isinstance(chosen, dict) and chosen else {"matchLabels": workload.value(*workload.path, "metadata", "labels")}
-    labels = selector.get("matchLabels")
-    named = {name: value for name, value in labels.items() if isinstance(value, str)} if isinstance(labels, dict) else {}
+def pods_of(workload: Workload) -> dict[str, Any]:
+    """A selector of its pods, of those with framegate, and of no others.
+
+    Raises:
+        ManifestError: they have no labels of their own, or labels that cannot be read.
+    """
+    job = workload.kind in ("Job", "CronJob", "Pod")
+    chosen = None if job else _plain(workload, "spec", "selector")
+    selector = chosen if isinstance(chosen, dict) and chosen else {"matchLabels": _plain(workload, *workload.path, "metadata", "labels") or {}}
+    named = selector.get("matchLabels") or {}
+    wrong = [name for name, value in named.items() if not isinstance(value, str)] if isinstance(named, dict) else ["matchLabels"]
+    if wrong:
+        raise _unreadable(workload, workload.root, f"{wrong[0]} is no text")
+    named = {name: value for name, value in named.items() if name != SIDECAR_LABEL}
+    if not named and not selector.get("matchExpressions"):
+        name = workload.value("metadata", "name")
+        if workload.kind != "Job" or not isinstance(name, str):
+            words = "its pods have no labels of their own, by which a NetworkPolicy, PodMonitor or PodDisruptionBudget would find them and no others"
+            raise ManifestError([Fault(workload.root.line, f"{words}: give them one, as app: {workload.name}")])
+        named = {JOB_NAME: name}  # which Kubernetes gives the pods
     return {**selector, "matchLabels": {**named, SIDECAR_LABEL: "true"}}
 
 
-def _certificate(workload: Workload, options: Options, wanted: Wanted) -> Object:
+def _unreadable(workload: Workload, node: Node, why: str) -> ManifestError:
+    words = f"the labels of its pods cannot be read here ({why}), and a NetworkPolicy, PodMonitor or PodDisruptionBudget goes by them"
+    return ManifestError([Fault(node.line or workload.root.line, f"{words}: write them out")])
+
+
+def _plain(workload: Workload, *path: str) -> Any:
+    """A value of a workload, what aliases stand for in their place; None where there is none."""
+    node: Node = workload.root
+    for key in path:
+        if node.key("<<") is not None:
+            raise _unreadable(workload, node, "<< may bring others")
+        below = node.get(key)
+        if below is None:
+            return None
+        node = below.followed
+    return _data(workload, node, _DEPTH)
+
+
+def _data(workload: Workload, node: Node, depth: int) -> Any:
+    found = node.followed
+    if found.kind == "alias" or depth == 0:
+        raise _unreadable(workload, node, "an alias within itself" if depth else "nested too deep")
+    if found.kind == "mapping":
+        if found.key("<<") is not None:
+            raise _unreadable(workload, node, "<< may bring others")
+        return {key.text: _data(workload, value, depth - 1) for key, value in found.entries}
+    return [_data(workload, item, depth - 1) for item in found.items] if found.kind == "sequence" else found.value
+
+
+def _certificate(workload: Workload, options: Options, wanted: Wanted, beside: Sequence[Workload]) -> Object:
+    """One for all workloads of a namespace, since they mount the same Secret."""
     assert wanted.issuer is not None, "the caller asked"
     kind, issuer = wanted.issuer
-    domain = [] if workload.namespace is None else [f"{workload.name}.{workload.namespace}.svc"]
+    names: dict[str, None] = {}
+    for each in (workload, *beside):
+        if each.namespace == workload.namespace:
+            names |= dict.fromkeys([each.name] if each.namespace is None else [each.name, f"{each.name}.{each.namespace}.svc"])
     spec = {
         "secretName": options.tls_secret,
-        "dnsNames": list(wanted.dns_names) or [workload.name, *domain],
+        "dnsNames": list(wanted.dns_names) or list(names),
         "usages": ["server auth", "client auth"],
         "privateKey": {"algorithm": "ECDSA", "size": 256, "rotationPolicy": "Always"},
         "issuerRef": {"group": "cert-manager.io", "kind": kind, "name": issuer},

@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import importlib.metadata
 import importlib.resources
-import os
 from typing import Any, Final, Literal
 
 from ruamel.yaml import YAML
@@ -51,6 +50,7 @@ class Options:
         tls_secret: the Secret that holds tls.crt, tls.key and ca.crt.
         secrets: further Secrets and the folders that they are mounted at.
         tap_claim: the PersistentVolumeClaim of the tap; None: it ends with the pod.
+        fs_group: whether a pod with that claim gets an fsGroup, through which framegate may write there.
         probes: what the kubelet speaks.
         memory: the container's limit, in bytes.
         cpu_m: the container's limit, in thousandths of a CPU.
@@ -61,6 +61,7 @@ class Options:
     tls_secret: str = "framegate-tls"
     secrets: tuple[tuple[str, str], ...] = ()
     tap_claim: str | None = None
+    fs_group: bool = True
     probes: Literal["grpc", "http"] = "grpc"
     memory: int = 512 * MIB
     cpu_m: int = 1000
@@ -99,6 +100,8 @@ def pod_template(options: Options, needs: Needs) -> dict[str, Any]:
         "limits": {"cpu": _cpus(options.cpu_m), "memory": quantity(options.memory)},
     }
     _volumes(container, spec, options, needs)
+    if options.tap_claim is not None and options.fs_group and needs.tap_folder is not None:
+        spec["securityContext"] = {"fsGroup": USER, "fsGroupChangePolicy": "OnRootMismatch"}
     if needs.digest is not None:
         # A pod that runs does not read its configuration again: another one makes other pods.
         template["metadata"]["annotations"] = {"framegate.io/configuration": f"sha256:{needs.digest}"}
@@ -139,7 +142,7 @@ def _volumes(container: dict[str, Any], spec: dict[str, Any], options: Options, 
     folders = {
         "framegate-config": CONFIGURATION_FOLDER,
         "framegate-tls": needs.tls_folder,
-        "framegate-run": os.path.dirname(needs.admin_socket),
+        "framegate-run": needs.admin_folder,
         "framegate-tap": needs.tap_folder,
     }
     volumes = {volume["name"]: volume for volume in spec["volumes"]}

@@ -100,6 +100,15 @@ def test_the_component_reaches_every_kind_of_workload_by_label(deployment: dict[
         assert deployment["metadata"]["labels"][label] == value
 
 
+def test_the_budget_is_for_pods_of_kinds_that_say_how_many_they_want() -> None:
+    folder = COMPONENT.parent / "options" / "disruption-budget"
+    ((label, value),) = load(folder / "disruption-budget.yaml")["spec"]["selector"]["matchLabels"].items()
+    patched = {item["target"]["kind"]: YAML(typ="safe").load(item["patch"]) for item in load(folder / "kustomization.yaml")["patches"]}
+    assert set(patched) == {"Deployment", "StatefulSet", "ReplicaSet"}
+    assert all(patch["spec"]["template"]["metadata"]["labels"] == {label: value} for patch in patched.values())
+    assert label not in (COMPONENT / "sidecar.yaml").read_text()
+
+
 def test_the_overlay_refers_to_files_that_are_there() -> None:
     overlay = load(EXAMPLE / "kustomization.yaml")
     assert all((EXAMPLE / name).is_file() for name in overlay["resources"])
@@ -140,6 +149,11 @@ def test_the_sidecar_meets_the_restricted_standard(deployment: dict[str, Any], s
     assert context["seccompProfile"] == {"type": "RuntimeDefault"}
     kinds = {key for volume in deployment["spec"]["template"]["spec"]["volumes"] for key in volume if key != "name"}
     assert kinds <= {"configMap", "secret", "emptyDir", "persistentVolumeClaim", "projected", "downwardAPI"}
+
+
+def test_the_pods_own_group_and_so_the_modes_of_its_volumes_stay(deployment: dict[str, Any]) -> None:
+    before = load(EXAMPLE / "echo-deployment.yaml")["spec"]["template"]["spec"]
+    assert deployment["spec"]["template"]["spec"].get("securityContext") == before.get("securityContext")
 
 
 def test_volumes_cover_what_the_configuration_names(deployment: dict[str, Any], sidecar: dict[str, Any]) -> None:

@@ -100,17 +100,26 @@ def test_what_was_asked_for_comes_along(folder: Path) -> None:
         "--image r/framegate:2 --memory 1GiB --cpu 500m --tls-secret t --config-map c --secret s=/sasl --certificate ClusterIssuer/ca --dns-name x"
     )
     more = "--network-policy --pod-monitor --disruption-budget --tap-claim tap --tap-claim-size 1GiB"
+    labelled = POD.replace("{name: a}", "{name: a, labels: {app: a}}")
+    (folder / "pod.yaml").write_text(labelled)
     done = run("-f", folder / "pod.yaml", "--config", folder / "framegate.yaml", *words.split(), *more.split())
     assert done.exit_code == 0, done.stderr
+    assert "framegate: Pod a: gets no PodDisruptionBudget, " in done.stderr
     found = {item["kind"]: item for item in data(done.stdout)}
-    assert list(found) == ["Pod", "ConfigMap", "Certificate", "PersistentVolumeClaim", "NetworkPolicy", "PodMonitor", "PodDisruptionBudget"]
+    assert list(found) == ["Pod", "ConfigMap", "Certificate", "PersistentVolumeClaim", "NetworkPolicy", "PodMonitor"]
     assert found["ConfigMap"]["metadata"]["name"] == "c"
     assert (found["Certificate"]["metadata"]["name"], found["Certificate"]["spec"]["dnsNames"]) == ("t", ["x"])
     assert found["PersistentVolumeClaim"]["spec"]["resources"]["requests"]["storage"] == "1Gi"
     container = sidecar(done.stdout)
     assert container["image"] == "r/framegate:2"
     assert container["resources"]["limits"] == {"cpu": "500m", "memory": "1Gi"}
-    assert run("-f", "-", "--remove", given=done.stdout).stdout == POD
+    assert run("-f", "-", "--remove", given=done.stdout).stdout == labelled
+
+
+def test_one_certificate_is_for_the_workloads_of_all_files(folder: Path) -> None:
+    (folder / "other.yaml").write_text(POD.replace("{name: a}", "{name: b}"))
+    done = run("-f", folder / "pod.yaml", "-f", folder / "other.yaml", "--certificate", "ca")
+    assert [item["spec"]["dnsNames"] for item in data(done.stdout) if item["kind"] == "Certificate"] == [["a", "b"]]
 
 
 def test_a_container_that_is_too_small_for_the_configuration_is_a_warning(folder: Path) -> None:
@@ -133,6 +142,10 @@ def test_a_container_that_is_too_small_for_the_configuration_is_a_warning(folder
         (('telemetry: {prometheus: {address: "0.0.0.0:9464"}}', "telemetry: {}"), "--pod-monitor", "--pod-monitor needs telemetry.prometheus"),
         (("tap: {directory: /tap, budget: 100MiB, segment_size: 10MiB}\n", ""), "--tap-claim c", "--tap-claim has no effect"),
         (("", ""), "--tap-claim c --tap-claim-size 135MiB", "--tap-claim-size is less than 136MiB"),
+        (("directory: /tap", "directory: /tls"), "", "certificates and keys and tap.directory are both in /tls"),
+        (("directory: /tap", "directory: /etc/framegate"), "", "the ConfigMap and tap.directory are both in /etc/framegate"),
+        (("", ""), "--secret a=/run/framegate", "admin.address and --secret a are both in /run/framegate"),
+        (("", ""), "--secret a=/x --secret a=/x", "--secret a and --secret a are both in /x"),
         (("tls: {certificate: /tls/tls.crt, key: /tls/tls.key}", "tls: null"), "--certificate ca", "--certificate has no effect"),
     ],
 )
@@ -143,6 +156,19 @@ def test_a_configuration_that_does_not_do_is_refused(folder: Path, change: tuple
     assert (done.exit_code, done.stdout) == (2, "")
     assert said in done.stderr
     assert str(path) in done.stderr
+
+
+def test_a_file_that_secrets_of_certificates_do_not_hold_is_told(folder: Path) -> None:
+    path = folder / "framegate.yaml"
+    words = ("-f", folder / "pod.yaml", "--config", path)
+    assert "warning" not in run(*words).stderr
+    path.write_text(CONFIGURATION.replace("/tls/tls.crt", "/tls/server.pem"))
+    done = run(*words)
+    assert done.exit_code == 0
+    assert "listeners[0].tls.certificate: the Secret framegate-tls must hold server.pem, beside" in done.stderr
+    refused = run(*words, "--certificate", "ca")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "listeners[0].tls.certificate is server.pem, and cert-manager's Secret has tls.crt, tls.key, ca.crt alone" in refused.stderr
 
 
 def test_a_claim_that_is_large_enough_is_good(folder: Path) -> None:
@@ -156,6 +182,7 @@ def test_a_claim_that_is_large_enough_is_good(folder: Path) -> None:
     [
         "--cpu 0", "--cpu x", "--cpu 0.0001", "--cpu 1.5m", "--memory x", "--secret a", "--secret A=/x", "--secret a=x", "--certificate Other/x",
         "--certificate X", "--tap-claim A", "--tls-secret -", "--probes tcp", "--in-place --output x", "--tap-claim-size 1GiB", "-f missing.yaml",
+        "--no-fs-group",
     ],
 )  # fmt: skip
 def test_wrong_usage_is_said_before_anything_is_read(folder: Path, words: str) -> None:

@@ -7,7 +7,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from control.configuration.files import authority_fault, identity_fault, readable_fault, validity_warning
+from control.configuration.files import authority_fault, exposure_warning, identity_fault, readable_fault, validity_warning
 from control.demo.certificates import create
 
 
@@ -109,3 +109,18 @@ def test_what_holds_no_certificate_is_not_judged(tmp_path: pathlib.Path) -> None
     (tmp_path / "x.crt").write_text("nothing")
     assert validity_warning(str(tmp_path / "x.crt")) is None
     assert validity_warning(str(tmp_path / "none.crt")) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "here", "in_a_pod"), [(0o600, False, False), (0o640, False, False), (0o444, True, False), (0o602, True, True), (0o646, True, True)]
+)
+def test_a_secret_for_everybody_is_told_but_not_that_a_pods_own_container_may_read_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mode: int, here: bool, in_a_pod: bool
+) -> None:
+    secret = tmp_path / "secret"
+    secret.touch()
+    secret.chmod(mode)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert (exposure_warning(str(secret)) is not None) is here
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    assert (exposure_warning(str(secret)) is not None) is in_a_pod

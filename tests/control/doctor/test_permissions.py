@@ -48,6 +48,16 @@ def test_a_key_that_everybody_may_read_or_write_is_told(tmp_path: Path, mode: in
     assert "the secret" not in str(found)
 
 
+@pytest.mark.parametrize(("mode", "level"), [(0o440, "ok"), (0o444, "ok"), (0o446, "warning"), (0o666, "warning")])
+def test_in_a_pod_a_secret_is_for_all_of_its_container_to_read_and_for_nobody_to_write(tmp_path: Path, mode: int, level: str) -> None:
+    key = tmp_path / "tls.key"
+    key.write_text("x")
+    key.chmod(mode)
+    config = config_of(listener={"tls": ListenerTls(certificate="/c", key=str(key))})
+    surroundings = around(tmp_path, process(), config=config, environment={"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+    assert one(look(surroundings), "tls.key").level == level
+
+
 def test_a_key_behind_links_is_looked_at_where_it_lies(tmp_path: Path) -> None:
     """As a Secret is mounted: the links have the mode 0777."""
     (tmp_path / "..1").mkdir()

@@ -87,3 +87,41 @@ def test_a_claim_is_for_one_pod_at_a_time(kind: str, spec: str, words: str) -> N
 @pytest.mark.parametrize(("kind", "spec"), [("StatefulSet", "replicas: 1"), ("StatefulSet", "x: y"), ("Deployment", "strategy: {type: Recreate}")])
 def test_where_there_is_one_pod_a_claim_is_good(kind: str, spec: str) -> None:
     assert faults(APPS % (kind, spec), Options(tap_claim="c")) == []
+
+
+CHOSEN = ["secret: {secretName: s, defaultMode: 256}", "configMap: {name: c, items: [{key: k, path: p, mode: 0600}]}"]
+HELD = [
+    "persistentVolumeClaim: {claimName: c}",
+    "ephemeral: {}",
+    "csi: {driver: d}",
+    *CHOSEN,
+    "projected: {sources: [{secret: {items: [{mode: 32}]}}]}",
+]
+FREE = [
+    "emptyDir: {}",
+    "hostPath: {path: /x}",
+    "secret: {secretName: s}",
+    "secret: {secretName: s, defaultMode: 288}",
+    "downwardAPI: {defaultMode: 420}",
+]
+
+
+@pytest.mark.parametrize("volume", HELD)
+def test_a_group_for_the_claim_is_refused_where_it_would_change_the_modes_of_other_files(volume: str) -> None:
+    text = f"{POD}{APP}  volumes:\n  - {{name: mine, {volume}}}\n"
+    (fault,) = faults(text, Options(tap_claim="c"))
+    assert (fault.line, "has a volume mine, whose files' modes" in fault.what, "--no-fs-group" in fault.what) == (7, True, True)
+    assert faults(text) == []
+    assert faults(text, Options(tap_claim="c", fs_group=False)) == []
+    assert faults(f"{text}  securityContext: {{fsGroup: 7}}\n", Options(tap_claim="c")) == []
+    assert len(faults(f"{text}  securityContext: {{fsGroup: null}}\n", Options(tap_claim="c"))) == 1
+
+
+@pytest.mark.parametrize("volume", FREE)
+def test_a_group_for_the_claim_is_good_where_it_changes_nothing(volume: str) -> None:
+    assert faults(f"{POD}{APP}  volumes:\n  - {{name: mine, {volume}}}\n", Options(tap_claim="c")) == []
+
+
+def test_the_claims_of_a_stateful_set_are_volumes_too() -> None:
+    (fault,) = faults(APPS % ("StatefulSet", "volumeClaimTemplates: [{metadata: {name: data}}]"), Options(tap_claim="c"))
+    assert "has a volume data" in fault.what

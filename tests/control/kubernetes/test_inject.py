@@ -163,7 +163,7 @@ def test_a_list_and_what_is_no_workload_pass() -> None:
 
 @pytest.mark.parametrize("indent", [None, 2, 4])
 def test_json_stays_json(indent: int | None) -> None:
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ä"}, "spec": {"containers": [{"name": "a"}], "volumes": []}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ä", "labels": {"a": "ä"}}, "spec": {"containers": [{"name": "a"}], "volumes": []}}
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [pod]}, indent=indent, ensure_ascii=False) + "\n"
     injected = inject(text, needs=Needs(text=TEXT), wanted=Wanted(network_policy=True))
     kinds = [item["kind"] for item in json.loads(injected)["items"]]
@@ -207,6 +207,32 @@ def test_objects_that_several_share_are_written_once() -> None:
     assert kinds.count("NetworkPolicy") == kinds.count("PodMonitor") == kinds.count("PodDisruptionBudget") == 2
 
 
+def test_a_job_of_a_deployments_name_has_its_own_objects_and_no_budget() -> None:
+    job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: lookup}\nspec: {template: {spec: {containers: [{name: a}]}}}\n"
+    injector = Injector(Options(), Needs(), Wanted(network_policy=True, disruption_budget=True, issuer=("Issuer", "ca")))
+    found = {(item["kind"], item["metadata"]["name"]): item for item in data(injector.inject(f"{job}---\n{DEPLOYMENT}"))}
+    assert [name for kind, name in found if kind == "NetworkPolicy"] == ["lookup-job-framegate", "lookup-deployment-framegate"]
+    assert [name for kind, name in found if kind == "PodDisruptionBudget"] == ["lookup-deployment-framegate"]
+    assert len(injector.notes) == 1
+    assert injector.notes[0].startswith("Job lookup: gets no PodDisruptionBudget, ")
+
+
+def test_of_several_texts_the_certificate_has_all_names() -> None:
+    injector = Injector(Options(), Needs(), Wanted(issuer=("Issuer", "ca")))
+    other = DEPLOYMENT.replace("name: 'lookup'", "name: other")
+    prepared = [injector.prepare(DEPLOYMENT), injector.prepare(other)]
+    first, second = (data(injector.finish(each)) for each in prepared)
+    assert first[1]["spec"]["dnsNames"] == ["lookup", "other"]
+    assert len(second) == 1
+
+
+def test_pods_without_labels_of_their_own_are_refused_where_something_would_choose_them() -> None:
+    pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a}]}\n"
+    assert inject(pod) != pod
+    with pytest.raises(ManifestError, match="line 1: Pod a: its pods have no labels of their own"):
+        inject(pod, wanted=Wanted(network_policy=True))
+
+
 def test_what_the_user_set_is_kept_and_kept_when_framegate_goes() -> None:
     text = DEPLOYMENT.replace(
         "            containers:\n",
@@ -216,6 +242,25 @@ def test_what_the_user_set_is_kept_and_kept_when_framegate_goes() -> None:
     assert spec["securityContext"] == {"fsGroup": 7}
     assert spec["terminationGracePeriodSeconds"] == 90
     assert remove(inject(text))[0] == text
+
+
+def test_the_pods_own_volumes_keep_their_modes_but_where_a_claim_needs_a_group() -> None:
+    assert "securityContext" not in template_of(data(inject(DEPLOYMENT))[0])["spec"]
+    recreated = DEPLOYMENT.replace("spec:\n    selector", "spec:\n    strategy: {type: Recreate}\n    selector")
+    claimed = inject(recreated, Options(tap_claim="tap"))
+    assert template_of(data(claimed)[0])["spec"]["securityContext"]["fsGroup"] == 10001
+    assert inject(claimed) == inject(recreated)
+    assert remove(claimed)[0] == recreated
+
+
+def test_a_group_that_an_older_version_added_goes_with_framegate() -> None:
+    record = '{"set":{"spec.securityContext.fsGroup":10001},"volumes":["framegate-run"],"was":{"spec.securityContext":null,"spec.volumes":null}}'
+    older = in_spec("securityContext:", "  fsGroup: 10001", "volumes: [{name: framegate-run}]").replace(
+        "labels: {app: lookup} ", f"annotations: {{a: b, {RECORD}: '{record}'}}\n            labels: {{app: lookup}} "
+    )
+    kept = DEPLOYMENT.replace("labels: {app: lookup} ", "annotations: {a: b}\n            labels: {app: lookup} ")
+    assert remove(older) == (kept, ["Deployment lookup"])
+    assert inject(older) == inject(kept)
 
 
 def test_what_the_user_changed_since_stays_when_framegate_goes() -> None:
@@ -386,9 +431,9 @@ def test_any_manifest_comes_back_as_it_was_and_says_what_it_should(text: str, wi
     if windows:
         text = text.replace("\n", "\r\n")
     needs = dataclasses.replace(Needs(), text=TEXT) if objects else Needs()
-    before = data(text)
-    injected = inject(text, None, needs, Wanted(network_policy=objects))
-    assert inject(injected, None, needs, Wanted(network_policy=objects)) == injected
+    before, wanted = data(text), Wanted(issuer=("Issuer", "ca") if objects else None)
+    injected = inject(text, None, needs, wanted)
+    assert inject(injected, None, needs, wanted) == injected
     assert remove(injected)[0] == text
     after = data(injected)
     assert len(after) >= len(before)

@@ -8,6 +8,7 @@ from control.configuration.fault import ConfigurationError
 from control.configuration.load import load
 from control.kubernetes.needs import DEFAULT_NEEDS, Needs, NeedsError, needs_of, read_configuration
 from proxy.config.model import MIB
+from tests.fakes import deploying
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "deploy" / "kustomize" / "example" / "framegate.yaml"
 SMALL = """\
@@ -38,6 +39,7 @@ def test_what_is_expected_without_a_configuration_is_the_examples() -> None:
     found = needs(EXAMPLE)
     for name in ("data_ports", "inner_ports", "metrics_port", "health_port", "admin_socket", "drain_s", "tls_folder", "secret_folders", "tap_folder"):
         assert getattr(found, name) == getattr(DEFAULT_NEEDS, name), name
+    assert {name for name, _ in found.tls_files} <= {"tls.crt", "tls.key", "ca.crt"}
     assert found.tap_bytes <= DEFAULT_NEEDS.tap_bytes
 
 
@@ -59,10 +61,22 @@ def test_addresses_and_folders_of_the_pod_are_not_asked_of_this_machine(write) -
 def test_other_faults_are_named_as_check_names_them(write) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ConfigurationError) as caught:
         read_configuration(write(SMALL.replace("upstream: u}", "upstream: v, tls: {certificate: c.pem, key: k.pem}}")))
-    assert [(fault.line, fault.key) for fault in caught.value.faults if "cannot be read: " not in fault.reason] == [(4, "listeners[0].upstream")]
-    assert not any("cannot be read: " in fault.reason for fault in caught.value.faults)
+    assert [(fault.line, fault.key) for fault in caught.value.faults] == [(4, "listeners[0].upstream")]
     with pytest.raises(ConfigurationError, match="nodes"):
         read_configuration(write(SMALL.replace("node:", "nodes:")))
+
+
+def test_files_that_happen_to_be_here_are_not_looked_at(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """Neither certificates, nor secrets, nor those that are no such thing: the pod has others."""
+    for name in ("c", "k", "u", "p", "j", "r"):
+        (tmp_path / name).write_text("no PEM, no user, no JSON {")
+        (tmp_path / name).chmod(0o666)
+    tls = f"tls: {{certificate: {tmp_path}/c, key: {tmp_path}/k, client_auth: required, client_ca: {tmp_path}/c, crl: [{tmp_path}/r]"
+    tls += f", certificates: [{{names: [b.example], certificate: {tmp_path}/c, key: {tmp_path}/k}}]}}"
+    sasl = f"sasl: {{mechanisms: [PLAIN, OAUTHBEARER], users: {tmp_path}/u, tokens: {{issuer: i, audience: a, jwks: {tmp_path}/j}}}}"
+    out = f"tls: {{ca: {tmp_path}/c}}, sasl: {{mechanism: PLAIN, user: me, password_file: {tmp_path}/p}}"
+    path = write(SMALL.replace("upstream: u}", f"upstream: u, protocol: kafka, {tls}, {sasl}}}").replace('9190"]}', f'9190"], {out}}}'))
+    assert read_configuration(path)[2] == []
 
 
 def test_a_configuration_that_cannot_be_read_itself_is_a_fault(tmp_path: Path) -> None:
@@ -85,6 +99,9 @@ def test_a_listener_that_only_the_pod_reaches_has_no_port_for_others(write) -> N
         ("0.0.0.0:9901", "0.0.0.0:0", "health.address asks for any free port"),
         ("0.0.0.0:9093", "0.0.0.0:0", r"listeners\[0\].address asks for any free port"),
         ("0.0.0.0:9093", "unix:/run/a.sock", "is a Unix socket"),
+        ("upstream: u}", "upstream: u, tls: {certificate: c.pem, key: /k/k}}", "is a file in /etc/framegate, .* as /var/run/framegate/tls/c.pem"),
+        ('9190"]}', '9190"], tls: {ca: /etc/framegate/ca.crt}}', "the ConfigMap is mounted, which holds the configuration alone"),
+        ('9190"]}', '9190"], tls: {ca: /etc/ssl/certs/own.pem}}', "holds the image's public authorities .*ca-certificates.crt"),
     ],
 )
 def test_what_does_not_work_in_a_pod_is_refused(write, was: str, now: str, words: str) -> None:  # type: ignore[no-untyped-def]
@@ -107,3 +124,13 @@ def test_a_drain_is_counted_in_whole_seconds(write, written: str, seconds: int) 
 def test_upstreams_certificates_are_the_secret_when_listeners_have_none(write) -> None:  # type: ignore[no-untyped-def]
     path = write(SMALL.replace('9190"]}', '9190"], tls: {ca: /tls/ca.crt}}'))
     assert (needs(path).tls_folder, needs(path).secret_folders) == ("/tls", ())
+    assert needs(path).tls_files == (("ca.crt", "upstreams[0].tls.ca"),)
+
+
+def test_public_authorities_are_the_images_and_need_no_volume(write) -> None:  # type: ignore[no-untyped-def]
+    bundle = deploying.module("image_root").CERTIFICATES
+    path = write(SMALL.replace('9190"]}', f'9190"], tls: {{ca: {bundle}}}}}'))
+    assert (needs(path).tls_folder, needs(path).tls_files, needs(path).secret_folders) == (None, (), ())
+    both = write(path.read_text().replace("upstream: u}", "upstream: u, tls: {certificate: /tls/tls.crt, key: /tls/tls.key}}"))
+    assert needs(both).tls_folder == "/tls"
+    assert needs(both).tls_files == (("tls.crt", "listeners[0].tls.certificate"), ("tls.key", "listeners[0].tls.key"))

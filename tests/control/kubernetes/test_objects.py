@@ -6,11 +6,11 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from control.kubernetes.manifest import read_manifest
+from control.kubernetes.manifest import ManifestError, read_manifest
 from control.kubernetes.needs import DEFAULT_NEEDS
 from control.kubernetes.objects import Wanted, key_of, objects_for
 from control.kubernetes.sidecar import Options
-from control.kubernetes.workload import Workload, workloads
+from control.kubernetes.workload import KINDS, Workload, workloads
 
 DEPLOYMENT = """\
 apiVersion: apps/v1
@@ -73,8 +73,65 @@ def test_pods_are_chosen_as_the_workload_chooses_them_and_only_those_with_frameg
     assert found["NetworkPolicy"]["spec"]["podSelector"] == selector
     job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: {template: {metadata: {labels: {app: j}}, spec: {containers: []}}}\n"
     assert made(text=job)["NetworkPolicy"]["spec"]["podSelector"] == {"matchLabels": {"app": "j", "framegate.io/sidecar": "true"}}
-    bare = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: []}\n"
-    assert made(text=bare)["NetworkPolicy"]["spec"]["podSelector"] == {"matchLabels": {"framegate.io/sidecar": "true"}}
+    unlabelled = job.replace("{app: j}", "{framegate.io/sidecar: 'true'}")
+    selector = {"matchLabels": {"batch.kubernetes.io/job-name": "j", "framegate.io/sidecar": "true"}}
+    assert made(text=unlabelled)["NetworkPolicy"]["spec"]["podSelector"] == selector
+
+
+def test_labels_that_come_by_an_alias_are_those_it_stands_for() -> None:
+    for was, now in (
+        ("matchLabels: {app: lookup}", "matchLabels: *l"),
+        ("selector: {matchLabels: {app: lookup}", "selector: {matchLabels: {app: *n}"),
+        ("selector: {matchLabels: {app: lookup}, matchExpressions: [{key: tier, operator: Exists}]}", "selector: *s"),
+    ):
+        anchors = "{labels: &l {app: &n lookup}, a: &s {matchLabels: *l, matchExpressions: [{key: tier, operator: Exists}]}, name: lookup, "
+        text = DEPLOYMENT.replace(was, now).replace("{name: lookup, ", anchors)
+        assert "*" in text
+        assert made(text=text)["NetworkPolicy"] == made()["NetworkPolicy"]
+
+
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p%s}\nspec: {containers: []}\n"
+CRON = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: c, labels: {a: b}}\nspec: {jobTemplate: {spec: {template: {spec: {containers: []}}}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (POD % "", "no labels of their own"),
+        (POD % ", labels: {}", "no labels of their own"),
+        (POD % ", labels: {framegate.io/sidecar: 'true'}", "no labels of their own"),
+        (CRON, "no labels of their own"),
+        (
+            CRON.replace("CronJob", "Job").replace("name: c", "generateName: c").replace("{jobTemplate: {spec: ", "").replace("}}}}", "}}"),
+            "no labels",
+        ),
+        (DEPLOYMENT.replace("{app: lookup}", "{<<: {app: x}}"), "<< may bring others"),
+        (POD % ", labels: &l {app: *l}", "an alias within itself"),
+        (POD % ", labels: {app: 1}", "app is no text"),
+        (POD % ", labels: {app: [[[[[[1]]]]]]}", "nested too deep"),
+        (DEPLOYMENT.replace("matchLabels: {app: lookup}", "matchLabels: [a]"), "matchLabels is no text"),
+    ],
+)
+def test_pods_that_cannot_be_told_from_others_get_nothing_that_chooses_pods(text: str, words: str) -> None:
+    for wanted in (Wanted(network_policy=True), Wanted(pod_monitor=True), Wanted(disruption_budget=True)):
+        with pytest.raises(ManifestError, match=words) as caught:
+            made(wanted, text)
+        assert caught.value.faults[0].line > 0
+    assert made(Wanted(issuer=("Issuer", "ca")), text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_budget_is_for_kinds_that_say_how_many_pods_they_want(kind: str) -> None:
+    group, path = KINDS[kind]
+    pod = "{metadata: {labels: {app: a}}, spec: {containers: []}}"
+    for key in reversed(path):
+        pod = f"{{{key}: {pod}}}"
+    text = f"{{apiVersion: {group}/v1, kind: {kind}, metadata: {{name: a, labels: {{app: a}}}}, {pod[1:]}"
+    if not path:
+        text = POD.replace("p%s", "a, labels: {app: a}")
+    found = made(Wanted(disruption_budget=True, network_policy=True), text)
+    assert ("PodDisruptionBudget" in found) is (kind in ("Deployment", "StatefulSet", "ReplicaSet"))
+    assert found["NetworkPolicy"]["metadata"]["name"] == f"a-{kind.lower()}-framegate"
 
 
 def test_the_policy_opens_framegates_ports_and_no_others() -> None:
@@ -90,3 +147,9 @@ def test_the_certificate_is_for_the_secret_that_is_mounted() -> None:
     assert certificate["dnsNames"] == ["lookup", "lookup.prod.svc"]
     assert made(dataclasses.replace(ALL, dns_names=("x.example",)))["Certificate"]["spec"]["dnsNames"] == ["x.example"]
     assert "Certificate" not in made(tls_folder=None)
+
+
+def test_the_certificate_has_the_names_of_all_that_mount_its_secret() -> None:
+    other, elsewhere = workload(DEPLOYMENT.replace("name: lookup", "name: orders")), workload(DEPLOYMENT.replace("prod", "test"))
+    found = objects_for(workload(), Options(), DEFAULT_NEEDS, Wanted(issuer=("Issuer", "ca")), [workload(), other, elsewhere])
+    assert found[0]["spec"]["dnsNames"] == ["lookup", "lookup.prod.svc", "orders", "orders.prod.svc"]

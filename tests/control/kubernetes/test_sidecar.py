@@ -86,8 +86,8 @@ def test_volumes_are_mounted_where_the_configuration_looks() -> None:
     }
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
     assert volumes["framegate-config"]["configMap"] == {"name": "c"}
-    assert volumes["framegate-tls"]["secret"] == {"secretName": "t", "defaultMode": 0o440}
-    assert volumes["framegate-secret-1"]["secret"] == {"secretName": "s", "defaultMode": 0o440}
+    assert volumes["framegate-tls"]["secret"] == {"secretName": "t", "defaultMode": 0o444}
+    assert volumes["framegate-secret-1"]["secret"] == {"secretName": "s", "defaultMode": 0o444}
     assert volumes["framegate-tap"]["emptyDir"] == {"sizeLimit": "3Mi"}
     assert container["lifecycle"]["preStop"]["exec"]["command"][-2:] == ["--address", "unix:/admin/a.sock"]
     assert {"name": "FRAMEGATE_ADDRESS", "value": "unix:/admin/a.sock"} in container["env"]
@@ -96,6 +96,18 @@ def test_volumes_are_mounted_where_the_configuration_looks() -> None:
 def test_a_claim_takes_the_place_of_the_tap() -> None:
     volumes = {volume["name"]: volume for volume in pod_template(Options(tap_claim="mine"), DEFAULT_NEEDS)["spec"]["volumes"]}
     assert volumes["framegate-tap"] == {"name": "framegate-tap", "persistentVolumeClaim": {"claimName": "mine"}}
+
+
+def test_only_a_claim_for_the_tap_brings_a_group_of_the_pods() -> None:
+    group = {"fsGroup": 10001, "fsGroupChangePolicy": "OnRootMismatch"}
+    assert pod_template(Options(tap_claim="mine"), DEFAULT_NEEDS)["spec"]["securityContext"] == group
+    without_tap = dataclasses.replace(DEFAULT_NEEDS, tap_folder=None)
+    for options, needs in [
+        (Options(), DEFAULT_NEEDS),
+        (Options(tap_claim="mine", fs_group=False), DEFAULT_NEEDS),
+        (Options(tap_claim="mine"), without_tap),
+    ]:
+        assert "securityContext" not in pod_template(options, needs)["spec"]
 
 
 def test_another_configuration_makes_other_pods_and_the_same_one_does_not() -> None:
