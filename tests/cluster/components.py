@@ -45,7 +45,15 @@ func main() {
 }
 """
 _OLDEST_GO: Final = (1, 26)
-_PROGRAMS: Final = {"runc": "runc", "iptables": "iptables", "etcd": "etcd-server", "ip": "iproute2", "unshare": "util-linux", "openssl": "openssl"}
+_PROGRAMS: Final = {
+    "runc": "runc",
+    "iptables": "iptables",
+    "etcd": "etcd-server",
+    "ip": "iproute2",
+    "unshare": "util-linux",
+    "openssl": "openssl",
+    "buildah": "buildah",
+}
 """Debian's packages by the program that each brings; the CNI plugins and etcd are found by their files."""
 _CNI: Final = Path("/usr/lib/cni/ptp")
 _BUILD_S: Final = 3600.0
