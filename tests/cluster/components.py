@@ -79,7 +79,7 @@ def _wanted() -> list[str]:
 
 
 def _unbuilt() -> list[str]:
-    return [name for name in _wanted() if not (binaries() / name).exists()]
+    return [name for name in _wanted() if not os.path.exists(binaries() / name)]
 
 
 def _absent_packages() -> list[str]:
