@@ -184,7 +184,9 @@ class Node(ApiServer):
         _run(["ip", "address", "add", f"{NODE_ADDRESS}/32", "dev", NODE])
         _run(["ip", "link", "set", NODE, "up"])
         _run(["ip", "route", "add", "default", "dev", NODE])  # kube-proxy asks for the address of the default route
-        _run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run"])  # what runtimes keep there ends with this namespace
+        for kept in ("/run", "/var/lib/cni"):  # what runtimes keep there ends with this namespace
+            os.makedirs(kept, exist_ok=True)
+            _run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", kept])
         for group in groups(self._group):
             group.mkdir(exist_ok=True)
         super().start()
