@@ -8,11 +8,13 @@ from control.kubernetes.needs import Needs
 from control.kubernetes.sidecar import CONTAINER, USER, Options, grace_least_s
 from control.kubernetes.workload import Workload
 
-__all__ = ["faults_of"]
+__all__ = ["faults_of", "grace_is_nobodys"]
 
 _NO_GROUP = ("emptyDir", "hostPath", "image", "nfs")
 """Volumes that an fsGroup leaves alone; or that are empty before it, and end with the pod."""
 _FILES = ("configMap", "secret", "projected", "downwardAPI")
+_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_DEFAULT_GRACE_S = 30
 _ONE_AT_A_TIME = "the tap's directory belongs to one framegate, a second one on it does not start"
 
 
@@ -108,10 +110,19 @@ def _pod(workload: Workload) -> Iterator[Fault]:
                 )
 
 
+def grace_is_nobodys(workload: Workload, needs: Needs) -> bool:
+    """Whether the pod's grace period is too short, and only what the API server writes into every object that has none (``kubectl get -o yaml``)."""
+    given = workload.spec.get("terminationGracePeriodSeconds")
+    applied = workload.value("metadata", "annotations", _APPLIED)
+    wished = isinstance(applied, str) and '"terminationGracePeriodSeconds"' in applied
+    from_server = workload.value("metadata", "uid") is not None
+    return given is not None and given.value == _DEFAULT_GRACE_S < grace_least_s(needs) and from_server and not wished
+
+
 def _grace(workload: Workload, needs: Needs) -> Iterator[Fault]:
     given = workload.spec.get("terminationGracePeriodSeconds")
     least = grace_least_s(needs)
-    if given is not None and isinstance(given.value, int) and given.value < least:
+    if given is not None and isinstance(given.value, int) and given.value < least and not grace_is_nobodys(workload, needs):
         yield Fault(
             given.line,
             f"has terminationGracePeriodSeconds {given.value}, and framegate needs {least}: {least - needs.drain_s} for the hook and the tap's last "

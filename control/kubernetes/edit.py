@@ -15,7 +15,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarStri
 
 from control.kubernetes.manifest import Fault, ManifestError, Node
 
-__all__ = ["ANY", "Edit", "Layout", "apply", "block_text", "graft", "grafted", "layout_of", "newline_of", "prune"]
+__all__ = ["ANY", "Edit", "Layout", "Path", "apply", "block_text", "graft", "grafted", "layout_of", "newline_of", "prune"]
 
 ANY: Final = object()
 """Of ``prune``: whatever its value is."""
@@ -76,10 +76,10 @@ def apply(text: str, edits: list[Edit]) -> str:
 
 
 def graft(
-    text: str, shared: frozenset[str], node: Node, wanted: dict[str, Any], layout: Layout, path: Path = ()
+    text: str, shared: frozenset[str], node: Node, wanted: dict[str, Any], layout: Layout, path: Path = (), replaced: frozenset[Path] = frozenset()
 ) -> tuple[list[Edit], dict[str, str | None]]:
     """Edits that add to a mapping: keys that it lacks, items to its lists; and what stood there before of what ``prune`` could not know: of a path
-    (with dots) the key and value that were empty, as written, or None where there was no key.
+    (with dots) the key and value that were empty, or replaced, as written, or None where there was no key.
 
     Args:
         text: of the manifest.
@@ -88,6 +88,7 @@ def graft(
         wanted: mappings, lists and values by key; a value must not be there yet.
         layout: how it is indented.
         path: of the mapping.
+        replaced: paths of values in whose place others come.
 
     Raises:
         ManifestError: what is to be added to is shared by an anchor, comes by way of ``<<``, or is of another kind.
@@ -101,7 +102,7 @@ def graft(
             _not_merged(node, key)
             was |= {".".join(place): None} if isinstance(value, dict | list) else {}
             edits.append(_new_entry(text, node, key, value, layout))
-        elif current.empty:
+        elif current.empty or place in replaced:
             _not_shared(shared, current, key)
             was[".".join(place)] = text[name.start : current.end]
             edits.append(Edit(name.start, current.end, _entry(text, node, key, value, layout).lstrip(), node.column))
@@ -109,7 +110,7 @@ def graft(
             _of_kind(current, value, key)
             _not_shared(shared, current, key)
             if isinstance(value, dict):
-                inner, before = graft(text, shared, current, value, layout, place)
+                inner, before = graft(text, shared, current, value, layout, place, replaced)
                 edits += inner
                 was |= before
             else:
@@ -262,11 +263,14 @@ def prune(text: str, node: Node, cuts: dict[str, Any], was: dict[str, str | None
         inner, gone = _cut_value(text, current, cut, was, (*path, name.text))
         if not gone:
             edits += inner
-        elif not isinstance(cut, dict | set) or was.get(place, None if added else "") is None:
+            continue
+        # of a record that says nothing of it: a mapping or list was there, a value was not
+        before = was.get(place, "" if isinstance(cut, dict | set) and not added else None)
+        if before is None:
             dropped.add(index)
         else:
             nothing = f"{text[name.start : name.end]}: {'[]' if isinstance(cut, set) else '{}'}"
-            edits.append(Edit(name.start, current.end, was.get(place) or nothing, node.column))
+            edits.append(Edit(name.start, current.end, before or nothing, node.column))
     if dropped and len(dropped) == len(node.entries):
         return [], True
     spans = [(name.start, name.start, value.end) for name, value in node.entries]

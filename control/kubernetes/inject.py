@@ -10,8 +10,8 @@ Before a text is given out it is read again and must say what it said before, an
 import json
 from typing import Any, Final, NamedTuple
 
-from control.kubernetes.checks import faults_of
-from control.kubernetes.edit import ANY, Edit, Layout, apply, block_text, graft, grafted, layout_of, newline_of, prune
+from control.kubernetes.checks import faults_of, grace_is_nobodys
+from control.kubernetes.edit import ANY, Edit, Layout, Path, apply, block_text, graft, grafted, layout_of, newline_of, prune
 from control.kubernetes.manifest import Fault, Manifest, ManifestError, Node, read_manifest
 from control.kubernetes.needs import Needs
 from control.kubernetes.objects import MANAGED_BY, MANAGER, SCALED, Wanted, key_of, objects_for, pods_of
@@ -25,6 +25,7 @@ _CONFIGURATION: Final = "framegate.io/configuration"
 _LIST: Final = '{"apiVersion": "v1", "kind": "List", "items": [\n'
 _LIST_END: Final = "\n]}"
 """Around an object of JSON that others come beside: JSON has no streams. Written so, a list is taken for ours."""
+_GRACE: Final = frozenset({("spec", "terminationGracePeriodSeconds")})
 _NO_BUDGET: Final = (
     "which only knows how many pods there should be of a Deployment, StatefulSet or ReplicaSet: of others it would let none be evicted"
 )
@@ -85,11 +86,15 @@ class Injector:
             try:
                 if self._wanted.chooses_pods:
                     pods_of(workload)
-                added, addition = _addition(base, workload, template)
+                raised = _GRACE if grace_is_nobodys(workload, self._needs) else frozenset()
+                added, addition = _addition(base, workload, template, raised)
             except ManifestError as error:
                 faults += [Fault(fault.line, f"{workload}: {fault.what}") for fault in error.faults]
                 continue
             edits += added
+            if raised:
+                grace = template["spec"]["terminationGracePeriodSeconds"]
+                self.notes.append(f"{workload}: terminationGracePeriodSeconds, 30 as the API server writes where nobody has, becomes {grace}")
             wanted[id(workload.template)] = addition
         if faults:
             raise ManifestError(faults)
@@ -115,22 +120,22 @@ class Injector:
         return objects
 
 
-def _addition(text: str, workload: Workload, template: dict[str, Any]) -> tuple[list[Edit], dict[str, Any]]:
-    """Edits of one workload, and what they add."""
+def _addition(text: str, workload: Workload, template: dict[str, Any], replaced: frozenset[Path]) -> tuple[list[Edit], dict[str, Any]]:
+    """Edits of one workload, and what they add. ``replaced``: values that give way."""
     addition: dict[str, Any] = {"metadata": template["metadata"], "spec": template["spec"]}
-    _leave(workload, addition)
+    _leave(workload, addition, replaced)
     shared = workload.document.aliases
     layout = layout_of(text, workload.spec, "containers")
     record: dict[str, Any] = {"set": _set_values(addition["spec"]), "volumes": [volume["name"] for volume in addition["spec"]["volumes"]]}
     annotations = addition["metadata"].setdefault("annotations", {})
     annotations[RECORD] = ""
-    _, record["was"] = graft(text, shared, workload.template, addition, layout)
+    _, record["was"] = graft(text, shared, workload.template, addition, layout, (), replaced)
     annotations[RECORD] = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
-    edits, _ = graft(text, shared, workload.template, addition, layout)
+    edits, _ = graft(text, shared, workload.template, addition, layout, (), replaced)
     return edits, addition
 
 
-def _leave(workload: Workload, addition: dict[str, Any]) -> None:
+def _leave(workload: Workload, addition: dict[str, Any], replaced: frozenset[Path]) -> None:
     """What the user has set stays: any fsGroup of the pod is one of framegate's groups, and a longer time for the end is good."""
     context = workload.spec.get("securityContext")
     group = None if context is None else context.get("fsGroup")
@@ -141,7 +146,7 @@ def _leave(workload: Workload, addition: dict[str, Any]) -> None:
         addition["spec"].pop("securityContext", None)
     elif policy is not None and policy.value is not None:
         added.pop("fsGroupChangePolicy", None)
-    if grace is not None and grace.value is not None:
+    if grace is not None and grace.value is not None and not replaced:
         addition["spec"].pop("terminationGracePeriodSeconds")
     labels = workload.value(*workload.path, "metadata", "labels")
     if isinstance(labels, dict) and SIDECAR_LABEL in labels:

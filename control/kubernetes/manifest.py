@@ -19,9 +19,12 @@ __all__ = ["Document", "Fault", "Manifest", "ManifestError", "Node", "read_manif
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 MAX_DEPTH: Final = 100
-_INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_INTEGER: Final = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|0|[1-9][0-9]*)")
+_FRACTION: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,3})?")
+_MOST: Final = 1 << 63
 _NULLS: Final = ("", "~", "null", "Null", "NULL")
-_BOOLEANS: Final = {word: value for value, words in ((True, "true True TRUE"), (False, "false False FALSE")) for word in words.split()}
+_WORDS: Final = ((True, "y Y yes Yes YES true True TRUE on On ON"), (False, "n N no No NO false False FALSE off Off OFF"))
+_BOOLEANS: Final = {word: value for value, words in _WORDS for word in words.split()}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,7 +100,9 @@ class Node:
 
     @property
     def value(self) -> Any:
-        """As plain data. Fractions stay text, aliases a pair: what they stand for is nobody's business who asks for this."""
+        """As plain data, as kubectl reads it: by YAML 1.1, whole numbers in any of its ways to write them. Fractions stay text, aliases a pair: what
+        they stand for is nobody's business who asks for this.
+        """
         if self.kind == "mapping":
             return {key.text: value.value for key, value in self.entries}
         if self.kind == "sequence":
@@ -110,7 +115,23 @@ class Node:
             return None
         if self.text in _BOOLEANS:
             return _BOOLEANS[self.text]
-        return int(self.text) if _INTEGER.fullmatch(self.text) and len(self.text) < 20 else self.text
+        return _number(self.text)
+
+
+def _number(text: str) -> int | str:
+    """A whole number of 64 bits, and any other text as it is."""
+    if len(text) > 80 or text[0] not in "+-.0123456789":
+        return text
+    digits = text.replace("_", "")
+    if _INTEGER.fullmatch(digits):
+        sign, size = (-1 if digits[0] == "-" else 1), digits.lstrip("+-")
+        octal = len(size) > 1 and size[0] == "0" and size[1].isdigit()
+        number = sign * int(size, 8 if octal else 0)
+    elif _FRACTION.fullmatch(digits) and float(digits).is_integer():
+        number = int(float(digits))
+    else:
+        return text
+    return number if -_MOST <= number < _MOST else text
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -202,8 +223,9 @@ class _Reader:
         if name == "ScalarEvent":
             if event.style in ("|", ">"):
                 place = (start, self._block_scalar_end(start, end), *place[2:])
-            tagged = event.tag is not None and not event.tag.endswith((":int", ":bool", ":null", ":float"))
-            node = Node("scalar", *place, anchor=event.anchor, text=event.value, quoted=event.style not in (None, "") or tagged)
+            core = event.tag is not None and event.tag.endswith((":int", ":bool", ":null", ":float"))
+            quoted = event.tag is not None or event.style not in (None, "")
+            node = Node("scalar", *place, anchor=event.anchor, text=event.value, quoted=quoted and not core)
         elif name == "SequenceStartEvent":
             node = Node("sequence", *place, flow=bool(event.flow_style), anchor=event.anchor)
             self._sequence(node, depth)
@@ -227,13 +249,14 @@ class _Reader:
             node.column = node.start - (self._text.rfind("\n", 0, node.start) + 1)
 
     def _mapping(self, node: Node, depth: int) -> None:
+        seen: dict[str, Node] = {}
         for event in self._events:
             if type(event).__name__ == "MappingEndEvent":
                 node.end = event.end_mark.index + self._shift if node.flow else max([node.start, *(value.end for _, value in node.entries)])
                 break
             key = self._node(event, depth + 1)
-            first = node.key(key.text)
-            if key.kind == "scalar" and first is not None and key.text != "<<":
+            first = seen.setdefault(key.text, key)
+            if key.kind == "scalar" and first is not key and key.text != "<<":
                 raise ManifestError([Fault(key.line, f"{key.text} stands here a second time; first on line {first.line}")])
             value = self._node(next(self._events), depth + 1)
             self._place_of_nothing(value, ":", key.end)

@@ -41,6 +41,11 @@ def test_an_ordinary_pod_has_none() -> None:
         (APP + "  initContainers: [{name: i, ports: [{containerPort: 9464}]}]\n", 6, "container i has port 9464"),
         ("  containers: [{name: app, ports: [{containerPort: 1, name: fg-health}]}]\n", 5, "calls a port fg-health"),
         (APP + "  hostNetwork: true\n", 6, "has hostNetwork"),
+        (APP + "  hostNetwork: yes\n", 6, "has hostNetwork"),
+        ("  containers: [{name: app, ports: [{containerPort: 0x2385}]}]\n", 5, "container app has port 9093"),
+        (APP + "  terminationGracePeriodSeconds: 0x1e\n", 6, "has terminationGracePeriodSeconds 30"),
+        (APP + "  terminationGracePeriodSeconds: 3_0\n", 6, "has terminationGracePeriodSeconds 30"),
+        (APP + "  terminationGracePeriodSeconds: 30.0\n", 6, "has terminationGracePeriodSeconds 30"),
         (APP + "  os: {name: windows}\n", 6, "is for windows"),
         (APP + "  shareProcessNamespace: true\n  securityContext: {runAsUser: 10001}\n", 7, "runs as user 10001"),
         ("  shareProcessNamespace: true\n  containers: [{name: app, securityContext: {runAsUser: 10001}}]\n", 6, "runs as user 10001"),
@@ -102,6 +107,7 @@ FREE = [
     "hostPath: {path: /x}",
     "secret: {secretName: s}",
     "secret: {secretName: s, defaultMode: 288}",
+    "secret: {secretName: s, defaultMode: 0444}",
     "downwardAPI: {defaultMode: 420}",
 ]
 

@@ -263,6 +263,54 @@ def test_a_group_that_an_older_version_added_goes_with_framegate() -> None:
     assert inject(older) == inject(kept)
 
 
+LIVE = in_spec("terminationGracePeriodSeconds: 30   # of whom").replace("    name: 'lookup'", "    uid: 0d5a\n    name: 'lookup'")
+
+
+def test_the_grace_period_that_the_api_server_wrote_is_raised_and_comes_back() -> None:
+    injector = Injector(Options(), Needs(drain_s=19), Wanted())
+    injected = injector.inject(LIVE)
+    assert template_of(data(injected)[0])["spec"]["terminationGracePeriodSeconds"] == 49
+    assert injector.notes == ["Deployment lookup: terminationGracePeriodSeconds, 30 as the API server writes where nobody has, becomes 49"]
+    assert inject(injected, needs=Needs(drain_s=19)) == injected
+    assert remove(injected)[0] == LIVE
+
+
+@pytest.mark.parametrize("drain_s", [17, 18])
+def test_a_grace_period_that_is_long_enough_stays_whoever_wrote_it(drain_s: int) -> None:
+    injector = Injector(Options(), Needs(drain_s=drain_s), Wanted())
+    assert template_of(data(injector.inject(LIVE))[0])["spec"]["terminationGracePeriodSeconds"] == 30
+    assert injector.notes == []
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("    uid: 0d5a\n", ""),
+        (": 30 ", ": 29 "),
+        (
+            "    uid: 0d5a\n",
+            "    uid: 0d5a\n    annotations:\n        kubectl.kubernetes.io/last-applied-configuration: '{\"terminationGracePeriodSeconds\":30}'\n",
+        ),
+    ],
+)
+def test_a_grace_period_that_somebody_wrote_is_refused_when_it_is_too_short(was: str, now: str) -> None:
+    assert was in LIVE
+    with pytest.raises(ManifestError, match="has terminationGracePeriodSeconds"):
+        inject(LIVE.replace(was, now))
+
+
+def test_a_value_that_was_empty_is_empty_again_wherever_it_stands() -> None:
+    for lines in (
+        ["initContainers:", "volumes: ~", "terminationGracePeriodSeconds:"],
+        ["terminationGracePeriodSeconds: null # none", "volumes: []"],
+        ["terminationGracePeriodSeconds: ~"],
+    ):
+        for text in (in_spec(*lines), DEPLOYMENT.replace("            # the end\n", "".join(f"            {line}\n" for line in lines))):
+            injected = inject(text)
+            assert remove(injected)[0] == text
+            assert inject(injected) == injected
+
+
 def test_what_the_user_changed_since_stays_when_framegate_goes() -> None:
     changed = inject(DEPLOYMENT).replace("terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 300")
     spec = template_of(data(remove(changed)[0])[0])["spec"]
@@ -379,9 +427,9 @@ def document(chosen: random.Random) -> str:
     for key in reversed(path):
         body = {key: body}
     if path:
-        body = {"metadata": {"name": "n", "namespace": chosen.choice(["one", "two"])}, **body}
+        body = {"metadata": {"name": "m", "namespace": chosen.choice(["one", "two"])}, **body}
     else:
-        body["metadata"] = {"name": "n", **(body.get("metadata") or {})}
+        body["metadata"] = {"name": "m", **(body.get("metadata") or {})}
     item = {"apiVersion": f"{group}/v1" if group else "v1", "kind": kind, **body}
     written = write(chosen, item, 0, chosen.choice([2, 2, 3, 4]), chosen.choice([0, 2, 4]))
     return f"{chosen.choice(BLOCK)}---{chosen.choice(['', ' # start'])}\n{written}"

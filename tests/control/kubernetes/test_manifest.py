@@ -1,5 +1,7 @@
 """Every value knows where it stands; what is no manifest is refused with its line."""
 
+import time
+
 import pytest
 
 from control.kubernetes import manifest
@@ -58,9 +60,26 @@ def test_what_is_not_written_stands_behind_its_colon_or_dash() -> None:
 def test_values_are_plain_data() -> None:
     text = "a: 1\nb: '1'\nc: true\nd: ~\ne: 1.5\nf: !!str 2\ng: !!int 3\nh: [x]\ni: {j: *k}\nl: 012\nm: 99999999999999999999\nn: yes\n"
     assert root(text.replace("h: [x]", "h: &k [x]")).value == {
-        "a": 1, "b": "1", "c": True, "d": None, "e": "1.5", "f": "2", "g": 3, "h": ["x"], "i": {"j": ("*", "k")}, "l": "012",
-        "m": "99999999999999999999", "n": "yes",
+        "a": 1, "b": "1", "c": True, "d": None, "e": "1.5", "f": "2", "g": 3, "h": ["x"], "i": {"j": ("*", "k")}, "l": 10,
+        "m": "99999999999999999999", "n": True,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("y, Y, yes, Yes, YES, on, On, ON, true", [True] * 9),
+        ("n, N, no, No, NO, off, Off, OFF, false", [False] * 9),
+        ("yEs, tRUE, oN, nUll", ["yEs", "tRUE", "oN", "nUll"]),
+        ("0x2385, 0X1f, 0o17, 017, 0b11, 08, 3_0, 0x1_0, +3, -0x1, 00, -017, 1_", [9093, 31, 15, 15, 3, 8, 30, 16, 3, -1, 0, -15, 1]),
+        ("1e3, 90.0, 1E2, 1., 0.5e1, 1.0, 30.0_0", [1000, 90, 100, 1, 5, 1, 30]),
+        ("_1, 0b2, 0x, 12:30, 0x1p4, 1.5, .5, 1e999, -, .", ["_1", "0b2", "0x", "12:30", "0x1p4", "1.5", ".5", "1e999", "-", "."]),
+        ("9223372036854775807, 9223372036854775808", [9223372036854775807, "9223372036854775808"]),
+        ('!!int "3", !!bool yes, !!str yes, ! 3, "yes"', [3, True, "yes", "3", "yes"]),
+    ],
+)
+def test_words_and_numbers_are_what_kubectl_takes_them_for(written: str, value: list[object]) -> None:
+    assert root(f"a: [{written}]").value == {"a": value}
 
 
 def test_documents_begin_at_their_dashes() -> None:
@@ -90,6 +109,17 @@ def test_what_is_no_manifest_is_refused_with_its_line(text: str, line: int, word
     with pytest.raises(ManifestError, match=words) as caught:
         read_manifest(text)
     assert caught.value.faults[0].line == line
+
+
+def test_reading_takes_as_long_as_the_text_however_many_keys_a_mapping_has() -> None:
+    def seconds(mappings: int, keys: int) -> float:
+        mapping = "".join(f"  k{number}: 1\n" for number in range(keys))
+        text = "".join(f"m{number}:\n{mapping}" for number in range(mappings))
+        begin = time.process_time()
+        read_manifest(text)
+        return time.process_time() - begin
+
+    assert seconds(1, 4000) < 2 * seconds(40, 100)
 
 
 def test_a_text_that_is_too_large_is_not_even_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ TEXTS = {
     "CronJob": f"apiVersion: batch/v1\nkind: CronJob\nmetadata: {{name: a}}\nspec: {{jobTemplate: {{spec: {{template: {POD}}}}}}}\n",
     "Job": f"apiVersion: batch/v1\nkind: Job\nmetadata: {{name: a}}\nspec: {{template: {POD}}}\n",
     **{
-        kind: f"apiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: a, namespace: n}}\nspec: {{template: {POD}}}\n"
+        kind: f"apiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: a, namespace: ns}}\nspec: {{template: {POD}}}\n"
         for kind in KINDS
         if KINDS[kind][0] == "apps"
     },
@@ -23,7 +23,7 @@ def test_every_kind_has_its_pod_template(kind: str) -> None:
     (found,) = workloads(read_manifest(TEXTS[kind]))
     assert (found.kind, found.name, str(found)) == (kind, "a", f"{kind} a")
     assert found.spec.value == {"containers": []}
-    assert found.namespace == ("n" if KINDS[kind][0] == "apps" else None)
+    assert found.namespace == ("ns" if KINDS[kind][0] == "apps" else None)
 
 
 @pytest.mark.parametrize("version", ["apps/v1beta1", "apps/v1"])
