@@ -57,7 +57,7 @@ def wait_gone(pid: int, timeout_s: float = 30.0) -> float:
 
 def returned(scene: Scene, died: float, restarts: int = 1) -> Return:
     """Wait until framegate is back, and serves."""
-    time.sleep(0.2)  # what the broker has in its sockets is no sign of life of framegate
+    scene.wait_listening()  # what the broker has in its sockets still is no sign of life of framegate
     scene.wait_traffic()
     records = time.time() - died
     wait_until(lambda: "running" in (now := scene.room.sidecar(scene.pod))["state"] and now["restartCount"] == restarts, "the kubelet's word", 20.0)
@@ -97,11 +97,10 @@ class Hostages:
 
     def __init__(self, scene: Scene) -> None:
         context = ssl.create_default_context(cadata=scene.authority.path.read_text())
-        address = scene.room.address(scene.pod)
         self._clients = []
         header = struct.pack(">ihhih", 16 << 20, 0, 9, 1, -1)  # a Produce request of 16 MiB
         for _ in range(HOSTAGES):
-            plain = socket.create_connection((address, 9093), 5.0)
+            plain = socket.create_connection((scene.address, 9093), 5.0)
             self._clients.append(context.wrap_socket(plain, server_hostname="kafka"))
         for client in self._clients:
             try:

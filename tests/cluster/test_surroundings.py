@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from proxy.tap.completeness import verify
+from tests.cluster import processes
 from tests.cluster.load import Load, Scene
 from tests.cluster.node import ClusterError, wait_until
 from tests.cluster.room import Room
@@ -112,7 +113,7 @@ def test_without_names_connections_stay_and_new_ones_use_the_last_good_addresses
 
 def metric(scene: Scene, name: str) -> float:
     """The sum of a metric of the sidecar, as Prometheus reads it."""
-    with urllib.request.urlopen(f"http://{scene.room.address(scene.pod)}:9464/metrics", timeout=5.0) as answer:
+    with urllib.request.urlopen(f"http://{scene.address}:9464/metrics", timeout=5.0) as answer:
         lines = answer.read().decode().splitlines()
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
 
@@ -172,7 +173,8 @@ def test_without_the_api_server_and_with_a_new_kubelet_traffic_goes_on(room: Roo
             time.sleep(0.5)
         os.kill(before.pid, signal.SIGKILL)  # and the kubelet needs nobody to start it again
         died = time.monotonic()
-        time.sleep(0.2)  # what the broker has in its sockets is no sign of life of framegate
+        wait_until(lambda: processes.status(before.pid).get("State", "Z").startswith(("Z", "X")), "its end", every_s=0.005)
+        scene.wait_listening()  # what the broker has in its sockets still is no sign of life of framegate
         scene.wait_traffic(60.0)
         away = time.monotonic() - died
     finally:
