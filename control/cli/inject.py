@@ -1,6 +1,7 @@
 """The command ``inject``: framegate into the pods of manifests, and out of them."""
 
 import pathlib
+import posixpath
 import re
 import sys
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -22,8 +23,14 @@ _MANIFESTS: Final = (".yaml", ".yml", ".json")
 _CPU: Final = re.compile(r"(\d+)m|(\d+(?:\.\d{1,3})?)")
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _COME_AS: Final = "tls.crt, tls.key, ca.crt"
+_HOST: Final = re.compile(r"(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_IMAGE: Final = re.compile(r"[a-zA-Z0-9][-a-zA-Z0-9._/:]*(@sha256:[0-9a-f]{64})?")
+_IMAGES: Final = re.compile(r"/|/(opt|bin|sbin|lib|lib64|etc|var|var/lib|var/run|run|tmp)|/(opt/framegate|usr|etc/ssl|dev|proc|sys)(/.*)?")
+"""Folders of the image that framegate does not work without."""
+_MEMORY_LEAST: Final = 48 << 20
 _NAMED: Final = 10
 """So many workloads are named; of more, how many."""
+_CPU_LEAST_M: Final = 100
 _EXIT_FAILED: Final = 1
 _EXIT_FAULTY: Final = 2
 
@@ -40,9 +47,30 @@ def _cpu(ctx: click.Context, param: click.Parameter, value: str) -> int:
 def _secrets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     pairs = [value.partition("=") for value in values]
     for value, (name, _, folder) in zip(values, pairs, strict=True):
-        if not _NAME.fullmatch(name) or not folder.startswith("/"):
+        if not _NAME.fullmatch(name) or not folder.startswith("/") or ".." in folder.split("/"):
             raise click.BadParameter(f"{value!r} is no Secret at a folder: write NAME=/FOLDER", ctx, param)
-    return tuple((name, folder.rstrip("/")) for name, _, folder in pairs)
+        if _IMAGES.fullmatch(posixpath.normpath(folder).replace("//", "/")):
+            raise click.BadParameter(f"{value!r}: a volume there would hide what is in the image: write a folder of its own", ctx, param)
+    return tuple((name, posixpath.normpath(folder).replace("//", "/")) for name, _, folder in pairs)
+
+
+def _hosts(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        if not _HOST.fullmatch(value):
+            raise click.BadParameter(f"{value!r} is no host: lower-case letters, digits, hyphens and dots; *. may stand before it", ctx, param)
+    return values
+
+
+def _image(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    if value and not _IMAGE.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is no image: write REGISTRY/NAME:TAG, or REGISTRY/NAME@sha256:DIGEST", ctx, param)
+    return value
+
+
+def _memory(ctx: click.Context, param: click.Parameter, value: int) -> int:
+    if value < _MEMORY_LEAST:
+        raise click.BadParameter(f"framegate does not start in less than {_MEMORY_LEAST >> 20}MiB", ctx, param)
+    return value
 
 
 def _issuer(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, str] | None:
@@ -85,8 +113,8 @@ def _named(ctx: click.Context, param: click.Parameter, value: str | None) -> str
     "  [default: the ConfigMap is there, and as in deploy/kustomize/example]",
 )  # fmt: skip
 @click.option("--config-map", metavar="NAME", callback=_named, default="framegate", show_default=True, help="The ConfigMap with framegate.yaml.")
-@click.option("--image", metavar="IMAGE", default="", help="framegate's.  [default: localhost/framegate and this version]")
-@click.option("--memory", type=SIZE, default="512MiB", show_default=True, help="The container's limit.")
+@click.option("--image", metavar="IMAGE", default="", callback=_image, help="framegate's.  [default: localhost/framegate and this version]")
+@click.option("--memory", type=SIZE, callback=_memory, default="512MiB", show_default=True, help="The container's limit.")
 @click.option("--cpu", "cpu_m", metavar="CPUS", callback=_cpu, default="1", show_default=True, help="The container's limit, as 2, 0.5 or 500m.")
 @click.option("--probes", type=click.Choice(["grpc", "http"]), default="grpc", show_default=True, help="What the kubelet asks by.")
 @click.option(
@@ -94,7 +122,14 @@ def _named(ctx: click.Context, param: click.Parameter, value: str | None) -> str
 )
 @click.option("--secret", "secrets", metavar="NAME=/FOLDER", multiple=True, callback=_secrets, help="Another Secret, and where; may be given again.")
 @click.option("--certificate", "issuer", metavar="ISSUER", callback=_issuer, help="Add cert-manager's Certificate of the Secret, by this issuer.")
-@click.option("--dns-name", "dns_names", metavar="NAME", multiple=True, help="Of the Certificate; may be given again.  [default: of all workloads]")
+@click.option(
+    "--dns-name",
+    "dns_names",
+    metavar="NAME",
+    multiple=True,
+    callback=_hosts,
+    help="Of the Certificate; may be given again.  [default: of all workloads]",
+)
 @click.option("--network-policy", is_flag=True, help="Add a NetworkPolicy: only framegate's ports can be reached.")
 @click.option("--pod-monitor", is_flag=True, help="Add a PodMonitor for Prometheus' operator.")
 @click.option("--disruption-budget", is_flag=True, help="Add PodDisruptionBudgets: one pod at a time is evicted.")
@@ -122,19 +157,20 @@ def inject(
         raise click.UsageError("--no-fs-group is for --tap-claim: nothing else adds an fsGroup")
     if told["tap_claim_bytes"] is not None and told["tap_claim"] is None:
         raise click.UsageError("--tap-claim-size needs --tap-claim, the claim's name")
+    if not in_place and target is None and sys.stdout is None:
+        _fail(["standard output cannot be written: it is closed; say --output or --in-place"], _EXIT_FAILED)
+    from control.cli.output import print_note, write_bytes
+
     texts = _read(sources)
     injector = None if remove else _injector(config, told)
-    changed = _changed(texts, injector)
+    changed, said = _changed(texts, injector)
     if in_place:
-        for path, text in texts.items():
-            if changed[path] != text:
-                _write(path, changed[path])
+        _write({path: changed[path] for path, text in texts.items() if changed[path] != text})
     elif target is not None:
-        _write(target, _joined(list(changed.values())))
+        _write({target: _joined(list(changed.values()))})
     else:
-        from control.cli.output import write_bytes
-
         write_bytes(_joined(list(changed.values())).encode())
+    print_note(said)
 
 
 def _fail(lines: list[str], code: int = _EXIT_FAULTY) -> NoReturn:
@@ -156,6 +192,8 @@ def _read(sources: tuple[pathlib.Path, ...]) -> dict[pathlib.Path, str]:
     texts: dict[pathlib.Path, str] = {}
     for path in dict.fromkeys(paths):
         try:
+            if path == _STANDARD and sys.stdin is None:
+                _fail(["standard input cannot be read: it is closed"], _EXIT_FAILED)
             data = sys.stdin.buffer.read() if path == _STANDARD else path.read_bytes()
             texts[path] = data.decode("utf-8")
         except OSError as error:
@@ -170,15 +208,17 @@ def _shown(path: pathlib.Path) -> str:
     return "standard input" if path == _STANDARD else str(path)
 
 
-def _changed(texts: dict[pathlib.Path, str], injector: "Injector | None") -> dict[pathlib.Path, str]:
+def _changed(texts: dict[pathlib.Path, str], injector: "Injector | None") -> tuple[dict[pathlib.Path, str], str]:
+    """Each text with the change, and what is to be said of it once it is written."""
     from control.cli.output import counted, print_note
-    from control.kubernetes.inject import remove
+    from control.kubernetes.inject import remove, shared_objects
     from control.kubernetes.manifest import ManifestError
 
     changed: dict[pathlib.Path, str] = {}
     prepared: dict[pathlib.Path, Prepared] = {}
     faults: list[str] = []
     touched: list[str] = []
+    shared: list[str] = []
     for path, text in texts.items():
         try:
             if injector is not None:
@@ -186,6 +226,7 @@ def _changed(texts: dict[pathlib.Path, str], injector: "Injector | None") -> dic
             else:
                 changed[path], removed = remove(text)
                 touched += removed
+                shared += shared_objects(text)
         except ManifestError as error:
             faults += [f"{_shown(path)}: {fault}" for fault in error.faults]
     if faults:
@@ -198,9 +239,10 @@ def _changed(texts: dict[pathlib.Path, str], injector: "Injector | None") -> dic
         changed = {path: injector.finish(each) for path, each in prepared.items()}
         for note in injector.notes:
             print_note(note)
+    if shared:
+        print_note(f"{', '.join(shared)} went, too: workloads of files that are not among these may need it, and are to be injected again")
     named = ", ".join(touched[:_NAMED]) + (f" and {len(touched) - _NAMED} more" if len(touched) > _NAMED else "")
-    print_note(f"{'added to' if injector is not None else 'removed from'} {named or 'nothing: nothing has it'}")
-    return changed
+    return changed, f"{'added to' if injector is not None else 'removed from'} {named or 'nothing: nothing has it'}"
 
 
 def _joined(texts: list[str]) -> str:
@@ -211,33 +253,50 @@ def _joined(texts: list[str]) -> str:
     return "".join((part if part.startswith("---") else f"---\n{part}") + ("" if part.endswith("\n") else "\n") for part in parts)
 
 
-def _write(path: pathlib.Path, text: str) -> None:
-    """A file in place of another, whole or not at all; of a link, what it points to."""
+def _write(texts: dict[pathlib.Path, str]) -> None:
+    """Files in place of others, of a link in place of what it points to: first all of them beside, so that one that fails spoils nothing."""
+    import os
+
+    beside: dict[pathlib.Path, str] = {}
+    done: list[str] = []
+    path = pathlib.Path()
+    try:
+        for path, text in texts.items():
+            beside[path] = _beside(path.resolve(), text)
+        for path, name in beside.items():
+            os.replace(name, path.resolve())
+            done.append(str(path))
+    except OSError as error:
+        written = f"{', '.join(done)} had been written before" if done else "nothing was written"
+        _fail([f"{path} cannot be written: {error.strerror or error}; {written}"], _EXIT_FAILED)
+    finally:
+        for name in list(beside.values())[len(done) :]:
+            os.unlink(name)
+
+
+def _beside(target: pathlib.Path, text: str) -> str:
+    """The name of a new file in the folder of another, with a text and the other's mode."""
     import os
     import tempfile
 
-    target = path.resolve()
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
-        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(text.encode())
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(name, target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~umask)
-            os.replace(name, target)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        _fail([f"{path} cannot be written: {error.strerror or error}"], _EXIT_FAILED)
+        with open(descriptor, "wb") as file:
+            file.write(text.encode())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~umask)
+    except BaseException:
+        os.unlink(name)
+        raise
+    return name
 
 
 def _injector(config: pathlib.Path | None, told: dict[str, Any]) -> "Injector":
     from control.cli.output import print_note
     from control.kubernetes.inject import Injector
     from control.kubernetes.objects import Wanted
-    from control.kubernetes.sidecar import Options
+    from control.kubernetes.sidecar import START_CPU_MS, Options
 
     options = Options(
         **{name: told[name] for name in ("image", "config_map", "tls_secret", "secrets", "tap_claim", "fs_group", "probes", "memory", "cpu_m")}
@@ -247,6 +306,11 @@ def _injector(config: pathlib.Path | None, told: dict[str, Any]) -> "Injector":
         tap_claim_bytes=told["tap_claim_bytes"] or 0,
     )
     needs = _needs(config, options)
+    if options.cpu_m < _CPU_LEAST_M:
+        start_s = -(-START_CPU_MS // options.cpu_m)
+        print_note(
+            f"warning: --cpu {options.cpu_m}m: framegate's start takes {start_s} s of it, for which the application waits; give it 100m or more"
+        )
     missing = _missing(needs, options, told) + _twice(needs, options)
     if missing:
         _fail([f"{config or 'the options'}: {reason}" for reason in missing])

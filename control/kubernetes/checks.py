@@ -174,6 +174,8 @@ def _claim(workload: Workload) -> Iterator[Fault]:
         count = workload.value(*path)
         if isinstance(count, int) and count > 1:
             yield Fault(root.line, f"has {path[-1]} {count}, and --tap-claim gives all of them one claim: {_ONE_AT_A_TIME}")
+    if workload.kind == "CronJob" and workload.value("spec", "concurrencyPolicy") not in ("Forbid", "Replace"):
+        yield Fault(root.line, f"may have several Jobs at once, and with --tap-claim {_ONE_AT_A_TIME}: write concurrencyPolicy: Forbid")
     if workload.kind == "Deployment" and workload.value("spec", "strategy", "type") != "Recreate":
         yield Fault(
             root.line,

@@ -34,7 +34,8 @@ def files() -> dict[str, str]:
         written[f"options/{name}/kustomization.yaml"] = _option(about, {"resources": [f"{name}.yaml"], **patches})
         written[f"options/{name}/{name}.yaml"] = _GENERATED + _object(wanted)
     claims = [{"target": _target(kind), "patch": _claim_patch(kind)} for kind in KINDS if kind != "DaemonSet"]
-    return {**written, "options/tap-claim/kustomization.yaml": _option(_CLAIM_ABOUT, {"patches": claims})}
+    written["options/tap-claim/tap-claim.yaml"] = _GENERATED + _object(Wanted(tap_claim_bytes=4 << 30))
+    return {**written, "options/tap-claim/kustomization.yaml": _option(_CLAIM_ABOUT, {"resources": ["tap-claim.yaml"], "patches": claims})}
 
 
 def _shape(kind: str) -> str:
@@ -106,7 +107,8 @@ _OPTIONS: Final[dict[str, tuple[str, Wanted]]] = {
 }
 """What is said of each, and what it is."""
 _CLAIM_ABOUT: Final = (
-    "The tap on the PersistentVolumeClaim framegate-tap (deploy/spark/claims.yaml has one), which outlives the pod and which Spark's pods mount.\n"
+    "The tap on the PersistentVolumeClaim framegate-tap, which outlives the pod and which Spark's pods mount (deploy/spark). Patch its size, class\n"
+    "# and access modes in your overlay: ReadWriteOnce has Spark's pod on framegate's node.\n"
     "# One pod at a time may have it: replicas: 1, and of a Deployment strategy: {type: Recreate}.\n"
     "#\n"
     "# framegate writes there through the pod's fsGroup, in place of one of your own. It changes the modes of files on the pod's other claims,\n"
@@ -120,7 +122,7 @@ def _object(wanted: Wanted) -> str:
     any_of_them = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: framegate}\nspec: {template: {spec: {}}}\n"
     (workload,) = workloads(read_manifest(any_of_them))
     label = _BUDGET_LABEL if wanted.disruption_budget else SIDECAR_LABEL
-    (item,) = objects_for(workload, Options(), DEFAULT_NEEDS, wanted, pods={"matchLabels": {label: "true"}})
+    (item,) = objects_for(workload, Options(tap_claim=_CLAIM), DEFAULT_NEEDS, wanted, pods={"matchLabels": {label: "true"}})
     del item["metadata"]["labels"]
     if wanted.chooses_pods:
         item["metadata"]["name"] = "framegate"

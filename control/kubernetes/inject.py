@@ -16,9 +16,9 @@ from control.kubernetes.manifest import Fault, Manifest, ManifestError, Node, re
 from control.kubernetes.needs import Needs
 from control.kubernetes.objects import MANAGED_BY, MANAGER, SCALED, Wanted, key_of, objects_for, pods_of
 from control.kubernetes.sidecar import CONTAINER, SIDECAR_LABEL, Options, pod_template
-from control.kubernetes.workload import Workload, workloads
+from control.kubernetes.workload import Workload, objects_of, value_at, workloads
 
-__all__ = ["RECORD", "Injector", "Prepared", "remove"]
+__all__ = ["RECORD", "Injector", "Prepared", "remove", "shared_objects"]
 
 RECORD: Final = "framegate.io/injected"
 _CONFIGURATION: Final = "framegate.io/configuration"
@@ -26,6 +26,7 @@ _LIST: Final = '{"apiVersion": "v1", "kind": "List", "items": [\n'
 _LIST_END: Final = "\n]}"
 """Around an object of JSON that others come beside: JSON has no streams. Written so, a list is taken for ours."""
 _GRACE: Final = frozenset({("spec", "terminationGracePeriodSeconds")})
+_SHARED: Final = ("ConfigMap", "Certificate", "PersistentVolumeClaim")
 _NO_BUDGET: Final = (
     "which only knows how many pods there should be of a Deployment, StatefulSet or ReplicaSet: of others it would let none be evicted"
 )
@@ -59,6 +60,9 @@ class Injector:
         self.notes: list[str] = []
         """What was asked for and left out, and why."""
         self._found: list[Workload] = []
+        self._claims: dict[str | None, Workload] = {}
+        self._ours: set[Key] = set()
+        self._theirs: set[Key] = set()
 
     def inject(self, text: str) -> str:
         """``prepare`` and ``finish`` of a text that is all of the change."""
@@ -79,7 +83,7 @@ class Injector:
         faults: list[Fault] = []
         for workload in found:
             template = pod_template(self._options, self._needs)
-            judged = faults_of(workload, template, self._options, self._needs)
+            judged = [*faults_of(workload, template, self._options, self._needs), *self._claimed(workload)]
             faults += judged
             if judged:
                 continue
@@ -96,6 +100,7 @@ class Injector:
                 grace = template["spec"]["terminationGracePeriodSeconds"]
                 self.notes.append(f"{workload}: terminationGracePeriodSeconds, 30 as the API server writes where nobody has, becomes {grace}")
             wanted[id(workload.template)] = addition
+        faults += self._taken([workload for workload in found if id(workload.template) in wanted], manifest)
         if faults:
             raise ManifestError(faults)
         changed = apply(base, edits)
@@ -109,6 +114,32 @@ class Injector:
     def finish(self, prepared: "Prepared") -> str:
         """The text with the objects beside its workloads."""
         return _with_objects(prepared.manifest, self._objects(prepared.workloads))
+
+    def _claimed(self, workload: Workload) -> list[Fault]:
+        """One claim is for one workload, since it is for one pod."""
+        if self._options.tap_claim is None or self._needs.tap_folder is None:
+            return []
+        first = self._claims.setdefault(workload.namespace, workload)
+        if (first.kind, first.name) == (workload.kind, workload.name):
+            return []
+        words = "a second framegate on its folder does not start: inject each by itself, with a claim of its own"
+        return [Fault(workload.root.line, f"{workload}: would have the tap's claim {self._options.tap_claim}, as {first} has, and {words}")]
+
+    def _taken(self, found: list[Workload], manifest: Manifest) -> list[Fault]:
+        """Objects that the user wrote, by names of ours, in this text or in others of the change."""
+        ours = {key_of(item) for workload in found for item in objects_for(workload, self._options, self._needs, self._wanted)}
+        roots = [root for document in manifest.documents if document.root is not None for root in objects_of(document.root)]
+        theirs: dict[Key, int] = {}
+        for root in roots:
+            kind, name, namespace = (value_at(root, path) for path in (("kind",), ("metadata", "name"), ("metadata", "namespace")))
+            if isinstance(kind, str) and isinstance(name, str) and (namespace is None or isinstance(namespace, str)):
+                theirs[kind, namespace, name] = root.line
+        lost = "inject would add another of this name, and one of the two would be lost: give it another name, or leave out what adds it"
+        faults = [Fault(line, f"{key[0]} {key[2]} is there, and {lost}") for key, line in theirs.items() if key in ours | self._ours]
+        faults += [Fault(0, f"{key[0]} {key[2]} is in another manifest, and {lost}") for key in sorted(ours & self._theirs, key=str)]
+        self._ours |= ours
+        self._theirs |= theirs.keys()
+        return faults
 
     def _objects(self, found: list[Workload]) -> list[dict[str, Any]]:
         objects: list[dict[str, Any]] = []
@@ -184,6 +215,13 @@ def remove(text: str) -> tuple[str, list[str]]:
     if faults:
         raise ManifestError(faults)
     return _without_objects(read_manifest(apply(text, edits)) if edits else manifest), removed
+
+
+def shared_objects(text: str) -> list[str]:
+    """Kinds and names of the objects in a text that inject added and that workloads of other texts may use, too."""
+    roots = (root for document in read_manifest(text).documents if document.root is not None for root in objects_of(document.root))
+    found = [(value_at(root, ("kind",)), value_at(root, ("metadata", "name"))) for root in roots if _is_ours(root)]
+    return [f"{kind} {name}" for kind, name in found if kind in _SHARED]
 
 
 def _record_node(workload: Workload) -> Node | None:

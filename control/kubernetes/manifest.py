@@ -21,6 +21,8 @@ MAX_BYTES: Final = 16 * 1024 * 1024
 MAX_DEPTH: Final = 100
 _INTEGER: Final = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|0|[1-9][0-9]*)")
 _FRACTION: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,3})?")
+_LONE_CR: Final = re.compile(r"\r(?!\n)")
+_TABS: Final = re.compile(r"(?<=[^ \t\r\n])[ \t]*\t[ \t]*(?=#|\r?$)", re.MULTILINE)
 _MOST: Final = 1 << 63
 _NULLS: Final = ("", "~", "null", "Null", "NULL")
 _WORDS: Final = ((True, "y Y yes Yes YES true True TRUE on On ON"), (False, "n N no No NO false False FALSE off Off OFF"))
@@ -168,6 +170,10 @@ def read_manifest(text: str) -> Manifest:
     """
     if len(text) > MAX_BYTES:
         raise ManifestError([Fault(0, f"is larger than {MAX_BYTES >> 20} MiB")])
+    lone = _LONE_CR.search(text)
+    if lone is not None:
+        line = text.count("\n", 0, lone.start()) + 1
+        raise ManifestError([Fault(line, "ends a line by CR alone, between which nothing can be put in: write LF or CRLF")])
     reader = _Reader(text)
     try:
         documents = reader.documents()
@@ -187,7 +193,9 @@ class _Reader:
         self._text = text
         # A byte order mark is left out by the library, which then counts without it.
         self._shift = 1 if text.startswith("\ufeff") else 0
-        self._events = YAML(typ="safe", pure=True).parse(text[self._shift :])
+        # The library takes no tab before a comment or a line's end, kubectl does: it gets as many spaces, and everything stands where it stood.
+        spaced = _TABS.sub(lambda match: " " * len(match[0]), text) if "\t" in text else text
+        self._events = YAML(typ="safe", pure=True).parse(spaced[self._shift :])
         self._aliases: set[str] = set()
         self._anchors: dict[str, Node | None] = {}
 

@@ -17,6 +17,7 @@ __all__ = [
     "CONTAINER",
     "FILE_NAME",
     "SIDECAR_LABEL",
+    "START_CPU_MS",
     "USER",
     "Options",
     "grace_least_s",
@@ -35,6 +36,9 @@ TAP_S: Final = 10
 """For the tap's last blocks, once connections have ended."""
 APPLICATION_S: Final = 18
 """For the application's own end, which comes between, where the user has not said how long the pod may take."""
+START_CPU_MS: Final = 1500
+"""Of processor time until framegate serves, roughly."""
+_START_LEAST_S: Final = 30
 _FIRST_PORT: Final = "framegate-data"
 _REQUESTED_CPU_M: Final = 200
 _REQUESTED_MEMORY: Final = 192 * MIB
@@ -136,6 +140,8 @@ def _probes(container: dict[str, Any], options: Options, needs: Needs) -> None:
         settings = {name: value for name, value in probe.items() if name != "grpc"}
         how: dict[str, Any] = {"httpGet": {"path": path, "port": port}} if options.probes == "http" else {"grpc": {**probe["grpc"], "port": port}}
         container[f"{kind}Probe"] = {**how, **settings}
+    # Probed once a second: twice as long as a start takes on so much of a CPU.
+    container["startupProbe"]["failureThreshold"] = max(_START_LEAST_S, -(-2 * START_CPU_MS // options.cpu_m))
 
 
 def _volumes(container: dict[str, Any], spec: dict[str, Any], options: Options, needs: Needs) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from control.kubernetes.manifest import Document, Fault, Manifest, ManifestError, Node
 
-__all__ = ["KINDS", "Workload", "workloads"]
+__all__ = ["KINDS", "Workload", "objects_of", "value_at", "workloads"]
 
 _TEMPLATE: Final = ("spec", "template")
 KINDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
@@ -48,7 +48,7 @@ class Workload:
 
     def value(self, *path: str) -> object:
         """A value of the object; None where there is none."""
-        return _below(self.root, path)
+        return value_at(self.root, path)
 
 
 def workloads(manifest: Manifest) -> list[Workload]:
@@ -62,7 +62,7 @@ def workloads(manifest: Manifest) -> list[Workload]:
     for document in manifest.documents:
         if document.root is None:
             continue
-        for root in _objects(document.root):
+        for root in objects_of(document.root):
             workload = _workload(document, root)
             if isinstance(workload, Fault):
                 faults.append(workload)
@@ -73,23 +73,24 @@ def workloads(manifest: Manifest) -> list[Workload]:
     return found
 
 
-def _objects(root: Node) -> Iterator[Node]:
+def objects_of(root: Node) -> Iterator[Node]:
+    """A document's object, or those in its List."""
     kind, items = root.get("kind"), root.get("items")
     if kind is not None and kind.text.endswith("List") and items is not None and items.kind == "sequence":
         for item in items.items:
-            yield from _objects(item)
+            yield from objects_of(item)
     elif root.kind == "mapping":
         yield root
 
 
 def _workload(document: Document, root: Node) -> Workload | Fault | None:
-    kind, version = _below(root, ("kind",)), _below(root, ("apiVersion",))
+    kind, version = value_at(root, ("kind",)), value_at(root, ("apiVersion",))
     if not isinstance(kind, str) or kind not in KINDS or not isinstance(version, str):
         return None
     group, path = KINDS[kind]
     if version.rpartition("/")[0] != group:
         return None
-    name = _below(root, ("metadata", "name")) or _below(root, ("metadata", "generateName")) or "without a name"
+    name = value_at(root, ("metadata", "name")) or value_at(root, ("metadata", "generateName")) or "without a name"
     template = spec = root
     for key in (*path, "spec"):
         below = spec.get(key)
@@ -98,12 +99,13 @@ def _workload(document: Document, root: Node) -> Workload | Fault | None:
         if below is None or below.kind != "mapping":
             return Fault(root.line, f"{kind} {name} has no pod template: {'.'.join((*path, 'spec'))} is missing, or no mapping")
         template, spec = spec, below
-    namespace = _below(root, ("metadata", "namespace"))
-    off = _below(root, ("metadata", "labels", SWITCH)) == "false"
+    namespace = value_at(root, ("metadata", "namespace"))
+    off = value_at(root, ("metadata", "labels", SWITCH)) == "false"
     return Workload(document, root, kind, str(name), namespace if isinstance(namespace, str) else None, path, template, off)
 
 
-def _below(node: Node, path: tuple[str, ...]) -> object:
+def value_at(node: Node, path: tuple[str, ...]) -> object:
+    """The value at a path; None where there is none."""
     current: Node | None = node
     for key in path:
         current = None if current is None else current.get(key)

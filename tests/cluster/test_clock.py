@@ -1,4 +1,4 @@
-"""The node's clock is stepped under load, forth and back. It is the whole machine's clock, which has no namespace: only who asks for it has it stepped."""
+"""The node's clock is stepped under load, forth and back: the whole machine's, for clocks have no namespace. Only who asks for it has it stepped."""
 
 import collections
 import os
@@ -39,6 +39,5 @@ def test_a_step_of_the_nodes_clock_forth_and_back_disturbs_nothing_and_the_recor
     assert [row for row in rows if row["event"] == "closed" and row["cause"] != "peer_closed"] == []
     verdict = verify(str(scene.tap))
     assert verdict.faults == []
-    print(
-        f"\ncluster: clock stepped by {STEP_S:g} s and back: {outcome.sent} records, {sorted({row['event'] for row in rows})}, windows {collections.Counter(row.state for row in verdict.rows)}"
-    )
+    windows = collections.Counter(row.state for row in verdict.rows)
+    print(f"\ncluster: clock stepped by {STEP_S:g} s and back: {outcome}, windows {dict(windows)}, {sorted({row['event'] for row in rows})}")

@@ -1,9 +1,11 @@
 """The command `inject`: what it reads, where it writes, what it says and how it ends."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +118,18 @@ def test_what_was_asked_for_comes_along(folder: Path) -> None:
     assert run("-f", "-", "--remove", given=done.stdout).stdout == labelled
 
 
+def test_shared_objects_that_go_with_one_file_are_told(folder: Path) -> None:
+    (folder / "other.yaml").write_text(POD.replace("{name: a}", "{name: b}"))
+    pod, other = folder / "pod.yaml", folder / "other.yaml"
+    words = ("--in-place", "--config", folder / "framegate.yaml", "--certificate", "ca")
+    assert run("-f", pod, "-f", other, *words).exit_code == 0
+    assert run("-f", other, "--remove").stderr == "framegate: removed from Pod b\n"
+    said = run("-f", pod, "--remove").stderr
+    assert said.startswith(
+        "framegate: ConfigMap framegate, Certificate framegate-tls went, too: workloads of files that are not among these may need"
+    )
+
+
 def test_one_certificate_is_for_the_workloads_of_all_files(folder: Path) -> None:
     (folder / "other.yaml").write_text(POD.replace("{name: a}", "{name: b}"))
     done = run("-f", folder / "pod.yaml", "-f", folder / "other.yaml", "--certificate", "ca")
@@ -182,7 +196,8 @@ def test_a_claim_that_is_large_enough_is_good(folder: Path) -> None:
     [
         "--cpu 0", "--cpu x", "--cpu 0.0001", "--cpu 1.5m", "--memory x", "--secret a", "--secret A=/x", "--secret a=x", "--certificate Other/x",
         "--certificate X", "--tap-claim A", "--tls-secret -", "--probes tcp", "--in-place --output x", "--tap-claim-size 1GiB", "-f missing.yaml",
-        "--no-fs-group",
+        "--no-fs-group", "--memory 47MiB", "--image a:b@sha256:0", "--image -a", "--dns-name not_a_name", "--dns-name a..b", "--dns-name *.*.b",
+        "--secret a=/", "--secret a=//", "--secret a=/opt/framegate/", "--secret a=/usr/share", "--secret a=/x/../etc", "--secret a=/proc/self",
     ],
 )  # fmt: skip
 def test_wrong_usage_is_said_before_anything_is_read(folder: Path, words: str) -> None:
@@ -205,6 +220,63 @@ def test_every_fault_of_every_file_is_named_and_nothing_is_written(folder: Path)
     assert f"{folder / 'broken.yaml'}: line 2: is not YAML" in done.stderr
     assert "2 faults, nothing was written" in done.stderr
     assert (folder / "pod.yaml").read_text() == POD
+
+
+def test_in_place_writes_all_files_or_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = folder / "other"
+    other.mkdir()
+    (other / "pod.yaml").write_text(POD)
+    words = ("-f", folder / "pod.yaml", "-f", other / "pod.yaml", "--in-place")
+
+    def refused(*_: object, dir: Path, **__: object) -> tuple[int, str]:
+        if dir == other:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return tempfile_of(dir=dir)
+
+    tempfile_of = tempfile.mkstemp
+    with monkeypatch.context() as patched:
+        patched.setattr(tempfile, "mkstemp", refused)
+        done = run(*words)
+    assert (done.exit_code, done.stderr) == (
+        1,
+        f"framegate: {other / 'pod.yaml'} cannot be written: Read-only file system; nothing was written\n",
+    )
+    assert (folder / "pod.yaml").read_text() == POD
+    assert sorted(item.name for item in folder.iterdir()) == ["framegate.yaml", "other", "pod.yaml"]
+    replace = os.replace
+
+    def second_fails(source: str, target: Path) -> None:
+        if target == other / "pod.yaml":
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        replace(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", second_fails)
+        done = run(*words)
+    assert done.exit_code == 1
+    assert f"{other / 'pod.yaml'} cannot be written: Device or resource busy; {folder / 'pod.yaml'} had been written before" in done.stderr
+    assert os.listdir(other) == ["pod.yaml"]
+    assert run(*words).exit_code == 0
+
+
+def test_a_stream_that_is_closed_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for stream, words, said in (
+        ("stdin", ["-f", "-"], "standard input cannot be read: it is closed"),
+        ("stdout", ["-f", str(folder / "pod.yaml")], "standard output cannot be written: it is closed; say --output or --in-place"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, stream, None)
+            with pytest.raises(SystemExit) as caught:
+                main.main(["inject", *words])
+        assert caught.value.code == 1
+        assert capsys.readouterr().err == f"framegate: {said}\n"
+
+
+@pytest.mark.parametrize(("cpu", "warned"), [("99m", True), ("100m", False), ("30m", True)])
+def test_little_of_a_cpu_is_a_warning(folder: Path, cpu: str, warned: bool) -> None:
+    done = run("-f", folder / "pod.yaml", "--cpu", cpu)
+    assert done.exit_code == 0
+    assert (f"warning: --cpu {cpu}: framegate's start takes" in done.stderr) is warned
 
 
 def test_a_folder_is_read_in_the_order_of_names_and_comes_out_as_one_stream(tmp_path: Path) -> None:

@@ -13,6 +13,14 @@ from control.kubernetes.workload import workloads
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n"
 APP = "  containers: [{name: app}]\n"
 APPS = "apiVersion: apps/v1\nkind: %s\nmetadata: {name: a}\nspec:\n  %s\n  template: {spec: {containers: [{name: app}]}}\n"
+CRON = """\
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: a}
+spec:
+  %s
+  jobTemplate: {spec: {template: {spec: {containers: [{name: app}]}}}}
+"""
 
 
 def faults(text: str, options: Options | None = None, needs: Needs = DEFAULT_NEEDS) -> list[Fault]:
@@ -78,15 +86,23 @@ def test_a_grace_period_of_the_users_must_leave_framegate_its_end(grace: int, go
     [
         ("DaemonSet", "selector: {}", "a pod on each node"),
         ("StatefulSet", "replicas: 2", "has replicas 2"),
+        ("CronJob", "x: y", "write concurrencyPolicy: Forbid"),
+        ("CronJob", "concurrencyPolicy: Allow", "write concurrencyPolicy: Forbid"),
         ("Deployment", "replicas: 1", "write strategy: {type: Recreate}"),
         ("Deployment", "strategy: {type: RollingUpdate}", "write strategy"),
     ],
 )
 def test_a_claim_is_for_one_pod_at_a_time(kind: str, spec: str, words: str) -> None:
-    (fault,) = faults(APPS % (kind, spec), Options(tap_claim="c"))
+    text = CRON % spec if kind == "CronJob" else APPS % (kind, spec)
+    (fault,) = faults(text, Options(tap_claim="c"))
     assert words in fault.what
-    assert faults(APPS % (kind, spec)) == []
-    assert faults(APPS % (kind, spec), Options(tap_claim="c"), dataclasses.replace(DEFAULT_NEEDS, tap_folder=None)) == []
+    assert faults(text) == []
+    assert faults(text, Options(tap_claim="c"), dataclasses.replace(DEFAULT_NEEDS, tap_folder=None)) == []
+
+
+@pytest.mark.parametrize("policy", ["Forbid", "Replace"])
+def test_jobs_that_come_one_after_the_other_may_have_a_claim(policy: str) -> None:
+    assert faults(CRON % f"concurrencyPolicy: {policy}", Options(tap_claim="c")) == []
 
 
 @pytest.mark.parametrize(("kind", "spec"), [("StatefulSet", "replicas: 1"), ("StatefulSet", "x: y"), ("Deployment", "strategy: {type: Recreate}")])

@@ -311,6 +311,38 @@ def test_a_value_that_was_empty_is_empty_again_wherever_it_stands() -> None:
             assert inject(injected) == injected
 
 
+def test_one_claim_is_for_one_workload_whatever_text_it_is_in() -> None:
+    text = DEPLOYMENT.replace("spec:\n    selector", "spec:\n    strategy: {type: Recreate}\n    selector")
+    other, elsewhere = text.replace("name: 'lookup'", "name: other"), text.replace("name: 'lookup'", "{name: other, namespace: b}")
+    claimed = Options(tap_claim="tap")
+    with pytest.raises(ManifestError, match="line 23: Deployment other: would have the tap's claim tap, as Deployment lookup has"):
+        inject(f"{text}---\n{other}", claimed)
+    injector = Injector(claimed, Needs(), Wanted())
+    injector.prepare(text)
+    with pytest.raises(ManifestError, match="would have the tap's claim"):
+        injector.prepare(other)
+    injector.prepare(elsewhere.replace("metadata:\n    {name", "metadata: {name").replace("}       # a name", "}"))
+    assert inject(f"{text}---\n{other}")
+    assert inject(f"{text}---\n{other}", claimed, Needs(tap_folder=None))
+
+
+THEIRS = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: framegate}\n"
+
+
+def test_an_object_of_the_users_by_a_name_of_ours_is_refused_whatever_text_it_is_in() -> None:
+    words = "ConfigMap framegate is .*, and inject would add another of this name"
+    with pytest.raises(ManifestError, match=f"line 21: {words}"):
+        inject(f"{DEPLOYMENT}---\n{THEIRS}", needs=Needs(text=TEXT))
+    for texts in ((DEPLOYMENT, THEIRS), (THEIRS, DEPLOYMENT)):
+        injector = Injector(Options(), Needs(text=TEXT), Wanted())
+        injector.prepare(texts[0])
+        with pytest.raises(ManifestError, match=words):
+            injector.prepare(texts[1])
+    for good in (THEIRS.replace("name: framegate", "name: framegate, namespace: other"), THEIRS.replace("ConfigMap", "Secret")):
+        assert inject(f"{DEPLOYMENT}---\n{good}", needs=Needs(text=TEXT))
+    assert inject(f"{DEPLOYMENT}---\n{THEIRS}")
+
+
 def test_what_the_user_changed_since_stays_when_framegate_goes() -> None:
     changed = inject(DEPLOYMENT).replace("terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 300")
     spec = template_of(data(remove(changed)[0])[0])["spec"]

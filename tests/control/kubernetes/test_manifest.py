@@ -82,6 +82,14 @@ def test_words_and_numbers_are_what_kubectl_takes_them_for(written: str, value: 
     assert root(f"a: [{written}]").value == {"a": value}
 
 
+def test_a_tab_before_a_comment_or_a_lines_end_is_white_space() -> None:
+    text = "a: b\t# c\nd:\t\r\ne: |\n  \tx\t# y\nf: 'g'\t \n"
+    top = root(text)
+    assert (shown(text, top.get("a")), shown(text, top.get("f"))) == ("b", "'g'")
+    assert shown(text, top.get("e")) == "|\n  \tx\t# y"
+    assert top.get("d").empty  # type: ignore[union-attr]
+
+
 def test_documents_begin_at_their_dashes() -> None:
     text = "a: 1\n---\n---\nb: 2\n...\n--- # c\nc: 3"
     found = read_manifest(text).documents
@@ -102,6 +110,8 @@ def test_json_is_known_by_its_first_character(text: str, json: bool) -> None:
         ("a: 1\nb: 2\na: 3\n", 3, "a stands here a second time; first on line 1"),
         ("a: *nobody\n", 1, "is not YAML"),
         ("a: \x00\n", 0, "is not YAML"),
+        ("a: 1\nb: 2\rc: 3\n", 2, "ends a line by CR alone"),
+        ("a: 1\r", 1, "ends a line by CR alone"),
         ("{" * 102 + "}" * 102, 1, "nested more than 100 deep"),
     ],
 )

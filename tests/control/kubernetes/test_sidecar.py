@@ -45,6 +45,12 @@ def test_probes_ask_as_they_are_told_to(kind: str) -> None:
     assert ("fg-http", 5) in [(port["name"], port["containerPort"]) for port in container_of(Options(probes="http"), needs)["ports"]]
 
 
+@pytest.mark.parametrize(("cpu_m", "seconds"), [(1000, 30), (101, 30), (100, 30), (99, 31), (30, 100), (1, 3000)])
+def test_a_start_may_take_as_long_as_its_share_of_a_cpu_needs(cpu_m: int, seconds: int) -> None:
+    probe = container_of(Options(cpu_m=cpu_m))["startupProbe"]
+    assert (probe["failureThreshold"], probe["periodSeconds"]) == (seconds, 1)
+
+
 @pytest.mark.parametrize(("drain_s", "least", "given"), [(0, 12, 30), (30, 42, 60), (3600, 3612, 3630)])
 def test_the_grace_period_outlasts_hook_drain_and_tap(drain_s: int, least: int, given: int) -> None:
     needs = dataclasses.replace(DEFAULT_NEEDS, drain_s=drain_s)
