@@ -1,7 +1,7 @@
 """From a file to the model: ``examine`` names every fault and warning, ``load`` gives the model or raises all faults.
 
-Relative paths in a file (certificates, keys, authorities, the tap's directory, Unix sockets) start at the file's own folder; the model holds
-absolute ones, so that a processor needs no folder of its own.
+Relative paths in a file (certificates, keys, authorities, the tap's directory, Unix sockets) start at the file's own folder, of a link at the
+link's; the model holds absolute ones, so that a processor needs no folder of its own.
 """
 
 import pathlib

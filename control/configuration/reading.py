@@ -43,7 +43,8 @@ def read_document(path: pathlib.Path) -> Document:
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise ConfigurationError([Fault(line, "", str(path), "is not UTF-8")]) from error
-    return parse_document(text, path.resolve().parent)
+    # As the path was given: a mounted ConfigMap's file is a link into a folder that the next change takes away.
+    return parse_document(text, path.absolute().parent)
 
 
 class _Composer(Composer):

@@ -141,3 +141,14 @@ def test_a_long_value_is_shortened_in_a_fault() -> None:
     document = parse(f"a: {'x' * 100}\n")
     document.add(("a",), "is long")
     assert document.faults[0].value == "x" * 59 + "…"
+
+
+def test_relative_paths_start_where_the_path_says_and_not_where_a_link_leads(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a ConfigMap is mounted: the file is a link into a folder that is a link."""
+    (tmp_path / "..1").mkdir()
+    (tmp_path / "..1" / "framegate.yaml").write_text("node: a\n")
+    (tmp_path / "..data").symlink_to("..1")
+    (tmp_path / "framegate.yaml").symlink_to("..data/framegate.yaml")
+    assert read_document(tmp_path / "framegate.yaml").folder == tmp_path
+    monkeypatch.chdir(tmp_path)
+    assert read_document(pathlib.Path("framegate.yaml")).folder == tmp_path
