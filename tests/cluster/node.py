@@ -118,7 +118,9 @@ class ApiServer:
         environment = dict(os.environ, PATH=os.pathsep.join((str(self._bin), os.environ["PATH"], "/usr/sbin", "/sbin")))
         with (self.folder / f"{name}.log").open("ab") as log:
             command = [str(path) if path.exists() else program, *words]
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=self.folder)
+            process = subprocess.Popen(  # in a session of its own: Ctrl-C is for pytest, which ends it
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=self.folder, start_new_session=True
+            )
         self._servers.append(_Server(name, process))
         return process
 
