@@ -150,7 +150,7 @@ def faults(image: Image, target: str, epoch: int) -> Iterator[str]:
 def entry_faults(name: str, entry: Entry, target: str, epoch: int) -> Iterator[str]:
     """The rules that one file breaks."""
     folder, _, last = name.rpartition("/")
-    if entry.kind not in (tarfile.SYMTYPE, tarfile.LNKTYPE) and entry.mode & 0o002 and not entry.mode & 0o1000:
+    if entry.kind in (tarfile.REGTYPE, tarfile.DIRTYPE) and entry.mode & 0o002 and not entry.mode & 0o1000:
         yield f"/{name} can be written by anybody"
     if target == "framegate" and entry.kind == tarfile.REGTYPE and entry.mode & 0o6000:
         yield f"/{name} gives its owner's rights to whoever runs it"

@@ -11,12 +11,12 @@ from control.doctor.mounts import Mount, mount_of, mounts
 from control.doctor.permissions import secret_files
 from control.doctor.surroundings import Surroundings
 
-__all__ = ["look"]
+__all__ = ["BESIDE_DRAIN_S", "look"]
 
 _ATOMIC: Final = re.compile(r"/\.\.\d{4}_\d\d_\d\d_")
 """The folder that a kubelet turns the link ``..data`` to: who is mounted out of one of them stays there."""
-_HANDOVER_S: Final = 15
-"""Behind the drain: the end of framegate itself."""
+BESIDE_DRAIN_S: Final = 12
+"""What `framegate inject` asks for beside the drain: preStop, and the tap's last blocks."""
 
 
 def look(around: Surroundings) -> Iterator[Finding]:
@@ -27,8 +27,8 @@ def look(around: Surroundings) -> Iterator[Finding]:
         seconds = -(-around.config.drain.timeout_ms // 1000)
         words = f"cannot be read from inside; it must be longer than preStop and drain.timeout, {seconds} s, together"
         yield Finding(
-            "kubernetes", "terminationGracePeriodSeconds", "unknown", words, f"set it to {seconds + _HANDOVER_S} or more",
-            {"drain_s": seconds, "least_s": seconds + _HANDOVER_S},
+            "kubernetes", "terminationGracePeriodSeconds", "unknown", words, f"set it to {seconds + BESIDE_DRAIN_S} or more",
+            {"drain_s": seconds, "least_s": seconds + BESIDE_DRAIN_S},
         )  # fmt: skip
     if around.config is None:
         return

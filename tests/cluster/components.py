@@ -45,7 +45,15 @@ func main() {
 }
 """
 _OLDEST_GO: Final = (1, 26)
-_PROGRAMS: Final = {"runc": "runc", "iptables": "iptables", "etcd": "etcd-server", "ip": "iproute2", "unshare": "util-linux", "openssl": "openssl"}
+_PROGRAMS: Final = {
+    "runc": "runc",
+    "iptables": "iptables",
+    "etcd": "etcd-server",
+    "ip": "iproute2",
+    "unshare": "util-linux",
+    "openssl": "openssl",
+    "buildah": "buildah",
+}
 """Debian's packages by the program that each brings; the CNI plugins and etcd are found by their files."""
 _CNI: Final = Path("/usr/lib/cni/ptp")
 _BUILD_S: Final = 3600.0
@@ -71,7 +79,7 @@ def _wanted() -> list[str]:
 
 
 def _unbuilt() -> list[str]:
-    return [name for name in _wanted() if not (binaries() / name).exists()]
+    return [name for name in _wanted() if not os.path.exists(binaries() / name)]
 
 
 def _absent_packages() -> list[str]:

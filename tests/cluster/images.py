@@ -55,7 +55,7 @@ def make() -> Path:
     _step([sys.executable, str(_ROOT / "deploy" / "image.py"), "--target", "all", "--archive", str(folder)], shown=True)
     for name, context in (("pause", _pause(folder)), ("kafka", _kafka(folder))):
         image = {"pause": PAUSE, "kafka": KAFKA}[name]
-        stamp, state = folder / f"{name}.stamp", _state(context, folder if name == "kafka" else None)
+        stamp, state = folder / f"{name}.stamp", _state(context, on_spark=name == "kafka")
         if not (folder / f"{name}.tar").exists() or not stamp.exists() or stamp.read_text() != state:
             policy = folder / "policy.json"
             policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
@@ -110,8 +110,8 @@ def _fresh(folder: Path) -> Path:
     return folder
 
 
-def _state(context: Path, base: Path | None) -> str:
-    total = hashlib.sha256(_step(["buildah", "inspect", "--type", "image", "--format", "{{.FromImageID}}", SPARK]).encode() if base else b"")
+def _state(context: Path, *, on_spark: bool) -> str:
+    total = hashlib.sha256(_step(["buildah", "images", "--quiet", "--no-trunc", SPARK]).encode() if on_spark else b"")
     for path in sorted(item for item in context.rglob("*") if item.is_file()):
         total.update(str(path.relative_to(context)).encode() + path.read_bytes())
     return total.hexdigest()

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,7 @@ class Scene:
     Attributes:
         authority: of framegate's certificate.
         pod: the broker's.
+        address: the pod's.
         data: the folder of the broker's data, in this machine's view.
         tap: the folder of the tap, likewise.
     """
@@ -55,6 +57,7 @@ class Scene:
         claimed = ("--tap-claim", "framegate-tap", "--no-fs-group")  # the volume is 10001's already
         room.apply_text(change(injected(room, configuration, *documents, options=(*claimed, *options))))
         self.pod = room.wait_ready("app=kafka")
+        self.address = room.address(self.pod)
 
     def application(self) -> processes.Life:
         """The life that the broker's container is in."""
@@ -72,6 +75,18 @@ class Scene:
         """Wait until the broker has got records from now on."""
         before = self.stored()
         wait_until(lambda: self.stored() > before, "records that arrive at the broker", timeout_s, 0.02)
+
+    def wait_listening(self, timeout_s: float = 60.0) -> None:
+        """Wait until framegate takes connections; the API server is not asked."""
+
+        def listens() -> bool:
+            try:
+                socket.create_connection((self.address, 9093), 1.0).close()
+            except OSError:
+                return False
+            return True
+
+        wait_until(listens, "framegate's listener", timeout_s, 0.02)
 
     def row(self, event: str, timeout_s: float = 30.0, pod: str = "", **fields: Any) -> dict[str, Any]:
         """Wait for a row of the sidecar's present life; of another ``pod`` than the broker's."""

@@ -4,6 +4,7 @@ A command runs in new namespaces of mounts, network and processes: whatever it l
 here, however the command ended.
 """
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -15,7 +16,8 @@ from typing import Final
 __all__ = ["FOLDER", "groups", "run_apart"]
 
 FOLDER: Final = "FRAMEGATE_CLUSTER"
-"""The variable that tells the command its folder, whose name is its group's, too: two nodes at once do not meet."""
+"""The variable that tells the command its folder, whose name is its group's, too."""
+LOCK: Final = "/run/lock/framegate-cluster"
 SETTINGS: Final = ("kernel.panic", "kernel.panic_on_oops", "vm.overcommit_memory")
 """What the kubelet sets for the whole machine."""
 
@@ -30,7 +32,8 @@ def groups(name: str) -> Iterator[Path]:
 
 
 def run_apart(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> int:
-    """Run a command in namespaces of its own, and put the machine back as it was.
+    """Run a command in namespaces of its own, and put the machine back as it was. Another one waits: the second would take the first one's settings
+    for the machine's.
 
     Args:
         command: what to run.
@@ -40,6 +43,12 @@ def run_apart(command: Sequence[str], environment: Mapping[str, str], folder: Pa
     Returns:
         Its exit code; 128 and the number when a signal ended it.
     """
+    with open(LOCK, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _run_apart(command, environment, folder)
+
+
+def _run_apart(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> int:
     saved = {name: _setting(name).read_text() for name in SETTINGS}
     apart = ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child"]
     before = signal.signal(signal.SIGINT, lambda *_: None)  # the command has it, too, and answers

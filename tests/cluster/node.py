@@ -118,7 +118,9 @@ class ApiServer:
         environment = dict(os.environ, PATH=os.pathsep.join((str(self._bin), os.environ["PATH"], "/usr/sbin", "/sbin")))
         with (self.folder / f"{name}.log").open("ab") as log:
             command = [str(path) if path.exists() else program, *words]
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=self.folder)
+            process = subprocess.Popen(  # in a session of its own: Ctrl-C is for pytest, which ends it
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=self.folder, start_new_session=True
+            )
         self._servers.append(_Server(name, process))
         return process
 
@@ -184,7 +186,9 @@ class Node(ApiServer):
         _run(["ip", "address", "add", f"{NODE_ADDRESS}/32", "dev", NODE])
         _run(["ip", "link", "set", NODE, "up"])
         _run(["ip", "route", "add", "default", "dev", NODE])  # kube-proxy asks for the address of the default route
-        _run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run"])  # what runtimes keep there ends with this namespace
+        for kept in ("/run", "/var/lib/cni"):  # what runtimes keep there ends with this namespace
+            os.makedirs(kept, exist_ok=True)
+            _run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", kept])
         for group in groups(self._group):
             group.mkdir(exist_ok=True)
         super().start()

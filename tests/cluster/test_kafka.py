@@ -35,7 +35,7 @@ def frames_of_tables(folder: Path) -> "collections.Counter[tuple[str, str]]":
 
 def test_every_record_arrives_once_through_tls_and_the_tables_equal_the_counts(room: Room) -> None:
     certificates(room)
-    room.claim("framegate-tap")
+    room.volume("framegate-tap")
     tables = room.claim("framegate-tables")
     component(room, CONFIGURATION, broker("kafka:9093"), service(), options=("tap-claim",))
     pod = room.wait_ready("app=kafka")

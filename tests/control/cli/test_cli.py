@@ -14,6 +14,7 @@ class Hangup:
             os.kill(os.getpid(), signal.SIGHUP)
 sys.meta_path.insert(0, Hangup())
 import control.cli
+import control.cli.commands
 print("alive")
 """
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from control.cli import main
+from control.cli.commands import main
 from control.doctor.finding import AREAS, LEVELS
 from tests.fakes.certificates import Authority
 from tests.fakes.cli import start_cli
@@ -158,7 +158,7 @@ def test_no_key_and_no_password_is_shown(tmp_path: Path) -> None:
 SCRIPT = """
 import os, sys
 from click.testing import CliRunner
-from control.cli import main
+from control.cli.commands import main
 CliRunner().invoke(main, sys.argv[1:])  # everything is loaded: nobody may not read where this Python lies
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 main(sys.argv[1:])

@@ -23,7 +23,7 @@ def test_every_help_ends_with_an_example_of_that_command(name: str, command: cli
 
 
 def test_every_command_that_calls_takes_address_and_output() -> None:
-    local = {"check", "serve", "demo", "run", "completion"}
+    local = {"check", "serve", "demo", "run", "completion", "inject"}
     on_this_machine = ("framegate tap ", "framegate users ")
     for name, command in commands():
         if not isinstance(command, click.Group) and name.split()[-1] not in local and not name.startswith(on_this_machine):

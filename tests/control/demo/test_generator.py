@@ -74,7 +74,10 @@ def test_a_trickle_comes_before_the_load_and_in_no_histogram_of_it(upstream: Ech
     assert child.wait(10) == 0
     assert final["sent"] == final["answered"] > final["paced"] >= 400
     times = final["latency"]
-    assert (times["starting"]["frames"], times["steady"]["frames"] > 0) == (final["sent"] - final["paced"], True)
+    trickle = final["sent"] - final["paced"]
+    # what is under way on either connection when the load begins is answered in its time
+    assert times["starting"]["frames"] in range(trickle - 2, trickle + 1)
+    assert times["steady"]["frames"] > 0
 
 
 def test_every_frame_is_answered_and_both_sides_count_the_same(upstream: Echo, generator: Child) -> None:

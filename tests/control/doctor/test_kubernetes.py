@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from control.doctor.kubernetes import look
+from control.doctor.kubernetes import BESIDE_DRAIN_S, look
 from control.doctor.surroundings import Surroundings
+from control.kubernetes.sidecar import PRE_STOP_S, TAP_S
 from proxy.config.model import DrainConfig
 from proxy.config.tls import ListenerTls
 from tests.fakes.surroundings import around, config_of, levels, one
@@ -17,11 +18,15 @@ MS_BIND = 4096
 MNT_DETACH = 2
 
 
+def test_doctor_and_inject_ask_for_the_same_grace_period() -> None:
+    assert BESIDE_DRAIN_S == PRE_STOP_S + TAP_S
+
+
 def test_outside_a_pod_there_is_none(tmp_path: Path) -> None:
     assert [item.found for item in look(around(tmp_path))] == ["this is none"]
 
 
-@pytest.mark.parametrize(("drain_ms", "least"), [(30_000, 45), (30_001, 46), (0, 15)])
+@pytest.mark.parametrize(("drain_ms", "least"), [(30_000, 42), (30_001, 43), (0, 12)])
 def test_the_grace_period_cannot_be_read_and_what_must_hold_is_said(tmp_path: Path, drain_ms: int, least: int) -> None:
     config = config_of(drain=DrainConfig(timeout_ms=drain_ms))
     found = one(look(around(tmp_path, {"proc/self/mountinfo": ROOT}, config=config, environment=POD)), "terminationGracePeriodSeconds")
