@@ -1,5 +1,6 @@
 """README's "In Kubernetes", step by step as it is written: from nothing to frames in tables."""
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -28,5 +29,6 @@ def test_a_newcomer_gets_from_nothing_to_frames_in_tables(node: Node, tmp_path: 
     (client,) = [row for row in rows if "answered" in row]
     assert client["sent"] == client["answered"] > 0
     assert client["wrong"] == 0
-    counts = dict(re.findall(r'"(request|response)".*?(\d+)', done.stdout.replace("\n", " ")))
-    print(f"\ncluster: README followed: {client}, tables: {counts}")
+    (counts,) = [ast.literal_eval(line) for line in done.stdout.splitlines() if line.startswith("[{'values'")]
+    assert {row["values"] for row in counts} == {"request", "response"}
+    print(f"\ncluster: README followed: {client['sent']} frames sent and answered, in the tables so far: {counts}")
