@@ -44,6 +44,5 @@ def test_without_mounts_nothing_is_known() -> None:
 
 
 def test_this_machines_own_can_be_read() -> None:
-    found = mounts(Path("/proc/self/mountinfo").read_text())
-    assert any(item.point == "/" for item in found)
+    found = mounts(Path("/proc/self/mountinfo").read_text())  # of a changed root "/" is not among them
     assert any((item.point, item.kind) == ("/proc", "proc") for item in found)
