@@ -120,7 +120,8 @@ def _state(context: Path, *, on_spark: bool) -> str:
 def _step(words: list[str], *, shown: bool = False) -> str:
     try:
         output = None if shown else subprocess.PIPE
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True, timeout=_STEP_S, check=False)
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}  # image.py imports what lies beside it
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True, timeout=_STEP_S, check=False, env=environment)
     except subprocess.TimeoutExpired as error:
         raise ImageError(f"{' '.join(words[:3])}: not done within {_STEP_S:g} s") from error
     if done.returncode:
