@@ -42,7 +42,8 @@ def main(arguments: list[str]) -> int:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
     print(f"cluster: programs and images are there: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-    words = arguments or [str(TESTS / "cluster")]
+    named = any(Path(word.partition("::")[0]).exists() for word in arguments)
+    words = arguments if named else [str(TESTS / "cluster"), *arguments]  # options alone would run every test that there is
     with tempfile.TemporaryDirectory(prefix="framegate-cluster-", ignore_cleanup_errors=True) as folder:
         environment = {**os.environ, "FRAMEGATE_CLUSTER_IMAGES": str(archives)}
         return machine.run_apart([sys.executable, "-m", "pytest", "-n", "0", "-s", "--timeout", "900", *words], environment, Path(folder))
