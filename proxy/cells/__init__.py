@@ -25,6 +25,8 @@ from proxy.cells.mapping import (
 )
 from proxy.cells.metrics import (
     ACCEPT_ERRORS,
+    APPEND_BOUNDS,
+    APPEND_ERRORS,
     CAUSES,
     CONNECT_ERRORS,
     CONNECTION_BOUNDS,
@@ -35,6 +37,7 @@ from proxy.cells.metrics import (
     HANDSHAKE_BOUNDS,
     LAG_BOUNDS,
     LISTENER,
+    MECHANISMS,
     MEMORY_KINDS,
     METRICS,
     MUTE_CAUSES,
@@ -45,11 +48,15 @@ from proxy.cells.metrics import (
     TAP_DIRECTIONS,
     TAP_DROP_REASONS,
     TLS_ERRORS,
+    TLS_VERSIONS,
+    WAIT_BOUNDS,
     Metric,
 )
 
 __all__ = [
     "ACCEPT_ERRORS",
+    "APPEND_BOUNDS",
+    "APPEND_ERRORS",
     "CAUSES",
     "CELL_SIZE",
     "CONNECTION_BOUNDS",
@@ -63,6 +70,7 @@ __all__ = [
     "LAG_BOUNDS",
     "LISTENER",
     "LISTENER_BLOCK",
+    "MECHANISMS",
     "MEMORY_KINDS",
     "METRICS",
     "MUTE_CAUSES",
@@ -75,7 +83,9 @@ __all__ = [
     "TAP_DIRECTIONS",
     "TAP_DROP_REASONS",
     "TLS_ERRORS",
+    "TLS_VERSIONS",
     "UPSTREAM_BLOCK",
+    "WAIT_BOUNDS",
     "Block",
     "CellLayout",
     "CellReader",
