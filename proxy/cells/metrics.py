@@ -12,6 +12,7 @@ from proxy.cause import ORDERLY_CAUSES, Cause
 __all__ = [
     "ACCEPT_ERRORS",
     "ACTION",
+    "API",
     "APPEND_BOUNDS",
     "APPEND_ERRORS",
     "AUTHENTICATION_ERRORS",
@@ -30,9 +31,11 @@ __all__ = [
     "HANDLER_BOUNDS",
     "HANDSHAKE_BOUNDS",
     "INTERNAL",
+    "KAFKA_BOUNDS",
     "LAG_BOUNDS",
     "LISTENER",
     "LOOP_STATES",
+    "MEASURED_APIS",
     "MECHANISM",
     "MECHANISMS",
     "MEMORY_KIND",
@@ -95,6 +98,7 @@ QUEUE: Final = "framegate.queue"
 TASK: Final = "framegate.task"
 ACTION: Final = "framegate.handler.action"
 MECHANISM: Final = "framegate.sasl.mechanism"
+API: Final = "framegate.kafka.api"
 TLS_VERSION: Final = "tls.protocol.version"
 TLS_RESUMED: Final = "tls.resumed"
 
@@ -145,6 +149,35 @@ agree on, whoever said so; whatever else the peer refused us for; its end; our p
 TLS_VERSIONS: Final = ("1.2", "1.3")
 APPEND_ERRORS: Final = ("", "disk_full", "disk_error")
 """What may become of writing a block to the log; the last two are reasons of ``TAP_DROP_REASONS``, too."""
+MEASURED_APIS: Final = (
+    "Produce",
+    "Fetch",
+    "ListOffsets",
+    "Metadata",
+    "OffsetCommit",
+    "OffsetFetch",
+    "FindCoordinator",
+    "JoinGroup",
+    "Heartbeat",
+    "LeaveGroup",
+    "SyncGroup",
+    "SaslHandshake",
+    "ApiVersions",
+    "CreateTopics",
+    "InitProducerId",
+    "AddPartitionsToTxn",
+    "EndTxn",
+    "TxnOffsetCommit",
+    "DescribeConfigs",
+    "SaslAuthenticate",
+    "DescribeCluster",
+    "ConsumerGroupHeartbeat",
+    "ShareFetch",
+    "other",
+)
+"""Kafka's APIs that have series of their own: those of producers and consumers, and what every client begins with. By name, as in
+``proxy.config.selection``.
+"""
 TASKS: Final = (
     "acceptor",
     "heartbeats",
@@ -177,6 +210,7 @@ HANDSHAKE_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 HANDLER_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 APPEND_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 WAIT_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+KAFKA_BOUNDS: Final = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 LAG_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 1.0)
 
 
@@ -335,7 +369,16 @@ METRICS: Final = (
     _metric("upstream.endpoint.ejections", "counter", "{ejection}", "Times an address was left out.", _UPSTREAM, (ERROR_TYPE, CONNECT_ERRORS[1:])),
     _metric("upstream.endpoint.probes", "counter", "{probe}", "Connections that tried an address again after its back-off.", _UPSTREAM),
     _metric("kafka.request.open", "gauge", "{request}", "Requests that wait for their answer.", _LISTENER),
-    _metric("kafka.request.answered", "counter", "{request}", "Requests paired with their answer.", _LISTENER),
+    _metric(
+        "kafka.request.duration",
+        "histogram",
+        "s",
+        "Time from when a request was read to when its answer was; those that are paired with one.",
+        _LISTENER,
+        (API, MEASURED_APIS),
+        bounds=KAFKA_BOUNDS,
+    ),
+    _metric("kafka.request.io", "counter", "By", "Bytes of bodies of requests and answers read.", _LISTENER, (API, MEASURED_APIS), _TAP_DIRECTION),
     _metric("kafka.pairing_lost", "counter", "{connection}", "Connections whose answers no longer match their requests.", _LISTENER),
     _metric("handler.requests", "counter", "{frame}", "Frames that handlers were done with.", _LISTENER, (ACTION, HANDLER_ACTIONS)),
     _metric("handler.queue.size", "gauge", "{frame}", "Frames that wait for a handler, or are in one.", _LISTENER),

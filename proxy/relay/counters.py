@@ -25,7 +25,7 @@ from proxy.cells import (
 from proxy.network.histogram import Histogram
 from proxy.network.memory_pool import Account
 from proxy.network.stats import SideStats
-from proxy.relay.pairing import PairingStats
+from proxy.relay.pairing_stats import PairingStats
 
 __all__ = ["ERROR_INDEX", "Counters", "Counts", "ListenerCounters", "LoopCounters", "UpstreamCounters"]
 
@@ -84,7 +84,7 @@ class ListenerCounters:
         self.upstream_counts: Final = Counts(SIDE_BLOCK)
         self.downstream: Final = SideStats()
         self.upstream: Final = SideStats()
-        self.pairing: Final = PairingStats()
+        self.pairing: Final = PairingStats(self.counts.each_histogram("framegate.kafka.request.duration"))
         self.account: Account | None = None
 
 

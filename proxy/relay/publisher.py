@@ -9,7 +9,7 @@ from typing import Final
 from librt.vecs import vec
 from mypy_extensions import i64
 
-from proxy.cells import APPEND_ERRORS, LISTENER_BLOCK, MUTE_CAUSES, PROCESSOR_BLOCK, SIDE_BLOCK, SIDES, UPSTREAM_BLOCK, CellWriter
+from proxy.cells import APPEND_ERRORS, LISTENER_BLOCK, MEASURED_APIS, MUTE_CAUSES, PROCESSOR_BLOCK, SIDE_BLOCK, SIDES, UPSTREAM_BLOCK, CellWriter
 from proxy.network.histogram import Histogram
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.receive import ReceiveLimit
@@ -40,7 +40,7 @@ SIZES: Final = SIDE_BLOCK.at("framegate.frame.size")
 LIMIT: Final = LISTENER_BLOCK.at("framegate.frame.size.limit")
 POOL_USAGE: Final = LISTENER_BLOCK.at("framegate.memory_pool.listener.usage")
 REQUESTS_OPEN: Final = LISTENER_BLOCK.at("framegate.kafka.request.open")
-REQUESTS_ANSWERED: Final = LISTENER_BLOCK.at("framegate.kafka.request.answered")
+KAFKA_IO: Final = LISTENER_BLOCK.at("framegate.kafka.request.io", MEASURED_APIS[0])
 PAIRING_LOST: Final = LISTENER_BLOCK.at("framegate.kafka.pairing_lost")
 TAP_SEEN: Final = tuple(LISTENER_BLOCK.at("framegate.tap.seen", direction) for direction in DIRECTIONS)
 TAP_RESERVED: Final = tuple(LISTENER_BLOCK.at("framegate.tap.reserved", direction) for direction in DIRECTIONS)
@@ -197,7 +197,9 @@ class Publisher:
         cells[LIMIT] = limit.value
         cells[POOL_USAGE] = 0 if counters.account is None else counters.account.used
         cells[REQUESTS_OPEN] = pairing.open
-        cells[REQUESTS_ANSWERED] = pairing.answered
+        io = pairing.io
+        for number in range(i64(len(io))):
+            cells[KAFKA_IO + number] = io[number]
         cells[PAIRING_LOST] = pairing.lost
 
     def _fill_side(self, stats: SideStats, cells: "vec[i64]", processor: "vec[i64]") -> None:

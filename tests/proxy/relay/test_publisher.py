@@ -7,6 +7,7 @@ import pytest
 from proxy.cause import Cause
 from proxy.cells import (
     CONNECT_ERRORS,
+    MEASURED_APIS,
     MEMORY_KINDS,
     SIDES,
     TLS_ERRORS,
@@ -102,7 +103,9 @@ def test_each_side_of_each_listener_has_its_own_cells(cells):
         listener.counts.cells[ACCEPTED] = number
         listener.downstream_counts.cells[ACTIVE], listener.upstream_counts.cells[ACTIVE] = number + 1, number + 2
         listener.downstream_counts.cells[LOST], listener.upstream_counts.cells[LOST] = number + 3, number + 4
-        listener.pairing.open, listener.pairing.answered, listener.pairing.lost = number + 5, number + 6, number + 7
+        listener.pairing.open, listener.pairing.lost = number + 5, number + 7
+        listener.pairing.io[0], listener.pairing.io[2 * MEASURED_APIS.index("other") + 1] = number + 6, number + 9
+        listener.pairing.durations[1].observe(300_000, number)
         listener.counts.cells[CLOSED_BY[Cause.IDLE]] = number + 8
         expected |= {
             ("framegate.connection.accepted", name): number,
@@ -111,7 +114,8 @@ def test_each_side_of_each_listener_has_its_own_cells(cells):
             ("framegate.frame.lost.io", name, "downstream"): number + 3,
             ("framegate.frame.lost.io", name, "upstream"): number + 4,
             ("framegate.kafka.request.open", name): number + 5,
-            ("framegate.kafka.request.answered", name): number + 6,
+            ("framegate.kafka.request.io", name, "Produce", "request"): number + 6,
+            ("framegate.kafka.request.io", name, "other", "response"): number + 9,
             ("framegate.kafka.pairing_lost", name): number + 7,
             ("framegate.connection.closed", name, "idle"): number + 8,
             ("framegate.frame.size.limit", name): 10 if name == "a" else 20,
@@ -119,6 +123,9 @@ def test_each_side_of_each_listener_has_its_own_cells(cells):
         number += 20
     cells.publisher.publish()
     assert {key: cells.reader.cell(key[0], *key[1:]) for key in expected} == expected
+    durations = cells.histograms("framegate.kafka.request.duration")
+    fetches = [durations[MEASURED_APIS.index("Fetch") + len(MEASURED_APIS) * listener].buckets[:3] for listener in (0, 1)]
+    assert fetches == [(0, 41, 0), (0, 101, 0)]
 
 
 def test_mutes_add_up_over_listeners_and_sides_and_publishing_twice_adds_nothing(cells):
