@@ -16,7 +16,7 @@ _CALLS: Final = (
         title="Who calls the control plane, and what for?",
         good="Your own hands and programs.",
         otherwise="The rows `audit` of the log name who changed what; `framegate status` shows what is in force.",
-        queries=(Query(per_second(f"{CALLS}_count{{@, {OURS}}}", "rpc_method") + " or vector(0)", "{{rpc_method}}"),),
+        queries=(Query(per_second(f"{CALLS}_count{{@, {OURS}}}", "rpc_method") + " or on () vector(0)", "{{rpc_method}}"),),
         unit="cps",
         stacked=True,
     ),
@@ -26,7 +26,8 @@ _CALLS: Final = (
         otherwise='Ask again by hand, it says why in words: `framegate status`; exit codes are in README\'s "Operating".',
         queries=(
             Query(
-                per_second(f'{CALLS}_count{{@, {OURS}, error_type!=""}}', "rpc_method, error_type") + " or vector(0)", "{{rpc_method}} {{error_type}}"
+                per_second(f'{CALLS}_count{{@, {OURS}, error_type!=""}}', "rpc_method, error_type") + " or on () vector(0)",
+                "{{rpc_method}} {{error_type}}",
             ),
         ),
         unit="cps",
@@ -45,8 +46,8 @@ _CALLS: Final = (
         good="What you changed.",
         otherwise="`framegate limits get`, `framegate pool get` and `framegate taps list` show what is in force; the file is what counts at a start.",
         queries=(
-            Query(per_second('framegate_config_changes_total{@, error_type=""}') + " or vector(0)", "made"),
-            Query(per_second('framegate_config_changes_total{@, error_type!=""}', "error_type") + " or vector(0)", "{{error_type}}"),
+            Query(per_second('framegate_config_changes_total{@, error_type=""}') + " or on () vector(0)", "made"),
+            Query(per_second('framegate_config_changes_total{@, error_type!=""}', "error_type") + " or on () vector(0)", "{{error_type}}"),
         ),
         unit="cps",
     ),
@@ -64,7 +65,7 @@ _CALLS: Final = (
         good="Yes: 0. Rows are dropped when nobody reads standard output; changes are refused then.",
         otherwise="Look at who reads the log (the container runtime, journald); `framegate status` answers all the same.",
         queries=(
-            Query(f"{per_second('framegate_log_dropped_total{@}')} or vector(0)", "by standard output"),
+            Query(f"{per_second('framegate_log_dropped_total{@}')} or on () vector(0)", "by standard output"),
             Query(per_second("framegate_link_dropped_total{@}"), "between processor and control"),
         ),
         unit="cps",
@@ -77,10 +78,12 @@ _CALLS: Final = (
         "`framegate doctor`.",
         queries=(
             Query(
-                f"{per_second('framegate_telemetry_exports_total{@}', 'framegate_signal, error_type')} or vector(0)",
+                f"{per_second('framegate_telemetry_exports_total{@}', 'framegate_signal, error_type')} or on () vector(0)",
                 "{{framegate_signal}} {{error_type}}",
             ),
-            Query(f"{per_second('framegate_telemetry_dropped_total{@}', 'framegate_signal')} or vector(0)", "items dropped {{framegate_signal}}"),
+            Query(
+                f"{per_second('framegate_telemetry_dropped_total{@}', 'framegate_signal')} or on () vector(0)", "items dropped {{framegate_signal}}"
+            ),
         ),
         unit="cps",
     ),
@@ -112,8 +115,8 @@ _OWN: Final = Row(
             good="Nothing.",
             otherwise="`framegate status` and `framegate handlers list` say how often and why.",
             queries=(
-                Query("sum by (framegate_reason) (framegate_worker_restarts_total{@}) or vector(0)", "processors {{framegate_reason}}"),
-                Query("sum by (framegate_reason) (framegate_handler_restarts_total{@}) or vector(0)", "handler processes {{framegate_reason}}"),
+                Query("sum by (framegate_reason) (framegate_worker_restarts_total{@}) or on () vector(0)", "processors {{framegate_reason}}"),
+                Query("sum by (framegate_reason) (framegate_handler_restarts_total{@}) or on () vector(0)", "handler processes {{framegate_reason}}"),
             ),
             unit="short",
             decimals=0,
@@ -124,7 +127,7 @@ _OWN: Final = Row(
             otherwise="It is a fault of framegate: report it with the row; `framegate --version` says which build it is.",
             queries=(
                 Query("sum by (framegate_place) (framegate_processor_errors_total{@})", "{{framegate_place}}"),
-                Query("sum by (framegate_task) (framegate_task_failures_total{@}) or vector(0)", "control {{framegate_task}}"),
+                Query("sum by (framegate_task) (framegate_task_failures_total{@}) or on () vector(0)", "control {{framegate_task}}"),
             ),
             unit="short",
             steps=NONE_IS_GOOD,

@@ -15,7 +15,7 @@ REFUSALS: Final = "\nor ".join(
 )
 
 STARTED: Final = "framegate_worker_restarts_total{@}"
-RESTARTS: Final = f"sum(increase({STARTED}[$__range]) > 0 or {STARTED} unless {STARTED} offset $__range) or vector(0)"
+RESTARTS: Final = f"sum(increase({STARTED}[$__range]) > 0 or {STARTED} unless {STARTED} offset $__range) or on () vector(0)"
 
 _LOOK: Final = (
     Panel(
@@ -124,7 +124,7 @@ _NUMBERS: Final = (
     Panel(
         title="How far behind are the tap's readers?",
         good="Seconds: as long as the pipeline's trigger.",
-        otherwise="`framegate tap consumers list DIRECTORY` says who reads how far; is the Spark job there?",
+        otherwise="`framegate tap consumers list /var/lib/framegate/tap` says who reads how far. Is the Spark job there? It says so itself.",
         queries=(Query("max(framegate_tap_lag_time_seconds{@})"),),
         unit="s",
         kind="stat",
@@ -137,7 +137,8 @@ _NUMBERS: Final = (
     Panel(
         title="How many frames does the tap lose?",
         good="0 a second. What a rule samples out is not lost.",
-        otherwise="`framegate tap verify DIRECTORY` says which minutes are not complete, and why; `framegate taps list` which rules there are.",
+        otherwise="`framegate tap verify /var/lib/framegate/tap` says which minutes are not complete, and why; `framegate taps list` which rules "
+        "there are.",
         queries=(Query(per_second(LOST)),),
         unit="cps",
         kind="stat",

@@ -16,8 +16,9 @@ _WAITS: Final = (
         title="What makes channels wait?",
         good="Little of `memory`; of `peer`, `throttle` and `handler` what you configured. The height is how many channels were muted for it, on "
         "average.",
-        otherwise="`framegate channels list` shows who is muted; `framegate channels describe ID` since when. `admin`: somebody muted it by hand: "
-        "`framegate channels unmute ID`.",
+        otherwise="`framegate channels list` shows who is muted; `framegate channels describe 0-27700000-12` since when. `admin`: somebody muted "
+        "it by hand: "
+        "`framegate channels unmute 0-27700000-12`.",
         queries=(Query(per_second("framegate_channel_mute_time_seconds_total{@}", CAUSE), "{{framegate_mute_cause}}"),),
         unit="short",
         stacked=True,
@@ -26,7 +27,7 @@ _WAITS: Final = (
         title="Who does not take what is sent?",
         good="A few, for moments. These are channels whose peer has not taken what was sent to it: slow clients (downstream), slow brokers "
         "(upstream).",
-        otherwise="`framegate pool get --top 10` shows what waits for whom; `framegate channels close ID --reason slow` ends one.",
+        otherwise="`framegate pool get --top 10` shows what waits for whom; `framegate channels close 0-27700000-12 --reason slow` ends one.",
         queries=(Query(total("framegate_channel_pending{@}", "framegate_side"), "{{framegate_side}}"),),
         unit="short",
     ),
@@ -136,7 +137,7 @@ _DOOR: Final = Row(
             title="Which errors does accept meet?",
             good="None. `EMFILE`: the limit of descriptors is too low.",
             otherwise="`framegate doctor` compares limits of the process with the configuration.",
-            queries=(Query(f"{per_second('framegate_accept_errors_total{@l}', 'error_type')} or vector(0)", "{{error_type}}"),),
+            queries=(Query(f"{per_second('framegate_accept_errors_total{@l}', 'error_type')} or on () vector(0)", "{{error_type}}"),),
             unit="cps",
             steps=NONE_IS_GOOD,
         ),
@@ -160,7 +161,7 @@ _UPSTREAM: Final = Row(
             queries=(
                 Query(
                     per_second('framegate_upstream_connect_duration_seconds_count{@, error_type!=""}', "framegate_upstream, error_type")
-                    + " or vector(0)",
+                    + " or on () vector(0)",
                     "{{framegate_upstream}} {{error_type}}",
                 ),
             ),
@@ -233,7 +234,7 @@ _LOOPS: Final = Row(
         Panel(
             title="Whose connections ended for what they held?",
             good="None. A connection that holds memory, moves less than it holds in 10 s, and lets others wait, is closed.",
-            otherwise="`framegate channels list --closed --cause receive_stalled` and `framegate channels list --closed --cause send_stalled` name them.",
+            otherwise="`framegate channels list --closed --cause receive_stalled` names them, and those of `send_stalled`.",
             queries=(
                 Query(per_second("framegate_memory_pool_evicted_total{@}"), "closed"),
                 Query(total("framegate_memory_pool_waiting{@}"), "turns waiting"),

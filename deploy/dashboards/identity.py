@@ -34,7 +34,7 @@ _TLS: Final = (
         "what we serve.",
         queries=(
             Query(
-                per_second(HANDSHAKE + '_count{@, error_type!=""}', f"{SIDE}, error_type") + " or vector(0)",
+                per_second(HANDSHAKE + '_count{@, error_type!=""}', f"{SIDE}, error_type") + " or on () vector(0)",
                 "{{framegate_side}} {{error_type}}",
             ),
         ),
@@ -76,10 +76,11 @@ _TLS: Final = (
         otherwise="`framegate certificates list` says what failed; mend the file, then `framegate certificates reload`.",
         queries=(
             Query(
-                per_second('framegate_reload_count_total{@, error_type=""}', "framegate_file_kind") + " or vector(0)", "taken {{framegate_file_kind}}"
+                per_second('framegate_reload_count_total{@, error_type=""}', "framegate_file_kind") + " or on () vector(0)",
+                "taken {{framegate_file_kind}}",
             ),
             Query(
-                per_second('framegate_reload_count_total{@, error_type="refused"}', "framegate_file_kind") + " or vector(0)",
+                per_second('framegate_reload_count_total{@, error_type="refused"}', "framegate_file_kind") + " or on () vector(0)",
                 "refused {{framegate_file_kind}}",
             ),
         ),
@@ -169,7 +170,7 @@ _MORE: Final = Row(
             title="Which questions were refused because too many waited?",
             good="None: 256 of each listener may wait.",
             otherwise="Clients try again. A flood of logins: `framegate limits set --listener kafka --connection-rate 50` bounds it.",
-            queries=(Query(f"{per_second('framegate_authentication_questions_refused_total{@}')} or vector(0)", "refused"),),
+            queries=(Query(f"{per_second('framegate_authentication_questions_refused_total{@}')} or on () vector(0)", "refused"),),
             unit="cps",
             steps=NONE_IS_GOOD,
         ),

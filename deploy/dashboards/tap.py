@@ -25,16 +25,17 @@ _RECORD: Final = (
     Panel(
         title="What is lost, and why?",
         good="Nothing but `sampled`, which a rule asked for. `queue_full`: the disk is too slow; `disk_full`, `disk_error`: as they say.",
-        otherwise="`framegate tap verify DIRECTORY` says which minutes are not complete; `framegate taps set NAME --sample-frames 0.1` takes less, "
-        "`framegate taps set NAME --on-full mute` has traffic wait instead.",
-        queries=(Query(f"{per_second('framegate_tap_dropped_total{@}', REASON)} > 0 or vector(0)", "{{framegate_reason}}"),),
+        otherwise="`framegate tap verify /var/lib/framegate/tap` says which minutes are not complete; `framegate taps set all --sample-frames "
+        "0.1` takes less, "
+        "`framegate taps set all --on-full mute` has traffic wait instead.",
+        queries=(Query(f"{per_second('framegate_tap_dropped_total{@}', REASON)} > 0 or on () vector(0)", "{{framegate_reason}}"),),
         unit="cps",
         steps=NONE_IS_GOOD,
     ),
     Panel(
         title="Is the record complete?",
         good="100 %: of the frames that rules matched, and were not sampled out, the log has each.",
-        otherwise="`framegate tap verify DIRECTORY` names minutes, reasons and how many.",
+        otherwise="`framegate tap verify /var/lib/framegate/tap` names minutes, reasons and how many.",
         queries=(
             Query(
                 "1 - "
@@ -53,8 +54,9 @@ _RECORD: Final = (
     Panel(
         title="How far behind is each reader, in time?",
         good="Seconds: the pipeline's trigger.",
-        otherwise="`framegate tap consumers list DIRECTORY` says where each is; one that is gone for good: `framegate tap consumers remove "
-        "DIRECTORY NAME`.",
+        otherwise="`framegate tap consumers list /var/lib/framegate/tap` says where each is; one that is gone for good: `framegate tap consumers "
+        "remove "
+        "/var/lib/framegate/tap NAME`.",
         queries=(Query(f"max by ({CONSUMER}) (framegate_tap_lag_time_seconds{{@}})", "{{framegate_consumer}}"),),
         unit="s",
         steps=((None, "green"), (600, "orange")),
@@ -63,7 +65,8 @@ _RECORD: Final = (
     Panel(
         title="How far behind is each reader, in bytes?",
         good="Far below the tap's budget: what is beyond it is deleted, read or not.",
-        otherwise="`framegate tap consumers list DIRECTORY`; a larger `tap.budget`, or a faster job (`framegate pipeline run --cores 4`).",
+        otherwise="`framegate tap consumers list /var/lib/framegate/tap`; a larger `tap.budget`, or a faster job (`framegate pipeline run "
+        "--source /var/lib/framegate/tap --output tables --cores 4`).",
         queries=(
             Query(f"sum by ({CONSUMER}) (framegate_tap_lag_bytes{{@}})", "{{framegate_consumer}}"),
             Query(total("framegate_tap_limit_bytes{@}"), "budget"),
@@ -74,7 +77,7 @@ _RECORD: Final = (
     Panel(
         title="How full is the tap's budget?",
         good="Up to 100 %, when what is old was read: retention keeps it there.",
-        otherwise="`framegate tap ls DIRECTORY` shows streams, sizes and who reads them.",
+        otherwise="`framegate tap ls /var/lib/framegate/tap` shows streams, sizes and who reads them.",
         queries=(
             Query(total("framegate_tap_usage_bytes{@}"), "on disk"),
             Query(total("framegate_tap_limit_bytes{@}"), "budget"),
@@ -84,7 +87,7 @@ _RECORD: Final = (
     Panel(
         title="How fast does the log grow?",
         good="Slower than the disk writes.",
-        otherwise="`framegate taps list` shows which rule takes how much; `framegate taps set NAME --max-frame-bytes 256` cuts frames.",
+        otherwise="`framegate taps list` shows which rule takes how much; `framegate taps set all --max-frame-bytes 256` cuts frames.",
         queries=(
             Query(per_second("framegate_tap_io_bytes_total{@}"), "written"),
             Query(per_second("framegate_tap_matched_io_bytes_total{@}"), "matched"),
@@ -113,7 +116,8 @@ _SPARK: Final = Row(
         Panel(
             title="How long does a batch take?",
             good="Less than the trigger.",
-            otherwise="`framegate pipeline run --cores 4 --memory 2g` gives it more; the job's own log says what takes long.",
+            otherwise="`framegate pipeline run --source /var/lib/framegate/tap --output tables --cores 4 --memory 2g` gives it more; the job's "
+            "own log says what takes long.",
             queries=(
                 Query(quantile(0.5, "framegate_pipeline_batch_duration_seconds"), "half"),
                 Query(quantile(0.99, "framegate_pipeline_batch_duration_seconds"), "99 %"),
@@ -124,7 +128,7 @@ _SPARK: Final = Row(
         Panel(
             title="How many frames get into the tables?",
             good="As many as are captured, over some minutes.",
-            otherwise="`framegate tap consumers list DIRECTORY` says how far the job is behind.",
+            otherwise="`framegate tap consumers list /var/lib/framegate/tap` says how far the job is behind.",
             queries=(
                 Query(per_second("framegate_pipeline_frames_total{@}"), "into the tables"),
                 Query(per_second("framegate_tap_frames_total{@}"), "into the log"),
@@ -134,7 +138,7 @@ _SPARK: Final = Row(
         Panel(
             title="Which minutes are complete?",
             good="Only `complete`, and `open` for the last ones.",
-            otherwise="`framegate tap verify DIRECTORY`; in the tables, `completeness` and `gaps` say the same.",
+            otherwise="`framegate tap verify /var/lib/framegate/tap`; in the tables, `completeness` and `gaps` say the same.",
             queries=(Query(per_second("framegate_pipeline_minutes_total{@}", "framegate_state"), "{{framegate_state}}"),),
             unit="cps",
             nothing="the job exports nothing",
@@ -147,11 +151,11 @@ _MORE: Final = Row(
         Panel(
             title="Which writes failed?",
             good="None.",
-            otherwise="`framegate doctor` looks at the tap's disk; `framegate tap ls DIRECTORY --segments` shows what is there.",
+            otherwise="`framegate doctor` looks at the tap's disk; `framegate tap ls /var/lib/framegate/tap --segments` shows what is there.",
             queries=(
                 Query(per_second("framegate_tap_write_errors_total{@}"), "errors"),
                 Query(
-                    per_second(APPEND + '_count{@, error_type!=""}', "error_type") + " or vector(0)",
+                    per_second(APPEND + '_count{@, error_type!=""}', "error_type") + " or on () vector(0)",
                     "blocks not written {{error_type}}",
                 ),
             ),
@@ -162,7 +166,8 @@ _MORE: Final = Row(
         Panel(
             title="Which readers' files cannot be read?",
             good="None: what such a reader may need is kept until the budget is full.",
-            otherwise="`framegate tap consumers list DIRECTORY` names them; `framegate tap consumers remove DIRECTORY NAME` forgets one.",
+            otherwise="`framegate tap consumers list /var/lib/framegate/tap` names them; `framegate tap consumers remove /var/lib/framegate/tap "
+            "spark` forgets one.",
             queries=(Query(total("framegate_tap_consumer_unreadable{@}"), "files"),),
             unit="short",
             steps=NONE_IS_GOOD,

@@ -68,7 +68,7 @@ _WHO: Final = (
     Panel(
         title="How large are the frames?",
         good="Far below the limit, which is the largest line.",
-        otherwise="`framegate tap cat DIRECTORY --min-size 1MiB` shows who sends large ones; `framegate limits set --listener kafka "
+        otherwise="`framegate tap cat /var/lib/framegate/tap --min-size 1MiB` shows who sends large ones; `framegate limits set --listener kafka "
         "--max-receive-size 2MiB` "
         "moves the limit.",
         queries=(
@@ -126,7 +126,7 @@ _KAFKA: Final = Row(
             title="How long does each API take?",
             good="Produce: milliseconds. Fetch, JoinGroup and SyncGroup wait on purpose.",
             otherwise="One API is slow everywhere: the brokers. Whether framegate adds to it is said by how long a frame takes through it; "
-            "`framegate tap cat DIRECTORY --api Produce --limit 20` shows single ones.",
+            "`framegate tap cat /var/lib/framegate/tap --api Produce --limit 20` shows single ones.",
             queries=(Query(quantile(0.99, KAFKA, "{@l}", API), "99 %, {{framegate_kafka_api}}"),),
             unit="s",
             next="hurts",
@@ -134,7 +134,7 @@ _KAFKA: Final = Row(
         Panel(
             title="How many bytes does each API move?",
             good="Produce's requests and Fetch's answers, above all.",
-            otherwise="`framegate tap cat DIRECTORY --api Fetch --min-size 1MiB` shows the large ones.",
+            otherwise="`framegate tap cat /var/lib/framegate/tap --api Fetch --min-size 1MiB` shows the large ones.",
             queries=(
                 Query(
                     per_second("framegate_kafka_request_io_bytes_total{@l}", f"{API}, framegate_direction"),

@@ -36,6 +36,7 @@ FOR_PEERS: Final = per_second('framegate_channel_mute_time_seconds_total{@, fram
 BUSY: Final = per_second('framegate_event_loop_time_seconds_total{@, framegate_state="busy"}', f"{WHO}, framegate_worker")
 LOOP: Final = per_second("framegate_event_loop_time_seconds_total{@}", f"{WHO}, framegate_worker")
 UNAVAILABLE: Final = 'rpc_server_call_duration_seconds_count{@, rpc_method=~"framegate.*", error_type="UNAVAILABLE"}'
+DAYS: Final = f"(min by ({WHO}, framegate_certificate) (framegate_tls_certificate_not_after_seconds{{@}}) - time()) / 86400"
 UNREAD: Final = f"max by ({WHO}, framegate_consumer) (framegate_tap_lag_bytes{{@}})"
 LISTENER: Final = ("framegate_listener",)
 SECONDS: Final = "{{ $value | humanizeDuration }}"
@@ -91,7 +92,7 @@ _GONE: Final = (
         alert="FramegateCertificateEnds",
         words="A certificate ends within three days",
         measure="days left",
-        condition=f"(min by ({WHO}, framegate_certificate) (framegate_tls_certificate_not_after_seconds{{@}}) - time()) / 86400 < 3",
+        condition=f"{DAYS} < 3",
         severity="critical",
         where=("framegate_certificate",),
         hold="0s",
@@ -241,7 +242,7 @@ _AROUND: Final = (
         alert="FramegateUpstreamDown",
         words="An address of an upstream is left out",
         measure="addresses left out",
-        condition=f"{DOWN} > 0",
+        condition=f"{DOWN} > 0 < {ADDRESSES}",
         severity="warning",
         where=("framegate_upstream",),
     ),
@@ -249,7 +250,7 @@ _AROUND: Final = (
         alert="FramegateCertificateEndsSoon",
         words="A certificate ends within two weeks",
         measure="days left",
-        condition=f"(min by ({WHO}, framegate_certificate) (framegate_tls_certificate_not_after_seconds{{@}}) - time()) / 86400 < 14",
+        condition=f"{DAYS} >= 3 < 14",
         severity="warning",
         where=("framegate_certificate",),
         hold="1h",
