@@ -132,6 +132,7 @@ class Proxy:
             endpoints={name: resolution.addresses for name, resolution in first.items()},
             shares=equal_shares(config.memory_pool.size, config.processors),
             stores=first_stores(config, self._loaded.tls_files, self._loaded.certificates),
+            rows_at_open=config.log.access.open,
         )
         reaper = Reaper()
         self._on_stop(reaper.close)
