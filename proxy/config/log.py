@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 
 from proxy.config.key import Key
 
-__all__ = ["LEAST_EVERY_MS", "LEVELS", "AccessConfig", "LogConfig", "LogFormat", "LogLevel"]
+__all__ = ["DEFAULT_LOG", "LEAST_EVERY_MS", "LEVELS", "AccessConfig", "LogConfig", "LogFormat", "LogLevel"]
 
 LogFormat = Literal["json", "text"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -40,3 +40,6 @@ class LogConfig:
         LogLevel, Key("rows below it are not written, and not counted as dropped; those about changes (``audit``) always are", live=True)
     ] = "info"
     access: Annotated[AccessConfig, Key("the rows of connections")] = AccessConfig()
+
+
+DEFAULT_LOG: Final = LogConfig()

@@ -13,7 +13,7 @@ from proxy.cells import CellWriter, State
 from proxy.config.sasl import ListenerSasl
 from proxy.network.selector import MAX_REGISTERED
 from proxy.relay.quotas import KeyDemand
-from proxy.server.control_link import ROWS_WAIT_NS, LINK_CLOSE_MS, MAX_ROWS
+from proxy.server.control_link import LINK_CLOSE_MS, MAX_ROWS, ROWS_WAIT_NS
 from proxy.server.link import MAX_TOGETHER, Handover, send_handovers
 from proxy.server.rows import HandoverFailedRow
 from proxy.tap.rule_use import WINDOW_NS, RuleUse

@@ -14,7 +14,6 @@ from proxy.relay import ending
 from proxy.relay.counters import UpstreamCounters
 from proxy.relay.quotas import KeyDemand
 from proxy.relay.upstream import Endpoint, Upstream
-from proxy.server.row_lines import decode_row, split_line
 from proxy.server.limit_rows import DemandRow
 from proxy.server.pair_rows import (
     access_line,
@@ -27,6 +26,7 @@ from proxy.server.pair_rows import (
     opened_line,
     refused_line,
 )
+from proxy.server.row_lines import decode_row, split_line
 from proxy.server.rows import AccessRow, ClosedRow, EndpointDownRow, EndpointUpRow, HolderRow, OpenedRow, OpenRow
 from proxy.server.shape import shape_of
 from tests.fakes.rows import decode_line

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from proxy.server.row_lines import decode_row, is_due, split_line
 from proxy.server.link import LinkError, LinkReader, encode
+from proxy.server.row_lines import decode_row, is_due, split_line
 from proxy.server.rows import ClosedRow
 from tests.fakes.rows import access_row, closed_row, decode_line, line_of, opened_row
 
