@@ -251,8 +251,8 @@ class PartsCommand(_Asked):
 
 
 class AccessCommand(_Asked):
-    """Rows of pairs that are open and have been for long. Each has its first between one time and one and a quarter of ``every_ms`` after it was opened,
-    the same for ever, then one each ``every_ms``; asked for are those whose moment lies behind ``since_ns``, and not behind ``until_ns``.
+    """Rows of pairs that are open and have been for long: those whose moment, of one each ``every_ms``, lies behind ``since_ns`` and not behind
+    ``until_ns`` (``row_lines.is_due``).
 
     Attributes:
         after, limit: up to so many rows, of ids above that.

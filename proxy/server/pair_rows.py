@@ -206,8 +206,8 @@ def _head(
     size: tuple[i64, i64],
     opening: str,
 ) -> str:
-    """The only place that knows how an ``OpeningRow`` is written, but for its end: by hand, since an object and ``json``'s encoder cost a tenth of all
-    that a connection costs.
+    """The only place that knows how an ``OpeningRow`` is written, but for its end: by hand, since an object and ``json``'s encoder cost a tenth of
+    all that a connection costs.
     """
     return (
         f'{{"id": "{format_connection_id(int(number))}", "listener": {_text(route.listener)}, "peer": {_text(peer)}, '
