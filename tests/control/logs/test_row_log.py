@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from control import logs as module
 from control.logs import LibraryRows, RowLog
+from control.logs import row_log as module
 
 
 def lines(descriptor: int) -> list[dict[str, object]]:
