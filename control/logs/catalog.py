@@ -1,7 +1,8 @@
 """Every event that there is: what it means, of which level its rows are, and what they have. Who adds an event to the code adds it here.
 
 Fields are declared with the types of JSON that ``proxy.server.shape`` takes; one that is not in every row is ``NotRequired``. Every row has
-``time``, ``level`` and ``event``; any may have ``rows_dropped`` (so many were not kept before it), ``trace_id`` and ``span_id`` (it belongs to a span).
+``time``, ``level`` and ``event``; any may have ``rows_dropped`` (so many were not kept before it), ``trace_id`` and ``span_id`` (it belongs to a
+span).
 """
 
 from collections.abc import Mapping

@@ -2,8 +2,8 @@
 
 Of what happens (``control.events``) the log is the first subscriber. A reader of stdout that stops must not stop the proxy: rows wait in memory
 up to a bound, then they are dropped, counted, and the next row that is written says how many. A row that must not be lost (who changed what)
-has a place of its own, taken before the change is made; when no place is free, or stdout is broken, the change is refused instead (``reserve``). What is
-below the level, or silenced, is no row at all: it takes no room, and is not counted as dropped.
+has a place of its own, taken before the change is made; when no place is free, or stdout is broken, the change is refused instead (``reserve``).
+What is below the level, or silenced, is no row at all: it takes no room, and is not counted as dropped.
 """
 
 import contextlib

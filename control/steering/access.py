@@ -1,9 +1,9 @@
 """Rows of connections that stay open for long (``access``): each has one every ``log.access.every``, for whom the end is too late to learn of it.
 
 Control asks the processors for the rows whose moment has come since it asked last (``proxy.server.row_lines.is_due`` says when that is), page by
-page with a rest behind each, so that ten thousand of them are neither a pause of its loop nor a burst in the log. Where a processor does not answer in
-time, or stdout is not read, it goes on later from there: rows that can wait do, and take no room from those that cannot. A page whose answer alone
-came too late is told twice. The rows themselves come as a notice, in their order among those of connections that open and close.
+page with a rest behind each, so that ten thousand of them are neither a pause of its loop nor a burst in the log. Where a processor does not
+answer in time, or stdout is not read, it goes on later from there: rows that can wait do, and take no room from those that cannot. A page whose
+answer alone came too late is told twice. The rows themselves come as a notice, in their order among those of connections that open and close.
 """
 
 import asyncio
