@@ -188,6 +188,7 @@ TASKS: Final = (
     "evictions",
     "rates",
     "sizing",
+    "access",
     "endpoints",
     "tap_keeper",
     "rotation",
