@@ -54,7 +54,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """How spans or log records wait: ``queue`` at the most, ``size`` at the most in one export, one export every ``delay_ms``, each ``timeout_ms``."""
+    """How spans or log records wait: at most ``queue``, and ``size`` in one export; an export every ``delay_ms``, each ``timeout_ms`` at the most."""
 
     queue: int
     size: int
@@ -177,8 +177,8 @@ def judge(config: TelemetryConfig, environ: Mapping[str, str] = os.environ) -> S
 
 
 def _signals(config: TelemetryConfig, values: Values) -> frozenset[str]:
-    """Which go over OTLP: those that the file lists; else those whose OTEL_*_EXPORTER says so; else metrics and traces where the file has ``otlp``, and
-    those that the environment has an endpoint for.
+    """Which go over OTLP: those that the file lists; else those whose OTEL_*_EXPORTER says so; else metrics and traces where the file has ``otlp`` or
+    the environment a common endpoint, and those that have an endpoint of their own.
     """
     if config.otlp is not None and config.otlp.signals is not None:
         return frozenset(config.otlp.signals)

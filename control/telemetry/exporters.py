@@ -103,7 +103,7 @@ class Sender:
 class _MetricExporter(MetricExporter):
     def __init__(self, metrics: Metrics, account: Account) -> None:
         temporality = dict.fromkeys(_DELTA[metrics.temporality], AggregationTemporality.DELTA)
-        super().__init__(preferred_temporality=temporality)  # type: ignore[arg-type]
+        super().__init__(preferred_temporality=temporality)
         self.temporality = temporality
         self._sender = Sender(metrics.target, account, ExportMetricsServiceResponse, "rejected_data_points")
 
@@ -134,7 +134,9 @@ def _split(whole: ExportMetricsServiceRequest, most: int = _MAX_POINTS) -> Itera
             into: Any = None
             for metric in scope.metrics:
                 kind = metric.WhichOneof("data")
-                points = getattr(metric, kind).data_points if kind else ()
+                if kind is None:
+                    continue
+                points = getattr(metric, kind).data_points
                 for start in range(0, len(points), most):
                     taken = min(most, len(points) - start)
                     if count + taken > most:
@@ -204,6 +206,9 @@ def log_exporter(logs: Logs, account: Account) -> "LogRecordExporter":
             else:
                 good = sender.send(request, len(batch))
             return LogRecordExportResult.SUCCESS if good else LogRecordExportResult.FAILURE
+
+        def force_flush(self, timeout_millis: int = 30_000) -> bool:
+            return True
 
         def shutdown(self) -> None:
             sender.close()

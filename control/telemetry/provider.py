@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry.sdk.metrics import (
     AlwaysOffExemplarFilter,
     AlwaysOnExemplarFilter,
+    ExemplarFilter,
     MeterProvider,
     ObservableCounter,
     ObservableUpDownCounter,
@@ -34,7 +35,11 @@ SERVICE: Final = "framegate"
 _CARDINALITY: Final[dict[type, int]] = {ObservableCounter: 50_000, ObservableUpDownCounter: 50_000}
 """Data points of one metric. All attributes come from closed lists and the configured names, so this bounds nothing that could grow."""
 _RPC_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-_FILTERS: Final = {"trace_based": TraceBasedExemplarFilter, "always_on": AlwaysOnExemplarFilter, "always_off": AlwaysOffExemplarFilter}
+_FILTERS: Final[dict[str, Callable[[], ExemplarFilter]]] = {
+    "trace_based": TraceBasedExemplarFilter,
+    "always_on": AlwaysOnExemplarFilter,
+    "always_off": AlwaysOffExemplarFilter,
+}
 _LEVELS: Final = {
     "trace": logging.DEBUG,
     "debug": logging.DEBUG,

@@ -129,7 +129,7 @@ class _Grpc:
             self._channel = grpc.secure_channel(target.endpoint, credentials, options, compression)
         else:
             self._channel = grpc.insecure_channel(target.endpoint, options, compression)
-        self._call = self._channel.unary_unary(self._method)
+        self._call: Any = self._channel.unary_unary(self._method)
 
     def send(self, request: bytes, timeout_s: float) -> Outcome:
         try:
@@ -167,8 +167,8 @@ class _Grpc:
 def _pause(error: Any) -> float | None:
     """How long the collector asks to wait: ``google.rpc.RetryInfo`` among the details of its status."""
     from google.protobuf.message import DecodeError
-    from google.rpc.error_details_pb2 import RetryInfo
-    from google.rpc.status_pb2 import Status
+    from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+    from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
     for key, value in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin":
@@ -176,7 +176,7 @@ def _pause(error: Any) -> float | None:
             try:
                 for detail in Status.FromString(value).details:
                     if detail.Unpack(info):
-                        return max(0.0, info.retry_delay.seconds + info.retry_delay.nanos / 1e9)
+                        return max(0.0, float(info.retry_delay.seconds + info.retry_delay.nanos / 1e9))
             except DecodeError:
                 return None
     return None

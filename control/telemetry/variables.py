@@ -25,7 +25,7 @@ _MINUTE_MS: Final = 60_000
 
 
 class Takes(Protocol):
-    """What values a variable has. ``words``: for people; ``parse``: of a value's text without space around it, ValueError says what is wrong with it."""
+    """What values a variable has: ``words``, for people. ``parse`` makes one of text; ValueError says what is wrong with it."""
 
     @property
     def words(self) -> str: ...
