@@ -11,11 +11,15 @@ by the trace id decides on both sides alike.
 """
 
 import hashlib
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-__all__ = ["SegmentTrace", "segment_trace"]
+__all__ = ["BASE_OFFSET", "SEGMENT_SPAN", "STREAM", "SegmentTrace", "segment_trace"]
 
-_DOMAIN = b"framegate.tap.segment"
+SEGMENT_SPAN: Final = "framegate.tap.segment"
+"""The span's name. A sampler may go by it."""
+STREAM: Final = "framegate.tap.stream"
+BASE_OFFSET: Final = "framegate.tap.base_offset"
+"""Attributes of the span, and of a link to it."""
 
 
 class SegmentTrace(NamedTuple):
@@ -32,6 +36,6 @@ def segment_trace(stream: str, base: int) -> SegmentTrace:
         stream: the name of its stream: the folder's.
         base: the logical offset of its first block, 0 or more.
     """
-    digest = hashlib.sha256(b"\0".join((_DOMAIN, stream.encode(), b"%d" % base))).digest()
+    digest = hashlib.sha256(b"\0".join((SEGMENT_SPAN.encode(), stream.encode(), b"%d" % base))).digest()
     # 0 is no id in OpenTelemetry; that a hash is, nobody will see.
     return SegmentTrace(int.from_bytes(digest[:16], "big") or 1, int.from_bytes(digest[16:24], "big") or 1)
