@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from control.events import Event, Subscriber
 
-__all__ = ["LibraryRows", "RowLog"]
+__all__ = ["LibraryRows", "RowCopy", "RowLog"]
 
 _CAPACITY: Final = 100_000
 _PLACES: Final = 1_000
@@ -30,6 +30,21 @@ _PAUSE_S: Final = 0.005
 """Between two batches: rows that come fast go out together, instead of one with each waking of the thread."""
 
 Failure = Callable[[BaseException], None]
+
+
+class RowCopy(NamedTuple):
+    """A row, or rows that happened together, for who wants them besides stdout.
+
+    Attributes:
+        time: seconds since 1970.
+        level, event: of each.
+        content: the fields of one row, or the JSON text of the fields of each.
+    """
+
+    time: float
+    level: str
+    event: str
+    content: dict[str, Any] | Sequence[str]
 
 
 class _Encoded(NamedTuple):
@@ -68,11 +83,15 @@ class RowLog(Subscriber):
     Attributes:
         dropped: rows that were not kept, since the start.
         on_failure: is told, in the writing thread, of a row that cannot be written as JSON; a row says so in its place.
+        copy_to: gets a copy of each row as it is written, whether stdout has room for it or not; None: nobody. It must not block or raise.
+        span_fields: gives the fields of the span in which a row is written.
     """
 
     def __init__(self, descriptor: int = 1, capacity: int = _CAPACITY, places: int = _PLACES) -> None:
         self.dropped = 0
         self.on_failure: Failure = lambda error: None
+        self.copy_to: Callable[[RowCopy], None] | None = None
+        self.span_fields: Callable[[], dict[str, str]] = dict
         self._descriptor = descriptor
         self._capacity = capacity
         self._places = places
@@ -88,16 +107,24 @@ class RowLog(Subscriber):
 
     def write(self, event: str, *, level: str = "info", **fields: Any) -> None:
         """Queue one row: ``time``, ``level``, ``event``, then the fields. Values that JSON does not know become text."""
+        fields.update(self.span_fields())
+        self._copy(level, event, fields)
         if self._has_room():
             self._queue.put({"time": time.time(), "level": level, "event": event, **fields})
 
+    def _copy(self, level: str, event: str, content: dict[str, Any] | Sequence[str]) -> None:
+        if self.copy_to is not None:
+            self.copy_to(RowCopy(time.time(), level, event, content))
+
     def write_encoded(self, event: str, text: str) -> None:
         """Queue one row of level info whose fields, at least one, are a JSON object already."""
+        self._copy("info", event, (text,))
         if self._has_room():
             self._queue.put(_Encoded(time.time(), event, text))
 
     def write_lines(self, event: str, texts: Sequence[str]) -> None:
         """Queue rows as ``write_encoded`` does, in their order, with one time."""
+        self._copy("info", event, texts)
         with self._lock:
             room = max(self._capacity - self._queue.qsize() - self._together, 0)
             kept = texts[:room]
@@ -141,6 +168,8 @@ class RowLog(Subscriber):
 
     def write_reserved(self, event: str, fields: dict[str, Any]) -> None:
         """Queue the row that a place was taken for; at least one field, level info."""
+        fields = {**fields, **self.span_fields()}
+        self._copy("info", event, fields)
         try:
             text = _json(fields)
         except Exception as error:  # a key or a value that JSON cannot say: the row stays, as far as that goes
