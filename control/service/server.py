@@ -22,6 +22,7 @@ from control.gen.framegate.control.v1 import (
     handler_service_pb2_grpc,
     limit_service_pb2_grpc,
     listener_service_pb2_grpc,
+    log_service_pb2_grpc,
     pool_service_pb2_grpc,
     proxy_service_pb2_grpc,
     tap_service_pb2_grpc,
@@ -37,6 +38,7 @@ from control.service.handlers import Handlers
 from control.service.interceptor import CallInterceptor, CallObserver, CallTracer
 from control.service.limits import Limits
 from control.service.listeners import Listeners
+from control.service.logs import Logs
 from control.service.pools import Pools
 from control.service.probes import Probes, start_probes, start_whole
 from control.service.proxies import Proxies
@@ -116,6 +118,7 @@ def _api_server(plane: ControlPlane, closed: ClosedChannels, observe: CallObserv
     handler_service_pb2_grpc.add_HandlerServiceServicer_to_server(Handlers(plane), server)
     limit_service_pb2_grpc.add_LimitServiceServicer_to_server(Limits(plane), server)
     listener_service_pb2_grpc.add_ListenerServiceServicer_to_server(Listeners(plane), server)
+    log_service_pb2_grpc.add_LogServiceServicer_to_server(Logs(plane), server)
     pool_service_pb2_grpc.add_PoolServiceServicer_to_server(Pools(plane), server)
     proxy_service_pb2_grpc.add_ProxyServiceServicer_to_server(Proxies(plane), server)
     tap_service_pb2_grpc.add_TapServiceServicer_to_server(TapRules(plane), server)

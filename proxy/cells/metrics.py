@@ -126,6 +126,7 @@ TASKS: Final = (
     "evictions",
     "rates",
     "sizing",
+    "access",
     "endpoints",
     "tap_keeper",
     "rotation",

@@ -145,6 +145,8 @@ def _serve(pair: Pair, channel: Channel) -> None:
     if pair.route.kafka:
         pair.pairing = Pairing(pair.route.counters.pairing)
         tapping.share_facts(pair)
+    if pair.owner.tells_open:
+        pair.owner.pair_opened(pair)
     if pair.owner.draining:
         ending.end(pair, Cause.DRAINED, "", "internal")
 
@@ -166,9 +168,13 @@ def _start_attempt(pair: Pair, attempt: Attempt) -> bool:
     selector, endpoint = pair.owner.selector, attempt.endpoint
     options = pair.route.upstream_options[endpoint.server_name]
     pair.endpoint = endpoint.text
+    pair.attempts += 1
+    if pair.connect_began_ns == 0:
+        pair.connect_began_ns = selector.now_ns
     try:
         channel = selector.connect(endpoint.family, endpoint.address, pair.id, options, pair.upstream, peer=endpoint.text)
     except OSError as error:
+        pair.connect_ended_ns = selector.now_ns
         if error.errno in NO_SOCKET:
             _upstream(pair).abandoned(attempt, selector.now_ns)
             _give_login_back(pair)
@@ -223,6 +229,7 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
     assert attempt is not None, "an upstream that is told of was tried"
     pair.attempt = None
     pair.tried = None
+    pair.connect_ended_ns = channel.ready_ns
     if pair.login is not None:
         pair.login.accepted(channel.ready_ns)
     upstream = _upstream(pair)
@@ -256,6 +263,8 @@ def _open(pair: Pair, client: Channel, channel: Channel) -> None:
     if pair.route.kafka:
         pair.pairing = Pairing(pair.route.counters.pairing)
         tapping.share_facts(pair)
+    if pair.owner.tells_open:
+        pair.owner.pair_opened(pair)
     tapping.forward(pair, pair.client)
     tapping.forward(pair, pair.upstream)
 
@@ -272,6 +281,7 @@ def attempt_failed(pair: Pair, channel: Channel) -> None:
     attempt = pair.attempt
     assert attempt is not None, "an upstream that is told of was tried"
     pair.attempt = None
+    pair.connect_ended_ns = channel.closed_ns
     if channel.options.tls is not None:
         pair.owner.loop.counts.cells[HANDSHAKING_UPSTREAMS] -= 1
         if channel.connected_ns != 0:
