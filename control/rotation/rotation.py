@@ -222,16 +222,16 @@ class Rotation:
     def _taken(self, item: _Watched) -> None:
         source = item.source
         assert isinstance(item.seen, bytes), "what cannot be read is given to nobody"
-        took_ns = self._took_ns(item)
+        took = self._took(item)
         item.in_force, item.loaded_ns = item.seen, time.time_ns()
         item.seen, item.refusal, item.told = None, None, False
         self._meters.add("reload.count", source.kind, "")
         line: Row = {"owner": source.owner, "kind": source.kind, "files": list(source.paths)}
-        self._events.publish({"event": "files_replaced", **line, "took_ns": took_ns}, line=line)
+        self._events.publish({"event": "files_replaced", **line, **took}, line=line)
 
-    def _took_ns(self, item: _Watched) -> int:
-        """How long ago what is seen was seen first; in the event, and not in the log's row."""
-        return max(0, round((self._clock() - item.since_s) * 1e9))
+    def _took(self, item: _Watched) -> Row:
+        """How long ago what is seen was seen first, for who makes spans of events; the log's row does not have it."""
+        return {"took_ns": max(0, round((self._clock() - item.since_s) * 1e9))}
 
     def _tell(self, items: list[_Watched], now_s: float) -> None:
         """Tell each refusal once, when it has lasted."""
@@ -241,7 +241,7 @@ class Rotation:
             item.told = True
             self._meters.add("reload.count", item.source.kind, "refused")
             line: Row = {"owner": item.source.owner, "kind": item.source.kind, "file": item.refusal.file, "reason": item.refusal.reason}
-            self._events.publish({"event": "files_refused", **line, "took_ns": self._took_ns(item)}, level="error", line=line)
+            self._events.publish({"event": "files_refused", **line, **self._took(item)}, level="error", line=line)
 
     def _restored(self, item: _Watched) -> None:
         """The files hold again what is in force."""

@@ -10,7 +10,7 @@ import asyncio
 from typing import Any
 
 from control.errors import InvalidArgumentError, UnavailableError, Violation
-from control.events import Bus
+from control.events import Bus, Row
 from control.fleet.supervisor import Supervisor
 from control.intake.acceptor import Acceptor
 from control.plane import DrainResult
@@ -70,8 +70,8 @@ class Drain:
         self._acceptor.stop()
         before = self._listeners.connections()
         began, self._began = self._began, True
-        name = "drain_asked_again" if began else "drain_began"
-        self._events.publish({"event": name, "accept": "refuse", **who, "timeout_ms": timeout_ms, "connections": before})
+        row: Row = {"accept": "refuse", **who, "timeout_ms": timeout_ms, "connections": before}
+        self._events.publish({"event": "drain_asked_again", **row} if began else {"event": "drain_began", **row})
         silent = await self._supervisor.drain_slots(list(self._supervisor.slots), timeout_ms, wait=wait)
         if silent:
             numbers = ",".join(map(str, silent))

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from opentelemetry.context import Context
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricExporter, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -122,7 +123,10 @@ class Telemetry:
         links: list[Link] = []
         for stream, base in segments:
             trace_id, span_id = segment_trace(stream, base)
-            if len(links) < MAX_LINKS and self._tracers.sampler.should_sample(None, trace_id, SEGMENT_SPAN).decision is Decision.RECORD_AND_SAMPLE:
+            if (
+                len(links) < MAX_LINKS
+                and self._tracers.sampler.should_sample(Context(), trace_id, SEGMENT_SPAN).decision is Decision.RECORD_AND_SAMPLE
+            ):
                 context = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
                 links.append(Link(context, {STREAM: stream, BASE_OFFSET: base}))
         return links
