@@ -24,6 +24,7 @@ from proxy.cells.mapping import (
     Snapshot,
     State,
     create,
+    value_of,
 )
 from proxy.cells.metrics import (
     ACCEPT_ERRORS,
@@ -95,4 +96,5 @@ __all__ = [
     "Snapshot",
     "State",
     "create",
+    "value_of",
 ]
