@@ -16,15 +16,14 @@ from proxy.cells.layout import (
     UPSTREAM_BLOCK,
     Block,
     CellLayout,
+    HistogramValue,
 )
 from proxy.cells.mapping import (
     CellReader,
     CellWriter,
-    HistogramValue,
     Snapshot,
     State,
     create,
-    value_of,
 )
 from proxy.cells.metrics import (
     ACCEPT_ERRORS,
@@ -96,5 +95,4 @@ __all__ = [
     "Snapshot",
     "State",
     "create",
-    "value_of",
 ]
