@@ -237,7 +237,6 @@ def test_it_looks_by_itself_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_where_the_configuration_says_never_nobody_asks() -> None:
-
     async def scenario() -> None:
         for every_ms, asks in ((0, False), (10_000, True)):
             config = dataclasses.replace(fleet_config(1), log=LogConfig(access=AccessConfig(every_ms=every_ms)))
