@@ -201,7 +201,8 @@ def test_it_ends_in_the_middle_of_a_look(monkeypatch: pytest.MonkeyPatch) -> Non
                 raise
 
         made.supervisor.running[0].request = waiting  # type: ignore[method-assign]
-        rows = AccessRows(made.supervisor, EVERY_MS, made.log, made.guard)
+        rows = made.steering._access
+        assert rows is not None
         await asked.wait()
         rows.close()
         await asyncio.wait([rows._task])
