@@ -48,6 +48,7 @@ from control.signals import Signals
 from control.steering.pool import equal_shares
 from control.steering.sizing import Chosen
 from control.steering.steering import Steering
+from control.telemetry.environment import judge
 from control.uncaught import catch_in_loop, catch_in_process
 from proxy.config.log import LogFormat
 from proxy.config.model import ProxyConfig
@@ -234,10 +235,10 @@ class Proxy:
 
         addresses: dict[str, Any] = {"admin": config.admin.address, "health": None, "health_http": None, "prometheus": None}
         observe = None
-        if config.telemetry.otlp is not None or config.telemetry.prometheus is not None:
-            from control import telemetry
+        if judge(config.telemetry).wanted:
+            from control.telemetry.provider import start
 
-            exporter = telemetry.start(steering, config, certificate_ends)
+            exporter = start(steering, config, certificate_ends)
             if exporter is not None:
                 # Ends after the processors, whose last counts it exports, and before the cells are given back.
                 self._on_stop(exporter.stop, self._undo_after_processors)
@@ -355,8 +356,8 @@ def _load_servers(config: ProxyConfig) -> None:
     """Import what answers gRPC and exports telemetry: a third of the time that a start takes."""
     import control.service
 
-    if config.telemetry.otlp is not None or config.telemetry.prometheus is not None:
-        import control.telemetry  # noqa: F401
+    if judge(config.telemetry).wanted:
+        import control.telemetry.provider  # noqa: F401
 
 
 async def _run(loaded: Loaded, signals: Signals, log: RowLog, meters: Meters, guard: Guard) -> int:

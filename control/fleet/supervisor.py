@@ -226,7 +226,7 @@ class Supervisor:
             slot.state = "running"
 
         await self._phases.make(plan, lambda: None, serves)
-        processor.log("ready", generation=slot.generation)
+        self._events.publish({"event": "processor_ready", "slot": slot.number, "pid": processor.pid, "generation": slot.generation})
         self._update_targets()
 
     def _ended(self, slot: Slot, processor: Processor) -> None:

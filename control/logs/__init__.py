@@ -11,6 +11,6 @@ schema      the catalog as JSON Schema and as a table (``python -m control.logs`
 from control.logs.forms import Form, JsonForm, TextForm, form_of
 from control.logs.levels import Levels
 from control.logs.library import LibraryRows
-from control.logs.row_log import RowLog
+from control.logs.row_log import RowCopy, RowLog
 
-__all__ = ["Form", "JsonForm", "Levels", "LibraryRows", "RowLog", "TextForm", "form_of"]
+__all__ = ["Form", "JsonForm", "Levels", "LibraryRows", "RowCopy", "RowLog", "TextForm", "form_of"]

@@ -21,7 +21,7 @@ from control.logs.forms import Form, JsonForm, as_json
 from control.logs.levels import Levels
 from proxy.config.log import LogFormat
 
-__all__ = ["RowLog"]
+__all__ = ["RowCopy", "RowLog"]
 
 _CAPACITY: Final = 100_000
 _PLACES: Final = 1_000
@@ -32,6 +32,21 @@ _PAUSE_S: Final = 0.005
 """Between two batches: rows that come fast go out together, instead of one with each waking of the thread."""
 
 Failure = Callable[[BaseException], None]
+
+
+class RowCopy(NamedTuple):
+    """A row, or rows that happened together, for who wants them besides stdout.
+
+    Attributes:
+        time: seconds since 1970.
+        level, event: of each.
+        content: the fields of one row, or the JSON text of the fields of each.
+    """
+
+    time: float
+    level: str
+    event: str
+    content: dict[str, Any] | Sequence[str]
 
 
 class _Row(NamedTuple):
@@ -71,6 +86,8 @@ class RowLog(Subscriber):
         levels: which rows are written.
         dropped: rows that were not kept, since the start.
         on_failure: is told, in the writing thread, of a row that cannot be written as JSON; a row says so in its place.
+        copy_to: gets a copy of each row as it is written, whether stdout has room for it or not; None: nobody. It must not block or raise.
+        span_fields: gives the fields of the span in which a row is written.
     """
 
     def __init__(
@@ -80,6 +97,8 @@ class RowLog(Subscriber):
         self.dropped = 0
         self._form = form or JsonForm()
         self.on_failure: Failure = lambda error: None
+        self.copy_to: Callable[[RowCopy], None] | None = None
+        self.span_fields: Callable[[], dict[str, str]] = dict
         self._descriptor = descriptor
         self._capacity = capacity
         self._places = places
@@ -105,18 +124,28 @@ class RowLog(Subscriber):
 
     def write(self, event: str, *, level: str = "info", **fields: Any) -> None:
         """Queue one row: ``time``, ``level``, ``event``, then the fields. Values that JSON does not know become text."""
-        if self.levels.passes(event, level) and self._has_room():
-            self._queue.put(_Row(time.time(), level, event, fields))
+        if self.levels.passes(event, level):
+            fields.update(self.span_fields())
+            self._copy(level, event, fields)
+            if self._has_room():
+                self._queue.put(_Row(time.time(), level, event, fields))
+
+    def _copy(self, level: str, event: str, content: dict[str, Any] | Sequence[str]) -> None:
+        if self.copy_to is not None:
+            self.copy_to(RowCopy(time.time(), level, event, content))
 
     def write_encoded(self, event: str, text: str, *, level: str = "info") -> None:
         """Queue one row whose fields, at least one, are a JSON object already."""
-        if self.levels.passes(event, level) and self._has_room():
-            self._queue.put(_Lines(time.time(), level, event, (text,)))
+        if self.levels.passes(event, level):
+            self._copy(level, event, (text,))
+            if self._has_room():
+                self._queue.put(_Lines(time.time(), level, event, (text,)))
 
     def write_lines(self, event: str, texts: Sequence[str], *, level: str = "info") -> None:
         """Queue rows as ``write_encoded`` does, in their order, with one time."""
         if not self.levels.passes(event, level):
             return
+        self._copy(level, event, texts)
         with self._lock:
             room = max(self._capacity - self._queue.qsize() - self._together, 0)
             kept = texts[:room]
@@ -157,6 +186,8 @@ class RowLog(Subscriber):
 
     def write_reserved(self, event: str, fields: dict[str, Any]) -> None:
         """Queue the row that a place was taken for; at least one field, level info."""
+        fields = {**fields, **self.span_fields()}
+        self._copy("info", event, fields)
         try:
             text = as_json(fields)
         except Exception as error:  # a key or a value that JSON cannot say: the row stays, as far as that goes

@@ -35,7 +35,7 @@ from control.service.certificates import Certificates
 from control.service.channels import Channels
 from control.service.closed import ClosedChannels
 from control.service.handlers import Handlers
-from control.service.interceptor import CallInterceptor, CallObserver
+from control.service.interceptor import CallInterceptor, CallObserver, CallTracer
 from control.service.limits import Limits
 from control.service.listeners import Listeners
 from control.service.logs import Logs
@@ -81,13 +81,14 @@ class Service:
             self._release()
 
 
-async def start(plane: ControlPlane, config: ProxyConfig, observe: CallObserver | None = None) -> Service:
+async def start(plane: ControlPlane, config: ProxyConfig, observe: CallObserver | None = None, tracer: CallTracer | None = None) -> Service:
     """Serve the API on ``config.admin.address`` and health on the addresses of ``config.health``.
 
     Args:
         plane: answers the calls.
         config: only its addresses are read.
         observe: is told of every call that ended; ``Telemetry.record_call``.
+        tracer: makes spans of the API's calls. Probes have none: they come every few seconds, and say nothing.
 
     Raises:
         StartError: another instance serves the socket, or an address cannot be bound.
@@ -98,7 +99,7 @@ async def start(plane: ControlPlane, config: ProxyConfig, observe: CallObserver 
         stack.callback(subscription.close)
         path = _socket_path(config.admin.address)
         stack.callback(_lock(path))
-        server = _api_server(plane, closed, observe)
+        server = _api_server(plane, closed, observe, tracer)
         _bind_socket(server, path)
         stack.callback(_remove, path)
         await start_whole(server)
@@ -110,8 +111,8 @@ async def start(plane: ControlPlane, config: ProxyConfig, observe: CallObserver 
         return Service(server, f"{_UNIX}{path}", probes, stack.pop_all().close)
 
 
-def _api_server(plane: ControlPlane, closed: ClosedChannels, observe: CallObserver | None) -> grpc.aio.Server:
-    server = grpc.aio.server(interceptors=[CallInterceptor(plane, observe)], options=_OPTIONS)
+def _api_server(plane: ControlPlane, closed: ClosedChannels, observe: CallObserver | None, tracer: CallTracer | None) -> grpc.aio.Server:
+    server = grpc.aio.server(interceptors=[CallInterceptor(plane, observe, tracer)], options=_OPTIONS)
     certificate_service_pb2_grpc.add_CertificateServiceServicer_to_server(Certificates(plane), server)
     channel_service_pb2_grpc.add_ChannelServiceServicer_to_server(Channels(plane, closed), server)
     handler_service_pb2_grpc.add_HandlerServiceServicer_to_server(Handlers(plane), server)

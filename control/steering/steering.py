@@ -107,7 +107,7 @@ class Steering(ControlPlane):
         self._handlers = handlers
         self._rotation = rotation
         self._certificates = certificates
-        self._transactions = Transactions(log)
+        self._transactions = Transactions(events)
         self.pool = Pool(supervisor, self._transactions, meters, log, guard)
         self._sizing = None if chosen is None else Sizing(self.pool, lambda: supervisor.desired.config, chosen, events, log, guard)
         self._rates = Rates(supervisor, guard, log)
@@ -120,7 +120,7 @@ class Steering(ControlPlane):
         self._eviction = Eviction(supervisor, acceptor, log, guard)
         self._taps = Taps(supervisor, self._transactions, meters, tapped)
         self._users = Users(supervisor, self._transactions, rotation, identity)
-        self._drain = Drain(supervisor, acceptor, self._listeners, self.pool, self._transactions, log)
+        self._drain = Drain(supervisor, acceptor, self._listeners, self.pool, self._transactions, events)
         self._tap_events = events.subscribe((STOPPED_EVENT,), max_events=MAX_RULES * MAX_PROCESSORS)
         self._following = asyncio.create_task(self._tap_events.each(self._taps.note))
         self._ticker = asyncio.create_task(guard.job("loop", ALIVE_MS / 1000).keep_going(self._tick))

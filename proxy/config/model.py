@@ -45,6 +45,8 @@ PoolKind = Literal["bounded", "unbounded", "leak_finding"]
 ByteOrder = Literal["big", "little"]
 Counted = Literal["body", "rest", "frame"]
 OtherBytes = Literal["keep", "set"]
+OtlpProtocol = Literal["grpc", "http/protobuf"]
+Signal = Literal["metrics", "traces", "logs"]
 DrainAccept = Literal["refuse", "until_stop"]
 
 
@@ -385,10 +387,22 @@ class DrainConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OtlpConfig:
-    """An OTLP/gRPC collector."""
+    """An OTLP collector. Where a key is not given, the variable of OpenTelemetry holds that says the same."""
 
-    endpoint: Annotated[str, Key("``http://host:port`` or ``https://host:port``")]
-    interval_ms: Annotated[int, Key("between exports", "ms", (100, _HOUR))] = 10_000
+    endpoint: Annotated[
+        str | None,
+        Key("``http://host:port`` or ``https://host:port``; none: OTEL_EXPORTER_OTLP_ENDPOINT, and without it port 4317 (HTTP: 4318) of 127.0.0.1"),
+    ] = None
+    protocol: Annotated[OtlpProtocol | None, Key("none: OTEL_EXPORTER_OTLP_PROTOCOL, and without it ``grpc``")] = None
+    signals: Annotated[
+        tuple[Signal, ...] | None,
+        Key(
+            "what is exported; none: what OTEL_METRICS_EXPORTER, OTEL_TRACES_EXPORTER and OTEL_LOGS_EXPORTER say, and without them metrics and traces"
+        ),
+    ] = None
+    interval_ms: Annotated[
+        int | None, Key("between exports of metrics; none: OTEL_METRIC_EXPORT_INTERVAL, and without it 10 s", "ms", (100, _HOUR))
+    ] = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

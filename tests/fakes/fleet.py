@@ -44,6 +44,9 @@ ECHO = "proxy.handler.echo:echo"
 Row = dict[str, Any]
 
 
+_PROGRESS = ("processor_ready", "handler_ready", "drain_began", "drain_asked_again", "drain_ended", "change_settled")
+
+
 class MemoryLog(RowLog):
     """Keeps rows in a list."""
 
@@ -196,8 +199,8 @@ class Fleet:
 
     @property
     def events(self) -> list[Row]:
-        """The same list each time."""
-        self._events += [item.row for item in self._subscription.take() if isinstance(item, Event)]
+        """The same list each time; what only says how far things are is in the log."""
+        self._events += [item.row for item in self._subscription.take() if isinstance(item, Event) and item.name not in _PROGRESS]
         return self._events
 
     def _up(self, processor: Processor) -> None:
