@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from control.logs import RowLog
+from control.logs import Levels, RowLog, TextForm
 from control.logs import row_log as module
 
 
@@ -119,6 +119,44 @@ def test_while_nobody_reads_other_rows_are_dropped_and_those_with_a_place_are_no
     assert sum(int(str(row.get("rows_dropped", 0))) for row in rows) == log.dropped
     until(log.reserve)
     log.write_reserved("audit", {"number": 3})
+    log.close()
+    os.close(reader)
+    os.close(writer)
+
+
+def test_as_text_rows_are_dropped_and_counted_and_those_with_a_place_are_written_all_the_same() -> None:
+    reader, writer = os.pipe()
+    log = RowLog(writer, capacity=0, places=2, form=TextForm())
+    log.write("closed")
+    log.write_lines("closed", ['{"id": "0-1-2"}', '{"id": "0-1-3"}'])
+    assert log.reserve()
+    log.write_reserved("audit", {"who": "root", "request": {"reason": "a\nb"}})
+    log.close()
+    (line,) = os.read(reader, 1 << 16).decode().splitlines()
+    assert line.partition(" ")[2] == 'INFO    audit Somebody asked for a change. rows_dropped=3 who=root request.reason="a\\nb"'
+    assert log.dropped == 3
+    os.close(reader)
+    os.close(writer)
+
+
+def test_what_is_below_the_level_takes_no_room() -> None:
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    stuffed(writer)
+    log = RowLog(writer, capacity=4, levels=Levels("warning"))
+    log.write("first", level="error")
+    until(lambda: log._queue.qsize() == 0)
+    for _ in range(50):
+        log.write("closed")
+        log.write_lines("closed", ['{"id": "0-1-2"}', '{"id": "0-1-3"}'])
+    assert (log.dropped, log.is_behind) == (0, False)
+    for behind in (False, False, True, True):
+        log.write("stopped", level="warning")
+        assert log.is_behind is behind
+    assert log.dropped == 0
+    log.write("stopped", level="warning")
+    assert log.dropped == 1
+    until(lambda: bool(os.read(reader, 4096).strip(b"\n")))
     log.close()
     os.close(reader)
     os.close(writer)

@@ -13,6 +13,7 @@ from tests.fakes.log import row_fault
 from tests.fakes.rows import access_row, closed_row, opened_row
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
+SCHEMA = jsonschema.Draft202012Validator(json_schema())
 HEAD = {"time": "2026-11-23T11:04:09.123Z", "level": "info"}
 ROWS: dict[str, dict[str, Any]] = {
     "opened": {**HEAD, "event": "opened", **opened_row(), "id": "0-1-2"},
@@ -45,7 +46,7 @@ def test_the_table_names_every_event_and_every_field() -> None:
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 @pytest.mark.parametrize("more", [{}, {"rows_dropped": 3}, {"trace_id": "0" * 32, "span_id": "0" * 16}])
 def test_a_row_is_valid_also_with_what_any_may_have(row: dict[str, Any], more: dict[str, Any]) -> None:
-    jsonschema.validate({**row, **more}, json_schema(), cls=jsonschema.Draft202012Validator)
+    SCHEMA.validate({**row, **more})
     assert row_fault({**row, **more}) == ""
 
 
@@ -67,11 +68,7 @@ def test_a_row_is_valid_also_with_what_any_may_have(row: dict[str, Any], more: d
 )
 def test_a_row_that_is_not_as_the_catalog_says_is_not_valid(name: str, change: dict[str, Any], told: str) -> None:
     row = {**ROWS[name], **change}
-    try:
-        jsonschema.validate(row, json_schema(), cls=jsonschema.Draft202012Validator)
-        fault = ""
-    except jsonschema.ValidationError as error:
-        fault = error.message
+    fault = "; ".join(error.message for error in SCHEMA.iter_errors(row))
     assert bool(fault) is bool(told)
     assert told in fault
     assert bool(row_fault(row)) is bool(told), "what the rows of real runs are judged by"

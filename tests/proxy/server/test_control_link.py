@@ -19,7 +19,7 @@ from proxy.server.rows import HandoverFailedRow
 from proxy.tap.rule_use import WINDOW_NS, RuleUse
 from tests.fakes.disk import FakeDisk
 from tests.fakes.loop import LoopBench
-from tests.fakes.rows import closed_row, line_of
+from tests.fakes.rows import access_row, closed_row, line_of, opened_row
 from tests.fakes.sasl_frames import handshake, plain_token, token
 from tests.fakes.upstream import frame
 
@@ -154,6 +154,25 @@ def test_closed_rows_wait_for_others_until_they_are_many_or_the_first_has_waited
         assert bench.loop.run([])
         bench.end()
         assert [row["type"] for row in bench.read] == ["closed"] * (MAX_ROWS + 2) + ["dance"]
+
+
+def test_rows_of_connections_that_opened_go_before_those_that_closed_and_both_before_what_is_told_later() -> None:
+    """One may have closed before the row of its opening was sent; and nobody is told that one is open behind the row of its end."""
+    with LoopBench() as bench:
+        link, now_ns = bench.loop.link, bench.selector.now_ns
+        link._collect(link._closed, line_of(closed_row(), 1))
+        link._collect(link._opened, line_of(opened_row(), 1))
+        assert link.queue_due(now_ns, 7) == ROWS_WAIT_NS // 1_000_000, "they wait together"
+        link._tell_access([line_of(access_row(), 1)])
+        for count in range(1, MAX_ROWS + 2):
+            assert link.queue_due(now_ns, 7) == (7 if count in (1, MAX_ROWS + 1) else ROWS_WAIT_NS // 1_000_000)
+            link._collect(link._opened, line_of(opened_row(), 1))
+        link.queue_due(now_ns, 7)
+        link.reply({"type": "dance"})
+        bench.send(STOP)
+        assert bench.loop.run([])
+        bench.end()
+        assert [row["type"] for row in bench.read] == ["opened", "closed", "access", *["opened"] * (MAX_ROWS + 1), "dance"]
 
 
 def test_connections_of_one_message_are_taken_over_each_by_itself() -> None:
