@@ -147,6 +147,7 @@ TASKS: Final = (
     "callback",
     "thread",
     "unraisable",
+    "spans",
 )
 """What works in the background of the control process (``control.guard``), and where else an exception may come from (``control.uncaught``)."""
 ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM", "other")
