@@ -4,7 +4,7 @@ A metric whose ``source`` is ``control`` has no cells: control counts it itself,
 the configured names, so the layout of the cells follows from this table and the configuration's names alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from proxy.cause import ORDERLY_CAUSES, Cause
@@ -40,6 +40,7 @@ __all__ = [
     "MUTE_CAUSE",
     "MUTE_CAUSES",
     "ORDERLY_CAUSES",
+    "PIPELINE_METRICS",
     "PLACE",
     "POOL",
     "PREFIX",
@@ -66,7 +67,7 @@ __all__ = [
 ]
 
 Kind = Literal["counter", "gauge", "histogram"]
-Source = Literal["processor", "control"]
+Source = Literal["processor", "control", "pipeline"]
 
 PREFIX: Final = "framegate"
 
@@ -124,6 +125,7 @@ EXPORT_ERRORS: Final = ("", "unavailable", "timeout", "refused", "rejected", "ot
 ``refused``: it wants none of it, or not from us; ``rejected``: it took the export and says that it threw some of it away; ``other``: it answers
 what is no answer, or the fault is ours.
 """
+MINUTE_STATES: Final = ("complete", "lost", "at_most", "unknown")
 UPSTREAM_STATES: Final = ("connecting", "used")
 TLS_ERRORS: Final = ("", "tls_failed", "handshake_timeout", "other")
 TASKS: Final = (
@@ -158,6 +160,7 @@ SIZE_BOUNDS: Final = tuple(float(256 << 2 * step) for step in range(11))
 CONNECTION_BOUNDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 HANDSHAKE_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 HANDLER_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+BATCH_BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 LAG_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 1.0)
 
 
@@ -349,3 +352,22 @@ INTERNAL: Final = (
     _internal("tap.reserved", "What tap.seen has not passed, whenever the processor dies.", _LISTENER, _TAP_DIRECTION),
 )
 """Counts that control needs when a processor has ended; laid out behind the metrics."""
+
+
+def _pipeline(name: str, kind: Kind, unit: str, description: str, *attributes: tuple[str, tuple[str, ...]], bounds: tuple[float, ...] = ()) -> Metric:
+    told = Metric(name=f"{PREFIX}.pipeline.{name}", kind=kind, unit=unit, description=description, attributes=attributes, bounds=bounds)
+    return replace(told, source="pipeline")
+
+
+PIPELINE_METRICS: Final = (
+    _pipeline("batch.duration", "histogram", "s", "Time of the Spark job's batches, from trigger to commit.", bounds=BATCH_BOUNDS),
+    _pipeline("frames", "counter", "{frame}", "Frames that batches wrote to the tables."),
+    _pipeline(
+        "minutes",
+        "counter",
+        "{minute}",
+        "Minutes of streams, listeners and directions that batches spoke of; complete: the batch knows of no loss in it.",
+        (STATE, MINUTE_STATES),
+    ),
+)
+"""What the Spark job's driver exports, over OTLP alone, as a service of its own: no cells, and no part of ``METRICS``."""
