@@ -48,7 +48,7 @@ from control.signals import Signals
 from control.steering.pool import equal_shares
 from control.steering.sizing import Chosen
 from control.steering.steering import Steering
-from control.telemetry.environment import judge
+from control.telemetry.export import Export
 from control.uncaught import catch_in_loop, catch_in_process
 from proxy.config.log import LogFormat
 from proxy.config.model import ProxyConfig
@@ -113,6 +113,7 @@ class Proxy:
         self._steering: Steering | None = None
         self._keeper: TapKeeper | None = None
         self._handlers: Handlers | None = None
+        self._export: Export | None = None
         self._background: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -121,11 +122,12 @@ class Proxy:
         events = Bus((log,), on_failure=self._subscriber_failed)
         asked, allowed = self._loaded.config, container()
         config = fitted(asked, allowed)
+        self._export = export = Export(config, log, guard)
         chosen = Chosen(allowed, processors=not asked.processors, pool=not asked.memory_pool.size)
         if config.tap is not None:
             from control.tap.keeper import TapKeeper  # only who taps pays for the log's modules
 
-            self._keeper = TapKeeper(config, config.tap, meters, log, guard)
+            self._keeper = TapKeeper(config, config.tap, meters, log, guard, export.on_segment)
             self._on_stop(self._keeper.stop)
         acceptor = self._bind(config)
         names = Names(config.upstreams)
@@ -135,7 +137,7 @@ class Proxy:
             endpoints={name: resolution.addresses for name, resolution in first.items()},
             shares=equal_shares(config.memory_pool.size, config.processors),
             stores=first_stores(config, self._loaded.tls_files, self._loaded.certificates),
-            rows_at_open=config.log.access.open,
+            rows_at_open=config.log.access.open or export.traces,
         )
         reaper = Reaper()
         self._on_stop(reaper.close)
@@ -179,7 +181,7 @@ class Proxy:
         self._on_stop(steering.close)
         starting = asyncio.ensure_future(self._start_processes(supervisor, config.processors))
         try:
-            addresses = await self._start_servers(steering, config, certificates.ends)
+            addresses = await self._start_servers(steering, config, certificates.ends, events, export)
         except BaseException:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
@@ -228,14 +230,16 @@ class Proxy:
         self._on_stop(acceptor.stop)
         return acceptor
 
-    async def _start_servers(self, steering: Steering, config: ProxyConfig, certificate_ends: Mapping[str, float]) -> dict[str, Any]:
+    async def _start_servers(
+        self, steering: Steering, config: ProxyConfig, certificate_ends: Mapping[str, float], events: Bus, export: Export
+    ) -> dict[str, Any]:
         """Telemetry and the gRPC service; what they bound."""
-        await asyncio.to_thread(_load_servers, config)  # the loop starts the processors meanwhile
+        await asyncio.to_thread(_load_servers, export)  # the loop starts the processors meanwhile
         from control import service
 
         addresses: dict[str, Any] = {"admin": config.admin.address, "health": None, "health_http": None, "prometheus": None}
         observe = None
-        if judge(config.telemetry).wanted:
+        if export.wanted:
             from control.telemetry.provider import start
 
             exporter = start(steering, config, certificate_ends)
@@ -244,7 +248,8 @@ class Proxy:
                 self._on_stop(exporter.stop, self._undo_after_processors)
                 addresses["prometheus"] = exporter.prometheus_address
                 observe = exporter.record_call
-        server = await service.start(steering, config, observe)
+                export.begin(exporter, steering.build.version, events)
+        server = await service.start(steering, config, observe, export.calls)
         self._on_stop(lambda: server.stop(SERVICE_GRACE_MS))
         addresses.update(health=server.health_address, health_http=server.health_http_address)
         return addresses
@@ -344,6 +349,11 @@ class Proxy:
         """Undo everything, last first. Cancelled, it leaves what it was waiting for and undoes the rest all the same."""
         await self._undo.aclose()
 
+    async def stop_export(self) -> None:
+        """Export the last spans and rows; after the last of them."""
+        if self._export is not None:
+            await self._export.stop()
+
     def kill(self) -> None:
         """The forced end of the processors, and of the handler processes."""
         if self._supervisor is not None:
@@ -352,12 +362,14 @@ class Proxy:
             self._handlers.kill_all()
 
 
-def _load_servers(config: ProxyConfig) -> None:
+def _load_servers(export: Export) -> None:
     """Import what answers gRPC and exports telemetry: a third of the time that a start takes."""
     import control.service
 
-    if judge(config.telemetry).wanted:
+    if export.wanted:
         import control.telemetry.provider  # noqa: F401
+
+        export.load()
 
 
 async def _run(loaded: Loaded, signals: Signals, log: RowLog, meters: Meters, guard: Guard) -> int:
@@ -371,6 +383,14 @@ async def _run(loaded: Loaded, signals: Signals, log: RowLog, meters: Meters, gu
 
     proxy = Proxy(loaded, log, meters, guard, notifier)
     signals.attach(asyncio.get_running_loop(), on_signal, proxy.reload_soon)
+    try:
+        return await _live(proxy, loaded, log, notifier, first, second)
+    finally:
+        await proxy.stop_export()
+
+
+async def _live(proxy: Proxy, loaded: Loaded, log: RowLog, notifier: Notifier, first: asyncio.Event, second: asyncio.Event) -> int:
+    """From the start to the last row; the exit code. ``first`` and ``second`` are the signals to end."""
     started = await _until(proxy.start(), first)
     if started is not None:
         await proxy.stop()  # first, so that the reason is the last that is said, after processors that had come up already

@@ -1,4 +1,5 @@
-"""Metrics: the shared cells of the processors and what control counts, through one OpenTelemetry MeterProvider, to OTLP and Prometheus.
+"""Metrics: the shared cells of the processors and what control counts, through one OpenTelemetry MeterProvider, to OTLP and Prometheus. Spans of what
+control does and of what it is told, and the log's rows, to OTLP.
 
     environment   what is wanted: the configuration file and the OTEL_* variables, judged as a whole
     variables     the table of those variables
@@ -10,6 +11,10 @@
     exporters     encode metrics, spans and log records for a collector
     transport     carries them there, over gRPC or HTTP, and judges the answer
     account       what became of exports
+    export        starts and stops spans and log records
+    traces        makes spans; calls, event_spans, segment_spans: of what
+    log_records   makes log records of rows
+    room          how many spans or records may wait
     prometheus    the reader that answers scrapes; needs the extra ``prometheus``
     exposition    what a scrape gets; loaded by the first one
     names         what a metric is called in Prometheus

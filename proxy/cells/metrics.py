@@ -4,12 +4,13 @@ A metric whose ``source`` is ``control`` has no cells: control counts it itself,
 the configured names, so the layout of the cells follows from this table and the configuration's names alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from proxy.cause import ORDERLY_CAUSES, Cause
 from proxy.cells.bounds import (
     APPEND_BOUNDS,
+    BATCH_BOUNDS,
     CONNECTION_BOUNDS,
     FORWARD_BOUNDS,
     HANDLER_BOUNDS,
@@ -50,6 +51,7 @@ __all__ = [
     "MUTE_CAUSE",
     "MUTE_CAUSES",
     "ORDERLY_CAUSES",
+    "PIPELINE_METRICS",
     "PLACE",
     "POOL",
     "PREFIX",
@@ -78,7 +80,7 @@ __all__ = [
 ]
 
 Kind = Literal["counter", "gauge", "histogram"]
-Source = Literal["processor", "control"]
+Source = Literal["processor", "control", "pipeline"]
 
 PREFIX: Final = "framegate"
 
@@ -139,6 +141,7 @@ EXPORT_ERRORS: Final = ("", "unavailable", "timeout", "refused", "rejected", "ot
 ``refused``: it wants none of it, or not from us; ``rejected``: it took the export and says that it threw some of it away; ``other``: it answers
 what is no answer, or the fault is ours.
 """
+MINUTE_STATES: Final = ("complete", "lost", "at_most", "unknown")
 UPSTREAM_STATES: Final = ("connecting", "used")
 TLS_ERRORS: Final = (
     "",
@@ -183,6 +186,7 @@ TASKS: Final = (
     "callback",
     "thread",
     "unraisable",
+    "spans",
 )
 """What works in the background of the control process (``control.guard``), and where else an exception may come from (``control.uncaught``)."""
 ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM", "other")
@@ -434,3 +438,22 @@ INTERNAL: Final = (
     _internal("tap.reserved", "What tap.seen has not passed, whenever the processor dies.", _LISTENER, _TAP_DIRECTION),
 )
 """Counts that control needs when a processor has ended; laid out behind the metrics."""
+
+
+def _pipeline(name: str, kind: Kind, unit: str, description: str, *attributes: tuple[str, tuple[str, ...]], bounds: tuple[float, ...] = ()) -> Metric:
+    told = Metric(name=f"{PREFIX}.pipeline.{name}", kind=kind, unit=unit, description=description, attributes=attributes, bounds=bounds)
+    return replace(told, source="pipeline")
+
+
+PIPELINE_METRICS: Final = (
+    _pipeline("batch.duration", "histogram", "s", "Time of the Spark job's batches, from trigger to commit.", bounds=BATCH_BOUNDS),
+    _pipeline("frames", "counter", "{frame}", "Frames that batches wrote to the tables."),
+    _pipeline(
+        "minutes",
+        "counter",
+        "{minute}",
+        "Minutes of streams, listeners and directions that batches spoke of; complete: the batch knows of no loss in it.",
+        (STATE, MINUTE_STATES),
+    ),
+)
+"""What the Spark job's driver exports, over OTLP alone, as a service of its own: no cells, and no part of ``METRICS``."""

@@ -22,6 +22,7 @@ from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.util.types import AnyValue
 
+from proxy.cells import PIPELINE_METRICS
 from proxy.pipeline.report import BatchFacts
 from proxy.tap.trace_ids import BASE_OFFSET, SEGMENT_SPAN, STREAM, segment_trace
 
@@ -31,7 +32,6 @@ SERVICE: Final = "framegate-pipeline"
 BATCH_SPAN: Final = "framegate.pipeline.batch"
 MAX_LINKS: Final = 128
 """Segments that a batch's span links to, the oldest of each stream first; ``framegate.tap.segments`` says how many there were."""
-_BOUNDS_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _LOGGER: Final = "opentelemetry"
 
 _log = logging.getLogger(_LOGGER)
@@ -67,15 +67,13 @@ class Telemetry:
         self._meters = MeterProvider(readers, resource, shutdown_on_exit=False)
         self._tracer = self._tracers.get_tracer(SERVICE)
         meter = self._meters.get_meter(SERVICE)
+        duration, frames, minutes = PIPELINE_METRICS
         self._durations = meter.create_histogram(
-            "framegate.pipeline.batch.duration", "s", "Time of batches, from trigger to commit.", explicit_bucket_boundaries_advisory=_BOUNDS_S
+            duration.name, duration.unit, duration.description, explicit_bucket_boundaries_advisory=duration.bounds
         )
-        self._frames = meter.create_counter("framegate.pipeline.frames", "{frame}", "Frames that batches wrote to the tables.")
-        self._minutes = meter.create_counter(
-            "framegate.pipeline.minutes",
-            "{minute}",
-            "Minutes of streams, listeners and directions that batches spoke of, by what the batch says of them.",
-        )
+        self._frames = meter.create_counter(frames.name, frames.unit, frames.description)
+        self._minutes = meter.create_counter(minutes.name, minutes.unit, minutes.description)
+        (self._state, _) = minutes.attributes[0]
 
     def batch(self, facts: BatchFacts) -> None:
         """Tell of a batch that is committed."""
@@ -95,7 +93,7 @@ class Telemetry:
         self._durations.record(max(0, facts.duration_ns) / 1e9)
         self._frames.add(facts.frames)
         for state, count in facts.minutes.items():
-            self._minutes.add(count, {"framegate.state": state})
+            self._minutes.add(count, {self._state: state})
 
     def failed(self, batch: int, reason: str, at_ns: int) -> None:
         """Tell of the batch that ended the job. Only when it ended is known."""

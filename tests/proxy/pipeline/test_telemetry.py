@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
+from proxy.cells import PIPELINE_METRICS
+from proxy.cells.metrics import MINUTE_STATES
 from proxy.pipeline.completeness import states
 from proxy.pipeline.report import BatchFacts, segments_between
 from proxy.pipeline.run import EXIT_OK, EXIT_USAGE, run_pipeline
@@ -106,6 +108,10 @@ def test_the_counts_are_cumulative_metrics(receiver: OtlpReceiver) -> None:
     minutes = receiver.metrics["framegate.pipeline.minutes"].sum
     assert {attributes_of(point)["framegate.state"]: point.as_int for point in minutes.data_points} == {"complete": 3, "lost": 1}
     assert minutes.is_monotonic
+    assert [metric.name for metric in PIPELINE_METRICS] == sorted(receiver.metrics)
+    for metric in PIPELINE_METRICS:
+        assert (receiver.metrics[metric.name].unit, receiver.metrics[metric.name].description) == (metric.unit, metric.description)
+    assert tuple(duration.explicit_bounds) == PIPELINE_METRICS[0].bounds
 
 
 def test_a_clock_that_was_set_back_gives_no_negative_duration(receiver: OtlpReceiver) -> None:
@@ -253,4 +259,5 @@ def test_rows_of_completeness_are_told_by_the_worst_that_they_say() -> None:
     rows = [{}, {"lost": 1}, {"shared": 1}, {"at_most": 1}, {"unknown": 1}, {"lost": 9, "at_most": 1}, {"at_most": 9, "unknown": 1}]
     table = pa.Table.from_pylist([{**nothing, **row} for row in rows])
     assert states(table) == {"complete": 1, "lost": 2, "at_most": 2, "unknown": 2}
+    assert states(table).keys() == set(MINUTE_STATES)
     assert states(table.slice(0, 0)) == {}
