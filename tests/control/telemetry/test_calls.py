@@ -7,6 +7,8 @@ import grpc
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from control.errors import AbortedError, ControlError, UnavailableError
 from control.gen.framegate.control.v1 import channel_service_pb2 as pb2
@@ -185,3 +187,21 @@ def test_without_a_tracer_an_audit_row_has_no_ids() -> None:
         assert not {"trace_id", "span_id"} & row.keys()
 
     run(body)
+
+
+def test_the_time_of_a_call_has_its_span_as_an_exemplar() -> None:
+    """What ``Telemetry.record_call`` does with the instrument, in the reader's own words."""
+    reader = InMemoryMetricReader()
+    meters = MeterProvider([reader], shutdown_on_exit=False)
+    calls = meters.get_meter("x").create_histogram("rpc.server.call.duration")
+
+    async def body(at: Serving) -> None:
+        await ChannelServiceStub(at.channel).ListChannels(pb2.ListChannelsRequest())
+
+    with tracing() as made:
+        run(body, lambda method, code, seconds: calls.record(seconds), tracer=CallSpans(made.traces))
+        (span,) = made.spans()
+    data: Any = reader.get_metrics_data()
+    (point,) = data.resource_metrics[0].scope_metrics[0].metrics[0].data.data_points
+    assert [(f"{item.trace_id:032x}", f"{item.span_id:016x}") for item in point.exemplars] == [(span.trace_id.hex(), span.span_id.hex())]
+    meters.shutdown()
