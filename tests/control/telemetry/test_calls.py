@@ -9,6 +9,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.trace import INVALID_SPAN, get_current_span
 
 from control.errors import AbortedError, ControlError, UnavailableError
 from control.gen.framegate.control.v1 import channel_service_pb2 as pb2
@@ -152,6 +153,14 @@ def test_what_a_call_does_belongs_to_its_span_and_its_audit_row_says_which() -> 
         run(body, tracer=CallSpans(made.traces))
         (span,) = made.spans()
     assert inside == [{"trace_id": span.trace_id.hex(), "span_id": span.span_id.hex()}] * 2
+
+
+def test_behind_its_call_a_span_is_not_current_any_more() -> None:
+    with tracing() as made:
+        span = CallSpans(made.traces).begin("a.B/C", (), current=True)
+        assert trace_fields() == span.fields
+        span.end("OK")
+        assert get_current_span() is INVALID_SPAN
 
 
 def test_calls_at_one_time_have_spans_of_their_own() -> None:
