@@ -3,7 +3,7 @@
 Each meter has one writer: the acceptor's thread or the event loop. Reading takes a copy and needs no lock.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from control.plane import Attributes
@@ -20,6 +20,7 @@ class Meters:
     def __init__(self) -> None:
         self._values: dict[tuple[str, tuple[str, ...]], float] = {}
         self._gauges: dict[str, Callable[[], float]] = {}
+        self._many: dict[str, Callable[[], Mapping[tuple[str, ...], float]]] = {}
 
     def add(self, name: str, *values: str, amount: float = 1) -> None:
         """Count; ``values`` in the order of the metric's attributes, empty for an absent one."""
@@ -32,6 +33,11 @@ class Meters:
         assert not _KEYS[name], f"{name} has attributes"
         self._gauges[name] = read
 
+    def gauges(self, name: str, read: Callable[[], Mapping[tuple[str, ...], float]]) -> None:
+        """Likewise, of one with attributes: the values by those of the attributes, in their order. What is not among them is gone."""
+        assert _KEYS[name], f"{name} has no attributes"
+        self._many[name] = read
+
     def value(self, name: str, *values: str) -> float:
         """One counter now."""
         return self._values.get((name, values), 0)
@@ -40,8 +46,10 @@ class Meters:
         """Everything, under the full names."""
         result: dict[tuple[str, Attributes], float] = {}
         for (name, values), value in list(self._values.items()):
-            attributes = tuple((key, item) for key, item in zip(_KEYS[name], values, strict=True) if item)
-            result[f"framegate.{name}", attributes] = value
+            result[f"framegate.{name}", _attributes(name, values)] = value
+        for name, read_many in self._many.items():
+            for values, value in read_many().items():
+                result[f"framegate.{name}", _attributes(name, values)] = value
         for name, read in self._gauges.items():
             result[f"framegate.{name}", ()] = read()
         return result
@@ -53,6 +61,10 @@ class Meters:
             for name in ("connection.rejected", "accept.limited.time"):
                 for reason in _reasons(name):
                     self._values.setdefault((name, (listener, reason)), 0)
+
+
+def _attributes(name: str, values: tuple[str, ...]) -> Attributes:
+    return tuple((key, item) for key, item in zip(_KEYS[name], values, strict=True) if item)
 
 
 def _reasons(name: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ An empty value is as good as none. Variables that are not in the table are anoth
 import os
 import re
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -445,8 +445,8 @@ class Values:
         return own if own in self._values else f"{PER_SIGNAL}{what}"
 
 
-def read(environ: Mapping[str, str] = os.environ, refuse: Callable[[Fault], None] | None = None) -> Values:
-    """Parse what is set. ``refuse`` is told of each fault, too."""
+def read(environ: Mapping[str, str] = os.environ) -> Values:
+    """Parse what is set."""
     values: dict[str, Any] = {}
     faults: list[Fault] = []
     for variable in VARIABLES:
@@ -457,7 +457,6 @@ def read(environ: Mapping[str, str] = os.environ, refuse: Callable[[Fault], None
             try:
                 values[name] = variable.takes.parse(text)
             except ValueError as error:
-                faults.append(Fault(name, text if variable.shown else None, str(error)))
-                if refuse is not None:
-                    refuse(faults[-1])
+                password = isinstance(variable.takes, Endpoint) and "@" in text
+                faults.append(Fault(name, text if variable.shown and not password else None, str(error)))
     return Values(values, faults)

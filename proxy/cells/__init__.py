@@ -14,11 +14,11 @@ from proxy.cells.layout import (
     UPSTREAM_BLOCK,
     Block,
     CellLayout,
+    HistogramValue,
 )
 from proxy.cells.mapping import (
     CellReader,
     CellWriter,
-    HistogramValue,
     Snapshot,
     State,
     create,
