@@ -4,7 +4,7 @@ Each meter has one writer: the acceptor's thread or the event loop. Reading take
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from control.plane import Attributes
@@ -16,9 +16,12 @@ _KEYS: Final = {metric.name.removeprefix("framegate."): metric.keys for metric i
 _COUNTERS: Final = {
     metric.name.removeprefix("framegate."): metric.attributes
     for metric in METRICS
-    if metric.source == "control" and metric.kind == "counter" and not metric.name.startswith("framegate.telemetry.")
+    if metric.source == "control"
+    and metric.kind == "counter"
+    and metric.name.startswith("framegate.")
+    and not metric.name.startswith(("framegate.telemetry.", "framegate.scrape."))
 }
-"""What is counted here. Telemetry counts its own exports, and those only of the signals that are exported."""
+"""What is counted here. Telemetry counts its own exports, of the signals that are exported, and scrapes."""
 
 
 class Meters:
@@ -27,6 +30,7 @@ class Meters:
     def __init__(self) -> None:
         self._values: dict[tuple[str, tuple[str, ...]], float] = {}
         self._gauges: dict[str, Callable[[], float]] = {}
+        self._many: dict[str, Callable[[], Mapping[tuple[str, ...], float]]] = {}
 
     def add(self, name: str, *values: str, amount: float = 1) -> None:
         """Count; ``values`` in the order of the metric's attributes, empty for an absent one."""
@@ -39,6 +43,11 @@ class Meters:
         assert not _KEYS[name], f"{name} has attributes"
         self._gauges[name] = read
 
+    def gauges(self, name: str, read: Callable[[], Mapping[tuple[str, ...], float]]) -> None:
+        """Likewise, of one with attributes: the values by those of the attributes, in their order. What is not among them is gone."""
+        assert _KEYS[name], f"{name} has no attributes"
+        self._many[name] = read
+
     def value(self, name: str, *values: str) -> float:
         """One counter now."""
         return self._values.get((name, values), 0)
@@ -47,8 +56,10 @@ class Meters:
         """Everything, under the full names."""
         result: dict[tuple[str, Attributes], float] = {}
         for (name, values), value in list(self._values.items()):
-            attributes = tuple((key, item) for key, item in zip(_KEYS[name], values, strict=True) if item)
-            result[f"framegate.{name}", attributes] = value
+            result[f"framegate.{name}", _attributes(name, values)] = value
+        for name, read_many in self._many.items():
+            for values, value in read_many().items():
+                result[f"framegate.{name}", _attributes(name, values)] = value
         for name, read in self._gauges.items():
             result[f"framegate.{name}", ()] = read()
         return result
@@ -58,3 +69,7 @@ class Meters:
         for name, attributes in _COUNTERS.items():
             for values in itertools.product(*(listeners if key == LISTENER else known for key, known in attributes)):
                 self._values.setdefault((name, values), 0)
+
+
+def _attributes(name: str, values: tuple[str, ...]) -> Attributes:
+    return tuple((key, item) for key, item in zip(_KEYS[name], values, strict=True) if item)

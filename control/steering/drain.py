@@ -7,6 +7,7 @@ beginning: whoever asks again may only shorten it.
 """
 
 import asyncio
+import time
 from typing import Any
 
 from control.errors import InvalidArgumentError, UnavailableError, Violation
@@ -32,9 +33,20 @@ class Drain:
         self._pool = pool
         self._transactions = transactions
         self._events = events
+        self._asked_at: float | None = None
         self._began = False
         self._ended = False
         self._ending: asyncio.Task[None] | None = None
+
+    @property
+    def time_s(self) -> float:
+        """Seconds since the first request to drain; 0: there was none. Any thread."""
+        return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
+
+    def _note(self) -> None:
+        self._pool.draining = True
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
 
     def close(self) -> None:
         """Wait for the end no longer."""
@@ -61,12 +73,12 @@ class Drain:
         before = self._listeners.connections()
         if not self._pool.draining:
             self._events.publish({"event": "drain_began", "accept": "until_stop", **who, "connections": before})
-        self._pool.draining = True
+        self._note()
         return DrainResult(closed=0, open=before)
 
     async def _run(self, transaction: Transaction, timeout_ms: int, who: dict[str, Any], *, wait: bool) -> DrainResult:
         transaction.decide()
-        self._pool.draining = True
+        self._note()
         self._acceptor.stop()
         before = self._listeners.connections()
         began, self._began = self._began, True

@@ -53,6 +53,7 @@ from control.steering.transactions import Transactions
 from control.steering.upstreams import Upstreams
 from control.steering.users import Users
 from proxy.cells import CellReader
+from proxy.cells.metrics import PROBE
 from proxy.config.log import LogLevel
 from proxy.config.model import MAX_PROCESSORS, DrainAccept, ProxyConfig, TapRule
 from proxy.server.rows import OpenRow
@@ -169,7 +170,15 @@ class Steering(ControlPlane):
         return self._supervisor.cells
 
     def measurements(self) -> Mapping[tuple[str, Attributes], float]:
-        return self._meters.snapshot()
+        health = self.health()
+        probes = {"startup": health.started, "readiness": health.ready, "liveness": health.alive}
+        ready: dict[tuple[str, Attributes], float] = {("framegate.ready", ((PROBE, probe),)): float(good) for probe, good in probes.items()}
+        return {
+            **self._meters.snapshot(),
+            **ready,
+            ("framegate.draining", ()): float(health.draining),
+            ("framegate.drain.time", ()): self._drain.time_s,
+        }
 
     def health(self) -> Health:
         statuses = self._supervisor.status()

@@ -25,6 +25,7 @@ from control.tap.reserve import Reserve
 from control.tap.segment_watch import SegmentTold, SegmentWatch
 from control.tap.settlement import Case, Settlement
 from proxy.config.model import ProxyConfig, TapConfig, TapRule
+from proxy.tap.lag import Lag, Lags
 from proxy.tap.ledger import Pair
 from proxy.tap.ledger_writer import LedgerWriter
 from proxy.tap.log_reader import LogError, Segment, segments, streams, walk_segment
@@ -80,7 +81,7 @@ class TapKeeper:
 
     Args:
         config: with a tap.
-        meters: gets the gauges ``tap.usage``, ``tap.limit`` and ``tap.consumer.unreadable``.
+        meters: gets the gauges ``tap.usage``, ``tap.limit``, ``tap.consumer.unreadable``, ``tap.lag`` and ``tap.lag.time``.
         log: gets a row for what was deleted unread, sealed, lost, and for errors.
         guard: is told of what nobody expected: it costs one job, never the thread. A disk that hangs is no reason to end a proxy that carries
             traffic, so liveness does not look at this thread.
@@ -107,6 +108,8 @@ class TapKeeper:
         self._orphaned: set[str] = set()  # of ``_live``: what processors of earlier runs may write until then
         self._errors: dict[str, str] = {}
         self._unreadable: dict[str, str] = {}
+        self._lags = Lags()
+        self._lagging: dict[str, Lag] = {}
         self._lock = DirectoryLock(tap.directory, "tap directory")
         try:
             self._ledger = LedgerWriter(tap.directory)
@@ -126,6 +129,8 @@ class TapKeeper:
         meters.gauge("tap.usage", lambda: float(self._usage))
         meters.gauge("tap.limit", lambda: float(tap.budget))
         meters.gauge("tap.consumer.unreadable", lambda: float(len(self._unreadable)))
+        meters.gauges("tap.lag", lambda: {(name,): float(lag.unread) for name, lag in self._lagging.items()})
+        meters.gauges("tap.lag.time", self._lag_times)
         self._thread = threading.Thread(target=self._run, name="framegate-tap-keeper", daemon=True)
         self._thread.start()
 
@@ -310,7 +315,12 @@ class TapKeeper:
         for name in self._unreadable.keys() - sweep.unreadable.keys():
             self._log.write("tap_consumer_readable", directory=self._tap.directory, consumer=name)
         self._unreadable = sweep.unreadable
+        self._lagging = self._lags.measure(self._retention.left, self._retention.consumers)
         self._complain("sweep", sweep.error)
+
+    def _lag_times(self) -> dict[tuple[str, ...], float]:
+        now_ns = time.time_ns()
+        return {(name,): max(0, now_ns - lag.since_ns) / 1e9 if lag.since_ns else 0.0 for name, lag in self._lagging.items()}
 
     def _seal(self) -> None:
         error = ""

@@ -36,7 +36,8 @@ RATE: Final = 200
 _QUEUE: Final = 4_096
 _PAUSE_S: Final = 0.05
 """Between two rounds: events that come fast are taken together."""
-_LOST_ON_THE_WAY: Final = ('"state": "handshaking"', '"state": "connecting_upstream"')
+_HANDSHAKING: Final = '"state": "handshaking"'
+_CONNECTING: Final = '"state": "connecting_upstream"'
 """In the text of a ``closed`` row of a connection that never was open. A string in a row cannot hold it: its quotes are escaped."""
 _HANDSHAKE_FAILURES: Final = frozenset({"tls_failed", "handshake_timeout", "peer_closed", "peer_reset"})
 _OPEN_ENDS: Final = 1_000
@@ -112,23 +113,23 @@ class EventSpans(Subscriber):
     def offer(self, event: Event, line: Row | str, size: int) -> None:
         """See ``Subscriber``."""
         if event.name in self._handlers and event.name != "closed":  # a connection whose processor died says nothing of its way
-            self._put(event)
+            self._put(event, current_span())
 
     def offer_lines(self, events: Sequence[Event], lines: Sequence[str]) -> None:
         """See ``Subscriber``. Of those that are closed most were open, and have had their span."""
         if events[0].name == "opened":
             for event in events:
-                self._put(event)
+                self._put(event, None)
         elif events[0].name == "closed":
             for event, line in zip(events, lines, strict=True):
-                if any(state in line for state in _LOST_ON_THE_WAY):
-                    self._put(event)
+                if _HANDSHAKING in line or _CONNECTING in line:
+                    self._put(event, None)
 
-    def _put(self, event: Event) -> None:
+    def _put(self, event: Event, parent: SpanContext | None) -> None:
         if len(self._queue) >= _QUEUE:
             self._account.drop("traces", 1)
             return
-        self._queue.append(_Taken(event, current_span()))
+        self._queue.append(_Taken(event, parent))
         self._wake.set()
 
     # --- the thread ---------------------------------------------------------------------------------------------------------------
@@ -161,31 +162,32 @@ class EventSpans(Subscriber):
     # --- connections --------------------------------------------------------------------------------------------------------------
 
     def _opened(self, event: Event, parent: SpanContext | None) -> None:
-        trace_id = self._traces.draw("framegate.upstream.connect", SpanKind.CLIENT)
-        if trace_id is None and self._traces.draw("framegate.tls.handshake", SpanKind.SERVER) is None:
-            return  # nothing needs to be read
-        if not self._allowed():
+        trace_id = self._admit()
+        if trace_id is None:
             return
         row = event.row
-        if trace_id is not None:
-            self._connect(row, trace_id, "")
-        if row["tls"] is not None and (row.get("handshake_ns") or 0) >= SLOW_NS:
-            self._handshake(row, "")
+        self._connect(row, trace_id, "")
+        if row["tls"] is not None and (row["handshake_ns"] or 0) >= SLOW_NS:
+            self._handshake(row, trace_id, "")
 
     def _closed(self, event: Event, parent: SpanContext | None) -> None:
-        if not self._allowed():
+        trace_id = self._admit()
+        if trace_id is None:
             return
         row = event.row
         if row["state"] == "handshaking":
             if row["listener"] in self._tls and row["tls"] is None and row["cause"] in _HANDSHAKE_FAILURES:
-                self._handshake(row, row["cause"])
+                self._handshake(row, trace_id, row["cause"])
         elif row["side"] == "upstream" or row["cause"].startswith("upstream_"):
-            trace_id = self._traces.draw("framegate.upstream.connect", SpanKind.CLIENT)
-            if trace_id is not None:
-                self._connect(row, trace_id, row["cause"])
+            self._connect(row, trace_id, row["cause"])
+
+    def _admit(self) -> int | None:
+        """The trace of a connection, whose row is not read yet; None: the sampler does not take it, or this second has had enough."""
+        trace_id = self._traces.draw("framegate.upstream.connect", SpanKind.CLIENT)
+        return trace_id if trace_id is not None and self._allowed() else None
 
     def _connect(self, row: Row, trace_id: int, error: str) -> None:
-        start_ns, took_ns = row.get("connect_started_ns"), row.get("connect_ns")
+        start_ns, took_ns = row["connect_started_ns"], row["connect_ns"]
         if start_ns is None:  # a handler answers, or there was no address to try
             if not error:
                 return
@@ -199,15 +201,15 @@ class EventSpans(Subscriber):
             "framegate.upstream": row["upstream"],
             "framegate.listener": row["listener"],
             "framegate.connection": format_connection_id(row["id"]),
-            "framegate.connect.attempts": row.get("attempts"),
+            "framegate.connect.attempts": row["attempts"],
         }
         detail = row.get("detail", "")
         self._traces.record(
             "framegate.upstream.connect", start_ns, end_ns, attributes, kind=SpanKind.CLIENT, error=error, detail=detail, trace_id=trace_id
         )
 
-    def _handshake(self, row: Row, error: str) -> None:
-        start_ns, took_ns, tls = row["opened_ns"], row.get("handshake_ns"), row["tls"]
+    def _handshake(self, row: Row, trace_id: int, error: str) -> None:
+        start_ns, took_ns, tls = row["opened_ns"], row["handshake_ns"], row["tls"]
         end_ns = _end_ns(row, start_ns, took_ns)
         attributes: Attributes = {
             **_address(row["peer"]),
@@ -215,8 +217,9 @@ class EventSpans(Subscriber):
             "framegate.connection": format_connection_id(row["id"]),
             **({} if tls is None else {"tls.protocol.version": tls["version"].removeprefix("TLSv"), "tls.cipher": tls["cipher"]}),
         }
+        detail = row.get("detail", "")
         self._traces.record(
-            "framegate.tls.handshake", start_ns, end_ns, attributes, kind=SpanKind.SERVER, error=error, detail=row.get("detail", "") if error else ""
+            "framegate.tls.handshake", start_ns, end_ns, attributes, kind=SpanKind.SERVER, error=error, detail=detail, trace_id=trace_id
         )
 
     def _allowed(self) -> bool:

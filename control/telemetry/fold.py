@@ -38,11 +38,12 @@ class Folded:
         self.histograms: dict[str, _Histograms] = {}
 
     def put(self, name: str, attributes: Attributes, value: float | HistogramValue) -> None:
-        """Say a value."""
+        """Say a value. Of a gauge in ``LARGEST`` that was said before, the larger stands: control may know more than any processor."""
         if isinstance(value, HistogramValue):
             self.histograms.setdefault(name, {})[attributes] = value
         else:
-            self.points.setdefault(name, {})[attributes] = value
+            points = self.points.setdefault(name, {})
+            points[attributes] = max(value, points[attributes]) if name in LARGEST and attributes in points else value
 
 
 class _Plan:

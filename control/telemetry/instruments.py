@@ -13,7 +13,7 @@ __all__ = ["Callback", "observe_certificates", "observe_fold", "observe_processe
 
 Callback = Callable[[CallbackOptions], Iterable[Observation]]
 
-PLAIN_GAUGES: Final = LARGEST | {"framegate.config.revision"}
+PLAIN_GAUGES: Final = LARGEST | {"framegate.config.revision", "framegate.tap.lag.time", "framegate.drain.time", "framegate.ready"}
 """Gauges whose sum over attributes means nothing; the others are up-down counters."""
 
 
@@ -38,7 +38,11 @@ def _callback(fold: Fold, metric: Metric) -> Callback:
 def observe_processes(meter: Meter, processes: ProcessMetrics) -> None:
     """Create the instruments of our processes."""
     for name, (kind, unit, description) in PROCESS_METRICS.items():
-        create = {"counter": meter.create_observable_counter, "gauge": meter.create_observable_up_down_counter}[kind]
+        create = {
+            "counter": meter.create_observable_counter,
+            "gauge": meter.create_observable_up_down_counter,
+            "age": meter.create_observable_gauge,
+        }[kind]
         create(name, [_process_callback(processes, name)], unit, description)
 
 

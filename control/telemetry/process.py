@@ -1,9 +1,13 @@
-"""CPU, memory, descriptors and threads of the control process, of each processor and of each handler process, out of /proc.
+"""CPU, memory, descriptors, threads and age of the control process, of each processor and of each handler process, out of /proc; and what the
+collector of garbage did in the control process.
 
 Each value carries ``framegate.process``: ``control``, or ``processor-`` or ``handler-`` and the slot; the sum over it is framegate's.
 """
 
+import functools
+import gc
 import os
+import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -12,15 +16,20 @@ from control.plane import ControlPlane
 __all__ = ["PROCESS", "PROCESS_METRICS", "ProcessMetrics"]
 
 PROCESS: Final = "framegate.process"
+CONTROL: Final = "control"
 PROCESS_METRICS: Final = {
     "process.cpu.time": ("counter", "s", "Processor time used, by mode."),
     "process.memory.usage": ("gauge", "By", "Resident memory."),
     "process.unix.file_descriptor.count": ("gauge", "{file_descriptor}", "Descriptors open."),
     "process.thread.count": ("gauge", "{thread}", "Threads."),
+    "process.uptime": ("age", "s", "Time since the process started."),
+    "cpython.gc.collections": ("counter", "{collection}", "Collections of garbage, by generation."),
+    "cpython.gc.collected_objects": ("counter", "{object}", "Objects that were collected."),
+    "cpython.gc.uncollectable_objects": ("counter", "{object}", "Objects that could not be collected."),
 }
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-_UTIME, _STIME, _THREADS, _RSS = 11, 12, 17, 21
+_UTIME, _STIME, _THREADS, _START, _RSS = 11, 12, 17, 19, 21
 """Positions in /proc/PID/stat behind the name of the command."""
 
 Values = list[tuple[dict[str, str], float]]
@@ -41,6 +50,10 @@ class ProcessMetrics:
             "process.memory.usage": _memory,
             "process.unix.file_descriptor.count": _descriptors,
             "process.thread.count": _threads,
+            "process.uptime": _uptime,
+            "cpython.gc.collections": functools.partial(_garbage, "collections"),
+            "cpython.gc.collected_objects": functools.partial(_garbage, "collected"),
+            "cpython.gc.uncollectable_objects": functools.partial(_garbage, "uncollectable"),
         }
         values: Values = []
         for label, pid in self._processes():
@@ -51,7 +64,7 @@ class ProcessMetrics:
         return values
 
     def _processes(self) -> Iterable[tuple[str, int]]:
-        yield "control", os.getpid()
+        yield CONTROL, os.getpid()
         for slot, reader in self._plane.cells:
             if reader.pid:
                 yield f"processor-{slot}", reader.pid
@@ -86,3 +99,12 @@ def _threads(label: str, pid: int) -> Iterable[tuple[dict[str, str], float]]:
 
 def _descriptors(label: str, pid: int) -> Iterable[tuple[dict[str, str], float]]:
     yield {}, len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def _uptime(label: str, pid: int) -> Iterable[tuple[dict[str, str], float]]:
+    yield {}, max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(_stat(pid)[_START]) / _TICKS)
+
+
+def _garbage(what: str, label: str, pid: int) -> Iterable[tuple[dict[str, str], float]]:
+    for generation, counts in enumerate(gc.get_stats() if label == CONTROL else ()):
+        yield {"cpython.gc.generation": str(generation)}, counts[what]

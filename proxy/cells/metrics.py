@@ -31,6 +31,7 @@ __all__ = [
     "CAUSE",
     "CAUSES",
     "CONNECT_ERRORS",
+    "CONSUMER",
     "DIRECTION",
     "DIRECTIONS",
     "DURATION_ERRORS",
@@ -55,6 +56,8 @@ __all__ = [
     "PLACE",
     "POOL",
     "PREFIX",
+    "PROBE",
+    "PROBES",
     "QUEUE",
     "RATE_LEVEL",
     "RATE_LEVELS",
@@ -112,6 +115,8 @@ TLS_RESUMED: Final = "tls.resumed"
 
 RATE_LEVEL: Final = "framegate.rate.level"
 FILE_KIND: Final = "framegate.file.kind"
+CONSUMER: Final = "framegate.consumer"
+PROBE: Final = "framegate.probe"
 SIGNAL: Final = "framegate.signal"
 
 SIDES: Final = ("downstream", "upstream")
@@ -135,6 +140,7 @@ FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", 
 """Where an error of our own was caught; see ``proxy.network.faults``."""
 FILE_KINDS: Final = ("tls", "sasl")
 """Of files that may be replaced while framegate runs: certificates, keys and authorities; users, and keys that tokens are signed with."""
+PROBES: Final = ("startup", "readiness", "liveness")
 SIGNALS: Final = ("metrics", "traces", "logs")
 EXPORT_ERRORS: Final = ("", "unavailable", "timeout", "refused", "rejected", "other")
 """How an export ended. None: the collector has it. ``unavailable``: nobody answers, or asks to come later; ``timeout``: nobody answers in time;
@@ -395,7 +401,7 @@ METRICS: Final = (
     _metric("event_loop.lag", "histogram", "s", "Time the loop was busy between two waits.", bounds=LAG_BOUNDS),
     _metric("link.dropped", "counter", "{row}", "Log rows that the link could not take."),
     _metric("processor.errors", "counter", "{error}", "Errors of our own that cost one connection, timer or command at most.", (PLACE, FAULT_PLACES)),
-    _metric("draining", "gauge", "1", "1 while the processor drains."),
+    _metric("draining", "gauge", "1", "1 from the first request to drain on, and while a processor drains."),
     _control(
         "connection.rejected",
         "counter",
@@ -428,6 +434,10 @@ METRICS: Final = (
     _control("authentication.questions.waiting", "gauge", "{question}", "Questions of authenticators that wait for their turn."),
     _control("authentication.questions.refused", "counter", "{question}", "Questions of authenticators refused because too many waited."),
     _control("config.changes", "counter", "{change}", "Changes asked for.", (ERROR_TYPE, ("", "refused", "invalid"))),
+    _control("tap.lag", "gauge", "By", "Bytes of the log that a consumer has yet to read.", (CONSUMER, ())),
+    _control("tap.lag.time", "gauge", "s", "Age of the oldest frame that a consumer has yet to read.", (CONSUMER, ())),
+    _control("drain.time", "gauge", "s", "Time since the drain began; 0: there is none."),
+    _control("ready", "gauge", "1", "What each probe is answered: 1 is yes.", (PROBE, PROBES)),
     _control(
         "telemetry.exports", "counter", "{export}", "Exports to a collector, by how they ended.", (SIGNAL, SIGNALS), (ERROR_TYPE, EXPORT_ERRORS)
     ),

@@ -70,11 +70,17 @@ class Retention:
         self._on_listed = on_listed
         self._usage: int | None = None
         self._known: dict[str, dict[str, int]] = {}
+        self._left: dict[str, list[Segment]] = {}
 
     @property
     def consumers(self) -> Mapping[str, Mapping[str, int]]:
         """Where each consumer stood at the last sweep."""
         return self._known
+
+    @property
+    def left(self) -> Mapping[str, Sequence[Segment]]:
+        """The segments that the last sweep left, in order, by stream."""
+        return self._left
 
     def sweep(self, now_ns: int, live: Set[str] = frozenset()) -> Sweep:
         """Delete what is due.
@@ -109,6 +115,7 @@ class Retention:
         for stream, found in listed.items():
             if stream not in live and all(segment in gone for segment in found):
                 error = self._remove_folder(stream) or error
+        self._left = {stream: [segment for segment in found if segment not in gone] for stream, found in listed.items()}
         freed = sum(segment.size for segment in deleted)
         self._usage = usage - freed
         return Sweep(self._usage, len(deleted), freed, unread, max(0, self._usage - self._budget), error, unreadable)

@@ -46,3 +46,14 @@ def test_a_metric_that_control_does_not_count_is_our_bug() -> None:
         Meters().add("frame.count")
     with pytest.raises(AssertionError):
         Meters().add("worker.restarts")
+
+
+def test_gauges_by_attributes_are_those_of_now() -> None:
+    meters, lags = Meters(), {("one",): 3.0, ("two",): 4.0}
+    meters.gauges("tap.lag", lambda: lags)
+    key = "framegate.tap.lag"
+    assert meters.snapshot() == {(key, (("framegate.consumer", "one"),)): 3.0, (key, (("framegate.consumer", "two"),)): 4.0}
+    del lags["one",]
+    assert meters.snapshot() == {(key, (("framegate.consumer", "two"),)): 4.0}
+    with pytest.raises(AssertionError):
+        meters.gauges("drain.time", dict)

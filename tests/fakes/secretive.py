@@ -103,7 +103,7 @@ class Secretive:
         ]
         telemetry: dict[str, Any] = {"prometheus": {"address": "127.0.0.1:0"}}
         if self.collector is not None:
-            telemetry["otlp"] = {"endpoint": self.collector.endpoint, "interval": "2s"}
+            telemetry["otlp"] = {"endpoint": self.collector.endpoint, "interval": "2s", "signals": ["metrics", "traces", "logs"]}
         self.config = {
             "memory_pool": {"size": "32MiB"},
             "rotation": {"poll": "100ms", "grace": "200ms"},

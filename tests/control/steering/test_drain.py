@@ -31,6 +31,25 @@ def test_drain_ends_what_is_open_and_the_proxy_is_no_longer_ready() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("accept", ["until_stop", "refuse"])
+def test_the_gauges_say_draining_from_the_first_request_on(accept: Any) -> None:
+    async def scenario(made: Fleet) -> None:
+        def shown() -> dict[str, float]:
+            values = made.steering.measurements()
+            ready = {f"ready {dict(at)['framegate.probe']}": value for (name, at), value in values.items() if name == "framegate.ready"}
+            return ready | {"draining": values["framegate.draining", ()], "time": values["framegate.drain.time", ()]}
+
+        assert shown() == {"ready startup": 1, "ready readiness": 1, "ready liveness": 1, "draining": 0, "time": 0}
+        await made.steering.drain(wait=False, accept=accept)
+        first = shown()
+        assert (first["ready readiness"], first["ready liveness"], first["draining"]) == (0, 1, 1)
+        await asyncio.sleep(0.01)
+        await made.steering.drain(wait=False, accept=accept)
+        assert shown()["time"] >= first["time"] + 0.01  # a second request does not begin it anew
+
+    run(scenario)
+
+
 def test_a_drain_waits_for_the_end_of_a_processor_that_dies_meanwhile() -> None:
     async def scenario(made: Fleet) -> None:
         await open_channels(made, 4)

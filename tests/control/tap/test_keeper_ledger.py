@@ -14,11 +14,11 @@ from control.tap import keeper as module
 from proxy.config.model import TapRule
 from proxy.tap import ledger_writer, log_reader
 from proxy.tap.completeness import verify
-from proxy.tap.consumer import write_consumer
+from proxy.tap.consumer import remove_consumer, write_consumer
 from proxy.tap.ledger import read_ledger
 from proxy.tap.record import SEGMENT_HEADER_BYTES, segment_file, stream_name
 from tests.fakes.tap_keeper import death, gaps, keeper, processor, until
-from tests.fakes.tap_log import START_NS
+from tests.fakes.tap_log import START_NS, FakeProcessor
 
 
 def test_a_birth_that_the_disk_does_not_take_keeps_nobody_waiting_and_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,6 +188,27 @@ def test_a_consumer_file_that_cannot_be_read_is_told_and_shown_until_it_is_good_
     assert (row["consumer"], row["level"]) == ("job", "error")
     assert "job.json" in row["error"]
     assert [row["consumer"] for row in log.events("tap_consumer_readable")] == ["job"]
+
+
+def test_the_lag_of_each_consumer_is_shown_until_it_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.005)
+    processor = FakeProcessor(tmp_path, boot_id="old")
+    processor.block([b"frame"], at_ns=time.time_ns() - 60 * 10**9)
+    processor.close()
+    write_consumer(str(tmp_path), "job", {}, 0)
+    tap, _, meters = keeper(tmp_path)
+    consumer = (("framegate.consumer", "job"),)
+    until(lambda: ("framegate.tap.lag", consumer) in meters.snapshot())
+    values = meters.snapshot()
+    assert values["framegate.tap.lag", consumer] > 0
+    assert 60 <= values["framegate.tap.lag.time", consumer] < 75
+    write_consumer(str(tmp_path), "job", {processor.stream: 1 << 40}, 0)
+    until(lambda: meters.snapshot()["framegate.tap.lag", consumer] == 0)
+    assert meters.snapshot()["framegate.tap.lag.time", consumer] == 0
+    remove_consumer(str(tmp_path), "job")
+    until(lambda: ("framegate.tap.lag", consumer) not in meters.snapshot())
+    assert ("framegate.tap.lag.time", consumer) not in meters.snapshot()
+    tap.stop()
 
 
 def test_the_directory_is_kept_within_its_budget_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

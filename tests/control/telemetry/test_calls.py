@@ -7,6 +7,9 @@ import grpc
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.trace import INVALID_SPAN, get_current_span
 
 from control.errors import AbortedError, ControlError, UnavailableError
 from control.gen.framegate.control.v1 import channel_service_pb2 as pb2
@@ -152,6 +155,14 @@ def test_what_a_call_does_belongs_to_its_span_and_its_audit_row_says_which() -> 
     assert inside == [{"trace_id": span.trace_id.hex(), "span_id": span.span_id.hex()}] * 2
 
 
+def test_behind_its_call_a_span_is_not_current_any_more() -> None:
+    with tracing() as made:
+        span = CallSpans(made.traces).begin("a.B/C", (), current=True)
+        assert trace_fields() == span.fields
+        span.end("OK")
+        assert get_current_span() is INVALID_SPAN
+
+
 def test_calls_at_one_time_have_spans_of_their_own() -> None:
     async def body(at: Serving) -> None:
         at.plane.add(channel_row("0-1-7"))
@@ -185,3 +196,21 @@ def test_without_a_tracer_an_audit_row_has_no_ids() -> None:
         assert not {"trace_id", "span_id"} & row.keys()
 
     run(body)
+
+
+def test_the_time_of_a_call_has_its_span_as_an_exemplar() -> None:
+    """What ``Telemetry.record_call`` does with the instrument, in the reader's own words."""
+    reader = InMemoryMetricReader()
+    meters = MeterProvider([reader], shutdown_on_exit=False)
+    calls = meters.get_meter("x").create_histogram("rpc.server.call.duration")
+
+    async def body(at: Serving) -> None:
+        await ChannelServiceStub(at.channel).ListChannels(pb2.ListChannelsRequest())
+
+    with tracing() as made:
+        run(body, lambda method, code, seconds: calls.record(seconds), tracer=CallSpans(made.traces))
+        (span,) = made.spans()
+    data: Any = reader.get_metrics_data()
+    (point,) = data.resource_metrics[0].scope_metrics[0].metrics[0].data.data_points
+    assert [(f"{item.trace_id:032x}", f"{item.span_id:016x}") for item in point.exemplars] == [(span.trace_id.hex(), span.span_id.hex())]
+    meters.shutdown()

@@ -111,6 +111,7 @@ def test_a_handshake_that_took_long_has_a_span(took_ns: int, slow: bool) -> None
     with bench() as at:
         at.lines("opened", opened(handshake_ns=took_ns))
         found = [span for span in at.spans() if span.name == "framegate.tls.handshake"]
+        assert len({span.trace_id for span in at.spans()}) == 1, "a connection has one trace"
     assert len(found) == slow
     if slow:
         assert times(found[0]) == (OPENED_NS, OPENED_NS + took_ns)

@@ -103,6 +103,8 @@ def test_a_sum_of_many_slots_is_that_of_their_snapshots() -> None:
         plane.close()
 
 
-def test_no_slots_give_no_series_of_theirs(plane: FakePlane) -> None:
-    plane.retire(0, 1)
-    assert all(not value for value in Fold(plane).end().points["framegate.read.count"].values())
+def test_of_draining_the_larger_stands_whoever_says_it(plane: FakePlane) -> None:
+    for said, told, expected in ((0, 1, 1), (1, 0, 1), (0, 0, 0)):
+        fill(plane, 0, {("framegate.draining",): said})
+        plane.measured["framegate.draining", ()] = told
+        assert Fold(plane).end().points["framegate.draining"] == {(): expected}

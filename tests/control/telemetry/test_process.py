@@ -1,6 +1,8 @@
 """Values out of /proc."""
 
+import gc
 import os
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -20,8 +22,27 @@ def test_each_process_has_each_value(plane: FakePlane) -> None:
     metrics = ProcessMetrics(plane)
     for name in PROCESS_METRICS:
         values = metrics.read(name)
-        assert {attributes["framegate.process"] for attributes, _ in values} == {"control", "processor-0"}
-        assert all(value > 0 for attributes, value in values if attributes.get("cpu.mode") != "system")
+        of_control = name.startswith("cpython.")
+        assert {attributes["framegate.process"] for attributes, _ in values} == ({"control"} if of_control else {"control", "processor-0"})
+        assert all(value > 0 for attributes, value in values if attributes.get("cpu.mode") != "system" and not of_control)
+
+
+def test_the_collector_of_garbage_is_told_by_generation(plane: FakePlane) -> None:
+    metrics = ProcessMetrics(plane)
+    before = {attributes["cpython.gc.generation"]: value for attributes, value in metrics.read("cpython.gc.collections")}
+    gc.collect()
+    after = {attributes["cpython.gc.generation"]: value for attributes, value in metrics.read("cpython.gc.collections")}
+    assert list(before) == ["0", "1", "2"]
+    assert after["2"] == before["2"] + 1
+
+
+def test_a_process_is_as_old_as_it_is(plane: FakePlane) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        plane.handlers = [handler_process(0, pid=process.pid)]
+        ages = {attributes["framegate.process"]: value for attributes, value in ProcessMetrics(plane).read("process.uptime")}
+        process.kill()
+    assert 0 <= ages["handler-0"] < 10
+    assert ages["control"] > ages["handler-0"]
 
 
 def test_handler_processes_are_there_as_long_as_they_run(plane: FakePlane) -> None:
