@@ -94,10 +94,11 @@ def test_a_sum_of_many_slots_is_that_of_their_snapshots() -> None:
             writer.publish(array("q", [slot * 7 + index for index in range(plane.layout.count)]))
         plane.retire(MAX_PROCESSORS - 1)
         folded = Fold(plane).end()
+        snapshots = [reader.snapshot() for _, reader in plane.cells]
         for row in plane.layout.rows:
             if row.metric.kind != "counter" or row.metric.name in PER_WORKER or not row.metric.exported:
                 continue
-            expected = sum(reader.snapshot()[row.metric, row.attributes] for _, reader in plane.cells)  # type: ignore[misc]
+            expected = sum(snapshot[row.metric, row.attributes] for snapshot in snapshots)  # type: ignore[misc]
             assert folded.points[row.metric.name][row.attributes] == pytest.approx(expected)
     finally:
         plane.close()
@@ -108,3 +109,15 @@ def test_of_draining_the_larger_stands_whoever_says_it(plane: FakePlane) -> None
         fill(plane, 0, {("framegate.draining",): said})
         plane.measured["framegate.draining", ()] = told
         assert Fold(plane).end().points["framegate.draining"] == {(): expected}
+
+
+def test_a_slot_that_is_forgotten_meanwhile_costs_no_series(plane: FakePlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = ("framegate.tap.io",)
+    for slot in (0, 1):
+        fill(plane, slot, {key: slot + 1})
+    listed = plane.cells
+    plane.retire(1)
+    listed[1][1].close()
+    lists = iter([listed, plane.cells])
+    monkeypatch.setattr(FakePlane, "cells", property(lambda self: next(lists)))
+    assert Fold(plane).end().points["framegate.tap.io"][()] == 3
