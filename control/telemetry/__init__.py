@@ -8,7 +8,8 @@
     histograms    the fold's histograms, put into what a reader collects (the SDK has no observable histogram)
     otlp          the reader that pushes to a collector; needs the extra ``otlp``
     exporters     encode metrics, spans and log records for a collector
-    transport     carries them there, over gRPC or HTTP, and judges the answer
+    transport     carries them there and judges the answer, by grpc_transport or http_transport; only the one that is asked for is loaded
+    catalogue     the tables of metrics and variables in the docs
     account       what became of exports
     prometheus    the reader that answers scrapes; needs the extra ``prometheus``
     exposition    what a scrape gets; loaded by the first one
