@@ -119,6 +119,7 @@ class Proxy:
         events = Bus((log,), on_failure=self._subscriber_failed)
         asked, allowed = self._loaded.config, container()
         config = fitted(asked, allowed)
+        judge(config.telemetry)  # what cannot be is refused before anything starts
         chosen = Chosen(allowed, processors=not asked.processors, pool=not asked.memory_pool.size)
         if config.tap is not None:
             from control.tap.keeper import TapKeeper  # only who taps pays for the log's modules

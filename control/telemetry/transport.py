@@ -67,6 +67,11 @@ class Carrier:
         self._clock = clock
         self._closed = threading.Event()
 
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._closed.is_set()
+
     def carry(self, request: bytes) -> Outcome:
         """Send, and on what passes try again, until the time is over or ``close`` is called."""
         deadline = self._clock() + self._timeout_s
