@@ -9,7 +9,8 @@ control does and of what it is told, and the log's rows, to OTLP.
     histograms    the fold's histograms, put into what a reader collects (the SDK has no observable histogram)
     otlp          the reader that pushes to a collector; needs the extra ``otlp``
     exporters     encode metrics, spans and log records for a collector
-    transport     carries them there, over gRPC or HTTP, and judges the answer
+    transport     carries them there and judges the answer, by grpc_transport or http_transport; only the one that is asked for is loaded
+    catalogue     the tables of metrics and variables in the docs
     account       what became of exports
     export        starts and stops spans and log records
     traces        makes spans; calls, event_spans, segment_spans: of what

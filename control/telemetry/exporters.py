@@ -87,7 +87,7 @@ class Sender:
     def _end(self, end: str, text: str, dropped: int) -> bool:
         self._account.export(self._signal, end)
         self._account.drop(self._signal, dropped)
-        if end != self._failing:
+        if end != self._failing and not self._carrier.closed:  # at the end a collector that is dead was told of, or is no news
             if end:
                 _log.warning("exports of %s to %s fail (%s): %s", self._signal, self._endpoint, end, text)
             else:

@@ -8,7 +8,7 @@ from typing import Final
 from control.plane import RETIRED, Attributes, ControlPlane
 from proxy.cells import CellLayout, CellReader, HistogramValue
 
-__all__ = ["LARGEST", "PER_WORKER", "WORKER", "Fold", "Folded"]
+__all__ = ["LARGEST", "PER_WORKER", "WORKER", "Fold", "Folded", "Source"]
 
 WORKER: Final = "framegate.worker"
 PER_WORKER: Final = frozenset({"framegate.event_loop.time", "framegate.event_loop.lag"})
@@ -28,6 +28,9 @@ LARGEST: Final = frozenset(
 
 _Points = dict[Attributes, float]
 _Histograms = dict[Attributes, HistogramValue]
+
+
+Source = Callable[[], Mapping[tuple[str, Attributes], float]]
 
 
 class Folded:
@@ -61,11 +64,15 @@ class Fold:
 
     The SDK asks one callback for each instrument, all in the thread that collects; the first of them takes the moment, and ``end`` of that collection
     forgets it. So all values of one export belong together, and the cells are copied once. Any thread.
+
+    Args:
+        plane: where the cells are, and what control counts.
+        sources: what else is counted, each as ``ControlPlane.measurements``; more may come until the first collection.
     """
 
-    def __init__(self, plane: ControlPlane, more: Callable[[], Mapping[tuple[str, Attributes], float]] = dict) -> None:
+    def __init__(self, plane: ControlPlane, sources: Sequence[Source] = ()) -> None:
         self._plane = plane
-        self._more = more
+        self._sources = sources
         self._moment = threading.local()
         self._planned: tuple[CellLayout, _Plan] | None = None
 
@@ -83,12 +90,19 @@ class Fold:
         return folded
 
     def _take(self) -> Folded:
-        folded = Folded()
-        slots = self._plane.cells
+        try:
+            folded = self._fold_cells()
+        except ValueError:  # a slot was forgotten meanwhile, its memory given back: before that the list without it was shown
+            folded = self._fold_cells()
+        for source in (self._plane.measurements, *self._sources):
+            for (name, attributes), value in source().items():
+                folded.put(name, attributes, value)
+        return folded
+
+    def _fold_cells(self) -> Folded:
+        folded, slots = Folded(), self._plane.cells
         if slots:
             self._add_cells(folded, slots)
-        for (name, attributes), value in (*self._plane.measurements().items(), *self._more().items()):
-            folded.put(name, attributes, value)
         return folded
 
     def _add_cells(self, folded: Folded, slots: Sequence[tuple[int, CellReader]]) -> None:

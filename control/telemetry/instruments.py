@@ -1,31 +1,43 @@
 """Observable instruments over the fold: a callback for each counter and gauge of ``proxy.cells.METRICS``."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from control.telemetry.fold import LARGEST, Fold
-from control.telemetry.process import PROCESS_METRICS, ProcessMetrics
+from control.telemetry.process import ProcessMetrics
 from proxy.cells import METRICS, Metric
+from proxy.cells.metrics import PROCESS_METRICS
 
-__all__ = ["Callback", "observe_certificates", "observe_fold", "observe_processes", "observe_refused"]
+__all__ = ["PLAIN_GAUGES", "Callback", "observe_fold", "observe_processes"]
 
 Callback = Callable[[CallbackOptions], Iterable[Observation]]
 
-PLAIN_GAUGES: Final = LARGEST | {"framegate.config.revision", "framegate.tap.lag.time", "framegate.drain.time", "framegate.ready"}
+PLAIN_GAUGES: Final = LARGEST | {
+    "framegate.config.revision",
+    "framegate.drain.time",
+    "framegate.ready",
+    "framegate.tap.lag.time",
+    "framegate.tls.certificate.not_after",
+    "process.uptime",
+}
 """Gauges whose sum over attributes means nothing; the others are up-down counters."""
 
 
 def observe_fold(meter: Meter, fold: Fold) -> None:
-    """Create the instruments of every metric that is not a histogram."""
+    """Create the instruments of every metric of ``proxy.cells.METRICS`` that is not a histogram."""
     for metric in METRICS:
-        if metric.kind == "counter":
-            meter.create_observable_counter(metric.name, [_callback(fold, metric)], metric.unit, metric.description)
-        elif metric.kind == "gauge" and metric.name in PLAIN_GAUGES:
-            meter.create_observable_gauge(metric.name, [_callback(fold, metric)], metric.unit, metric.description)
-        elif metric.kind == "gauge":
-            meter.create_observable_up_down_counter(metric.name, [_callback(fold, metric)], metric.unit, metric.description)
+        _create(meter, metric, _callback(fold, metric))
+
+
+def _create(meter: Meter, metric: Metric, callback: Callback) -> None:
+    if metric.kind == "counter":
+        meter.create_observable_counter(metric.name, [callback], metric.unit, metric.description)
+    elif metric.kind == "gauge" and metric.name in PLAIN_GAUGES:
+        meter.create_observable_gauge(metric.name, [callback], metric.unit, metric.description)
+    elif metric.kind == "gauge":
+        meter.create_observable_up_down_counter(metric.name, [callback], metric.unit, metric.description)
 
 
 def _callback(fold: Fold, metric: Metric) -> Callback:
@@ -37,13 +49,8 @@ def _callback(fold: Fold, metric: Metric) -> Callback:
 
 def observe_processes(meter: Meter, processes: ProcessMetrics) -> None:
     """Create the instruments of our processes."""
-    for name, (kind, unit, description) in PROCESS_METRICS.items():
-        create = {
-            "counter": meter.create_observable_counter,
-            "gauge": meter.create_observable_up_down_counter,
-            "age": meter.create_observable_gauge,
-        }[kind]
-        create(name, [_process_callback(processes, name)], unit, description)
+    for metric in PROCESS_METRICS:
+        _create(meter, metric, _process_callback(processes, metric.name))
 
 
 def _process_callback(processes: ProcessMetrics, name: str) -> Callback:
@@ -51,24 +58,3 @@ def _process_callback(processes: ProcessMetrics, name: str) -> Callback:
         return [Observation(value, attributes) for attributes, value in processes.read(name)]
 
     return read
-
-
-def observe_certificates(meter: Meter, served: Mapping[str, float]) -> None:
-    """Create the gauge of when each certificate that is served ends, in seconds since 1970, by what the certificate is for, as it is at each look."""
-
-    def ends(options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(end, {"framegate.certificate": use}) for use, end in list(served.items())]
-
-    meter.create_observable_gauge(
-        "framegate.tls.certificate.not_after", [ends], "s", "When a certificate that is served, or the first revocation list, ends, as Unix time."
-    )
-
-
-def observe_refused(meter: Meter, read: Callable[[], int]) -> None:
-    """Create the counter of connections to the Prometheus endpoint that got no metrics."""
-
-    def refused(options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(read())]
-
-    text = "Connections to the Prometheus endpoint that asked for nothing in time, or were too many."
-    meter.create_observable_counter("framegate.scrape.refused", [refused], "{connection}", text)

@@ -5,17 +5,19 @@ from typing import Final
 
 __all__ = ["label_name", "prometheus_name"]
 
-_UNITS: Final = {"By": "bytes", "s": "seconds"}
+_UNITS: Final = {"By": "bytes", "s": "seconds", "By/s": "bytes_per_second", "/s": "per_second"}
+_ANNOTATION: Final = re.compile(r"\{[^}]*\}")
 _FOREIGN: Final = re.compile(r"[^a-zA-Z0-9_:]")
 
 
 def prometheus_name(name: str, unit: str, *, monotonic: bool = False) -> str:
     """The name of a metric: dots become underscores, the unit a suffix, a counter ends in ``_total``.
 
-    ``framegate.io`` in ``By`` is ``framegate_io_bytes_total``. Annotations as ``{frame}``, and the unit ``1``, add nothing.
+    ``framegate.io`` in ``By`` is ``framegate_io_bytes_total``. Annotations as ``{frame}`` add nothing. No metric here has the unit ``1``, of which
+    some translators make ``_ratio`` and others nothing.
     """
     text = _FOREIGN.sub("_", name)
-    suffix = _UNITS.get(unit, "")
+    suffix = _UNITS.get(_ANNOTATION.sub("", unit), "")
     if suffix and not text.endswith(f"_{suffix}"):
         text = f"{text}_{suffix}"
     return f"{text}_total" if monotonic else text

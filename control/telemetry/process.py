@@ -12,21 +12,12 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from control.plane import ControlPlane
+from proxy.cells.metrics import GENERATION, MODE, PROCESS
 
-__all__ = ["PROCESS", "PROCESS_METRICS", "ProcessMetrics"]
+__all__ = ["ProcessMetrics"]
 
-PROCESS: Final = "framegate.process"
+
 CONTROL: Final = "control"
-PROCESS_METRICS: Final = {
-    "process.cpu.time": ("counter", "s", "Processor time used, by mode."),
-    "process.memory.usage": ("gauge", "By", "Resident memory."),
-    "process.unix.file_descriptor.count": ("gauge", "{file_descriptor}", "Descriptors open."),
-    "process.thread.count": ("gauge", "{thread}", "Threads."),
-    "process.uptime": ("age", "s", "Time since the process started."),
-    "cpython.gc.collections": ("counter", "{collection}", "Collections of garbage, by generation."),
-    "cpython.gc.collected_objects": ("counter", "{object}", "Objects that were collected."),
-    "cpython.gc.uncollectable_objects": ("counter", "{object}", "Objects that could not be collected."),
-}
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _UTIME, _STIME, _THREADS, _START, _RSS = 11, 12, 17, 19, 21
@@ -44,7 +35,7 @@ class ProcessMetrics:
         """By process and mode: the pid seen last, its time, and the time of those before it."""
 
     def read(self, name: str) -> Values:
-        """The values of one of ``PROCESS_METRICS``; a process that just ended is left out."""
+        """The values of one of ``proxy.cells.metrics.PROCESS_METRICS``; a process that just ended is left out."""
         reader: dict[str, Callable[[str, int], Iterable[tuple[dict[str, str], float]]]] = {
             "process.cpu.time": self._cpu,
             "process.memory.usage": _memory,
@@ -80,7 +71,7 @@ class ProcessMetrics:
             if last_pid != pid:
                 base += last
             self._spent[label, mode] = (pid, now, base)
-            yield {"cpu.mode": mode}, base + now
+            yield {MODE: mode}, base + now
 
 
 def _stat(pid: int) -> list[bytes]:
@@ -107,4 +98,4 @@ def _uptime(label: str, pid: int) -> Iterable[tuple[dict[str, str], float]]:
 
 def _garbage(what: str, label: str, pid: int) -> Iterable[tuple[dict[str, str], float]]:
     for generation, counts in enumerate(gc.get_stats() if label == CONTROL else ()):
-        yield {"cpython.gc.generation": str(generation)}, counts[what]
+        yield {GENERATION: str(generation)}, counts[what]

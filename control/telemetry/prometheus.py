@@ -11,12 +11,13 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
 
 from control.errors import StartError
-from control.plane import ControlPlane
+from control.plane import Attributes, ControlPlane
 from control.telemetry.fold import Fold
 from control.telemetry.histograms import Injector
 from control.web import bind
@@ -87,6 +88,10 @@ class PrometheusReader(MetricReader):
     def refused(self) -> int:
         """Connections that did not get what they asked for, or asked for nothing. Any thread."""
         return 0 if self._server is None else self._server.refused
+
+    def measurements(self) -> Mapping[tuple[str, Attributes], float]:
+        """As ``ControlPlane.measurements``."""
+        return {("framegate.scrape.refused", ()): self.refused}
 
     def scrape(self) -> MetricsData | None:
         """Collect now, in this thread."""

@@ -18,12 +18,13 @@ from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
 
 from control.errors import StartError
-from control.plane import ControlPlane
+from control.plane import Attributes, ControlPlane
 from control.telemetry.account import Account
 from control.telemetry.environment import Settings, judge
-from control.telemetry.fold import Fold
-from control.telemetry.instruments import observe_certificates, observe_fold, observe_processes, observe_refused
+from control.telemetry.fold import Fold, Source
+from control.telemetry.instruments import observe_fold, observe_processes
 from control.telemetry.process import ProcessMetrics
+from proxy.cells.metrics import CALLS, CERTIFICATE, RPC_STATUS
 from proxy.config.model import ProxyConfig
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ __all__ = ["SERVICE", "Telemetry", "start"]
 SERVICE: Final = "framegate"
 _CARDINALITY: Final[dict[type, int]] = {ObservableCounter: 50_000, ObservableUpDownCounter: 50_000}
 """Data points of one metric. All attributes come from closed lists and the configured names, so this bounds nothing that could grow."""
-_RPC_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _FILTERS: Final[dict[str, Callable[[], ExemplarFilter]]] = {
     "trace_based": TraceBasedExemplarFilter,
     "always_on": AlwaysOnExemplarFilter,
@@ -50,8 +50,6 @@ _LEVELS: Final = {
     "fatal": logging.CRITICAL,
     "none": logging.CRITICAL + 1,
 }
-RPC_STATUS: Final = "rpc.response.status_code"
-"""Renamed ``rpc.status_code`` in the conventions after 1.44."""
 
 
 class Telemetry:
@@ -73,9 +71,7 @@ class Telemetry:
         self.prometheus_address: str | None = None
         self._readers = readers
         meter = provider.get_meter(SERVICE, version)
-        self._calls = meter.create_histogram(
-            "rpc.server.call.duration", "s", "Time of calls of the control plane.", explicit_bucket_boundaries_advisory=_RPC_BOUNDS
-        )
+        self._calls = meter.create_histogram(CALLS.name, CALLS.unit, CALLS.description, explicit_bucket_boundaries_advisory=CALLS.bounds)
 
     def record_call(self, method: str, code: str, seconds: float) -> None:
         """Count one call of the control plane: ``package.Service/Method``, the code's name, its time."""
@@ -113,7 +109,8 @@ def start(plane: ControlPlane, config: ProxyConfig, certificate_ends: Mapping[st
         return None
     logging.getLogger("opentelemetry").setLevel(_LEVELS[settings.log_level])
     account = Account()
-    fold = Fold(plane, account.measurements)
+    sources: list[Source] = [account.measurements, lambda: _certificates(certificate_ends)]
+    fold = Fold(plane, sources)
     readers: list[MetricReader] = []
     prometheus = None
     if settings.metrics is not None:
@@ -130,17 +127,19 @@ def start(plane: ControlPlane, config: ProxyConfig, certificate_ends: Mapping[st
                 reader.shutdown(0)
             raise
         readers.append(prometheus)
+        sources.append(prometheus.measurements)
     resource = _resource(plane, settings)
     provider = MeterProvider(readers, resource, _FILTERS[settings.exemplars](), shutdown_on_exit=False)
     meter = provider.get_meter(SERVICE, plane.build.version)
     observe_fold(meter, fold)
     observe_processes(meter, ProcessMetrics(plane))
-    observe_certificates(meter, certificate_ends)
-    if prometheus is not None:
-        observe_refused(meter, lambda: prometheus.refused)
     telemetry = Telemetry(provider, readers, plane.build.version, settings, resource, account)
     telemetry.prometheus_address = None if prometheus is None else prometheus.address
     return telemetry
+
+
+def _certificates(ends: Mapping[str, float]) -> Mapping[tuple[str, Attributes], float]:
+    return {("framegate.tls.certificate.not_after", ((CERTIFICATE, use),)): end for use, end in list(ends.items())}
 
 
 def _prometheus(plane: ControlPlane, fold: Fold, address: str) -> "PrometheusReader":

@@ -17,6 +17,7 @@ from proxy.cells.bounds import (
     HANDSHAKE_BOUNDS,
     KAFKA_BOUNDS,
     LAG_BOUNDS,
+    RPC_BOUNDS,
     SIZE_BOUNDS,
     WAIT_BOUNDS,
 )
@@ -28,8 +29,10 @@ __all__ = [
     "API",
     "APPEND_ERRORS",
     "AUTHENTICATION_ERRORS",
+    "CALLS",
     "CAUSE",
     "CAUSES",
+    "CERTIFICATE",
     "CONNECT_ERRORS",
     "CONSUMER",
     "DIRECTION",
@@ -40,6 +43,7 @@ __all__ = [
     "FAULT_PLACES",
     "FILE_KIND",
     "FILE_KINDS",
+    "GENERATION",
     "HANDLER_ACTIONS",
     "INTERNAL",
     "LISTENER",
@@ -49,6 +53,7 @@ __all__ = [
     "MEMORY_KIND",
     "MEMORY_KINDS",
     "METRICS",
+    "MODE",
     "MUTE_CAUSE",
     "MUTE_CAUSES",
     "ORDERLY_CAUSES",
@@ -58,11 +63,16 @@ __all__ = [
     "PREFIX",
     "PROBE",
     "PROBES",
+    "PROCESS",
+    "PROCESS_METRICS",
     "QUEUE",
     "RATE_LEVEL",
     "RATE_LEVELS",
     "REASON",
     "REJECT_REASONS",
+    "RPC_METHOD",
+    "RPC_STATUS",
+    "RPC_SYSTEM",
     "SIDE",
     "SIDES",
     "SIGNAL",
@@ -115,7 +125,15 @@ TLS_RESUMED: Final = "tls.resumed"
 
 RATE_LEVEL: Final = "framegate.rate.level"
 FILE_KIND: Final = "framegate.file.kind"
+CERTIFICATE: Final = "framegate.certificate"
 CONSUMER: Final = "framegate.consumer"
+PROCESS: Final = "framegate.process"
+MODE: Final = "cpu.mode"
+GENERATION: Final = "cpython.gc.generation"
+RPC_SYSTEM: Final = "rpc.system.name"
+RPC_METHOD: Final = "rpc.method"
+RPC_STATUS: Final = "rpc.response.status_code"
+"""Renamed ``rpc.status_code`` in the conventions after 1.44."""
 PROBE: Final = "framegate.probe"
 SIGNAL: Final = "framegate.signal"
 
@@ -250,6 +268,8 @@ def _control(name: str, kind: Kind, unit: str, description: str, *attributes: tu
 _LISTENER: Final = (LISTENER, ())
 _UPSTREAM: Final = (UPSTREAM, ())
 _SIDE: Final = (SIDE, SIDES)
+_CERTIFICATE: Final = (CERTIFICATE, ())
+_PROCESS: Final = (PROCESS, ())
 _DIRECTION: Final = (DIRECTION, DIRECTIONS)
 _TAP_DIRECTION: Final = (TAP_DIRECTION, TAP_DIRECTIONS)
 
@@ -401,7 +421,7 @@ METRICS: Final = (
     _metric("event_loop.lag", "histogram", "s", "Time the loop was busy between two waits.", bounds=LAG_BOUNDS),
     _metric("link.dropped", "counter", "{row}", "Log rows that the link could not take."),
     _metric("processor.errors", "counter", "{error}", "Errors of our own that cost one connection, timer or command at most.", (PLACE, FAULT_PLACES)),
-    _metric("draining", "gauge", "1", "1 from the first request to drain on, and while a processor drains."),
+    _metric("draining", "gauge", "{drain}", "1 from the first request to drain on, and while a processor drains."),
     _control(
         "connection.rejected",
         "counter",
@@ -436,13 +456,52 @@ METRICS: Final = (
     _control("config.changes", "counter", "{change}", "Changes asked for.", (ERROR_TYPE, ("", "refused", "invalid"))),
     _control("tap.lag", "gauge", "By", "Bytes of the log that a consumer has yet to read.", (CONSUMER, ())),
     _control("tap.lag.time", "gauge", "s", "Age of the oldest frame that a consumer has yet to read.", (CONSUMER, ())),
+    _control(
+        "tls.certificate.not_after",
+        "gauge",
+        "s",
+        "When a certificate that is served, or a revocation list, ends, as Unix time.",
+        _CERTIFICATE,
+    ),
+    _control("scrape.refused", "counter", "{connection}", "Connections to the Prometheus endpoint that asked for nothing in time, or were too many."),
     _control("drain.time", "gauge", "s", "Time since the drain began; 0: there is none."),
-    _control("ready", "gauge", "1", "What each probe is answered: 1 is yes.", (PROBE, PROBES)),
+    _control("ready", "gauge", "{probe}", "What each probe is answered: 1 is yes.", (PROBE, PROBES)),
     _control(
         "telemetry.exports", "counter", "{export}", "Exports to a collector, by how they ended.", (SIGNAL, SIGNALS), (ERROR_TYPE, EXPORT_ERRORS)
     ),
     _control("telemetry.dropped", "counter", "{item}", "Data points, spans and log records that no collector got.", (SIGNAL, SIGNALS)),
 )
+
+
+def _standard(name: str, kind: Kind, unit: str, description: str, *attributes: tuple[str, tuple[str, ...]], bounds: tuple[float, ...] = ()) -> Metric:
+    return Metric(name=name, kind=kind, unit=unit, description=description, attributes=attributes, bounds=bounds, source="control")
+
+
+PROCESS_METRICS: Final = (
+    _standard("process.cpu.time", "counter", "s", "Processor time used, by mode.", _PROCESS, (MODE, ("user", "system"))),
+    _standard("process.memory.usage", "gauge", "By", "Resident memory.", _PROCESS),
+    _standard("process.unix.file_descriptor.count", "gauge", "{file_descriptor}", "Descriptors open.", _PROCESS),
+    _standard("process.thread.count", "gauge", "{thread}", "Threads.", _PROCESS),
+    _standard("process.uptime", "gauge", "s", "Time since the process started.", _PROCESS),
+    _standard("cpython.gc.collections", "counter", "{collection}", "Collections of garbage, by generation.", _PROCESS, (GENERATION, ("0", "1", "2"))),
+    _standard("cpython.gc.collected_objects", "counter", "{object}", "Objects that were collected.", _PROCESS, (GENERATION, ("0", "1", "2"))),
+    _standard(
+        "cpython.gc.uncollectable_objects", "counter", "{object}", "Objects that could not be collected.", _PROCESS, (GENERATION, ("0", "1", "2"))
+    ),
+)
+"""Named by OpenTelemetry's conventions, and read out of the system at each collection, of the processes that run then."""
+CALLS: Final = _standard(
+    "rpc.server.call.duration",
+    "histogram",
+    "s",
+    "Time of calls of the control plane.",
+    (RPC_SYSTEM, ("grpc",)),
+    (RPC_METHOD, ()),
+    (RPC_STATUS, ()),
+    (ERROR_TYPE, ()),
+    bounds=RPC_BOUNDS,
+)
+"""Counted by OpenTelemetry's SDK, which adds exemplars."""
 INTERNAL: Final = (
     _internal("tap.seen", "Frames that a tap rule matched.", _LISTENER, _TAP_DIRECTION),
     _internal("tap.reserved", "What tap.seen has not passed, whenever the processor dies.", _LISTENER, _TAP_DIRECTION),

@@ -173,6 +173,17 @@ def test_rows_say_when_exports_begin_to_fail_and_when_they_no_longer_do(caplog: 
     assert counted(account, "metrics") == ({"": 2, "refused": 3}, 3)
 
 
+def test_what_fails_because_telemetry_ends_is_counted_and_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = judge(TelemetryConfig(otlp=OtlpConfig()), {}).metrics
+    assert metrics is not None
+    account = Account()
+    exporter = metric_exporter(metrics, account)
+    exporter.shutdown()
+    exporter.export(points(2))
+    assert counted(account, "metrics") == ({"other": 1}, 2)
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize(("count", "sizes"), [(4, [4]), (5, [5]), (6, [5, 1]), (11, [5, 5, 1])])
 def test_an_export_of_many_points_goes_in_parts(count: int, sizes: list[int]) -> None:
     from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from control.telemetry.fold import PER_WORKER, WORKER, Fold
+from control.telemetry.fold import PER_WORKER, WORKER, Fold, Folded
 from proxy.cells import HistogramValue
 from proxy.config.model import MAX_PROCESSORS
 from tests.fakes.cells import fill
@@ -94,10 +94,11 @@ def test_a_sum_of_many_slots_is_that_of_their_snapshots() -> None:
             writer.publish(array("q", [slot * 7 + index for index in range(plane.layout.count)]))
         plane.retire(MAX_PROCESSORS - 1)
         folded = Fold(plane).end()
+        snapshots = [reader.snapshot() for _, reader in plane.cells]
         for row in plane.layout.rows:
             if row.metric.kind != "counter" or row.metric.name in PER_WORKER or not row.metric.exported:
                 continue
-            expected = sum(reader.snapshot()[row.metric, row.attributes] for _, reader in plane.cells)  # type: ignore[misc]
+            expected = sum(snapshot[row.metric, row.attributes] for snapshot in snapshots)  # type: ignore[misc]
             assert folded.points[row.metric.name][row.attributes] == pytest.approx(expected)
     finally:
         plane.close()
@@ -108,3 +109,36 @@ def test_of_draining_the_larger_stands_whoever_says_it(plane: FakePlane) -> None
         fill(plane, 0, {("framegate.draining",): said})
         plane.measured["framegate.draining", ()] = told
         assert Fold(plane).end().points["framegate.draining"] == {(): expected}
+
+
+def test_a_slot_that_is_forgotten_meanwhile_costs_no_series(plane: FakePlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = ("framegate.tap.io",)
+    for slot in (0, 1):
+        fill(plane, slot, {key: slot + 1})
+    listed = plane.cells
+    plane.retire(1)
+    listed[1][1].close()
+    lists = iter([listed, plane.cells])
+    monkeypatch.setattr(FakePlane, "cells", property(lambda self: next(lists)))
+    assert Fold(plane).end().points["framegate.tap.io"][()] == 3
+
+
+def test_processors_that_come_and_go_leave_no_series(plane: FakePlane) -> None:
+    def series(folded: Folded) -> set[tuple[str, object]]:
+        return {(name, at) for kind in (folded.points, folded.histograms) for name, found in kind.items() for at in found}
+
+    config = dataclasses.replace(fake_config("unix:unused", None), processors=MAX_PROCESSORS)
+    large = FakePlane(config)
+    try:
+        before = series(Fold(plane).end())
+        fold = Fold(large)
+        most = series(fold.end())
+        for slot in range(2, MAX_PROCESSORS):
+            large.retire(slot)
+        after = series(fold.end())
+    finally:
+        large.close()
+    per_worker = len([row for row in plane.layout.rows if row.metric.name in PER_WORKER])
+    assert len(most) == len(before) + per_worker * (MAX_PROCESSORS - 2)
+    assert len(after) == len(before) + per_worker  # those that are gone, as one
+    assert before <= after

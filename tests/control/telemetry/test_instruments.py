@@ -7,9 +7,10 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Metric, Sum
 
 from control.telemetry.fold import Fold
-from control.telemetry.instruments import observe_certificates, observe_fold, observe_processes
-from control.telemetry.process import PROCESS_METRICS, ProcessMetrics
+from control.telemetry.instruments import PLAIN_GAUGES, observe_fold, observe_processes
+from control.telemetry.process import ProcessMetrics
 from proxy.cells import METRICS
+from proxy.cells.metrics import PROCESS_METRICS
 from tests.fakes.plane import FakePlane, fake_config
 
 
@@ -21,7 +22,6 @@ def metrics() -> Iterator[dict[str, Metric]]:
     meter = provider.get_meter("test")
     observe_fold(meter, Fold(plane))
     observe_processes(meter, ProcessMetrics(plane))
-    observe_certificates(meter, {"listener/kafka": 5.0})
     data = reader.get_metrics_data()
     assert data is not None
     yield {metric.name: metric for resource in data.resource_metrics for scope in resource.scope_metrics for metric in scope.metrics}
@@ -38,7 +38,7 @@ def test_counters_are_monotonic_sums_and_gauges_are_not(metrics: dict[str, Metri
 
 
 def test_what_must_not_be_summed_is_a_plain_gauge(metrics: dict[str, Metric]) -> None:
-    for name in ("framegate.frame.size.limit", "framegate.draining", "framegate.tls.certificate.not_after"):
+    for name in ("framegate.frame.size.limit", "framegate.draining", "process.uptime"):
         assert isinstance(metrics[name].data, Gauge)
 
 
@@ -47,4 +47,8 @@ def test_histograms_are_no_instruments(metrics: dict[str, Metric]) -> None:
 
 
 def test_the_processes_are_there(metrics: dict[str, Metric]) -> None:
-    assert set(PROCESS_METRICS) <= set(metrics)
+    assert {metric.name for metric in PROCESS_METRICS} <= set(metrics)
+
+
+def test_a_plain_gauge_is_one_that_there_is() -> None:
+    assert {metric.name for metric in (*METRICS, *PROCESS_METRICS) if metric.kind == "gauge"} >= PLAIN_GAUGES

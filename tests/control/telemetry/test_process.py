@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from control.telemetry.process import PROCESS_METRICS, ProcessMetrics
+from control.telemetry.process import ProcessMetrics
+from proxy.cells.metrics import PROCESS_METRICS
 from tests.fakes.plane import FakePlane, fake_config, handler_process
 
 
@@ -20,7 +21,7 @@ def plane() -> Iterator[FakePlane]:
 
 def test_each_process_has_each_value(plane: FakePlane) -> None:
     metrics = ProcessMetrics(plane)
-    for name in PROCESS_METRICS:
+    for name in (metric.name for metric in PROCESS_METRICS):
         values = metrics.read(name)
         of_control = name.startswith("cpython.")
         assert {attributes["framegate.process"] for attributes, _ in values} == ({"control"} if of_control else {"control", "processor-0"})

@@ -10,8 +10,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 
 from control.errors import StartError
 from control.telemetry import exposition, prometheus
-from control.telemetry.fold import Fold
-from control.telemetry.instruments import observe_refused
+from control.telemetry.fold import Fold, Source
+from control.telemetry.instruments import observe_fold
 from control.telemetry.prometheus import PrometheusReader
 from tests.fakes.plane import FakePlane, fake_config
 
@@ -80,9 +80,11 @@ def test_its_end_does_not_wait_for_a_client_that_says_nothing(plane: FakePlane) 
 
 
 def test_connections_that_ask_for_nothing_are_counted(plane: FakePlane) -> None:
-    reader = PrometheusReader(plane, Fold(plane), "127.0.0.1:0", {})
-    provider = MeterProvider([reader], shutdown_on_exit=False)
-    observe_refused(provider.get_meter("x"), lambda: reader.refused)
+    sources: list[Source] = []
+    fold = Fold(plane, sources)
+    reader = PrometheusReader(plane, fold, "127.0.0.1:0", {})
+    sources.append(reader.measurements)
+    observe_fold(MeterProvider([reader], shutdown_on_exit=False).get_meter("x"), fold)
     assert "framegate_scrape_refused_total 0.0" in get(reader.address)[1]
     host, _, port = reader.address.rpartition(":")
     socket.create_connection((host, int(port)), 10).close()

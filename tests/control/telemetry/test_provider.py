@@ -2,14 +2,22 @@
 
 import asyncio
 import dataclasses
+import itertools
+import socket
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.proto.metrics.v1 import metrics_pb2
+from opentelemetry.sdk.trace import TracerProvider
 from prometheus_client.parser import text_string_to_metric_families
 
 from control.errors import StartError
+from control.telemetry.catalogue import EXPORTED
 from control.telemetry.names import prometheus_name
 from control.telemetry.provider import Telemetry, start
 from proxy.cells import METRICS
@@ -17,6 +25,7 @@ from proxy.config.model import OtlpConfig, PrometheusConfig, TelemetryConfig
 from tests.fakes.cells import fill
 from tests.fakes.collector import FakeCollector
 from tests.fakes.plane import FakePlane, fake_config
+from tests.fakes.receivers import GrpcReceiver
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -104,26 +113,90 @@ def test_a_scrape_sees_what_the_last_one_did_not(plane: FakePlane) -> None:
         asyncio.run(telemetry.stop())
 
 
-def test_an_export_has_the_same_names_and_values_as_a_scrape(plane: FakePlane) -> None:
+def exported(metrics: dict[str, metrics_pb2.Metric]) -> Samples:
+    """An export as a scrape would show it."""
+    samples: Samples = {}
+    for name, metric in metrics.items():
+        kind = metric.WhichOneof("data")
+        full = prometheus_name(name, metric.unit, monotonic=kind == "sum" and metric.sum.is_monotonic)
+        for point in getattr(metric, str(kind)).data_points:
+            key = {item.key.replace(".", "_"): item.value.string_value for item in point.attributes}
+            if kind != "histogram":
+                samples[full, labels(**key)] = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
+                continue
+            samples[f"{full}_count", labels(**key)], samples[f"{full}_sum", labels(**key)] = point.count, point.sum
+            bounds = [repr(bound) for bound in point.explicit_bounds] + ["+Inf"]
+            for bound, count in zip(bounds, itertools.accumulate(point.bucket_counts), strict=True):
+                samples[f"{full}_bucket", labels(**key, le=bound)] = count
+    return samples
+
+
+def test_an_export_has_the_series_and_values_of_a_scrape(plane: FakePlane) -> None:
+    for metric in METRICS:
+        if metric.source == "control":
+            attributes = tuple((key, values[-1] if values else "some") for key, values in metric.attributes)
+            plane.measured[metric.name, attributes] = 3
     with FakeCollector() as collector:
         telemetry = begin(plane, collector)
+        telemetry.record_call("a.B/C", "OK", 0.02)
         scraped, _ = scrape(telemetry)
         asyncio.run(telemetry.stop())
-        exported: Samples = {}
-        for name, metric in collector.wait().items():
-            kind = metric.WhichOneof("data")
-            monotonic = kind == "sum" and metric.sum.is_monotonic
-            full = prometheus_name(name, metric.unit, monotonic=monotonic)
-            for point in getattr(metric, str(kind)).data_points:
-                key = frozenset((item.key.replace(".", "_"), item.value.string_value) for item in point.attributes)
-                if kind == "histogram":
-                    exported[f"{full}_count", key] = point.count
-                    exported[f"{full}_sum", key] = point.sum
-                else:
-                    exported[full, key] = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
-    ours = {key: value for key, value in scraped.items() if key[0].startswith("framegate_") and not key[0].endswith("_bucket")}
-    assert ours
-    assert {key: value for key, value in exported.items() if key[0].startswith("framegate_")} == ours
+        sent = exported(collector.wait())
+    del scraped[next(key for key in scraped if key[0] == "target_info")]
+    assert set(sent) == set(scraped)
+    moving = ("process_", "cpython_")
+    assert {key: value for key, value in sent.items() if not key[0].startswith(moving)} == {
+        key: value for key, value in scraped.items() if not key[0].startswith(moving)
+    }
+    names = {name.removesuffix("_bucket") for name, _ in scraped}
+    assert {prometheus_name(metric.name, metric.unit, monotonic=metric.kind == "counter") for metric in EXPORTED} - names == set()
+
+
+def test_a_call_within_a_span_is_an_exemplar_of_it(plane: FakePlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    span = TracerProvider(shutdown_on_exit=False).get_tracer("x").start_span("call")
+    for choice, expected in (("", [span.get_span_context().trace_id]), ("always_off", [])):
+        monkeypatch.setenv("OTEL_METRICS_EXEMPLAR_FILTER", choice)
+        with FakeCollector() as collector:
+            telemetry = begin(plane, collector)
+            with trace.use_span(span):
+                telemetry.record_call("a.B/C", "OK", 0.02)
+            telemetry.record_call("a.B/D", "OK", 0.02)
+            asyncio.run(telemetry.stop())
+            points = collector.wait()["rpc.server.call.duration"].histogram.data_points
+        assert [int.from_bytes(exemplar.trace_id) for point in points for exemplar in point.exemplars] == expected
+
+
+def test_counts_are_right_when_a_collector_is_back(plane: FakePlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "100")  # one attempt each
+    where = (("framegate.signal", "metrics"),)
+    gone = (*where, ("error.type", "unavailable"))
+    with FakeCollector() as early:
+        port = int(early.endpoint.rpartition(":")[2])
+    wanted = TelemetryConfig(otlp=OtlpConfig(endpoint=f"http://127.0.0.1:{port}", interval_ms=100, signals=("metrics",)))
+    telemetry = start(plane, dataclasses.replace(plane.config, telemetry=wanted), {})
+    assert telemetry is not None
+    exports = "framegate.telemetry.exports"
+    threads = threading.active_count()
+    deadline = time.monotonic() + 20
+    while telemetry.account.measurements().get((exports, gone), 0) < 3:
+        assert time.monotonic() < deadline, "a collector that is not there is not noticed"
+        time.sleep(0.01)
+    assert threading.active_count() <= threads
+    fill(plane, 0, {("framegate.frame.count", "downstream", "receive", "kafka"): 12})
+    with GrpcReceiver(address=f"127.0.0.1:{port}") as back:
+        deadline = time.monotonic() + 20
+        while not back.received:
+            assert time.monotonic() < deadline, "a collector that is back is not noticed"
+            time.sleep(0.01)
+        asyncio.run(telemetry.stop())
+        request = back.received[-1].request
+    sent = {metric.name: metric for resource in request.resource_metrics for scope in resource.scope_metrics for metric in scope.metrics}
+    samples = exported(sent)
+    frames = {"framegate_side": "downstream", "network_io_direction": "receive", "framegate_listener": "kafka"}
+    assert samples["framegate_frame_count_total", labels(**frames)] == 12
+    counted = telemetry.account.measurements()
+    assert samples["framegate_telemetry_exports_total", labels(framegate_signal="metrics", error_type="unavailable")] == counted[exports, gone]
+    assert samples["framegate_telemetry_dropped_total", labels(framegate_signal="metrics")] > 3 * 100  # points of three exports
 
 
 def test_the_environment_names_the_service_and_wins(plane: FakePlane, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,6 +245,19 @@ def test_a_dead_collector_does_not_hold_up_the_end(plane: FakePlane) -> None:
     started = time.monotonic()
     asyncio.run(telemetry.stop(300))
     assert time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_a_collector_that_hangs_does_not_hold_up_the_end(plane: FakePlane, protocol: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        otlp = OtlpConfig(endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}", protocol=protocol, interval_ms=100, signals=("metrics",))
+        telemetry = start(plane, dataclasses.replace(plane.config, telemetry=TelemetryConfig(otlp=otlp)), {})
+        assert telemetry is not None
+        time.sleep(0.3)  # an export is under way
+        started = time.monotonic()
+        asyncio.run(telemetry.stop(500))
+        assert time.monotonic() - started < 2
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("OtelPeriodic")]
 
 
 @pytest.mark.parametrize("disabled", ["true", "TRUE "])

@@ -1,164 +1,20 @@
-"""One export carried to real servers that take it, are slow, refuse it, lie, or are not there."""
+"""One export carried to real servers, by either way: again, for as long as it may, and no longer than we live."""
 
-import http.server
 import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
-from google.protobuf.any_pb2 import Any as AnyMessage
-from google.protobuf.duration_pb2 import Duration
-from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
-from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from control.errors import StartError
-from control.telemetry.environment import Target, judge
 from control.telemetry.transport import Carrier, Outcome, transport
-from proxy.config.model import OtlpConfig, TelemetryConfig
-from tests.fakes.certificates import Authority
+from tests.fakes.carrying import REQUEST, once, target
 from tests.fakes.receivers import GrpcReceiver, HttpReceiver
-
-REQUEST = ExportTraceServiceRequest(resource_spans=[{}]).SerializeToString()  # type: ignore[list-item]
-Handler = http.server.BaseHTTPRequestHandler
-
-
-def target(endpoint: str, **environ: str) -> Target:
-    if endpoint.endswith("http"):
-        environ["OTEL_EXPORTER_OTLP_PROTOCOL"] = "http/protobuf"
-    traces = judge(TelemetryConfig(otlp=OtlpConfig(endpoint=endpoint.removesuffix("+http"))), environ).traces
-    assert traces is not None
-    return traces.target
-
-
-def once(endpoint: str, timeout_s: float = 5.0, **environ: str) -> Outcome:
-    way = transport(target(endpoint, **environ))
-    try:
-        return way.send(REQUEST, timeout_s)
-    finally:
-        way.close()
-
-
-def grpc_error(code: grpc.StatusCode, details: bytes | None = None) -> Callable[[grpc.ServicerContext], bytes]:
-    def answer(context: grpc.ServicerContext) -> bytes:
-        if details is not None:
-            context.set_trailing_metadata((("grpc-status-details-bin", details),))
-        context.abort(code, "because")
-
-    return answer
-
-
-def asks_to_wait(seconds: float) -> bytes:
-    detail = AnyMessage()
-    detail.Pack(RetryInfo(retry_delay=Duration(nanos=int(seconds * 1e9))))
-    message: bytes = Status(code=8, details=[detail]).SerializeToString()
-    return message
-
-
-CODES = [
-    (grpc.StatusCode.UNAVAILABLE, "unavailable", True),
-    (grpc.StatusCode.ABORTED, "unavailable", True),
-    (grpc.StatusCode.DEADLINE_EXCEEDED, "timeout", True),
-    (grpc.StatusCode.RESOURCE_EXHAUSTED, "refused", False),
-    (grpc.StatusCode.UNAUTHENTICATED, "refused", False),
-    (grpc.StatusCode.PERMISSION_DENIED, "refused", False),
-    (grpc.StatusCode.UNIMPLEMENTED, "refused", False),
-    (grpc.StatusCode.INTERNAL, "other", False),
-]
-
-
-@pytest.mark.parametrize(("code", "end", "again"), CODES)
-def test_each_status_of_grpc_has_its_end(code: grpc.StatusCode, end: str, again: bool) -> None:
-    with GrpcReceiver(grpc_error(code)) as receiver:
-        outcome = once(receiver.endpoint)
-    assert (outcome.end, outcome.again, outcome.pause_s) == (end, again, None)
-    assert outcome.text == f"{code.name}: because"
-
-
-def test_a_collector_that_is_full_says_when_to_come_again() -> None:
-    with GrpcReceiver(grpc_error(grpc.StatusCode.RESOURCE_EXHAUSTED, asks_to_wait(0.25))) as receiver:
-        outcome = once(receiver.endpoint)
-    assert (outcome.end, outcome.again, outcome.pause_s) == ("unavailable", True, 0.25)
-    with GrpcReceiver(grpc_error(grpc.StatusCode.RESOURCE_EXHAUSTED, b"\xff\xff")) as receiver:
-        assert once(receiver.endpoint).end == "refused"
-
-
-def http_status(status: int, **headers: str) -> Callable[[Handler], None]:
-    def answer(handler: Handler) -> None:
-        handler.send_response(status)
-        for key, value in headers.items():
-            handler.send_header(key.replace("_", "-"), value)
-        handler.end_headers()
-
-    return answer
-
-
-@pytest.mark.parametrize(
-    ("answer", "end", "again", "pause_s"),
-    [
-        (http_status(429, Retry_After="3"), "unavailable", True, 3.0),
-        (http_status(503, Retry_After="Wed, 21 Oct 2026 07:28:00 GMT"), "unavailable", True, None),
-        (http_status(502), "unavailable", True, None),
-        (http_status(500), "other", False, None),
-        (http_status(501), "other", False, None),
-        (http_status(400), "refused", False, None),
-        (http_status(401), "refused", False, None),
-        (http_status(307, Location="http://127.0.0.1:1/"), "refused", False, None),
-    ],
-)
-def test_each_status_of_http_has_its_end(answer: Callable[[Handler], None], end: str, again: bool, pause_s: float | None) -> None:
-    with HttpReceiver(answer) as receiver:
-        outcome = once(f"{receiver.endpoint}+http")
-    assert (outcome.end, outcome.again, outcome.pause_s) == (end, again, pause_s)
-
-
-def raw(data: bytes, forever: bytes = b"") -> Callable[[Handler], None]:
-    def answer(handler: Handler) -> None:
-        handler.wfile.write(data)
-        while forever:
-            try:
-                handler.wfile.write(forever)
-            except OSError:
-                break
-        handler.close_connection = True
-
-    return answer
-
-
-@pytest.mark.parametrize(
-    ("data", "forever"),
-    [
-        (b"SMTP ready\r\n", b""),
-        (b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"),
-        (b"HTTP/1.1 200 OK\r\n\r\n", b"\0" * 65_536),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 9999999999\r\n\r\n", b"\0" * 65_536),
-        (b"", b"x" * 65_536),
-    ],
-)
-def test_an_answer_that_is_none_or_has_no_end_costs_a_bound(data: bytes, forever: bytes) -> None:
-    with HttpReceiver(raw(data, forever)) as receiver:
-        outcome = once(f"{receiver.endpoint}+http")
-    assert (outcome.end, outcome.again, len(outcome.answer)) == ("other", False, 0)
-
-
-def test_a_collector_that_sends_a_byte_now_and_then_is_late_all_the_same() -> None:
-    def answer(handler: Handler) -> None:
-        for byte in b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100:
-            try:
-                handler.wfile.write(bytes([byte]))
-            except OSError:
-                return
-            time.sleep(0.02)
-
-    with HttpReceiver(answer) as receiver:
-        started = time.monotonic()
-        outcome = once(f"{receiver.endpoint}+http", 0.2)
-    assert (outcome.end, outcome.again) == ("timeout", True)
-    assert time.monotonic() - started < 1.5
 
 
 @pytest.fixture
@@ -249,30 +105,6 @@ def test_a_collector_that_asks_to_come_in_an_hour_is_not_waited_for() -> None:
     assert time.monotonic() - started < 1
 
 
-@pytest.fixture
-def tls(tmp_path: Path) -> Iterator[tuple[GrpcReceiver, dict[str, str]]]:
-    """A collector that asks for certificates, and the variables of a client that has one."""
-    authority = Authority(tmp_path)
-    certificate, key = (Path(path).read_bytes() for path in authority.leaf("127.0.0.1"))
-    client, client_key = authority.leaf("client")
-    roots = authority.path.read_bytes()
-    credentials = grpc.ssl_server_credentials([(key, certificate)], roots, require_client_auth=True)
-    environ = {
-        "OTEL_EXPORTER_OTLP_CERTIFICATE": str(authority.path),
-        "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": client,
-        "OTEL_EXPORTER_OTLP_CLIENT_KEY": client_key,
-    }
-    with GrpcReceiver(credentials=credentials) as receiver:
-        yield receiver, environ
-
-
-def test_certificates_prove_who_both_are(tls: tuple[GrpcReceiver, dict[str, str]]) -> None:
-    receiver, environ = tls
-    assert once(receiver.endpoint, **environ) == Outcome("")
-    assert once(receiver.endpoint, OTEL_EXPORTER_OTLP_CERTIFICATE=environ["OTEL_EXPORTER_OTLP_CERTIFICATE"]).end == "unavailable"
-    assert once(receiver.endpoint).end == "unavailable"
-
-
 @pytest.mark.parametrize("scheme", ["", "+http"])
 def test_a_certificate_that_is_none_keeps_from_starting(tmp_path: Path, scheme: str) -> None:
     nonsense = tmp_path / "ca.pem"
@@ -280,3 +112,20 @@ def test_a_certificate_that_is_none_keeps_from_starting(tmp_path: Path, scheme: 
     with pytest.raises(StartError) as caught:
         transport(target(f"https://127.0.0.1:1{scheme}", OTEL_EXPORTER_OTLP_CERTIFICATE=str(nonsense)))
     assert caught.value.reason == "TELEMETRY_CERTIFICATE_UNUSABLE"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "loaded", "not_loaded"), [("", "grpc_transport", "http_transport"), ("+http", "http_transport", "grpc_transport")]
+)
+def test_only_the_way_that_is_asked_for_is_loaded(scheme: str, loaded: str, not_loaded: str) -> None:
+    script = f"""
+import sys
+from control.telemetry.environment import judge
+from control.telemetry.transport import transport
+from proxy.config.model import OtlpConfig, TelemetryConfig
+protocol = "http/protobuf" if {scheme!r} else "grpc"
+transport(judge(TelemetryConfig(otlp=OtlpConfig(protocol=protocol)), {{}}).traces.target)
+assert "control.telemetry.{loaded}" in sys.modules
+assert "control.telemetry.{not_loaded}" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=30)

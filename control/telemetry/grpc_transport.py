@@ -1,0 +1,91 @@
+"""Carries an export over gRPC."""
+
+from typing import Any, Final
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+
+from control.telemetry.environment import Target
+from control.telemetry.transport import MAX_ANSWER, Outcome, tls_context
+
+__all__ = ["GrpcTransport"]
+
+_SERVICES: Final = {"metrics": "metrics.v1.MetricsService", "traces": "trace.v1.TraceService", "logs": "logs.v1.LogsService"}
+
+
+class GrpcTransport:
+    """One channel, which connects again by itself. Raises OSError: certificates cannot be used."""
+
+    def __init__(self, target: Target) -> None:
+        self._metadata = target.headers
+        self._method = f"/opentelemetry.proto.collector.{_SERVICES[target.signal]}/Export"
+        options = [
+            ("grpc.max_receive_message_length", MAX_ANSWER),
+            ("grpc.initial_reconnect_backoff_ms", 1_000),
+            ("grpc.max_reconnect_backoff_ms", 10_000),  # gRPC's own most is two minutes: a collector that is back would wait for us
+            ("grpc.enable_retries", 0),
+        ]
+        compression = grpc.Compression.Gzip if target.gzip else grpc.Compression.NoCompression
+        if target.secure:
+            tls_context(target)  # says what is wrong with the files; gRPC would not
+            roots, key, chain = (_read(path) for path in (target.certificate, target.client_key, target.client_certificate))
+            credentials = grpc.ssl_channel_credentials(roots, key, chain)
+            self._channel = grpc.secure_channel(target.endpoint, credentials, options, compression)
+        else:
+            self._channel = grpc.insecure_channel(target.endpoint, options, compression)
+        self._call: Any = self._channel.unary_unary(self._method)
+
+    def send(self, request: bytes, timeout_s: float) -> Outcome:
+        try:
+            answer: bytes = self._call(request, timeout=timeout_s, metadata=self._metadata)
+        except grpc.RpcError as error:
+            return self._failed(error)
+        except ValueError:  # the channel is closed
+            return Outcome("other", "telemetry ends")
+        return Outcome("", answer=answer)
+
+    def _failed(self, error: Any) -> Outcome:
+        code = grpc.StatusCode
+        found = error.code()
+        text = f"{found.name}: {error.details()}"[:500]
+        match found:
+            case code.UNAVAILABLE:
+                return Outcome("unavailable", text, again=True, pause_s=_pause(error))
+            case code.DEADLINE_EXCEEDED:
+                return Outcome("timeout", text, again=True)
+            case code.RESOURCE_EXHAUSTED:
+                pause_s = _pause(error)
+                return Outcome("refused" if pause_s is None else "unavailable", text, again=pause_s is not None, pause_s=pause_s)
+            case code.ABORTED | code.OUT_OF_RANGE | code.DATA_LOSS:
+                return Outcome("unavailable", text, again=True, pause_s=_pause(error))
+            case (
+                code.UNAUTHENTICATED | code.PERMISSION_DENIED | code.INVALID_ARGUMENT | code.UNIMPLEMENTED | code.NOT_FOUND | code.FAILED_PRECONDITION
+            ):
+                return Outcome("refused", text)
+        return Outcome("other", text)
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+def _pause(error: Any) -> float | None:
+    """How long the collector asks to wait: ``google.rpc.RetryInfo`` among the details of its status."""
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            info = RetryInfo()
+            try:
+                for detail in Status.FromString(value).details:
+                    if detail.Unpack(info):
+                        return max(0.0, float(info.retry_delay.seconds + info.retry_delay.nanos / 1e9))
+            except DecodeError:
+                return None
+    return None
+
+
+def _read(path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    with open(path, "rb") as file:
+        return file.read()

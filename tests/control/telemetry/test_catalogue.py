@@ -1,0 +1,63 @@
+"""The tables of metrics and variables in the docs, and the names in them."""
+
+import re
+from pathlib import Path
+
+import pytest
+from opentelemetry.semconv._incubating.metrics import cpython_metrics, process_metrics, rpc_metrics
+
+from control.telemetry.__main__ import DOCUMENT, main
+from control.telemetry.catalogue import EXPORTED, document
+from control.telemetry.names import prometheus_name
+from control.telemetry.variables import VARIABLES
+from proxy.cells.metrics import Metric
+
+UNITS = {"s", "By", "By/s"}  # not "1": the collector makes ``_ratio`` of it
+IDS = [metric.name for metric in EXPORTED]
+STANDARD = {
+    value
+    for module in (cpython_metrics, process_metrics, rpc_metrics)
+    for name, value in vars(module).items()
+    if name.isupper() and isinstance(value, str)
+}
+
+
+def test_the_file_is_what_the_code_says() -> None:
+    assert DOCUMENT.read_text() == document(), "run python -m control.telemetry"
+
+
+def test_the_command_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "metrics.md"
+    monkeypatch.setattr("sys.argv", ["telemetry", "--output", str(path)])
+    assert main() == 0
+    assert (path.read_text(), capsys.readouterr().out) == (document(), f"{path}\n")
+
+
+def test_every_metric_and_every_variable_has_its_row() -> None:
+    rows = [line for line in document().splitlines() if line.startswith("| `")]
+    for metric in EXPORTED:
+        assert sum(line.startswith(f"| `{metric.name}` |") for line in rows) == 1
+    for variable in VARIABLES:
+        assert sum(line.startswith(f"| `{variable.name}`") for line in rows) == 1
+    assert all(line.count(" | ") in (2, 3, 6) for line in rows)
+
+
+@pytest.mark.parametrize("metric", EXPORTED, ids=IDS)
+def test_names_and_units_are_as_the_conventions_have_them(metric: Metric) -> None:
+    assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*(\.[a-z][a-z0-9]*(_[a-z0-9]+)*)+", metric.name)
+    assert metric.name.startswith("framegate.") or metric.name in STANDARD
+    words = set(re.split(r"[._]", metric.name))
+    assert not words & {"total", "seconds", "bytes", "milliseconds", "percent", "ratio"}
+    assert metric.unit in UNITS or re.fullmatch(r"\{[a-z_]+\}(/s)?", metric.unit)
+    assert metric.description.endswith(".")
+    assert bool(metric.bounds) == (metric.kind == "histogram")
+    assert list(metric.bounds) == sorted(set(metric.bounds))
+    for key, values in metric.attributes:
+        assert re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+", key)
+        assert len(values) == len(set(values))
+
+
+def test_no_two_metrics_are_one_in_prometheus() -> None:
+    names = [prometheus_name(metric.name, metric.unit, monotonic=metric.kind == "counter") for metric in EXPORTED]
+    names += [f"{name}{suffix}" for name, metric in zip(names, EXPORTED, strict=True) if metric.kind == "histogram" for suffix in ("_count", "_sum")]
+    assert len(names) == len(set(names))

@@ -1,0 +1,84 @@
+"""One export over gRPC: what each end of a call means, and TLS."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+
+from control.telemetry.transport import Outcome
+from tests.fakes.carrying import once
+from tests.fakes.certificates import Authority
+from tests.fakes.receivers import GrpcReceiver
+
+
+def grpc_error(code: grpc.StatusCode, details: bytes | None = None) -> Callable[[grpc.ServicerContext], bytes]:
+    def answer(context: grpc.ServicerContext) -> bytes:
+        if details is not None:
+            context.set_trailing_metadata((("grpc-status-details-bin", details),))
+        context.abort(code, "because")
+
+    return answer
+
+
+def asks_to_wait(seconds: float) -> bytes:
+    detail = AnyMessage()
+    detail.Pack(RetryInfo(retry_delay=Duration(nanos=int(seconds * 1e9))))
+    message: bytes = Status(code=8, details=[detail]).SerializeToString()
+    return message
+
+
+CODES = [
+    (grpc.StatusCode.UNAVAILABLE, "unavailable", True),
+    (grpc.StatusCode.ABORTED, "unavailable", True),
+    (grpc.StatusCode.DEADLINE_EXCEEDED, "timeout", True),
+    (grpc.StatusCode.RESOURCE_EXHAUSTED, "refused", False),
+    (grpc.StatusCode.UNAUTHENTICATED, "refused", False),
+    (grpc.StatusCode.PERMISSION_DENIED, "refused", False),
+    (grpc.StatusCode.UNIMPLEMENTED, "refused", False),
+    (grpc.StatusCode.INTERNAL, "other", False),
+]
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Iterator[tuple[GrpcReceiver, dict[str, str]]]:
+    """A collector that asks for certificates, and the variables of a client that has one."""
+    authority = Authority(tmp_path)
+    certificate, key = (Path(path).read_bytes() for path in authority.leaf("127.0.0.1"))
+    client, client_key = authority.leaf("client")
+    roots = authority.path.read_bytes()
+    credentials = grpc.ssl_server_credentials([(key, certificate)], roots, require_client_auth=True)
+    environ = {
+        "OTEL_EXPORTER_OTLP_CERTIFICATE": str(authority.path),
+        "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": client,
+        "OTEL_EXPORTER_OTLP_CLIENT_KEY": client_key,
+    }
+    with GrpcReceiver(credentials=credentials) as receiver:
+        yield receiver, environ
+
+
+@pytest.mark.parametrize(("code", "end", "again"), CODES)
+def test_each_status_of_grpc_has_its_end(code: grpc.StatusCode, end: str, again: bool) -> None:
+    with GrpcReceiver(grpc_error(code)) as receiver:
+        outcome = once(receiver.endpoint)
+    assert (outcome.end, outcome.again, outcome.pause_s) == (end, again, None)
+    assert outcome.text == f"{code.name}: because"
+
+
+def test_a_collector_that_is_full_says_when_to_come_again() -> None:
+    with GrpcReceiver(grpc_error(grpc.StatusCode.RESOURCE_EXHAUSTED, asks_to_wait(0.25))) as receiver:
+        outcome = once(receiver.endpoint)
+    assert (outcome.end, outcome.again, outcome.pause_s) == ("unavailable", True, 0.25)
+    with GrpcReceiver(grpc_error(grpc.StatusCode.RESOURCE_EXHAUSTED, b"\xff\xff")) as receiver:
+        assert once(receiver.endpoint).end == "refused"
+
+
+def test_certificates_prove_who_both_are(tls: tuple[GrpcReceiver, dict[str, str]]) -> None:
+    receiver, environ = tls
+    assert once(receiver.endpoint, **environ) == Outcome("")
+    assert once(receiver.endpoint, OTEL_EXPORTER_OTLP_CERTIFICATE=environ["OTEL_EXPORTER_OTLP_CERTIFICATE"]).end == "unavailable"
+    assert once(receiver.endpoint).end == "unavailable"
