@@ -12,7 +12,7 @@ from proxy.config.log import LogLevel
 from proxy.server.protocol import EVENTS as PROCESSORS
 from proxy.server.rows import AccessRow, ClosedRow, OpenedRow
 
-__all__ = ["COMMON", "EVENTS", "Event"]
+__all__ = ["COMMON", "EVENTS", "MEANINGS", "Event"]
 
 COMMON: Final[Mapping[str, Any]] = {
     "time": str,
@@ -208,7 +208,9 @@ _TAP: Final = {
     ),
     "tap_keeper_failed": Event("The tap's directory cannot be kept in order.", _ERROR, {"directory": str, "error": str}),
     "tap_orphans": Event("Processors of an earlier framegate still write to the tap.", _WARNING, {"directory": str, "streams": list[str]}),
-    "tap_orphans_gone": Event("They do not any more.", _INFO, {"directory": str, "streams": list[str]}),
+    "tap_orphans_gone": Event(
+        "Processors of an earlier framegate do not write to the tap any more.", _INFO, {"directory": str, "streams": list[str]}
+    ),
     "tap_orphans_unknown": Event(
         "Nobody can tell whether processors of an earlier framegate write to the tap.", _WARNING, {"directory": str, "error": str}
     ),
@@ -252,3 +254,35 @@ EVENTS: Final[Mapping[str, Event]] = dict(
     sorted({**_CONNECTIONS, **_PROCESSES, **_CHANGES, **_LIFE_OF_FRAMEGATE, **_UPSTREAMS, **_TAP, **_FAULTS, **_OF_PROCESSORS, **_OF_BOTH}.items())
 )
 """By name."""
+MEANINGS: Final = (
+    ("id", "names the connection, in the API, in `framegate channels` and in the tap's tables as well"),
+    ("listener", "where the client came"),
+    ("peer", "the client's address"),
+    ("upstream", "where its frames go; empty: a handler answers"),
+    ("endpoint", "the upstream's address that was tried last; empty: none was"),
+    ("principal", "who the client is, by its certificate or its login"),
+    ("mechanism", "of SASL, by which it proved that; `null`: by none"),
+    ("tls", "version, cipher and the fingerprint of the certificate that the client was shown; `null`: plaintext, or the handshake is not done"),
+    ("frames", "received from the client (`request`) and from the upstream (`response`) since it was opened; or sent by a handler"),
+    ("bytes", "likewise"),
+    ("opened_ns", "when it was accepted"),
+    (
+        "handshake_ns",
+        "from when a processor had it until the client was let in, TLS and login together, or that failed; `null`: neither was asked for",
+    ),
+    ("connect_ns", "from the first attempt to reach the upstream until one was ready, TLS and login included, or the last had failed"),
+    ("connect_started_ns", "when the first attempt began; `null`: there was none"),
+    ("attempts", "to reach the upstream, each at one address"),
+    ("state", "`handshaking`, `connecting_upstream`, `open`, `half_closed`, `closing`, `draining`; of `closed`: when its cause came up"),
+    ("muted", "why the client is not read now (README, invariant 5)"),
+    ("muted_upstream", "why the upstream is not"),
+    ("in_flight", "requests without an answer, under `protocol: kafka`; else 0"),
+    ("last_active_ns", "when a byte passed last"),
+    ("lost", "bytes received that were not passed on, or will not be"),
+    ("mutes", "by cause, how often the client was not read for it, and for how long; what goes on is not in it"),
+    ("cause", "why it ended (README, the list of causes)"),
+    ("detail", "more about that, in words"),
+    ("side", "who ended it: `downstream` (the client), `upstream`, or `internal` (framegate)"),
+    ("closed_ns", "when it ended"),
+)
+"""What the fields of the rows of connections say; of other events the names do."""

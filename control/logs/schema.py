@@ -3,10 +3,10 @@
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NotRequired
 
-from control.logs.catalog import COMMON, EVENTS, Event
+from control.logs.catalog import COMMON, EVENTS, MEANINGS, Event
 
 __all__ = ["json_schema", "schema_text", "table_text"]
 
@@ -110,6 +110,11 @@ def _cell(fields: Mapping[str, Any]) -> str:
     )
 
 
+def _connection_lines() -> Iterator[str]:
+    yield from ("", "## Fields of `opened`, `access` and `closed`", "", "| field | meaning |", "|---|---|")
+    yield from (f"| `{name}` | {meaning} |" for name, meaning in MEANINGS)
+
+
 def table_text() -> str:
     """``deploy/log.md``."""
     head = (
@@ -127,4 +132,4 @@ def table_text() -> str:
         "|---|---|---|---|",
     )
     rows = (f"| `{name}` | {', '.join(event.levels)} | {event.says} | {_cell(event.fields)} |" for name, event in EVENTS.items())
-    return "\n".join((*head, *rows)) + "\n"
+    return "\n".join((*head, *rows, *_connection_lines())) + "\n"

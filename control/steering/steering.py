@@ -1,6 +1,7 @@
 """The control plane over running processors: what ``control.plane`` promises, each part of it done by the module that has its name."""
 
 import asyncio
+import dataclasses
 import importlib.metadata
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -247,6 +248,8 @@ class Steering(ControlPlane):
 
     async def set_log(self, level: LogLevel | None = None, events: Mapping[str, bool] | None = None) -> LogStatus:
         self._log.levels.change(level, events or {})
+        desired = self._supervisor.desired
+        desired.config = dataclasses.replace(desired.config, log=dataclasses.replace(desired.config.log, level=self._log.levels.level))
         return await self.get_log()
 
     # --- channels ----------------------------------------------------------------------------------------------------------------

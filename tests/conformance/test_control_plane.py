@@ -307,8 +307,10 @@ def test_the_log_is_what_it_was_set_to(stage: Stage) -> None:
         changed = await plane.set_log("warning", {"closed": False, "access": False})
         assert (changed.level, changed.silenced) == ("warning", ("access", "closed"))
         assert await plane.get_log() == changed
+        assert plane.config.log.level == "warning"
         assert (await plane.set_log(events={"closed": True, "access": True})).level == "warning"
         assert await plane.set_log("info") == before
+        assert plane.config.log.level == "info"
 
     stage.run(body)
 

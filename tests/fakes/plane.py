@@ -405,6 +405,7 @@ class FakePlane(ControlPlane):
     async def set_log(self, level: LogLevel | None = None, events: Mapping[str, bool] | None = None) -> LogStatus:
         self._fail()
         self.levels.change(level, events or {})
+        self._config = dataclasses.replace(self._config, log=dataclasses.replace(self._config.log, level=self.levels.level))
         return await self.get_log()
 
     async def get_pool(self) -> PoolStatus:

@@ -96,3 +96,24 @@ def test_a_wildcard_of_one_family_leaves_the_other_alone(data: dict[str, Any]) -
 def test_an_upstream_that_is_our_own_wildcard_is_a_circle(data: dict[str, Any]) -> None:
     data["listeners"][0]["address"] = "0.0.0.0:9093"
     assert [key for key, _ in faults(put(data, "upstreams.0.endpoints", ["127.0.0.1:9093"]))] == ["upstreams[0].endpoints[0]"]
+
+
+@pytest.mark.parametrize(
+    ("every", "fault"),
+    [
+        ("0", ""),
+        ("1ms", "must be at least 10s, or 0: never"),
+        ("9999ms", "must be at least 10s, or 0: never"),
+        ("10s", ""),
+        ("10001ms", ""),
+        ("1d", ""),
+        ("86400001ms", "must be from 0 to 1d"),
+    ],
+)
+def test_rows_of_connections_that_stay_open_come_each_ten_seconds_at_most_or_never(data: dict[str, Any], every: str, fault: str) -> None:
+    assert faults({**data, "log": {"access": {"every": every}}}) == ([("log.access.every", fault)] if fault else [])
+
+
+@pytest.mark.parametrize(("value", "good"), [(True, True), (False, True), (1, False), ("yes", False), ("true", False), (None, True)])
+def test_a_switch_is_true_or_false(data: dict[str, Any], value: object, good: bool) -> None:
+    assert faults({**data, "log": {"access": {"open": value}}}) == ([] if good else [("log.access.open", "must be true or false")])

@@ -1,14 +1,16 @@
 """What is documented of rows is what the code says."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
-from control.logs.catalog import EVENTS
+from control.logs.catalog import EVENTS, MEANINGS
 from control.logs.schema import json_schema, schema_text, table_text
+from proxy.relay.state import PairState
 from tests.fakes.log import row_fault
 from tests.fakes.rows import access_row, closed_row, opened_row
 
@@ -37,10 +39,20 @@ def test_the_schema_is_one_and_the_file_is_the_schema() -> None:
 
 
 def test_the_table_names_every_event_and_every_field() -> None:
-    lines = {line.split("`")[1]: line for line in table_text().splitlines() if line.startswith("| `")}
+    lines = {line.split("`")[1]: line for line in table_text().partition("\n## ")[0].splitlines() if line.startswith("| `")}
     assert list(lines) == list(EVENTS)
     for name, event in EVENTS.items():
         assert all(f"`{field}`" in lines[name] for field in event.fields)
+
+
+def test_of_connections_each_field_is_explained() -> None:
+    assert {name for name, _ in MEANINGS} == {field for event in ("opened", "access", "closed") for field in EVENTS[event].fields}
+    assert all(f"| `{name}` | {meaning} |" in table_text() for name, meaning in MEANINGS)
+
+
+def test_the_states_that_are_explained_are_those_there_are() -> None:
+    named = set(re.findall(r"`([a-z_]+)`", dict(MEANINGS)["state"])) - {"closed"}
+    assert named == {state.value for state in PairState} - {"closed"} | {"draining"}
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
