@@ -46,7 +46,7 @@ INSTRUMENTS: Mapping[str, set[str]] = {
 MONITOR: Mapping[str, set[str]] = {"up": set(), "scrape_duration_seconds": set()}
 """What Prometheus itself says of a scrape."""
 TARGET = {"job", "instance", "pod"}
-DERIVED = {"problem", "alert", "where", "kind"}
+DERIVED = {"problem", "alert", "measure", "where", "kind", "method"}
 """Labels that a query makes itself."""
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
