@@ -153,7 +153,7 @@ def _bars(panel: Panel) -> Any:
 
 def _series(panel: Panel) -> Any:
     legend = common.VizLegendOptions().display_mode(common_models.LegendDisplayMode.TABLE).placement(common_models.LegendPlacement.BOTTOM)
-    legend = legend.show_legend(True).calcs(["lastNotNull", "max"])
+    legend = legend.show_legend(True).calcs(["lastNotNull", "max"]).sort_by("Max").sort_desc(True)  # not all lines of it are in sight
     tooltip = common.VizTooltipOptions().mode(common_models.TooltipDisplayMode.MULTI).sort(common_models.SortOrder.DESCENDING)
     made = timeseries.Panel().legend(legend).tooltip(tooltip).min(0).line_width(1).fill_opacity(20 if panel.stacked else 5)
     made = made.show_points(common_models.VisibilityMode.AUTO).axis_soft_max(SMALL.get(panel.unit, 1))

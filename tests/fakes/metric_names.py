@@ -1,5 +1,6 @@
 """The names and labels that framegate's metrics have in Prometheus, and which of them a query asks for."""
 
+import functools
 import re
 from collections.abc import Mapping
 
@@ -55,6 +56,7 @@ _MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*("(?:[^"\\]|\\.)*")')
 _GROUPING = re.compile(r"\b(?:by|on|without|ignoring|group_left|group_right) \(([^)]*)\)")
 
 
+@functools.cache
 def declared() -> dict[str, set[str]]:
     """The labels of each name that a scrape may give."""
     found: dict[str, set[str]] = {name: set(labels) for name, labels in MONITOR.items()}
@@ -73,12 +75,19 @@ def declared() -> dict[str, set[str]]:
     return found
 
 
+def _either(pattern: str) -> str:
+    """Of a name with a part that may be there, ``one(_two)?``, the one that is declared."""
+    name, _, rest = pattern.partition("(")
+    longer = name + rest.removesuffix(")?")
+    return longer if longer in declared() else name
+
+
 def asked(query: str) -> tuple[dict[str, set[str]], set[str]]:
     """The metrics that a query selects, each with the labels of its matchers; and the labels that it groups by."""
     selected: dict[str, set[str]] = {}
     for name, inside in _SELECTOR.findall(query):
         matchers = {label: value.strip('"') for label, value in _MATCHER.findall(inside)}
         pattern = matchers.pop("__name__", "")
-        selected.setdefault(name or pattern.partition("(")[0], set()).update(matchers)
+        selected.setdefault(name or _either(pattern), set()).update(matchers)
     grouped = {label.strip() for labels in _GROUPING.findall(_STRING.sub('""', query)) for label in labels.split(",") if label.strip()}
     return selected, grouped
