@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from control.telemetry.fold import PER_WORKER, WORKER
 from control.telemetry.names import label_name, prometheus_name
-from control.telemetry.process import PROCESS, PROCESS_METRICS
 from proxy.cells import METRICS
 
 __all__ = ["COMING", "DERIVED", "ELSEWHERE", "TARGET", "asked", "declared"]
@@ -39,11 +38,15 @@ ELSEWHERE: Mapping[str, set[str]] = {
 }
 """What the Spark job exports."""
 INSTRUMENTS: Mapping[str, set[str]] = {
+    "process_cpu_time_seconds_total": {"framegate_process", "cpu_mode"},
+    "process_memory_usage_bytes": {"framegate_process"},
+    "process_unix_file_descriptor_count": {"framegate_process"},
+    "process_thread_count": {"framegate_process"},
     "framegate_tls_certificate_not_after_seconds": {"framegate_certificate"},
     "framegate_scrape_refused_total": set(),
     "rpc_server_call_duration_seconds": {"le", "rpc_system_name", "rpc_method", "rpc_response_status_code", "error_type"},
 }
-"""Instruments of the SDK that have no line in the tables."""
+"""What is no metric of ours by name, or an instrument of the SDK: it has no line in ``METRICS``."""
 MONITOR: Mapping[str, set[str]] = {"up": set(), "scrape_duration_seconds": set()}
 """What Prometheus itself says of a scrape."""
 TARGET = {"job", "instance", "pod"}
@@ -64,8 +67,6 @@ def declared() -> dict[str, set[str]]:
     for metric in METRICS:
         labels = {label_name(key) for key in metric.keys} | ({label_name(WORKER)} if metric.name in PER_WORKER else set())
         known[prometheus_name(metric.name, metric.unit, monotonic=metric.kind == "counter")] = labels, metric.kind == "histogram"
-    for name, (kind, unit, _) in PROCESS_METRICS.items():
-        known[prometheus_name(name, unit, monotonic=kind == "counter")] = {label_name(PROCESS), "cpu_mode"}, False
     for name, (labels, histogram) in known.items():
         if histogram:
             plain = labels - {"le"}
