@@ -19,6 +19,8 @@ DATASOURCE: Final = common_models.DataSourceRef(type_val="prometheus", uid="${da
 VARIABLES_IN_LINKS: Final = (
     "${datasource:queryparam}&${job:queryparam}&${node:queryparam}&${pod:queryparam}&${listener:queryparam}&${__url_time_range}"
 )
+SMALL: Final = {"percentunit": 0.1, "s": 0.01, "bytes": 1024, "binBps": 1024}
+"""Up to where an axis goes at least, by unit, so that a line at 0 lies at the bottom of something sensible."""
 Kind = Literal["stat", "series", "bars", "table", "words"]
 Step = tuple[float | None, str]
 """From which value on which colour; the first is None."""
@@ -48,12 +50,12 @@ class Panel:
         unit: as Grafana names units.
         kind: ``words`` is a stat that shows names; ``bars`` are the latest values, lying.
         steps: colours by value.
-        width, height: of a grid that is 24 wide; 320 pixels of height are 9.
+        width, height: of a grid that is 24 wide; a height of 9 is 334 pixels.
         next: the dashboard that explains, by its ``slug``.
         stacked: series add up.
         maximum: of the axis, where there is one by nature.
         nothing: what is shown when there is no data.
-        renamed, hidden: a table's columns.
+        columns: of a table: the label, what stands above it, and its width in pixels.
     """
 
     title: str
@@ -64,15 +66,14 @@ class Panel:
     kind: Kind = "series"
     steps: tuple[Step, ...] = PLAIN
     width: int = 8
-    height: int = 8
+    height: int = 9
     next: str = ""
     stacked: bool = False
     maximum: float | None = None
     decimals: int | None = None
     nothing: str = ""
     calculation: str = "lastNotNull"
-    renamed: tuple[tuple[str, str], ...] = ()
-    hidden: tuple[str, ...] = ()
+    columns: tuple[tuple[str, str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,10 +153,10 @@ def _bars(panel: Panel) -> Any:
 
 def _series(panel: Panel) -> Any:
     legend = common.VizLegendOptions().display_mode(common_models.LegendDisplayMode.TABLE).placement(common_models.LegendPlacement.BOTTOM)
-    legend = legend.show_legend(True).calcs(["lastNotNull", "max"])
+    legend = legend.show_legend(True).calcs(["lastNotNull", "max"]).sort_by("Max").sort_desc(True)  # not all lines of it are in sight
     tooltip = common.VizTooltipOptions().mode(common_models.TooltipDisplayMode.MULTI).sort(common_models.SortOrder.DESCENDING)
     made = timeseries.Panel().legend(legend).tooltip(tooltip).min(0).line_width(1).fill_opacity(20 if panel.stacked else 5)
-    made = made.show_points(common_models.VisibilityMode.NEVER)
+    made = made.show_points(common_models.VisibilityMode.AUTO).axis_soft_max(SMALL.get(panel.unit, 1))
     if panel.stacked:
         made = made.stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL).group("A"))
     if len(panel.steps) > 1:
@@ -164,8 +165,13 @@ def _series(panel: Panel) -> Any:
 
 
 def _table(panel: Panel) -> Any:
-    names = dict(panel.renamed)
-    order = {name: position for position, name in enumerate(names)}
-    options = {"excludeByName": {**dict.fromkeys(("Time", *panel.hidden), True)}, "indexByName": order, "renameByName": names}
+    options = {
+        "excludeByName": {"Time": True},
+        "indexByName": {name: position for position, (name, _, _) in enumerate(panel.columns)},
+        "renameByName": {},
+    }
     made = table.Panel().with_transformation(models.DataTransformerConfig(id_val="organize", options=options))
+    for name, title, width in panel.columns:
+        properties = [models.DynamicConfigValue(id_val="displayName", value=title), models.DynamicConfigValue(id_val="custom.width", value=width)]
+        made = made.override_by_name(name, properties)
     return made.show_header(True).cell_height(common_models.TableCellHeight.SM).min(0)
