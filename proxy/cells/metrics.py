@@ -12,6 +12,9 @@ from proxy.cause import ORDERLY_CAUSES, Cause
 __all__ = [
     "ACCEPT_ERRORS",
     "ACTION",
+    "API",
+    "APPEND_BOUNDS",
+    "APPEND_ERRORS",
     "AUTHENTICATION_ERRORS",
     "CAUSE",
     "CAUSES",
@@ -28,9 +31,11 @@ __all__ = [
     "HANDLER_BOUNDS",
     "HANDSHAKE_BOUNDS",
     "INTERNAL",
+    "KAFKA_BOUNDS",
     "LAG_BOUNDS",
     "LISTENER",
     "LOOP_STATES",
+    "MEASURED_APIS",
     "MECHANISM",
     "MECHANISMS",
     "MEMORY_KIND",
@@ -57,8 +62,12 @@ __all__ = [
     "TASK",
     "TASKS",
     "TLS_ERRORS",
+    "TLS_RESUMED",
+    "TLS_VERSION",
+    "TLS_VERSIONS",
     "UPSTREAM",
     "UPSTREAM_STATES",
+    "WAIT_BOUNDS",
     "Metric",
 ]
 
@@ -89,6 +98,9 @@ QUEUE: Final = "framegate.queue"
 TASK: Final = "framegate.task"
 ACTION: Final = "framegate.handler.action"
 MECHANISM: Final = "framegate.sasl.mechanism"
+API: Final = "framegate.kafka.api"
+TLS_VERSION: Final = "tls.protocol.version"
+TLS_RESUMED: Final = "tls.resumed"
 
 RATE_LEVEL: Final = "framegate.rate.level"
 FILE_KIND: Final = "framegate.file.kind"
@@ -115,7 +127,57 @@ FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", 
 FILE_KINDS: Final = ("tls", "sasl")
 """Of files that may be replaced while framegate runs: certificates, keys and authorities; users, and keys that tokens are signed with."""
 UPSTREAM_STATES: Final = ("connecting", "used")
-TLS_ERRORS: Final = ("", "tls_failed", "handshake_timeout", "other")
+TLS_ERRORS: Final = (
+    "",
+    "certificate_missing",
+    "certificate_expired",
+    "certificate_revoked",
+    "unknown_authority",
+    "name_mismatch",
+    "certificate_refused",
+    "version",
+    "cipher",
+    "not_tls",
+    "peer_alert",
+    "closed",
+    "handshake_timeout",
+    "other",
+)
+"""Why a TLS handshake fails (``proxy.network.tls_failure`` says which): what we find wrong with the peer's certificate; what both sides could not
+agree on, whoever said so; whatever else the peer refused us for; its end; our patience.
+"""
+TLS_VERSIONS: Final = ("1.2", "1.3")
+APPEND_ERRORS: Final = ("", "disk_full", "disk_error")
+"""What may become of writing a block to the log; the last two are reasons of ``TAP_DROP_REASONS``, too."""
+MEASURED_APIS: Final = (
+    "Produce",
+    "Fetch",
+    "ListOffsets",
+    "Metadata",
+    "OffsetCommit",
+    "OffsetFetch",
+    "FindCoordinator",
+    "JoinGroup",
+    "Heartbeat",
+    "LeaveGroup",
+    "SyncGroup",
+    "SaslHandshake",
+    "ApiVersions",
+    "CreateTopics",
+    "InitProducerId",
+    "AddPartitionsToTxn",
+    "EndTxn",
+    "TxnOffsetCommit",
+    "DescribeConfigs",
+    "SaslAuthenticate",
+    "DescribeCluster",
+    "ConsumerGroupHeartbeat",
+    "ShareFetch",
+    "other",
+)
+"""Kafka's APIs that have series of their own: those of producers and consumers, and what every client begins with. By name, as in
+``proxy.config.selection``.
+"""
 TASKS: Final = (
     "acceptor",
     "heartbeats",
@@ -146,6 +208,9 @@ SIZE_BOUNDS: Final = tuple(float(256 << 2 * step) for step in range(11))
 CONNECTION_BOUNDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 HANDSHAKE_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 HANDLER_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+APPEND_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+WAIT_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+KAFKA_BOUNDS: Final = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 LAG_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 1.0)
 
 
@@ -217,7 +282,16 @@ METRICS: Final = (
         bounds=CONNECTION_BOUNDS,
     ),
     _metric("tls.handshake.duration", "histogram", "s", "Time of one TLS handshake.", _SIDE, (ERROR_TYPE, TLS_ERRORS), bounds=HANDSHAKE_BOUNDS),
-    _metric("tls.handshake.active", "gauge", "{handshake}", "TLS handshakes in progress.", _SIDE),
+    _metric(
+        "tls.handshake.count",
+        "counter",
+        "{handshake}",
+        "TLS handshakes that succeeded.",
+        _SIDE,
+        (TLS_VERSION, TLS_VERSIONS),
+        (TLS_RESUMED, ("true", "false")),
+    ),
+    _metric("tls.handshake.active", "gauge", "{handshake}", "Connections with TLS that are being opened: handshake, and authentication.", _SIDE),
     _metric(
         "authentication.count",
         "counter",
@@ -226,6 +300,14 @@ METRICS: Final = (
         _LISTENER,
         (MECHANISM, MECHANISMS),
         (ERROR_TYPE, AUTHENTICATION_ERRORS),
+    ),
+    _metric(
+        "authentication.duration",
+        "histogram",
+        "s",
+        "Time that clients took to prove by SASL who they are, or not to; what they wait for of ours is in it.",
+        (MECHANISM, MECHANISMS),
+        bounds=HANDSHAKE_BOUNDS,
     ),
     _metric("frame.count", "counter", "{frame}", "Whole frames received from, and sent to, each side.", _SIDE, _DIRECTION, _LISTENER),
     _metric("io", "counter", "By", "Bytes of frames, headers counted, received from and sent to each side.", _SIDE, _DIRECTION, _LISTENER),
@@ -250,10 +332,19 @@ METRICS: Final = (
     _metric("memory_pool.depleted.time", "counter", "s", "Time in which somebody waited for memory.", (POOL, ("frames",))),
     _metric("memory_pool.depleted.count", "counter", "{spell}", "Times that memory ran out and was there again.", (POOL, ("frames",))),
     _metric("memory_pool.refused", "counter", "{turn}", "Turns of large frames that were not given at once.", (POOL, ("frames",))),
-    _metric("memory_pool.wait.time", "counter", "s", "Time that turns were waited for.", (POOL, ("frames",))),
+    _metric(
+        "memory_pool.wait.duration",
+        "histogram",
+        "s",
+        "Time that large frames waited for their turn until they had it.",
+        (POOL, ("frames",)),
+        bounds=WAIT_BOUNDS,
+    ),
+    _metric("memory_pool.listener.usage", "gauge", "By", "Bytes booked now for a listener's connections, both sides of them.", _LISTENER),
     _metric("channel.muted", "gauge", "{channel}", "Channels that are not read now, by cause.", (MUTE_CAUSE, MUTE_CAUSES)),
     _metric("channel.mute.count", "counter", "{mute}", "Times that a cause stopped a channel's reading.", (MUTE_CAUSE, MUTE_CAUSES)),
     _metric("channel.mute.time", "counter", "s", "Time that causes held channels muted.", (MUTE_CAUSE, MUTE_CAUSES)),
+    _metric("channel.pending", "gauge", "{channel}", "Channels whose peer has not taken what is to be sent to it.", _SIDE),
     _metric(
         "upstream.connect.duration",
         "histogram",
@@ -263,13 +354,31 @@ METRICS: Final = (
         (ERROR_TYPE, CONNECT_ERRORS),
         bounds=HANDSHAKE_BOUNDS,
     ),
+    _metric(
+        "upstream.authentication.count",
+        "counter",
+        "{authentication}",
+        "Times that we proved to an upstream by SASL who we are, or did not.",
+        _UPSTREAM,
+        (MECHANISM, MECHANISMS[1:]),
+        (ERROR_TYPE, AUTHENTICATION_ERRORS),
+    ),
     _metric("upstream.connection.count", "gauge", "{connection}", "Connections to an upstream.", _UPSTREAM, (STATE, UPSTREAM_STATES)),
     _metric("upstream.endpoint.count", "gauge", "{endpoint}", "Addresses of an upstream.", _UPSTREAM),
     _metric("upstream.endpoint.down", "gauge", "{endpoint}", "Addresses left out because they failed, where most are.", _UPSTREAM),
     _metric("upstream.endpoint.ejections", "counter", "{ejection}", "Times an address was left out.", _UPSTREAM, (ERROR_TYPE, CONNECT_ERRORS[1:])),
     _metric("upstream.endpoint.probes", "counter", "{probe}", "Connections that tried an address again after its back-off.", _UPSTREAM),
     _metric("kafka.request.open", "gauge", "{request}", "Requests that wait for their answer.", _LISTENER),
-    _metric("kafka.request.answered", "counter", "{request}", "Requests paired with their answer.", _LISTENER),
+    _metric(
+        "kafka.request.duration",
+        "histogram",
+        "s",
+        "Time from when a request was read to when its answer was; those that are paired with one.",
+        _LISTENER,
+        (API, MEASURED_APIS),
+        bounds=KAFKA_BOUNDS,
+    ),
+    _metric("kafka.request.io", "counter", "By", "Bytes of bodies of requests and answers read.", _LISTENER, (API, MEASURED_APIS), _TAP_DIRECTION),
     _metric("kafka.pairing_lost", "counter", "{connection}", "Connections whose answers no longer match their requests.", _LISTENER),
     _metric("handler.requests", "counter", "{frame}", "Frames that handlers were done with.", _LISTENER, (ACTION, HANDLER_ACTIONS)),
     _metric("handler.queue.size", "gauge", "{frame}", "Frames that wait for a handler, or are in one.", _LISTENER),
@@ -288,9 +397,13 @@ METRICS: Final = (
     _metric("tap.matched.io", "counter", "By", "Bytes of frames that a tap rule matched, headers counted."),
     _metric("tap.io", "counter", "By", "Bytes written to the log."),
     _metric("tap.write.errors", "counter", "{error}", "Writes to the log that failed."),
-    _metric("tap.flush.time", "counter", "s", "Time spent writing blocks."),
+    _metric(
+        "tap.append.duration", "histogram", "s", "Time of one try to write a block to the log.", (ERROR_TYPE, APPEND_ERRORS), bounds=APPEND_BOUNDS
+    ),
     _metric("queue.usage", "gauge", "By", "Bytes that wait.", (QUEUE, ("tap",))),
+    _metric("queue.length", "gauge", "{block}", "Blocks that wait, or are being written.", (QUEUE, ("tap",))),
     _metric("event_loop.time", "counter", "s", "Time of the loop.", (STATE, LOOP_STATES)),
+    _metric("event_loop.polls", "counter", "{poll}", "Times that the loop has waited for something to do."),
     _metric("event_loop.lag", "histogram", "s", "Time the loop was busy between two waits.", bounds=LAG_BOUNDS),
     _metric("link.dropped", "counter", "{row}", "Log rows that the link could not take."),
     _metric("processor.errors", "counter", "{error}", "Errors of our own that cost one connection, timer or command at most.", (PLACE, FAULT_PLACES)),

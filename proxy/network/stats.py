@@ -22,6 +22,7 @@ class SideStats:
         lost_bytes: bytes of frames that were begun and never became whole.
         mutes, mute_ns: by position of the cause in ``mute.CAUSES``; the time is added when the cause goes away.
         muted: gauge, channels that hold the cause now.
+        pending: gauge, channels with a pending send, or for whose room somebody waits: whose peer does not take what is to be sent to it.
     """
 
     def __init__(self) -> None:
@@ -36,6 +37,7 @@ class SideStats:
         self.refused_incomplete: i64 = 0
         self.cut_short: i64 = 0
         self.lost_bytes: i64 = 0
+        self.pending: i64 = 0
         self.frame_sizes: vec[i64] = vec[i64]([0] * SIZE_BUCKETS)
         self.mutes: vec[i64] = vec[i64]([0] * CAUSE_COUNT)
         self.mute_ns: vec[i64] = vec[i64]([0] * CAUSE_COUNT)

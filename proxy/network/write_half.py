@@ -61,6 +61,7 @@ class WriteHalf(PipeTarget):
         self._phase: str = "in its handshake"  # for errors
         self._writable: bool = False  # from READY until our end is to go out, or the channel is closed
         self._ended: bool = False  # our end is out
+        self._counted: bool = False  # in ``stats.pending``
         self._room_held: i64 = 0  # by who waits for room
         self._room_seen: i64 = 0  # when it was asked for, or last looked at
         self._room_wait_ns: i64 = 0
@@ -144,6 +145,7 @@ class WriteHalf(PipeTarget):
             return True
         self.pending.begin(run.pieces(), taken, run.frames, run.lease, run)
         run.lease = 0
+        self._count_waiting()
         self._channel.sync_interest()
         return False
 
@@ -171,6 +173,7 @@ class WriteHalf(PipeTarget):
             stats.frames_sent += frames
             return True
         self.pending.begin([rest], 0, frames, 0)
+        self._count_waiting()
         self._channel.sync_interest()
         return False
 
@@ -184,6 +187,7 @@ class WriteHalf(PipeTarget):
         if self.room_wanted or not self._writable:
             return
         self.room_wanted = True
+        self._count_waiting()
         self._room_held = held
         self._room_wait_ns = socket_buffers.A_WHILE_NS
         self._room_seen, _ = self.room()
@@ -200,6 +204,7 @@ class WriteHalf(PipeTarget):
         self._writable = False
         self._channel.shutting = True
         self.room_wanted = False  # nothing more will be sent
+        self._count_waiting()
         try:
             self.try_shut()
         except TransportError as error:
@@ -259,6 +264,7 @@ class WriteHalf(PipeTarget):
             self._retry.release()
         self.unsent_bytes += self.pending.remaining
         self.pending.finish()
+        self._count_waiting()
 
     def release(self) -> None:
         """Let go of the channel, whose end was told."""
@@ -286,8 +292,16 @@ class WriteHalf(PipeTarget):
         self._room_wait_ns = min(self._room_wait_ns << 1, LONGEST_WHILE_NS)
         self._retry_later()
 
+    def _count_waiting(self) -> None:
+        """Count the channel among those whose peer is slow, or no longer: after each change of what that depends on."""
+        waits = self.pending.active or self.room_wanted
+        if waits != self._counted:
+            self._counted = waits
+            self._stats.pending += 1 if waits else -1
+
     def _notify_room(self) -> None:
         self.room_wanted = False
+        self._count_waiting()
         self._sink.sent()
 
     def _finish(self) -> None:
@@ -296,4 +310,5 @@ class WriteHalf(PipeTarget):
         self._stats.frames_sent += frames
         self.pending.finish()
         self.room_wanted = False  # there is, and it is told now
+        self._count_waiting()
         self._sink.sent()

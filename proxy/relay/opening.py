@@ -12,15 +12,14 @@ from typing import Final
 from mypy_extensions import i64
 
 from proxy.cause import Cause
-from proxy.cells import LISTENER_BLOCK, PROCESSOR_BLOCK
+from proxy.cells import LISTENER_BLOCK
 from proxy.errors import LoginError
 from proxy.network import mute
 from proxy.network.channel import Channel
 from proxy.network.timer import NEVER
 from proxy.network.translation import Translation
-from proxy.relay import ending, limiting, state, tapping
-from proxy.relay.counters import tls_error
-from proxy.relay.ending import ACTIVE, HANDSHAKING_CLIENTS, USED
+from proxy.relay import ending, handshakes, limiting, state, tapping
+from proxy.relay.ending import ACTIVE, USED
 from proxy.relay.login import Logins
 from proxy.relay.pair import Leg, Pair
 from proxy.relay.pairing import Pairing
@@ -33,7 +32,6 @@ __all__ = ["attempt_failed", "lets_in", "ready", "start"]
 
 PEER: Final = mute.PEER
 ACCEPTED: Final = LISTENER_BLOCK.at("framegate.connection.accepted")
-HANDSHAKING_UPSTREAMS: Final = PROCESSOR_BLOCK.at("framegate.tls.handshake.active", "upstream")
 CLOSING: Final = PairState.CLOSING
 HANDSHAKING: Final = PairState.HANDSHAKING
 
@@ -58,8 +56,7 @@ def start(pair: Pair, channel: Channel) -> None:
     counters = pair.route.counters
     counters.counts.cells[ACCEPTED] += 1
     counters.downstream_counts.cells[ACTIVE] += 1
-    if channel.options.tls is not None:
-        pair.owner.loop.counts.cells[HANDSHAKING_CLIENTS] += 1
+    handshakes.begin(pair.owner.loop, channel)
 
 
 def lets_in(pair: Pair, principal: str) -> bool:
@@ -86,10 +83,7 @@ def ready(pair: Pair, leg: Leg) -> None:
 
 
 def _client_ready(pair: Pair, channel: Channel) -> None:
-    loop = pair.owner.loop
-    if channel.options.tls is not None:
-        loop.counts.cells[HANDSHAKING_CLIENTS] -= 1
-        loop.downstream_handshakes[0].observe(channel.ready_ns - channel.connected_ns)
+    handshakes.end(pair.owner.loop, channel)
     if pair.route.upstream is None:
         _serve(pair, channel)
         return
@@ -176,8 +170,7 @@ def _start_attempt(pair: Pair, attempt: Attempt) -> bool:
             return True
         _note_failure(pair, attempt, Cause.UPSTREAM_REFUSED, str(error), selector.now_ns)
         return False
-    if options.tls is not None:
-        pair.owner.loop.counts.cells[HANDSHAKING_UPSTREAMS] += 1
+    handshakes.begin(pair.owner.loop, channel)
     if pair.login is not None:
         channel.login = pair.login.login.factory
     pair.attempt = attempt
@@ -229,9 +222,7 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
     upstream.counters.counts.cells[USED] += 1
     if upstream.answered(attempt, channel.ready_ns):
         pair.owner.endpoint_changed(pair, attempt.endpoint)
-    if channel.options.tls is not None:
-        pair.owner.loop.counts.cells[HANDSHAKING_UPSTREAMS] -= 1
-        pair.owner.loop.upstream_handshakes[0].observe(channel.ready_ns - channel.connected_ns)
+    handshakes.end(pair.owner.loop, channel)
     pair.route.counters.upstream_counts.cells[ACTIVE] += 1
     if client.ready_ns == 0:  # it waits to be told
         channel.mute(PEER)
@@ -272,10 +263,7 @@ def attempt_failed(pair: Pair, channel: Channel) -> None:
     attempt = pair.attempt
     assert attempt is not None, "an upstream that is told of was tried"
     pair.attempt = None
-    if channel.options.tls is not None:
-        pair.owner.loop.counts.cells[HANDSHAKING_UPSTREAMS] -= 1
-        if channel.connected_ns != 0:
-            pair.owner.loop.upstream_handshakes[tls_error(channel.close_cause)].observe(channel.closed_ns - channel.connected_ns)
+    handshakes.end(pair.owner.loop, channel)
     pair.upstream.channel = None
     cause = channel.close_cause or Cause.INTERNAL
     error = channel.error

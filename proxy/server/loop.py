@@ -58,6 +58,7 @@ GC_THRESHOLD: Final = 50_000
 SIGTERM: Final = 15
 
 BUSY: Final = PROCESSOR_BLOCK.at("framegate.event_loop.time", "busy")
+POLLS: Final = PROCESSOR_BLOCK.at("framegate.event_loop.polls")
 IDLE: Final = PROCESSOR_BLOCK.at("framegate.event_loop.time", "idle")
 LINK_DROPPED: Final = PROCESSOR_BLOCK.at("framegate.link.dropped")
 FAULTS: Final = PROCESSOR_BLOCK.at("framegate.processor.errors")
@@ -297,6 +298,7 @@ class Loop:
         cells = self._relay.pairs.loop.counts.cells
         cells[BUSY] = self._selector.busy_ns
         cells[IDLE] = self._selector.idle_ns
+        cells[POLLS] = self._selector.polls
         cells[LINK_DROPPED] = self.link.writer.dropped_count
         faults = self._selector.faults
         tap = self._tap

@@ -30,6 +30,42 @@ def test_who_may_not_write_says_why(net: NetBench) -> None:
             call()
 
 
+def test_a_channel_whose_peer_is_slow_is_counted_until_the_last_byte_has_gone(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    assert channel.send(one_frame())
+    assert net.stats.pending == 0, "what is out at once waits for nobody"
+    data = frame(4 << 20)
+    assert not channel.send(Run(None, 0, data, 0, len(data), 1, 0))
+    assert net.stats.pending == 1
+    channel.want_room()
+    assert net.stats.pending == 1, "a channel, whatever it waits for"
+    while channel.pending_send:
+        assert net.stats.pending == 1
+        assert peer.recv(65536)
+        net.poll()
+    assert (net.stats.pending, channel.can_send) == (0, True)
+
+
+def test_a_channel_that_is_closed_waits_for_nobody(net: NetBench) -> None:
+    for asks in (False, True):
+        channel, _ = net.ready_pair()
+        if asks:
+            channel.want_room()
+        else:
+            data = frame(4 << 20)
+            assert not channel.send(Run(None, 0, data, 0, len(data), 1, 0))
+        assert net.stats.pending == 1
+        channel.close(Cause.ADMIN)
+        assert net.stats.pending == 0
+
+
+def test_what_room_is_wanted_for_is_over_when_our_end_goes_out(net: NetBench) -> None:
+    channel, _ = net.ready_pair()
+    channel.want_room()
+    channel.shut_write()
+    assert net.stats.pending == 0
+
+
 def test_a_half_whose_channel_is_gone_takes_nothing_and_breaks_nothing(net: NetBench) -> None:
     channel, _ = net.ready_pair()
     half = channel.write_half
