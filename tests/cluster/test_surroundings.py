@@ -18,7 +18,7 @@ from tests.cluster.load import Load, Scene
 from tests.cluster.node import ClusterError, wait_until
 from tests.cluster.room import Room
 from tests.cluster.workloads import CONFIGURATION
-from tests.fakes.small_disk import fill
+from control.demo.telemetry.small_disk import fill
 
 DISK_MIB = 24
 
