@@ -1,10 +1,12 @@
 """The counters that processors and control share.
 
-``metrics``: which there are: the table that everything else follows from.
+``metrics``: which there are: the table that everything else follows from; ``bounds`` and ``kafka_apis`` are parts of it.
 ``layout``: where each one's cells lie.
 ``mapping``: the two ends of the shared memory, and its header.
 """
 
+from proxy.cells.bounds import APPEND_BOUNDS, CONNECTION_BOUNDS, FORWARD_BOUNDS, HANDSHAKE_BOUNDS, KAFKA_BOUNDS, LAG_BOUNDS, WAIT_BOUNDS
+from proxy.cells.kafka_apis import MEASURED_APIS
 from proxy.cells.layout import (
     CELL_SIZE,
     HEADER_SIZE,
@@ -22,23 +24,18 @@ from proxy.cells.mapping import (
     Snapshot,
     State,
     create,
+    value_of,
 )
 from proxy.cells.metrics import (
     ACCEPT_ERRORS,
-    APPEND_BOUNDS,
     APPEND_ERRORS,
     CAUSES,
     CONNECT_ERRORS,
-    CONNECTION_BOUNDS,
     DURATION_ERRORS,
     FAULT_PLACES,
     FILE_KIND,
     FILE_KINDS,
-    HANDSHAKE_BOUNDS,
-    KAFKA_BOUNDS,
-    LAG_BOUNDS,
     LISTENER,
-    MEASURED_APIS,
     MECHANISMS,
     MEMORY_KINDS,
     METRICS,
@@ -51,7 +48,6 @@ from proxy.cells.metrics import (
     TAP_DROP_REASONS,
     TLS_ERRORS,
     TLS_VERSIONS,
-    WAIT_BOUNDS,
     Metric,
 )
 
@@ -67,6 +63,7 @@ __all__ = [
     "FAULT_PLACES",
     "FILE_KIND",
     "FILE_KINDS",
+    "FORWARD_BOUNDS",
     "HANDSHAKE_BOUNDS",
     "HEADER_SIZE",
     "KAFKA_BOUNDS",
@@ -99,4 +96,5 @@ __all__ = [
     "Snapshot",
     "State",
     "create",
+    "value_of",
 ]

@@ -24,10 +24,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from proxy.cells.layout import CELL_SIZE, HEADER_SIZE, Attributes, CellLayout
+from proxy.cells.layout import CELL_SIZE, HEADER_SIZE, Attributes, CellLayout, Row
 from proxy.cells.metrics import Metric
 
-__all__ = ["CellReader", "CellWriter", "HistogramValue", "Snapshot", "State", "create"]
+__all__ = ["CellReader", "CellWriter", "HistogramValue", "Snapshot", "State", "create", "value_of"]
 
 MAGIC: Final = b"FGCELLS1"
 _HEADER: Final = struct.Struct("=8sQQQQQ")
@@ -127,6 +127,15 @@ class HistogramValue:
         return sum(self.buckets)
 
 
+def value_of(row: Row, cells: Sequence[int]) -> float | HistogramValue:
+    """What the cells of a layout say of one of its rows, in the metric's unit."""
+    scale = row.metric.scale
+    if row.metric.kind == "histogram":
+        end = row.index + row.count - 1
+        return HistogramValue(tuple(cells[row.index : end]), cells[end] * scale)
+    return cells[row.index] if scale == 1.0 else cells[row.index] * scale
+
+
 Snapshot = dict[tuple[Metric, Attributes], float | HistogramValue]
 
 
@@ -187,20 +196,14 @@ class CellReader:
         """One raw cell: of a histogram its first bucket, of a time its nanoseconds."""
         return self._field(HEADER_SIZE + self.layout.index(name, *values) * CELL_SIZE)
 
+    def cells(self) -> tuple[int, ...]:
+        """Every cell as it is. Values of one poll may be mixed with those of the poll before."""
+        return struct.unpack_from(f"={self.layout.count}q", self._mapping, HEADER_SIZE)
+
     def snapshot(self) -> Snapshot:
-        """Every metric with every set of attributes, in its unit. Values of one poll may be mixed with those of the poll before."""
-        cells = struct.unpack_from(f"={self.layout.count}q", self._mapping, HEADER_SIZE)
-        values: Snapshot = {}
-        for row in self.layout.rows:
-            if not row.metric.exported:
-                continue
-            scale = row.metric.scale
-            if row.metric.kind == "histogram":
-                end = row.index + row.count - 1
-                values[row.metric, row.attributes] = HistogramValue(cells[row.index : end], cells[end] * scale)
-            else:
-                values[row.metric, row.attributes] = cells[row.index] if scale == 1.0 else cells[row.index] * scale
-        return values
+        """Every metric with every set of attributes, in its unit; as ``cells``."""
+        cells = self.cells()
+        return {(row.metric, row.attributes): value_of(row, cells) for row in self.layout.rows if row.metric.exported}
 
     def zero_gauges(self) -> None:
         """Stores 0 into every gauge: for a processor that died, and only then."""

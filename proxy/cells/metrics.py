@@ -8,17 +8,27 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from proxy.cause import ORDERLY_CAUSES, Cause
+from proxy.cells.bounds import (
+    APPEND_BOUNDS,
+    CONNECTION_BOUNDS,
+    FORWARD_BOUNDS,
+    HANDLER_BOUNDS,
+    HANDSHAKE_BOUNDS,
+    KAFKA_BOUNDS,
+    LAG_BOUNDS,
+    SIZE_BOUNDS,
+    WAIT_BOUNDS,
+)
+from proxy.cells.kafka_apis import MEASURED_APIS
 
 __all__ = [
     "ACCEPT_ERRORS",
     "ACTION",
     "API",
-    "APPEND_BOUNDS",
     "APPEND_ERRORS",
     "AUTHENTICATION_ERRORS",
     "CAUSE",
     "CAUSES",
-    "CONNECTION_BOUNDS",
     "CONNECT_ERRORS",
     "DIRECTION",
     "DIRECTIONS",
@@ -28,14 +38,9 @@ __all__ = [
     "FILE_KIND",
     "FILE_KINDS",
     "HANDLER_ACTIONS",
-    "HANDLER_BOUNDS",
-    "HANDSHAKE_BOUNDS",
     "INTERNAL",
-    "KAFKA_BOUNDS",
-    "LAG_BOUNDS",
     "LISTENER",
     "LOOP_STATES",
-    "MEASURED_APIS",
     "MECHANISM",
     "MECHANISMS",
     "MEMORY_KIND",
@@ -54,7 +59,6 @@ __all__ = [
     "REJECT_REASONS",
     "SIDE",
     "SIDES",
-    "SIZE_BOUNDS",
     "STATE",
     "TAP_DIRECTION",
     "TAP_DIRECTIONS",
@@ -67,7 +71,6 @@ __all__ = [
     "TLS_VERSIONS",
     "UPSTREAM",
     "UPSTREAM_STATES",
-    "WAIT_BOUNDS",
     "Metric",
 ]
 
@@ -149,35 +152,6 @@ agree on, whoever said so; whatever else the peer refused us for; its end; our p
 TLS_VERSIONS: Final = ("1.2", "1.3")
 APPEND_ERRORS: Final = ("", "disk_full", "disk_error")
 """What may become of writing a block to the log; the last two are reasons of ``TAP_DROP_REASONS``, too."""
-MEASURED_APIS: Final = (
-    "Produce",
-    "Fetch",
-    "ListOffsets",
-    "Metadata",
-    "OffsetCommit",
-    "OffsetFetch",
-    "FindCoordinator",
-    "JoinGroup",
-    "Heartbeat",
-    "LeaveGroup",
-    "SyncGroup",
-    "SaslHandshake",
-    "ApiVersions",
-    "CreateTopics",
-    "InitProducerId",
-    "AddPartitionsToTxn",
-    "EndTxn",
-    "TxnOffsetCommit",
-    "DescribeConfigs",
-    "SaslAuthenticate",
-    "DescribeCluster",
-    "ConsumerGroupHeartbeat",
-    "ShareFetch",
-    "other",
-)
-"""Kafka's APIs that have series of their own: those of producers and consumers, and what every client begins with. By name, as in
-``proxy.config.selection``.
-"""
 TASKS: Final = (
     "acceptor",
     "heartbeats",
@@ -202,16 +176,6 @@ TASKS: Final = (
 """What works in the background of the control process (``control.guard``), and where else an exception may come from (``control.uncaught``)."""
 ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM", "other")
 CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "other")
-
-SIZE_BOUNDS: Final = tuple(float(256 << 2 * step) for step in range(11))
-"""Bytes, 256 to 256 MiB: powers of two, so that log2 classes fold into them."""
-CONNECTION_BOUNDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-HANDSHAKE_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-HANDLER_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-APPEND_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
-WAIT_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-KAFKA_BOUNDS: Final = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
-LAG_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +278,15 @@ METRICS: Final = (
     _metric("read.count", "counter", "{read}", "Reads that gave bytes.", _SIDE, _LISTENER),
     _metric("write.count", "counter", "{write}", "Writes of frames that the socket took bytes of.", _SIDE, _LISTENER),
     _metric("frame.size", "histogram", "By", "Body sizes of whole frames received.", _SIDE, _LISTENER, bounds=SIZE_BOUNDS),
+    _metric(
+        "frame.forward.duration",
+        "histogram",
+        "s",
+        "Time from when the loop woke for a run of frames to when the other side's socket took its last byte; one run in 64 of each connection.",
+        _LISTENER,
+        _TAP_DIRECTION,
+        bounds=FORWARD_BOUNDS,
+    ),
     _metric("frame.rejected", "counter", "{frame}", "Frames that were not forwarded.", _LISTENER, _SIDE, (REASON, REJECT_REASONS)),
     _metric("frame.cut_short", "counter", "{frame}", "Frames that passed in pieces and were never completed.", _LISTENER, _SIDE),
     _metric("frame.lost.io", "counter", "By", "Bytes received that could not be forwarded when a pair ended.", _LISTENER, _SIDE),

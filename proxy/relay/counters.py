@@ -82,8 +82,8 @@ class ListenerCounters:
         self.counts: Final = Counts(LISTENER_BLOCK)
         self.downstream_counts: Final = Counts(SIDE_BLOCK)
         self.upstream_counts: Final = Counts(SIDE_BLOCK)
-        self.downstream: Final = SideStats()
-        self.upstream: Final = SideStats()
+        self.downstream: Final = SideStats(self.counts.histogram("framegate.frame.forward.duration", "response"))
+        self.upstream: Final = SideStats(self.counts.histogram("framegate.frame.forward.duration", "request"))
         self.pairing: Final = PairingStats(self.counts.each_histogram("framegate.kafka.request.duration"))
         self.account: Account | None = None
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from proxy.cells import METRICS
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIST = Path(__file__).parent / "KAFKA.md"
 NAMED = re.compile(r"`(tests/[^`]*)`")
@@ -31,6 +33,12 @@ def test_every_test_that_is_named_is_there() -> None:
     text = LIST.read_text()
     assert missing(text) == []
     assert len(set(NAMED.findall(text))) > 80
+
+
+def test_every_metric_that_is_named_is_there() -> None:
+    named = set(re.findall(r"`(framegate\.[a-z_.]+)`", LIST.read_text()))
+    assert named - {metric.name for metric in METRICS} == set()
+    assert len(named) > 30
 
 
 def test_every_row_names_a_test_or_a_reason() -> None:

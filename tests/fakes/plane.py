@@ -265,6 +265,10 @@ class FakePlane(ControlPlane):
         self._slots[RETIRED] = CellReader.sum_of(gone)
         del self._slots[slot]
 
+    def hire(self, slot: int) -> None:
+        """A slot is there again, and counts on."""
+        self._slots[slot] = self._readers[slot]
+
     def measurements(self) -> Mapping[tuple[str, Attributes], float]:
         return dict(self.measured)
 

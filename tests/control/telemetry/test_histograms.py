@@ -47,5 +47,13 @@ def test_an_error_that_never_happened_is_left_out() -> None:
     assert "framegate.connection.duration" in points(Injector("1", 5).inject(COLLECTED, folded(1), 10))
 
 
+def test_an_api_that_nobody_asks_for_is_left_out() -> None:
+    metric = next(metric for metric in METRICS if metric.name == "framegate.kafka.request.duration")
+    for api, counts, there in (("Fetch", (0,) * 15, False), ("Fetch", (1, *(0,) * 14), True), ("other", (0,) * 15, True)):
+        result = Folded()
+        result.add(metric, (("framegate.listener", "kafka"), ("framegate.kafka.api", api)), HistogramValue(counts, 0.0))
+        assert (metric.name in points(Injector("1", 5).inject(COLLECTED, result, 10))) is there
+
+
 def test_an_empty_collection_stays_empty() -> None:
     assert Injector("1", 5).inject(MetricsData([]), folded(1), 10).resource_metrics == []

@@ -39,9 +39,7 @@ def sizes(stats: PairingStats) -> dict[str, tuple[int, int]]:
     return {name: both for name, both in found.items() if any(both)}
 
 
-def test_every_api_of_the_list_is_one_of_kafkas_and_all_else_is_other() -> None:
-    assert set(MEASURED_APIS) - {"other"} <= set(KAFKA_APIS.values())
-    assert len(set(MEASURED_APIS)) == len(MEASURED_APIS)
+def test_an_api_that_is_not_in_the_list_is_other() -> None:
     for key in range(-1, 200):
         stats = PairingStats()
         stats.begin_asked(key, 7)

@@ -1,0 +1,144 @@
+"""How many series there are follows from closed lists and the configured names alone: not from peers, connections, or processors that come and go.
+
+Who adds a metric with a value that a peer can choose fails here.
+"""
+
+import asyncio
+import dataclasses
+import random
+import urllib.request
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from control.telemetry.fold import PER_WORKER, WORKER, Fold, Folded
+from control.telemetry.provider import start
+from proxy.cells import CAUSES, LISTENER, METRICS, CellLayout, Metric
+from proxy.config.model import ListenerConfig, PrometheusConfig, ProxyConfig, TelemetryConfig, UpstreamConfig
+from proxy.network.memory_pool import MemoryPool
+from proxy.network.receive import ReceiveLimit
+from proxy.network.run import Run
+from proxy.relay.counters import ERROR_INDEX, Counters
+from proxy.relay.ending import CLOSED_BY
+from proxy.relay.opening import ACCEPTED
+from proxy.relay.pairing import Pairing
+from proxy.relay.publisher import Publisher
+from tests.fakes.kafka_frames import answer, request
+from tests.fakes.plane import FakePlane, fake_config
+
+MOST = 64  # processors
+CONNECTIONS = 10_000
+COUNTED = [metric for metric in METRICS if metric.source == "processor"]
+Point = tuple[str, frozenset[tuple[str, str]]]
+
+
+def rows_of(metric: Metric, config: ProxyConfig) -> int:
+    """Sets of labels that a metric has."""
+    names = len(config.listeners if LISTENER in metric.keys else config.upstreams)
+    number = 1
+    for _, values in metric.attributes:
+        number *= len(values) or names
+    return number
+
+
+def number_of(config: ProxyConfig, processors: int) -> int:
+    """Points of all that processors count; a histogram is one."""
+    return sum(rows_of(metric, config) * (processors if metric.name in PER_WORKER else 1) for metric in COUNTED)
+
+
+def points(folded: Folded) -> set[Point]:
+    known = [*folded.points.items(), *folded.histograms.items()]
+    return {(name, frozenset(at)) for name, values in known for at in values}
+
+
+def connect(counters: Counters, chance: random.Random) -> None:
+    """What one client leaves behind: with a principal, an address and an API of its own."""
+    listener = counters.listeners[chance.choice(list(counters.listeners))]
+    cause = chance.choice(CAUSES)
+    listener.counts.cells[ACCEPTED] += 1
+    listener.counts.cells[CLOSED_BY[cause]] += 1
+    counters.loop.downstream_durations[ERROR_INDEX[cause]].observe(chance.randrange(10**9))
+    chance.choice(counters.loop.downstream_handshakes).observe(chance.randrange(10**9))
+    pairing = Pairing(listener.pairing)
+    name = f"client-{chance.random()}".encode()
+    asked = request(chance.randrange(-(1 << 15), 1 << 15), chance.randrange(20), 1, client_id=len(name).to_bytes(2, "big") + name)
+    told = answer(1, bytes(chance.randrange(100)))
+    pairing.requests(Run(None, 0, asked, 0, len(asked), 1, 0), 1)
+    pairing.answers(Run(None, 0, told, 0, len(told), 1, 0), 1 + chance.randrange(10**9), False)
+    pairing.release()
+
+
+@pytest.mark.parametrize(("listeners", "upstreams"), [(1, 1), (2, 1), (3, 5)])
+def test_the_number_of_rows_is_what_the_names_make_it(listeners: int, upstreams: int) -> None:
+    config = ProxyConfig(
+        node="n",
+        listeners=tuple(ListenerConfig(name=f"l{number}", address="x", upstream="u0") for number in range(listeners)),
+        upstreams=tuple(UpstreamConfig(name=f"u{number}", endpoints=("x",)) for number in range(upstreams)),
+    )
+    rows = [row for row in CellLayout.of(config).rows if row.metric.exported]
+    assert len({(row.metric.name, row.attributes) for row in rows}) == len(rows) == number_of(config, 1)
+
+
+def test_ten_thousand_connections_add_no_series() -> None:
+    plane = FakePlane(fake_config("unix:unused", None))
+    config, chance = plane.config, random.Random(9)
+    try:
+        before = points(Fold(plane).end())
+        assert len(before) == number_of(config, config.processors)
+        counters = Counters([item.name for item in config.listeners], [item.name for item in config.upstreams])
+        limits = {item.name: ReceiveLimit(1) for item in config.listeners}
+        publisher = Publisher(plane.writers[0], [0] * plane.layout.count, counters, limits, MemoryPool(1, lambda: 0), None)
+        for _ in range(CONNECTIONS):
+            connect(counters, chance)
+        publisher.publish()
+        folded = Fold(plane).end()
+        assert sum(folded.points["framegate.connection.accepted"].values()) == CONNECTIONS
+        assert sum(value.count for value in folded.histograms["framegate.kafka.request.duration"].values()) > CONNECTIONS // 2
+        assert points(folded) == before
+    finally:
+        plane.close()
+
+
+def test_processors_that_come_and_go_leave_one_series_of_each_that_is_counted_by_processor() -> None:
+    config = dataclasses.replace(fake_config("unix:unused", None), processors=MOST)
+    plane = FakePlane(config)
+    try:
+        assert len(points(Fold(plane).end())) == number_of(config, MOST)
+        for _ in range(3):
+            for slot in range(1, MOST):
+                plane.retire(slot)
+            gone = points(Fold(plane).end())
+            assert len(gone) == number_of(config, 2)
+            assert {value for _, at in gone for key, value in at if key == WORKER} == {"0", "retired"}
+            for slot in range(1, MOST):
+                plane.hire(slot)
+            assert len(points(Fold(plane).end())) == number_of(config, MOST + 1)
+    finally:
+        plane.close()
+
+
+def test_a_scrape_has_no_more_than_all_of_them() -> None:
+    """Whatever may happen has happened: then each point is a series, and each histogram one for each bucket and two more."""
+    plane = FakePlane(fake_config("unix:unused", None))
+    wanted = TelemetryConfig(prometheus=PrometheusConfig(address="127.0.0.1:0"))
+    telemetry = start(plane, dataclasses.replace(plane.config, telemetry=wanted), {})
+    assert telemetry is not None
+    try:
+        seen = []
+        for value in (0, 1):
+            for writer in plane.writers:
+                writer.publish((plane.layout.count * 8 * b"\0") if value == 0 else (plane.layout.count * (1).to_bytes(8, "little")))
+            with urllib.request.urlopen(f"http://{telemetry.prometheus_address}/metrics", timeout=10) as page:
+                text = page.read().decode()
+            families = text_string_to_metric_families(text)
+            seen.append([sample for family in families for sample in family.samples if family.name.startswith("framegate_")])
+        most = 0
+        for metric in COUNTED:
+            each = rows_of(metric, plane.config) * (plane.config.processors if metric.name in PER_WORKER else 1)
+            most += each * (len(metric.bounds) + 3 if metric.kind == "histogram" else 1)
+        others = len([sample for sample in seen[1] if sample.name.startswith(("framegate_scrape_", "framegate_tls_certificate_"))])
+        assert len({(sample.name, frozenset(sample.labels.items())) for sample in seen[1]}) == len(seen[1]) == most + others
+        assert len(seen[0]) < most, "what never happened is left out"
+    finally:
+        asyncio.run(telemetry.stop())
+        plane.close()
