@@ -15,7 +15,7 @@ _CALLS: Final = (
     Panel(
         title="Who calls the control plane, and what for?",
         good="Your own hands and programs.",
-        otherwise="The rows `audit` of the log name who changed what; `framegate status` shows what is in force.",
+        otherwise="The rows `audit` of the log name who changed what; `framegate limits get` and `framegate taps list` show what is in force.",
         queries=(Query(per_second(f"{CALLS}_count{{@, {OURS}}}", "rpc_method") + " or on () vector(0)", "{{rpc_method}}"),),
         unit="cps",
         stacked=True,
@@ -36,7 +36,7 @@ _CALLS: Final = (
     Panel(
         title="How long does a call take?",
         good="99 of 100 within some ms; a change waits for busy processors. A drain waits for its connections.",
-        otherwise="`framegate status` shows processors whose heart stands still.",
+        otherwise="`framegate status` says whether a processor has not moved for long; a change waits for it as long as its heart beats.",
         queries=(Query(quantile(0.99, CALLS, f"{{@, {OURS}}}", "rpc_method"), "99 %, {{rpc_method}}"),),
         unit="s",
         nothing="no calls",
@@ -113,7 +113,8 @@ _OWN: Final = Row(
         Panel(
             title="What was started again?",
             good="Nothing.",
-            otherwise="`framegate status` and `framegate handlers list` say how often and why.",
+            otherwise="`framegate pool get` and `framegate handlers list` count the restarts of each; the rows `processor_died` and "
+            "`handler_died` say why.",
             queries=(
                 Query("sum by (framegate_reason) (framegate_worker_restarts_total{@}) or on () vector(0)", "processors {{framegate_reason}}"),
                 Query("sum by (framegate_reason) (framegate_handler_restarts_total{@}) or on () vector(0)", "handler processes {{framegate_reason}}"),

@@ -164,7 +164,7 @@ _NUMBERS: Final = (
     Panel(
         title="How many processors were started again?",
         good="0 in the time that is shown.",
-        otherwise="`framegate status` shows restarts and why; the log has the row `processor_died` with the signal.",
+        otherwise="`framegate pool get` counts the restarts of each; the row `processor_died` has the exit code.",
         queries=(Query(RESTARTS),),
         unit="short",
         kind="stat",

@@ -226,7 +226,7 @@ _LOOPS: Final = Row(
         Panel(
             title="How long does a processor not look up?",
             good="99 of 100 times within a few milliseconds.",
-            otherwise="`framegate status` shows heartbeats; the container may be throttled: `framegate doctor` says so.",
+            otherwise="The container may be throttled: `framegate doctor` says so; or a processor has too much: `framegate pool set --processors 3`.",
             queries=(Query(quantile(0.99, "framegate_event_loop_lag_seconds", "{@}", "framegate_worker"), "99 %, {{framegate_worker}}"),),
             unit="s",
             width=6,

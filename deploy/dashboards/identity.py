@@ -45,7 +45,7 @@ _TLS: Final = (
     Panel(
         title="How long does a handshake take?",
         good="99 of 100 within 50 ms and what the network adds.",
-        otherwise="`framegate status` shows whether processors are busy; RSA keys cost three times what ECDSA keys do.",
+        otherwise="Busy processors make it longer: `framegate pool set --processors 3`; RSA keys cost more than ECDSA keys do.",
         queries=(
             Query(quantile(0.5, HANDSHAKE, '{@, error_type=""}', SIDE), "half, {{framegate_side}}"),
             Query(quantile(0.99, HANDSHAKE, '{@, error_type=""}', SIDE), "99 %, {{framegate_side}}"),
@@ -134,7 +134,7 @@ _SASL: Final = (
     Panel(
         title="How long does a login take?",
         good="99 of 100 within 100 ms; SCRAM costs milliseconds of the control process for each.",
-        otherwise="Questions wait: passwords are checked two at a time. `framegate status` shows how the control process does.",
+        otherwise="Passwords are checked two at a time: many logins wait. `framegate limits set --listener kafka --connection-rate 50` spreads them.",
         queries=(Query(quantile(0.99, "framegate_authentication_duration_seconds", "{@}", MECHANISM), "99 %, {{framegate_sasl_mechanism}}"),),
         unit="s",
         next="control",

@@ -15,7 +15,7 @@ _RECORD: Final = (
     Panel(
         title="How many frames are captured?",
         good="As many as rules match, requests and answers.",
-        otherwise="`framegate taps list` shows the rules with what each took, and which turned itself off.",
+        otherwise="`framegate taps list` shows the rules, and which turned itself off or expired.",
         queries=(
             Query(per_second("framegate_tap_frames_total{@}", "framegate_direction"), "{{framegate_direction}}"),
             Query(per_second("framegate_tap_matched_total{@}"), "matched by a rule"),
@@ -87,7 +87,7 @@ _RECORD: Final = (
     Panel(
         title="How fast does the log grow?",
         good="Slower than the disk writes.",
-        otherwise="`framegate taps list` shows which rule takes how much; `framegate taps set all --max-frame-bytes 256` cuts frames.",
+        otherwise="`framegate taps list` shows what each rule takes; `framegate taps set all --max-frame-bytes 256` cuts frames.",
         queries=(
             Query(per_second("framegate_tap_io_bytes_total{@}"), "written"),
             Query(per_second("framegate_tap_matched_io_bytes_total{@}"), "matched"),

@@ -165,7 +165,7 @@ _MORE: Final = Row(
         Panel(
             title="How many frames come with one read?",
             good="The more, the cheaper: 1 where clients wait for each answer.",
-            otherwise="Nothing needs to be done; `framegate status` shows how busy the processors are.",
+            otherwise="Nothing needs to be done.",
             queries=(
                 Query(
                     per_second('framegate_frame_count_total{@l, network_io_direction="receive"}', "framegate_side")

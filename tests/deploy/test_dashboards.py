@@ -13,8 +13,7 @@ import click
 import pytest
 import yaml
 
-from control.cli.commands import main as framegate
-from tests.fakes import deploying, metric_names
+from tests.fakes import command_lines, deploying, metric_names
 
 queries = deploying.module("dashboards.queries")
 write = deploying.module("dashboards.write")
@@ -23,7 +22,6 @@ FOLDER = deploying.FOLDER / "dashboards"
 SLUGS = [item.slug for item in write.DASHBOARDS]
 UNITS = {"short", "none", "cps", "s", "d", "bytes", "binBps", "percentunit"}
 """Ids of Grafana's units."""
-TAP = "/var/lib/framegate/tap"
 COMMAND = re.compile(r"`(framegate [^`]*)`")
 
 
@@ -218,28 +216,13 @@ def test_commands_that_are_to_be_typed_exist(slug: str, panel: dict[str, Any], t
     found = COMMAND.findall(panel["description"])
     assert found or "othing needs to be done" in panel["description"]
     for command in found:
-        parse(command.replace(TAP, str(tmp_path)))
-
-
-def parse(command: str) -> None:
-    """Fails unless the command line takes it."""
-    words = command.replace("…", "").split()[1:]
-    if words == ["--version"]:
-        return
-    with framegate.make_context("framegate", words) as context:
-        node: click.Command = framegate
-        name, left = "", words
-        while isinstance(node, click.Group):
-            name, node, left = node.resolve_command(context, left)
-            assert node is not None
-        if left:
-            node.make_context(name, left, parent=context).close()
+        command_lines.parse(command, tmp_path)
 
 
 @pytest.mark.parametrize("command", ["framegate channel list", "framegate pool get --bottom 3", "framegate limits set --max-receive-size many"])
-def test_a_command_that_does_not_exist_would_be_found(command: str) -> None:
+def test_a_command_that_does_not_exist_would_be_found(command: str, tmp_path: Path) -> None:
     with pytest.raises(click.ClickException):
-        parse(command)
+        command_lines.parse(command, tmp_path)
 
 
 # --- the parts ---------------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,460 @@
+"""The alerts: each fires, does not fire one step below its threshold nor one minute before its time, and recovers. promtool judges."""
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.fakes import command_lines, deploying, monitoring
+
+problems = deploying.module("dashboards.problems")
+queries = deploying.module("dashboards.queries")
+trouble = deploying.module("dashboards.trouble")
+FOLDER = deploying.FOLDER / "alerts"
+PROMTOOL = monitoring.program("promtool")
+judged = pytest.mark.skipif(PROMTOOL is None, reason="needs promtool")
+GONE = None
+"""No sample: the target is gone."""
+Phase = tuple[int, float | None]
+"""For so many minutes a gauge has this value, or a counter grows by it each minute."""
+Series = Mapping[str, Sequence[Phase]]
+
+
+def gauge(*phases: Phase) -> str:
+    """Values of a gauge, one a minute, as promtool takes them."""
+    words = []
+    for minutes, value in phases:
+        words += ["stale", *["_"] * (minutes - 1)] if value is GONE else [f"{value:.12g}"] * minutes
+    return " ".join(words)
+
+
+def counter(*phases: Phase) -> str:
+    """Values of a counter, which grows at the end of each minute."""
+    words, value = [], 0.0
+    for minutes, growth in phases:
+        for _ in range(minutes):
+            words.append("_" if growth is GONE else f"{value:.12g}")
+            value += growth or 0
+    return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One alert.
+
+    Attributes:
+        quiet: series that stand at the threshold, or one step below: it never fires.
+        loud: series that pass it for a while.
+        fires: the minute at which it fires; a minute before it does not.
+        recovers: a minute at which it is over.
+        also: series of both.
+        severity: of the rule, where there are two.
+        step: how many minutes a minute of the others stands for.
+    """
+
+    alert: str
+    quiet: Series
+    loud: Series
+    fires: int
+    recovers: int
+    also: Series = field(default_factory=dict)
+    severity: str = ""
+    step: int = 1
+
+
+FRAME = 'framegate_frame_forward_duration_seconds_{}{{framegate_listener="kafka", framegate_direction="request"{}}}'
+KAFKA = 'framegate_kafka_request_duration_seconds_{}{{framegate_listener="kafka", framegate_api="Produce"{}}}'.replace(
+    "framegate_api", "framegate_kafka_api"
+)
+CONFIG = "framegate_config_revision"
+
+
+def grows(alert: str, series: str) -> Case:
+    """It counts something that should not be: one is enough, for ten minutes."""
+    return Case(alert=alert, quiet={series: [(60, 0)]}, loud={series: [(5, 0), (1, 1), (54, 0)]}, fires=6, recovers=17)
+
+
+HOUR = 60
+CALM, SPELL = 6 * HOUR, 30
+
+
+def burns(alert: str, bad: str, good: str, *, among: bool = False) -> list[Case]:
+    """Of 1,000 a minute some are refused, of which 0.1 % may be; ``among``: they are among the good ones, too."""
+
+    def made(*phases: tuple[int, float]) -> Series:
+        return {bad: [(n, 1000 * share) for n, share in phases], good: [(n, 1000 if among else 1000 - 1000 * share) for n, share in phases]}
+
+    return _burns(alert, made, 0.001)
+
+
+def slow(alert: str, pattern: str, bound: str) -> list[Case]:
+    """Of 1,000 a minute some are slow, of which 1 % may be."""
+    every, quick = pattern.format("count", ""), pattern.format("bucket", f', le="{bound}"')
+    return _burns(alert, lambda *phases: {every: [(n, 1000) for n, _ in phases], quick: [(n, 1000 - 1000 * share) for n, share in phases]}, 0.01)
+
+
+def _burns(alert: str, made: Callable[..., Series], budget: float) -> list[Case]:
+    """The quick rule: 14.4 times the budget in an hour, or 6 times in six. Of an hour at 50 times it is the 18th minute that makes 14.4.
+
+    The slow one, looked at every 20 minutes: 3 times in a day, or once in three. After a day of calm at 10 times, 2:40 h make a tenth of the time.
+    """
+    return [
+        Case(
+            alert=alert,
+            severity="critical",
+            quiet=made((CALM + HOUR, 5.9 * budget)),
+            loud=made((CALM, 0), (SPELL, 50 * budget), (2 * HOUR, 0)),
+            fires=CALM + 18,
+            recovers=CALM + SPELL + 6,
+        ),
+        Case(
+            alert=alert,
+            severity="warning",
+            quiet=made((5 * 72, 0.95 * budget)),
+            loud=made((72, 0), (36, 10 * budget), (36, 0)),
+            fires=72 + 9,
+            recovers=72 + 36 + 19,
+            step=20,
+        ),
+    ]
+
+
+DAY = 86_400
+CASES = [
+    Case(alert="FramegateAbsent", quiet={CONFIG: [(5, 1), (9, GONE), (46, 1)]}, loud={CONFIG: [(5, 1), (30, GONE), (25, 1)]}, fires=15, recovers=36),
+    Case(
+        alert="FramegateDown",
+        quiet={"up": [(5, 1), (2, 0), (53, 1)]},
+        loud={"up": [(5, 1), (20, 0), (35, 1)]},
+        also={CONFIG: [(5, 1), (20, GONE), (35, 1)]},
+        fires=7,
+        recovers=26,
+    ),
+    Case(
+        alert="FramegateNotReady",
+        quiet={'framegate_ready{framegate_probe="readiness"}': [(60, 0)], "framegate_draining": [(60, 1)]},
+        loud={'framegate_ready{framegate_probe="readiness"}': [(5, 1), (20, 0), (35, 1)], "framegate_draining": [(60, 0)]},
+        fires=7,
+        recovers=26,
+    ),
+    Case(
+        alert="FramegateNotReady",
+        quiet={'framegate_ready_ratio{framegate_probe="liveness"}': [(60, 0)], "framegate_draining_ratio": [(60, 0)]},
+        loud={'framegate_ready_ratio{framegate_probe="readiness"}': [(5, 1), (20, 0), (35, 1)], "framegate_draining_ratio": [(60, 0)]},
+        fires=7,
+        recovers=26,
+    ),
+    Case(
+        alert="FramegateUpstreamGone",
+        quiet={'framegate_upstream_endpoint_down{framegate_upstream="brokers"}': [(60, 2)]},
+        loud={'framegate_upstream_endpoint_down{framegate_upstream="brokers"}': [(5, 2), (20, 3), (35, 0)]},
+        also={'framegate_upstream_endpoint_count{framegate_upstream="brokers"}': [(60, 3)]},
+        fires=6,
+        recovers=26,
+    ),
+    Case(
+        alert="FramegateUpstreamDown",
+        quiet={'framegate_upstream_endpoint_down{framegate_upstream="brokers"}': [(10, 0), (5, 3), (45, 0)]},
+        loud={'framegate_upstream_endpoint_down{framegate_upstream="brokers"}': [(5, 0), (20, 1), (35, 0)]},
+        also={'framegate_upstream_endpoint_count{framegate_upstream="brokers"}': [(60, 3)]},
+        fires=10,
+        recovers=26,
+    ),
+    Case(
+        alert="FramegateCertificateEnds",
+        quiet={'framegate_tls_certificate_not_after_seconds{framegate_certificate="listener/kafka"}': [(60, 3 * DAY + 3_600)]},
+        loud={'framegate_tls_certificate_not_after_seconds{framegate_certificate="listener/kafka"}': [(30, 3 * DAY + 600), (30, 90 * DAY)]},
+        fires=11,
+        recovers=31,
+    ),
+    Case(
+        alert="FramegateCertificateEndsSoon",
+        quiet={'framegate_tls_certificate_not_after_seconds{framegate_certificate="listener/kafka"}': [(90, 3 * DAY), (90, 14 * DAY + 10_800)]},
+        loud={'framegate_tls_certificate_not_after_seconds{framegate_certificate="listener/kafka"}': [(90, 14 * DAY + 600), (90, 90 * DAY)]},
+        fires=71,
+        recovers=91,
+    ),
+    *burns(
+        "FramegateConnectionsRefused",
+        'framegate_connection_rejected_total{framegate_listener="kafka", framegate_reason="address_connections"}',
+        'framegate_connection_accepted_total{framegate_listener="kafka"}',
+    ),
+    *burns(
+        "FramegateLoginsRefused",
+        'framegate_authentication_count_total{framegate_listener="kafka", error_type="credentials"}',
+        'framegate_authentication_count_total{framegate_listener="kafka"}',
+    ),
+    *burns(
+        "FramegateFramesRefused",
+        'framegate_frame_rejected_total{framegate_listener="kafka", framegate_reason="frame_too_large"}',
+        'framegate_frame_count_total{framegate_listener="kafka", network_io_direction="receive"}',
+    ),
+    *burns(
+        "FramegateHandshakesFail",
+        'framegate_connection_closed_total{framegate_listener="kafka", framegate_cause="tls_failed"}',
+        'framegate_connection_accepted_total{framegate_listener="kafka"}',
+        among=True,
+    ),
+    *slow("FramegateForwardSlow", FRAME, "0.01"),
+    *slow("FramegateKafkaSlow", KAFKA, "1.0"),
+    Case(
+        alert="FramegateMemoryDepleted",
+        quiet={"framegate_memory_pool_depleted_time_seconds_total": [(60, 2.99)]},
+        loud={"framegate_memory_pool_depleted_time_seconds_total": [(10, 0), (20, 15.5), (30, 0)]},
+        fires=16,
+        recovers=36,
+    ),
+    Case(
+        alert="FramegateSlowPeers",
+        quiet={'framegate_channel_mute_time_seconds_total{framegate_mute_cause="peer"}': [(90, 119)]},
+        loud={'framegate_channel_mute_time_seconds_total{framegate_mute_cause="peer"}': [(10, 0), (30, 700), (50, 0)]},
+        also={'framegate_connection_active{framegate_side="downstream"}': [(90, 100)]},
+        fires=21,
+        recovers=50,
+    ),
+    Case(
+        alert="FramegateLoopBusy",
+        quiet={
+            'framegate_event_loop_time_seconds_total{framegate_worker="0", framegate_state="busy"}': [(60, 53.9)],
+            'framegate_event_loop_time_seconds_total{framegate_worker="0", framegate_state="idle"}': [(60, 6.1)],
+        },
+        loud={
+            'framegate_event_loop_time_seconds_total{framegate_worker="0", framegate_state="busy"}': [(10, 1), (30, 60), (20, 1)],
+            'framegate_event_loop_time_seconds_total{framegate_worker="0", framegate_state="idle"}': [(10, 59), (30, 0), (20, 59)],
+        },
+        fires=25,
+        recovers=46,
+    ),
+    Case(
+        alert="FramegateTapLoses",
+        quiet={
+            'framegate_tap_dropped_total{framegate_reason="sampled"}': [(60, 100)],
+            'framegate_tap_dropped_total{framegate_reason="disk_full"}': [(60, 0)],
+        },
+        loud={'framegate_tap_dropped_total{framegate_reason="disk_full"}': [(5, 0), (1, 1), (54, 0)]},
+        fires=6,
+        recovers=12,
+    ),
+    Case(
+        alert="FramegateTapLags",
+        quiet={'framegate_tap_lag_time_seconds{framegate_consumer="spark"}': [(60, 600)]},
+        loud={'framegate_tap_lag_time_seconds{framegate_consumer="spark"}': [(5, 0), (20, 601), (35, 0)]},
+        fires=10,
+        recovers=26,
+    ),
+    Case(
+        alert="FramegateTapForgets",
+        quiet={'framegate_tap_lag_bytes{framegate_consumer="spark"}': [(60, 800)]},
+        loud={'framegate_tap_lag_bytes{framegate_consumer="spark"}': [(5, 0), (20, 801), (35, 0)]},
+        also={"framegate_tap_limit_bytes": [(60, 1000)]},
+        fires=10,
+        recovers=26,
+    ),
+    Case(
+        alert="FramegateTapConsumerUnreadable",
+        quiet={"framegate_tap_consumer_unreadable": [(60, 0)]},
+        loud={"framegate_tap_consumer_unreadable": [(5, 0), (20, 1), (35, 0)]},
+        fires=10,
+        recovers=26,
+    ),
+    grows("FramegateProcessorRestarts", 'framegate_worker_restarts_total{framegate_reason="died"}'),
+    Case(
+        alert="FramegateProcessorRestarts",  # the first one makes the series
+        quiet={'framegate_worker_restarts_total{framegate_reason="died"}': [(60, GONE)]},
+        loud={'framegate_worker_restarts_total{framegate_reason="died"}': [(5, GONE), (1, 1), (54, 0)]},
+        fires=6,
+        recovers=17,
+    ),
+    grows("FramegateHandlerRestarts", 'framegate_handler_restarts_total{framegate_reason="timeout"}'),
+    Case(
+        alert="FramegateHandlerFails",
+        quiet={'framegate_handler_requests_total{framegate_listener="kafka", framegate_handler_action="pass"}': [(60, 100)]},
+        loud={'framegate_handler_requests_total{framegate_listener="kafka", framegate_handler_action="failed"}': [(5, 0), (20, 1), (35, 0)]},
+        fires=11,
+        recovers=31,
+    ),
+    grows("FramegateInternalErrors", 'framegate_processor_errors_total{framegate_place="timer"}'),
+    grows("FramegateTaskFailures", 'framegate_task_failures_total{framegate_task="slot"}'),
+    Case(
+        alert="FramegateAcceptErrors",
+        quiet={'framegate_accept_errors_total{framegate_listener="kafka", error_type="EMFILE"}': [(60, 0)]},
+        loud={'framegate_accept_errors_total{framegate_listener="kafka", error_type="EMFILE"}': [(5, 0), (1, 1), (54, 0)]},
+        fires=6,
+        recovers=12,
+    ),
+    Case(
+        alert="FramegateDrainStuck",
+        quiet={"framegate_drain_time_seconds": [(5, 0), (1, 300), (54, 0)], "framegate_connection_active": [(60, 7)]},
+        loud={"framegate_drain_time_seconds": [(5, 300), (20, 301)], "framegate_connection_active": [(10, 7), (15, 0)]},
+        fires=5,
+        recovers=10,
+    ),
+    grows("FramegateReloadRefused", 'framegate_reload_count_total{framegate_file_kind="tls", error_type="refused"}'),
+    Case(
+        alert="FramegateCollectorUnreachable",
+        quiet={
+            'framegate_telemetry_exports_total{framegate_signal="metrics", error_type="timeout"}': [(60, 5)],
+            'framegate_telemetry_exports_total{framegate_signal="metrics"}': [(60, 1)],
+        },
+        loud={
+            'framegate_telemetry_exports_total{framegate_signal="metrics", error_type="unavailable"}': [(5, 0), (20, 1), (35, 0)],
+            'framegate_telemetry_exports_total{framegate_signal="metrics"}': [(25, 0), (35, 1)],
+        },
+        fires=11,
+        recovers=27,
+    ),
+    grows("FramegateLogBlocked", "framegate_log_dropped_total"),
+    grows(
+        "FramegateChangesRefused",
+        'rpc_server_call_duration_seconds_count{rpc_method="framegate.control.v1.LimitService/UpdateLimit", error_type="UNAVAILABLE"}',
+    ),
+]
+
+
+def rules(name: str = "framegate.yaml") -> list[dict[str, Any]]:
+    document = yaml.safe_load((FOLDER / name).read_text())
+    (group,) = (document if name == "framegate.yaml" else document["spec"])["groups"]
+    found: list[dict[str, Any]] = group["rules"]
+    return found
+
+
+def counts(series: str) -> bool:
+    return series.partition("{")[0].endswith(("_total", "_seconds_count", "_seconds_bucket"))
+
+
+def labelled(series: str) -> str:
+    name, _, labels = series.partition("{")
+    return f'{name}{{job="framegate", instance="edge-1"{", " if labels else ""}{labels or "}"}'
+
+
+def judge(folder: Path, case: Case, series: Series, firing: Mapping[int, int]) -> str:
+    """What promtool finds wrong with how many fire at which minute; empty: nothing."""
+    labels = f'alertname="{case.alert}", alertstate="firing"' + (f', severity="{case.severity}"' if case.severity else "")
+    test = {
+        "interval": f"{case.step}m",
+        "input_series": [{"series": labelled(name), "values": (counter if counts(name) else gauge)(*phases)} for name, phases in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": f"count(ALERTS{{{labels}}}) or vector(0)",
+                "eval_time": f"{minute * case.step}m",
+                "exp_samples": [{"labels": "{}", "value": count}],
+            }
+            for minute, count in firing.items()
+        ],
+    }
+    own = [rule for rule in rules() if rule["alert"] == case.alert]
+    return judged_so(folder, own, test, case.step)
+
+
+def judged_so(folder: Path, own: Sequence[Mapping[str, Any]], test: Mapping[str, Any], step: int) -> str:
+    """What promtool finds wrong in a test of some rules that are evaluated every ``step`` minutes."""
+    assert PROMTOOL is not None, "where it is not, this is skipped"
+    (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "framegate", "rules": own}]}))
+    (folder / "tests.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": f"{step}m", "tests": [test]}))
+    done = subprocess.run([PROMTOOL, "test", "rules", str(folder / "tests.yaml")], capture_output=True, text=True, check=False, timeout=50)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def length(series: Series) -> int:
+    return max(sum(minutes for minutes, _ in phases) for phases in series.values())
+
+
+@judged
+@pytest.mark.slow  # some burn for days, and promtool evaluates each step
+@pytest.mark.parametrize("case", CASES, ids=[f"{number}-{case.alert}" for number, case in enumerate(CASES)])
+def test_it_fires_in_time_not_before_nor_below_and_recovers(case: Case, tmp_path: Path) -> None:
+    quiet, loud = {**case.also, **case.quiet}, {**case.also, **case.loud}
+    end = length(quiet) - 1
+    assert judge(tmp_path, case, quiet, dict.fromkeys((end // 4, end // 2, end), 0)) == "", "it should not fire"
+    assert judge(tmp_path, case, loud, {case.fires - 1: 0, case.fires: 1, case.recovers: 0}) == "", "it should fire, then recover"
+
+
+def test_every_alert_has_a_case_and_every_case_an_alert() -> None:
+    assert {(rule["alert"], rule["labels"]["severity"]) for rule in rules()} == {
+        (rule.alert, rule.severity) for problem in trouble.PROBLEMS for rule in problems.rules_of(problem)
+    }
+    assert {case.alert for case in CASES} == {rule["alert"] for rule in rules()}
+    of_two = {problem.alert for problem in trouble.PROBLEMS if problem.budget}
+    assert {(case.alert, case.severity) for case in CASES if case.severity} == {
+        (alert, level) for alert in of_two for level in ("critical", "warning")
+    }
+
+
+@judged
+def test_a_case_that_is_wrong_is_found(tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.alert == "FramegateTapLags")
+    assert "exp: {} 1E+00" in judge(tmp_path, case, {**case.also, **case.quiet}, {case.fires: 1})
+
+
+def test_every_alert_says_what_how_much_where_and_what_to_do() -> None:
+    for rule in rules():
+        notes = rule["annotations"]
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert notes["runbook_url"] == f"deploy/alerts/RUNBOOK.md#{rule['alert'].lower()}"
+        assert notes["description"].startswith(f"{notes['summary']} (")
+        assert "$value" in notes["description"]
+        assert "$labels.instance" in notes["description"]
+
+
+def test_the_operators_rules_are_the_same() -> None:
+    document = yaml.safe_load((FOLDER / "prometheus-rule.yaml").read_text())
+    assert (document["apiVersion"], document["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    assert rules("prometheus-rule.yaml") == rules()
+
+
+@judged
+def test_an_alert_is_told_in_a_sentence(tmp_path: Path) -> None:
+    place = {"job": "framegate", "instance": "10.0.0.7:9464", "pod": "orders-0", "framegate_consumer": "spark"}
+    series = f"framegate_tap_lag_time_seconds{{{', '.join(f'{key}={value!r}' for key, value in place.items())}}}".replace("'", '"')
+    text = "A reader of the tap is far behind (consumer spark, node 10.0.0.7:9464, pod orders-0): 11m 40s age of the oldest that it has yet to read."
+    own = [rule for rule in rules() if rule["alert"] == "FramegateTapLags"]
+    expected = {"exp_labels": {"severity": "warning", **place}, "exp_annotations": {**own[0]["annotations"], "description": text}}
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": series, "values": "700x20"}],
+        "alert_rule_test": [{"eval_time": "10m", "alertname": "FramegateTapLags", "exp_alerts": [expected]}],
+    }
+    assert judged_so(tmp_path, own, test, 1) == ""
+
+
+# --- the runbook -------------------------------------------------------------------------------------------------------------------------
+
+
+def sections() -> dict[str, str]:
+    """What stands below each heading of an alert."""
+    parts = re.split(r"^## (Framegate\w+)\n", (FOLDER / "RUNBOOK.md").read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def typed(text: str) -> list[str]:
+    """The command lines of a section: in blocks, and in the text."""
+    blocks = "\n".join(re.findall(r"^```\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL))
+    inline = re.findall(r"`(framegate [^`]*)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    return [line.partition("  #")[0].strip() for line in blocks.splitlines() if line.startswith("framegate ")] + inline
+
+
+def test_every_alert_has_a_section_and_every_section_an_alert() -> None:
+    assert list(sections()) == [problem.alert for problem in trouble.PROBLEMS]
+
+
+def test_a_section_says_what_it_means_where_to_look_what_to_type_and_what_to_do() -> None:
+    boards = [json.loads(file.read_text()) for file in sorted((deploying.FOLDER / "dashboards").glob("*.json"))]
+    titles = {panel["title"] for board in boards for panel in queries.all_panels(board)}
+    for alert, text in sections().items():
+        assert [text.count(word) for word in ("**Means.**", "**Look at.**", "**Type.**", "**Do.**")] == [1, 1, 1, 1], alert
+        looked_at = re.findall(r"\*([^*\n]+)\*", text.partition("**Look at.**")[2].partition("**Type.**")[0])
+        assert looked_at, alert
+        assert set(looked_at) - titles == set(), alert
+        assert typed(text.partition("**Type.**")[2].partition("**Do.**")[0]), alert
+
+
+def test_every_command_of_the_runbook_exists(tmp_path: Path) -> None:
+    for text in sections().values():
+        for command in typed(text):
+            command_lines.parse(command, tmp_path)
