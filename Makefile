@@ -5,7 +5,7 @@ ARGS ?=
 setup := $(PYTHON) deploy/environment.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install run run-kafka test test-pure peers cluster-test lint format bench bench-quick bench-pipeline image locks proto clean
+.PHONY: help install run run-kafka test test-pure peers cluster-test lint format bench bench-quick bench-pipeline image dashboards locks proto clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -60,6 +60,10 @@ bench-pipeline:  ## what the tap's log, its Spark source and its tables cost, be
 
 image:  ## the container image, checked and tried in a container; ARGS="--target all --twice --archive DIR"
 	@PYTHONSAFEPATH= $(PYTHON) deploy/image.py $(ARGS)
+
+dashboards:  ## the dashboards in calm and in six troubles, as pictures in .cache/dashboards; gets a collector and Prometheus where it can
+	@$(PYTHON) deploy/telemetry.py
+	@$(setup) run --wish compiler,browser -- framegate demo --telemetry --pictures .cache/dashboards $(ARGS)
 
 locks:  ## deploy/locks anew: what the images install, with versions and hashes
 	@PYTHONSAFEPATH= $(PYTHON) deploy/locks.py

@@ -33,6 +33,9 @@ PASSED: Final = per_second('framegate_telemetry_exports_total{@, error_type=""}'
 DOWN: Final = total("framegate_upstream_endpoint_down{@}", f"{WHO}, framegate_upstream")
 ADDRESSES: Final = total("framegate_upstream_endpoint_count{@}", f"{WHO}, framegate_upstream")
 FOR_PEERS: Final = per_second('framegate_channel_mute_time_seconds_total{@, framegate_mute_cause="peer"}', WHO)
+STUCK: Final = f'sum by ({WHO}) (min_over_time(framegate_channel_muted{{@, framegate_mute_cause="peer"}}[@]))'
+"""A mute is in the counter when it ends; these have been muted all the time."""
+MANY: Final = f"clamp_min(0.02 * {total('framegate_connection_active{@}', WHO)}, 0.5)"
 BUSY: Final = per_second('framegate_event_loop_time_seconds_total{@, framegate_state="busy"}', f"{WHO}, framegate_worker")
 LOOP: Final = per_second("framegate_event_loop_time_seconds_total{@}", f"{WHO}, framegate_worker")
 UNAVAILABLE: Final = 'rpc_server_call_duration_seconds_count{@, rpc_method=~"framegate.*", error_type="UNAVAILABLE"}'
@@ -118,7 +121,7 @@ _SLOW: Final = (
         alert="FramegateSlowPeers",
         words="Peers do not take what is sent to them",
         measure="channels muted for them, on average",
-        condition=f"{FOR_PEERS} > clamp_min(0.02 * {total('framegate_connection_active{@}', WHO)}, 0.5)",
+        condition=f"({STUCK} > {MANY} or {FOR_PEERS} > {MANY})",
         severity="info",
         hold="10m",
     ),

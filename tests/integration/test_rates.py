@@ -91,7 +91,7 @@ def test_two_processors_keep_to_one_rate_and_one_that_dies_leaves_its_part(tmp_p
         assert proxy.metric("framegate_throttle_time_seconds_total", framegate_side="downstream") > 1
         assert proxy.metric("framegate_rate_throttled", framegate_rate_level=where) >= 1
         if where != "address":
-            name = "framegate_rate_node_io_limit" if where == "node" else "framegate_rate_io_limit"
+            name = "framegate_rate_node_io_limit_bytes_per_second" if where == "node" else "framegate_rate_io_limit_bytes_per_second"
             shown = [value for key, value in proxy.metrics().items() if key.startswith(name) and 'framegate_direction="request"' in key]
             assert [round(sum(shown) / RATE, 1)] == [1.0]
         os.kill(proxy.processors[0], signal.SIGKILL)

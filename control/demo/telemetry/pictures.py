@@ -112,5 +112,8 @@ class Photographer:
 
 def _height(document: Mapping[str, Any]) -> int:
     """Of the window, so that the last panel is seen whole."""
-    rows: int = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in document["panels"])
-    return _TOP + _CELL * rows + 8
+    bottoms = [0] * 24  # of each column: what a closed row holds leaves no gap
+    for place in sorted((panel["gridPos"] for panel in document["panels"]), key=lambda place: (place["y"], place["x"])):
+        columns = slice(place["x"], place["x"] + place["w"])
+        bottoms[columns] = [max(bottoms[columns]) + place["h"]] * place["w"]
+    return _TOP + _CELL * max(bottoms) + 8

@@ -32,6 +32,7 @@ INTERVAL_S: Final = RATE_S + 3 * EXPORT_S + 2
 """One interval, within which a trouble must be seen: a rate's, after one export, one scrape and one look, and two seconds for a busy machine."""
 _CALM_S: Final = 45.0
 _CALM_AGAIN_S: Final = 30.0
+_STEADY_S: Final = 3.0
 _LOOK_S: Final = 0.5
 _SHOWN_S: Final = 90.0
 _AT_ONCE: Final = 2
@@ -172,10 +173,16 @@ class _Run:
         return _Phase(name=trouble.name, title=trouble.title, window=window, words=tuple(words), visible_s=visible)
 
     def _until_fine(self, patience_s: float) -> list[str]:
+        """What the first dashboard says when it has said for a while that everything is fine, or when nobody waits any longer."""
         deadline = time.monotonic() + patience_s
+        words: list[str] = []
         with Waiting(self._console, "waiting until everything is fine", lambda: "; ".join(words), plain=self._plain):
-            words: list[str] = []
-            while (words := self._words()) != [FINE] and time.monotonic() < deadline:
+            fine_since = None
+            while (now := time.monotonic()) < deadline:
+                words = self._words()
+                fine_since = None if words != [FINE] else now if fine_since is None else fine_since
+                if fine_since is not None and now - fine_since >= _STEADY_S:
+                    break
                 time.sleep(_LOOK_S)
         return words
 

@@ -25,10 +25,9 @@ OTHER_BY_NATURE: Final = frozenset(
         "telemetry_sdk_language",
         "telemetry_sdk_name",
         "telemetry_sdk_version",
-        "le",  # a bound of 1 second is written 1 by a collector and 1.0 by a scrape
     }
 )
-"""Labels that differ by nature, and are left out of the comparison."""
+"""Labels that differ by nature, and are left out of the comparison. A bound (``le``) is compared as the number that it is: 1 and 1.0 are the same."""
 ONLY_SCRAPE: Final = ("scrape_", "up", "python_")
 """Names, or how they begin, that Prometheus adds to a scrape, or that tell of a scrape itself."""
 ONLY_OTLP: Final = ("otelcol_", "target_info", "framegate_pipeline_")
@@ -72,6 +71,9 @@ def _texts(series: Iterable[Mapping[str, str]], besides: tuple[str, ...], nodes:
         name = labels["__name__"]
         if not name.startswith(besides):
             node = nodes.get(labels.get("instance", ""), labels.get("instance", ""))
-            rest = ", ".join(f'{key}="{value}"' for key, value in sorted(labels.items()) if key != "__name__" and key not in OTHER_BY_NATURE)
+            kept = {key: value for key, value in sorted(labels.items()) if key != "__name__" and key not in OTHER_BY_NATURE}
+            if "le" in kept:
+                kept["le"] = f"{float(kept['le']):g}"
+            rest = ", ".join(f'{key}="{value}"' for key, value in kept.items())
             found[f"{node}: {name}{{{rest}}}"] += 1
     return found

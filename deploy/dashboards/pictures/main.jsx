@@ -28,7 +28,7 @@ import { lastValueFrom } from 'rxjs';
 const { dashboard, from, to, subtitle, variables, results } = window.PICTURE;
 const theme = createTheme({ colors: { mode: 'dark' } });
 const timeRange = { from: dateTime(from), to: dateTime(to), raw: { from: dateTime(from), to: dateTime(to) } };
-const COLUMN = (1440 - 32) / 24;
+const COLUMN = (1440 - 24) / 24;
 const CELL = 30;
 const GAP = 8;
 const TOP = 64;
@@ -93,6 +93,19 @@ function legend(format, labels) {
 }
 
 const number = (text) => (text === 'NaN' ? null : text === '+Inf' ? Infinity : text === '-Inf' ? -Infinity : Number(text));
+
+/** Panels where Grafana puts them: each as high up as those above it let it; what a closed row holds leaves no gap. */
+function compacted(panels) {
+  const bottoms = Array(24).fill(0);
+  return [...panels]
+    .sort((one, other) => one.gridPos.y - other.gridPos.y || one.gridPos.x - other.gridPos.x)
+    .map((panel) => {
+      const { x, w, h } = panel.gridPos;
+      const y = Math.max(...bottoms.slice(x, x + w));
+      bottoms.fill(y + h, x, x + w);
+      return { ...panel, gridPos: { x, y, w, h } };
+    });
+}
 
 /** One frame for a table: a column for each label, as Grafana's Prometheus data source makes it. */
 function tableFrame(query, many) {
@@ -163,7 +176,7 @@ function Values({ panel, frames, fieldConfig, width, height }) {
   const wide = options.orientation === 'vertical' || (options.orientation !== 'horizontal' && width > height && panel.type === 'stat');
   const [columns, rows] = panel.type === 'bargauge' && options.orientation !== 'vertical' ? [1, values.length] : wide ? [values.length, 1] : [1, values.length];
   const [each, high] = [(width - GAP * (columns - 1)) / columns, (height - GAP * (rows - 1)) / rows];
-  const alone = values.length === 1 && options.textMode !== 'value_and_name';
+  const alone = values.length === 1 && !['name', 'value_and_name'].includes(options.textMode);
   const draw = ({ display, sparkline, field, view, colIndex }, index) => {
     if (panel.type === 'bargauge') {
       return (
@@ -306,7 +319,7 @@ function Panel({ panel, raw }) {
 function Dashboard() {
   const [all, setAll] = useState(null);
   useEffect(() => {
-    const panels = dashboard.panels ?? [];
+    const panels = compacted(dashboard.panels ?? []);
     Promise.all(panels.map(framesOf)).then((frames) => setAll(panels.map((panel, index) => [panel, frames[index]])));
   }, []);
   useEffect(() => {
