@@ -3,15 +3,22 @@
 Each meter has one writer: the acceptor's thread or the event loop. Reading takes a copy and needs no lock.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Final
 
 from control.plane import Attributes
-from proxy.cells import LISTENER, METRICS, REASON
+from proxy.cells import LISTENER, METRICS
 
 __all__ = ["Meters"]
 
 _KEYS: Final = {metric.name.removeprefix("framegate."): metric.keys for metric in METRICS if metric.source == "control"}
+_COUNTERS: Final = {
+    metric.name.removeprefix("framegate."): metric.attributes
+    for metric in METRICS
+    if metric.source == "control" and metric.kind == "counter" and not metric.name.startswith("framegate.telemetry.")
+}
+"""What is counted here. Telemetry counts its own exports, and those only of the signals that are exported."""
 
 
 class Meters:
@@ -47,15 +54,7 @@ class Meters:
         return result
 
     def prepare(self, listeners: list[str]) -> None:
-        """Let the counters of accept start at 0, so that a rate can be seen from the first one on."""
-        for listener in listeners:
-            self._values.setdefault(("accept.blocked.time", (listener,)), 0)
-            for name in ("connection.rejected", "accept.limited.time"):
-                for reason in _reasons(name):
-                    self._values.setdefault((name, (listener, reason)), 0)
-
-
-def _reasons(name: str) -> tuple[str, ...]:
-    metric = next(metric for metric in METRICS if metric.name == f"framegate.{name}")
-    assert metric.keys == (LISTENER, REASON), "what happens at accept is counted by listener and reason"
-    return metric.attributes[1][1]
+        """Let every counter start at 0, so that a rate can be seen from the first event on: a series that begins with 1 has not grown."""
+        for name, attributes in _COUNTERS.items():
+            for values in itertools.product(*(listeners if key == LISTENER else known for key, known in attributes)):
+                self._values.setdefault((name, values), 0)

@@ -39,7 +39,7 @@ from control.guard import Guard
 from control.intake.acceptor import Acceptor
 from control.intake.listening import Listening
 from control.intake.resolver import Names, Resolution, Resolver
-from control.logs import LibraryRows, RowLog
+from control.logs import Levels, LibraryRows, RowLog, form_of
 from control.meters import Meters
 from control.notify import Notifier
 from control.rotation.rotation import Rotation
@@ -48,7 +48,9 @@ from control.signals import Signals
 from control.steering.pool import equal_shares
 from control.steering.sizing import Chosen
 from control.steering.steering import Steering
+from control.telemetry.export import Export
 from control.uncaught import catch_in_loop, catch_in_process
+from proxy.config.log import LogFormat
 from proxy.config.model import ProxyConfig
 from proxy.server.messages import PartedNotice
 
@@ -69,6 +71,7 @@ channels made a new connection wait several times as long as with this.
 GC_THRESHOLD: Final = 20_000
 """Objects between two looks for cycles: a few thousand connections. What a connection leaves behind is no cycle."""
 SERVICE_GRACE_MS: Final = 500
+_STDOUT: Final = 1
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:
@@ -110,6 +113,7 @@ class Proxy:
         self._steering: Steering | None = None
         self._keeper: TapKeeper | None = None
         self._handlers: Handlers | None = None
+        self._export: Export | None = None
         self._background: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -118,11 +122,12 @@ class Proxy:
         events = Bus((log,), on_failure=self._subscriber_failed)
         asked, allowed = self._loaded.config, container()
         config = fitted(asked, allowed)
+        self._export = export = Export(config, log, guard)
         chosen = Chosen(allowed, processors=not asked.processors, pool=not asked.memory_pool.size)
         if config.tap is not None:
             from control.tap.keeper import TapKeeper  # only who taps pays for the log's modules
 
-            self._keeper = TapKeeper(config, config.tap, meters, log, guard)
+            self._keeper = TapKeeper(config, config.tap, meters, log, guard, export.on_segment)
             self._on_stop(self._keeper.stop)
         acceptor = self._bind(config)
         names = Names(config.upstreams)
@@ -132,6 +137,7 @@ class Proxy:
             endpoints={name: resolution.addresses for name, resolution in first.items()},
             shares=equal_shares(config.memory_pool.size, config.processors),
             stores=first_stores(config, self._loaded.tls_files, self._loaded.certificates),
+            rows_at_open=config.log.access.open or export.traces,
         )
         reaper = Reaper()
         self._on_stop(reaper.close)
@@ -175,7 +181,7 @@ class Proxy:
         self._on_stop(steering.close)
         starting = asyncio.ensure_future(self._start_processes(supervisor, config.processors))
         try:
-            addresses = await self._start_servers(steering, config, certificates.ends)
+            addresses = await self._start_servers(steering, config, certificates.ends, events, export)
         except BaseException:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
@@ -224,23 +230,26 @@ class Proxy:
         self._on_stop(acceptor.stop)
         return acceptor
 
-    async def _start_servers(self, steering: Steering, config: ProxyConfig, certificate_ends: Mapping[str, float]) -> dict[str, Any]:
+    async def _start_servers(
+        self, steering: Steering, config: ProxyConfig, certificate_ends: Mapping[str, float], events: Bus, export: Export
+    ) -> dict[str, Any]:
         """Telemetry and the gRPC service; what they bound."""
-        await asyncio.to_thread(_load_servers, config)  # the loop starts the processors meanwhile
+        await asyncio.to_thread(_load_servers, export)  # the loop starts the processors meanwhile
         from control import service
 
         addresses: dict[str, Any] = {"admin": config.admin.address, "health": None, "health_http": None, "prometheus": None}
         observe = None
-        if config.telemetry.otlp is not None or config.telemetry.prometheus is not None:
-            from control import telemetry
+        if export.wanted:
+            from control.telemetry.provider import start
 
-            exporter = telemetry.start(steering, config, certificate_ends)
+            exporter = start(steering, config, certificate_ends)
             if exporter is not None:
                 # Ends after the processors, whose last counts it exports, and before the cells are given back.
                 self._on_stop(exporter.stop, self._undo_after_processors)
                 addresses["prometheus"] = exporter.prometheus_address
                 observe = exporter.record_call
-        server = await service.start(steering, config, observe)
+                export.begin(exporter, steering.build.version, events)
+        server = await service.start(steering, config, observe, export.calls)
         self._on_stop(lambda: server.stop(SERVICE_GRACE_MS))
         addresses.update(health=server.health_address, health_http=server.health_http_address)
         return addresses
@@ -340,6 +349,11 @@ class Proxy:
         """Undo everything, last first. Cancelled, it leaves what it was waiting for and undoes the rest all the same."""
         await self._undo.aclose()
 
+    async def stop_export(self) -> None:
+        """Export the last spans and rows; after the last of them."""
+        if self._export is not None:
+            await self._export.stop()
+
     def kill(self) -> None:
         """The forced end of the processors, and of the handler processes."""
         if self._supervisor is not None:
@@ -348,12 +362,14 @@ class Proxy:
             self._handlers.kill_all()
 
 
-def _load_servers(config: ProxyConfig) -> None:
+def _load_servers(export: Export) -> None:
     """Import what answers gRPC and exports telemetry: a third of the time that a start takes."""
     import control.service
 
-    if config.telemetry.otlp is not None or config.telemetry.prometheus is not None:
-        import control.telemetry  # noqa: F401
+    if export.wanted:
+        import control.telemetry.provider  # noqa: F401
+
+        export.load()
 
 
 async def _run(loaded: Loaded, signals: Signals, log: RowLog, meters: Meters, guard: Guard) -> int:
@@ -367,6 +383,14 @@ async def _run(loaded: Loaded, signals: Signals, log: RowLog, meters: Meters, gu
 
     proxy = Proxy(loaded, log, meters, guard, notifier)
     signals.attach(asyncio.get_running_loop(), on_signal, proxy.reload_soon)
+    try:
+        return await _live(proxy, loaded, log, notifier, first, second)
+    finally:
+        await proxy.stop_export()
+
+
+async def _live(proxy: Proxy, loaded: Loaded, log: RowLog, notifier: Notifier, first: asyncio.Event, second: asyncio.Event) -> int:
+    """From the start to the last row; the exit code. ``first`` and ``second`` are the signals to end."""
     started = await _until(proxy.start(), first)
     if started is not None:
         await proxy.stop()  # first, so that the reason is the last that is said, after processors that had come up already
@@ -414,8 +438,13 @@ async def _until(work: Any, event: asyncio.Event, on_event: Callable[[], None] =
     return None
 
 
-def serve(path: str | pathlib.Path) -> int:
-    """Run until a signal; the exit code. Faults of the configuration go to stderr, one on each line."""
+def serve(path: str | pathlib.Path, log_format: LogFormat | None = None) -> int:
+    """Run until a signal; the exit code. Faults of the configuration go to stderr, one on each line.
+
+    Args:
+        path: of the configuration.
+        log_format: how rows are written; None: as the configuration says.
+    """
     signals = Signals()
     _leave_no_core()
     try:
@@ -426,7 +455,9 @@ def serve(path: str | pathlib.Path) -> int:
         return EXIT_CONFIGURATION
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_descriptor_limit()
-    log, meters = RowLog(), Meters()
+    logged = loaded.config.log
+    log = RowLog(_STDOUT, form=form_of(log_format or logged.format, _STDOUT, os.environ), levels=Levels(logged.level))
+    meters = Meters()
     for warning in loaded.warnings:
         log.write("configuration_warning", level="warning", **dataclasses.asdict(warning))
     guard = Guard(log, meters)

@@ -1,11 +1,12 @@
 """All values at one moment: the cells of every processor slot summed up, and what control counts itself."""
 
+import operator
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from control.plane import RETIRED, Attributes, ControlPlane
-from proxy.cells import METRICS, CellLayout, HistogramValue, Metric, value_of
+from proxy.cells import CellLayout, CellReader, HistogramValue
 
 __all__ = ["LARGEST", "PER_WORKER", "WORKER", "Fold", "Folded"]
 
@@ -25,7 +26,6 @@ LARGEST: Final = frozenset(
 )
 """Gauges of what is the same in every processor, or nearly, or is a maximum: the largest stands for all."""
 
-_CONTROL: Final = {metric.name: metric for metric in METRICS if metric.source == "control"}
 _Points = dict[Attributes, float]
 _Histograms = dict[Attributes, HistogramValue]
 
@@ -37,23 +37,22 @@ class Folded:
         self.points: dict[str, _Points] = {}
         self.histograms: dict[str, _Histograms] = {}
 
-    def add(self, metric: Metric, attributes: Attributes, value: float | HistogramValue) -> None:
-        """Add the value of one processor."""
+    def put(self, name: str, attributes: Attributes, value: float | HistogramValue) -> None:
+        """Say a value."""
         if isinstance(value, HistogramValue):
-            known = self.histograms.setdefault(metric.name, {})
-            before = known.get(attributes)
-            known[attributes] = value if before is None else _sum(before, value)
-            return
-        points = self.points.setdefault(metric.name, {})
-        if metric.name in LARGEST:
-            points[attributes] = max(points.get(attributes, value), value)
+            self.histograms.setdefault(name, {})[attributes] = value
         else:
-            points[attributes] = points.get(attributes, 0) + value
+            self.points.setdefault(name, {})[attributes] = value
 
 
-def _sum(first: HistogramValue, second: HistogramValue) -> HistogramValue:
-    buckets = tuple(one + other for one, other in zip(first.buckets, second.buckets, strict=True))
-    return HistogramValue(buckets, first.sum + second.sum)
+class _Plan:
+    """What is done with each row of a layout: worked out once, since the names and attributes of rows never change."""
+
+    def __init__(self, layout: CellLayout) -> None:
+        exported = [(row, row.attributes) for row in layout.rows if row.metric.exported]
+        self.summed = [(row, attributes) for row, attributes in exported if row.metric.name not in LARGEST | PER_WORKER]
+        self.largest = [(row, attributes) for row, attributes in exported if row.metric.name in LARGEST]
+        self.apart = [(row, attributes) for row, attributes in exported if row.metric.name in PER_WORKER]
 
 
 class Fold:
@@ -63,9 +62,11 @@ class Fold:
     forgets it. So all values of one export belong together, and the cells are copied once. Any thread.
     """
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ControlPlane, more: Callable[[], Mapping[tuple[str, Attributes], float]] = dict) -> None:
         self._plane = plane
+        self._more = more
         self._moment = threading.local()
+        self._planned: tuple[CellLayout, _Plan] | None = None
 
     def now(self) -> Folded:
         """The moment of this thread's collection."""
@@ -82,27 +83,31 @@ class Fold:
 
     def _take(self) -> Folded:
         folded = Folded()
-        slots = [(slot, reader.layout, reader.cells()) for slot, reader in self._plane.cells]
+        slots = self._plane.cells
         if slots:
             self._add_cells(folded, slots)
-        measured: Mapping[tuple[str, Attributes], float] = self._plane.measurements()
-        for (name, attributes), value in measured.items():
-            folded.add(_CONTROL[name], attributes, value)
+        for (name, attributes), value in (*self._plane.measurements().items(), *self._more().items()):
+            folded.put(name, attributes, value)
         return folded
 
-    def _add_cells(self, folded: Folded, slots: list[tuple[int, CellLayout, tuple[int, ...]]]) -> None:
-        """Add numbers up first: what they mean is looked up once then, and not once for each processor. A loop of Python's own lets others run."""
-        _, layout, first = slots[0]
-        total: Sequence[int] = first
-        for _, _, cells in slots[1:]:
-            total = [one + other for one, other in zip(total, cells, strict=True)]
-        for row in layout.rows:
-            metric = row.metric
-            if not metric.exported:
-                continue
-            if metric.name not in PER_WORKER and metric.name not in LARGEST:
-                folded.add(metric, row.attributes, value_of(row, total))
-                continue
-            for slot, _, cells in slots:
-                worker: Attributes = ((WORKER, "retired" if slot == RETIRED else str(slot)),) if metric.name in PER_WORKER else ()
-                folded.add(metric, row.attributes + worker, value_of(row, cells))
+    def _add_cells(self, folded: Folded, slots: Sequence[tuple[int, CellReader]]) -> None:
+        """Raw cells are summed by C, slot after slot, and only what comes out is given names: 64 slots cost little more than one."""
+        layout = slots[0][1].layout
+        if self._planned is None or self._planned[0] is not layout:
+            self._planned = (layout, _Plan(layout))
+        plan = self._planned[1]
+        total: Sequence[int] | None = None
+        most: list[int] = []
+        for slot, reader in slots:
+            cells = reader.cells()
+            largest = [cells[row.index] for row, _ in plan.largest]
+            most = largest if total is None else list(map(max, most, largest))
+            total = cells if total is None else list(map(operator.add, total, cells))
+            worker: Attributes = ((WORKER, "retired" if slot == RETIRED else str(slot)),)
+            for row, attributes in plan.apart:
+                folded.put(row.metric.name, attributes + worker, row.value(cells))
+        assert total is not None, "there are slots"
+        for row, attributes in plan.summed:
+            folded.put(row.metric.name, attributes, row.value(total))
+        for (row, attributes), value in zip(plan.largest, most, strict=True):
+            folded.put(row.metric.name, attributes, value * row.metric.scale)

@@ -16,15 +16,14 @@ from proxy.cells.layout import (
     UPSTREAM_BLOCK,
     Block,
     CellLayout,
+    HistogramValue,
 )
 from proxy.cells.mapping import (
     CellReader,
     CellWriter,
-    HistogramValue,
     Snapshot,
     State,
     create,
-    value_of,
 )
 from proxy.cells.metrics import (
     ACCEPT_ERRORS,
@@ -41,6 +40,7 @@ from proxy.cells.metrics import (
     METRICS,
     MUTE_CAUSES,
     ORDERLY_CAUSES,
+    PIPELINE_METRICS,
     RATE_LEVELS,
     REASON,
     SIDES,
@@ -76,6 +76,7 @@ __all__ = [
     "METRICS",
     "MUTE_CAUSES",
     "ORDERLY_CAUSES",
+    "PIPELINE_METRICS",
     "PROCESSOR_BLOCK",
     "RATE_LEVELS",
     "REASON",
@@ -96,5 +97,4 @@ __all__ = [
     "Snapshot",
     "State",
     "create",
-    "value_of",
 ]

@@ -24,6 +24,7 @@ __all__ = [
     "Attributes",
     "Block",
     "CellLayout",
+    "HistogramValue",
     "Row",
 ]
 
@@ -120,6 +121,19 @@ class _Names(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class HistogramValue:
+    """``buckets``: counts that do not add up over bounds, one more than bounds; ``sum`` in the metric's unit."""
+
+    buckets: tuple[int, ...]
+    sum: float
+
+    @property
+    def count(self) -> int:
+        """Observations."""
+        return sum(self.buckets)
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One metric with one set of attribute values: ``count`` cells from ``index`` (a histogram: its buckets, then the sum)."""
 
@@ -132,6 +146,14 @@ class Row:
     def attributes(self) -> Attributes:
         """Keys and values, absent ones left out."""
         return tuple((key, value) for key, value in zip(self.metric.keys, self.values, strict=True) if value)
+
+    def value(self, cells: Sequence[int]) -> float | HistogramValue:
+        """What these cells, all of a layout, say of it, in its unit."""
+        scale = self.metric.scale
+        if self.metric.kind == "histogram":
+            end = self.index + self.count - 1
+            return HistogramValue(tuple(cells[self.index : end]), cells[end] * scale)
+        return cells[self.index] if scale == 1.0 else cells[self.index] * scale
 
 
 @dataclass(frozen=True, slots=True)

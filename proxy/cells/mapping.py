@@ -21,13 +21,12 @@ import mmap
 import os
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
-from proxy.cells.layout import CELL_SIZE, HEADER_SIZE, Attributes, CellLayout, Row
+from proxy.cells.layout import CELL_SIZE, HEADER_SIZE, Attributes, CellLayout, HistogramValue
 from proxy.cells.metrics import Metric
 
-__all__ = ["CellReader", "CellWriter", "HistogramValue", "Snapshot", "State", "create", "value_of"]
+__all__ = ["CellReader", "CellWriter", "Snapshot", "State", "create"]
 
 MAGIC: Final = b"FGCELLS1"
 _HEADER: Final = struct.Struct("=8sQQQQQ")
@@ -114,28 +113,6 @@ class CellWriter:
         self._header[_STATE // CELL_SIZE] = state
 
 
-@dataclass(frozen=True, slots=True)
-class HistogramValue:
-    """``buckets``: counts that do not add up over bounds, one more than bounds; ``sum`` in the metric's unit."""
-
-    buckets: tuple[int, ...]
-    sum: float
-
-    @property
-    def count(self) -> int:
-        """Observations."""
-        return sum(self.buckets)
-
-
-def value_of(row: Row, cells: Sequence[int]) -> float | HistogramValue:
-    """What the cells of a layout say of one of its rows, in the metric's unit."""
-    scale = row.metric.scale
-    if row.metric.kind == "histogram":
-        end = row.index + row.count - 1
-        return HistogramValue(tuple(cells[row.index : end]), cells[end] * scale)
-    return cells[row.index] if scale == 1.0 else cells[row.index] * scale
-
-
 Snapshot = dict[tuple[Metric, Attributes], float | HistogramValue]
 
 
@@ -157,7 +134,7 @@ class CellReader:
         """
         layout = readers[0].layout
         gauges = {row.index for row in layout.rows if row.metric.kind == "gauge"}
-        columns = zip(*(struct.unpack_from(f"={layout.count}q", reader._mapping, HEADER_SIZE) for reader in readers), strict=True)
+        columns = zip(*(reader.cells() for reader in readers), strict=True)
         total = cls.__new__(cls)
         total.layout = layout
         total._mapping = mmap.mmap(-1, layout.size)
@@ -197,13 +174,13 @@ class CellReader:
         return self._field(HEADER_SIZE + self.layout.index(name, *values) * CELL_SIZE)
 
     def cells(self) -> tuple[int, ...]:
-        """Every cell as it is. Values of one poll may be mixed with those of the poll before."""
+        """All of them, raw. Values of one poll may be mixed with those of the poll before."""
         return struct.unpack_from(f"={self.layout.count}q", self._mapping, HEADER_SIZE)
 
     def snapshot(self) -> Snapshot:
-        """Every metric with every set of attributes, in its unit; as ``cells``."""
+        """Every metric with every set of attributes that others than control see, in its unit."""
         cells = self.cells()
-        return {(row.metric, row.attributes): value_of(row, cells) for row in self.layout.rows if row.metric.exported}
+        return {(row.metric, row.attributes): row.value(cells) for row in self.layout.rows if row.metric.exported}
 
     def zero_gauges(self) -> None:
         """Stores 0 into every gauge: for a processor that died, and only then."""

@@ -4,12 +4,13 @@ A metric whose ``source`` is ``control`` has no cells: control counts it itself,
 the configured names, so the layout of the cells follows from this table and the configuration's names alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from proxy.cause import ORDERLY_CAUSES, Cause
 from proxy.cells.bounds import (
     APPEND_BOUNDS,
+    BATCH_BOUNDS,
     CONNECTION_BOUNDS,
     FORWARD_BOUNDS,
     HANDLER_BOUNDS,
@@ -34,6 +35,7 @@ __all__ = [
     "DIRECTIONS",
     "DURATION_ERRORS",
     "ERROR_TYPE",
+    "EXPORT_ERRORS",
     "FAULT_PLACES",
     "FILE_KIND",
     "FILE_KINDS",
@@ -49,6 +51,7 @@ __all__ = [
     "MUTE_CAUSE",
     "MUTE_CAUSES",
     "ORDERLY_CAUSES",
+    "PIPELINE_METRICS",
     "PLACE",
     "POOL",
     "PREFIX",
@@ -59,6 +62,8 @@ __all__ = [
     "REJECT_REASONS",
     "SIDE",
     "SIDES",
+    "SIGNAL",
+    "SIGNALS",
     "STATE",
     "TAP_DIRECTION",
     "TAP_DIRECTIONS",
@@ -75,7 +80,7 @@ __all__ = [
 ]
 
 Kind = Literal["counter", "gauge", "histogram"]
-Source = Literal["processor", "control"]
+Source = Literal["processor", "control", "pipeline"]
 
 PREFIX: Final = "framegate"
 
@@ -107,6 +112,7 @@ TLS_RESUMED: Final = "tls.resumed"
 
 RATE_LEVEL: Final = "framegate.rate.level"
 FILE_KIND: Final = "framegate.file.kind"
+SIGNAL: Final = "framegate.signal"
 
 SIDES: Final = ("downstream", "upstream")
 DIRECTIONS: Final = ("receive", "transmit")
@@ -129,6 +135,13 @@ FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", 
 """Where an error of our own was caught; see ``proxy.network.faults``."""
 FILE_KINDS: Final = ("tls", "sasl")
 """Of files that may be replaced while framegate runs: certificates, keys and authorities; users, and keys that tokens are signed with."""
+SIGNALS: Final = ("metrics", "traces", "logs")
+EXPORT_ERRORS: Final = ("", "unavailable", "timeout", "refused", "rejected", "other")
+"""How an export ended. None: the collector has it. ``unavailable``: nobody answers, or asks to come later; ``timeout``: nobody answers in time;
+``refused``: it wants none of it, or not from us; ``rejected``: it took the export and says that it threw some of it away; ``other``: it answers
+what is no answer, or the fault is ours.
+"""
+MINUTE_STATES: Final = ("complete", "lost", "at_most", "unknown")
 UPSTREAM_STATES: Final = ("connecting", "used")
 TLS_ERRORS: Final = (
     "",
@@ -162,6 +175,7 @@ TASKS: Final = (
     "evictions",
     "rates",
     "sizing",
+    "access",
     "endpoints",
     "tap_keeper",
     "rotation",
@@ -172,6 +186,7 @@ TASKS: Final = (
     "callback",
     "thread",
     "unraisable",
+    "spans",
 )
 """What works in the background of the control process (``control.guard``), and where else an exception may come from (``control.uncaught``)."""
 ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM", "other")
@@ -413,9 +428,32 @@ METRICS: Final = (
     _control("authentication.questions.waiting", "gauge", "{question}", "Questions of authenticators that wait for their turn."),
     _control("authentication.questions.refused", "counter", "{question}", "Questions of authenticators refused because too many waited."),
     _control("config.changes", "counter", "{change}", "Changes asked for.", (ERROR_TYPE, ("", "refused", "invalid"))),
+    _control(
+        "telemetry.exports", "counter", "{export}", "Exports to a collector, by how they ended.", (SIGNAL, SIGNALS), (ERROR_TYPE, EXPORT_ERRORS)
+    ),
+    _control("telemetry.dropped", "counter", "{item}", "Data points, spans and log records that no collector got.", (SIGNAL, SIGNALS)),
 )
 INTERNAL: Final = (
     _internal("tap.seen", "Frames that a tap rule matched.", _LISTENER, _TAP_DIRECTION),
     _internal("tap.reserved", "What tap.seen has not passed, whenever the processor dies.", _LISTENER, _TAP_DIRECTION),
 )
 """Counts that control needs when a processor has ended; laid out behind the metrics."""
+
+
+def _pipeline(name: str, kind: Kind, unit: str, description: str, *attributes: tuple[str, tuple[str, ...]], bounds: tuple[float, ...] = ()) -> Metric:
+    told = Metric(name=f"{PREFIX}.pipeline.{name}", kind=kind, unit=unit, description=description, attributes=attributes, bounds=bounds)
+    return replace(told, source="pipeline")
+
+
+PIPELINE_METRICS: Final = (
+    _pipeline("batch.duration", "histogram", "s", "Time of the Spark job's batches, from trigger to commit.", bounds=BATCH_BOUNDS),
+    _pipeline("frames", "counter", "{frame}", "Frames that batches wrote to the tables."),
+    _pipeline(
+        "minutes",
+        "counter",
+        "{minute}",
+        "Minutes of streams, listeners and directions that batches spoke of; complete: the batch knows of no loss in it.",
+        (STATE, MINUTE_STATES),
+    ),
+)
+"""What the Spark job's driver exports, over OTLP alone, as a service of its own: no cells, and no part of ``METRICS``."""

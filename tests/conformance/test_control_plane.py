@@ -173,6 +173,8 @@ REFUSALS: list[tuple[str, Callable[[ControlPlane], Awaitable[Any]], type[Control
     ("negative page", lambda plane: plane.list_channels(None, -1), InvalidArgumentError),
     ("token of nobody", lambda plane: plane.list_channels(None, 5, "x"), InvalidArgumentError),
     ("unknown channel", lambda plane: plane.describe_channel(UNKNOWN), NotFoundError),
+    ("an event that is none", lambda plane: plane.set_log("error", {"none": False}), InvalidArgumentError),
+    ("no audit rows", lambda plane: plane.set_log("error", {"audit": False}), InvalidArgumentError),
     ("mute of an unknown channel", lambda plane: plane.mute_channels([UNKNOWN]), NotFoundError),
     ("unmute of an unknown channel", lambda plane: plane.unmute_channels([UNKNOWN]), NotFoundError),
     ("close of an unknown channel", lambda plane: plane.close_channels([UNKNOWN]), NotFoundError),
@@ -293,6 +295,20 @@ def test_limits_and_pool_are_what_they_were_set_to(stage: Stage) -> None:
         assert node == await plane.get_node_limits()
         back = {"request_frames_rate": 0, "per_address": {"connections": 0}, "overrides": ()}
         assert (await plane.set_node_limits(back, node.etag)).quotas == LimitsConfig()
+
+    stage.run(body)
+
+
+def test_the_log_is_what_it_was_set_to(stage: Stage) -> None:
+    async def body(kind: Given) -> None:
+        plane = kind.plane
+        before = await plane.get_log()
+        assert (before.format, before.level, before.silenced) == ("json", "info", ())
+        changed = await plane.set_log("warning", {"closed": False, "access": False})
+        assert (changed.level, changed.silenced) == ("warning", ("access", "closed"))
+        assert await plane.get_log() == changed
+        assert (await plane.set_log(events={"closed": True, "access": True})).level == "warning"
+        assert await plane.set_log("info") == before
 
     stage.run(body)
 

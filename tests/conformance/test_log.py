@@ -103,6 +103,35 @@ def test_it_takes_events_off_the_bus_with_the_line_that_is_meant_for_it(given: G
     assert failures == []
 
 
+def test_rows_below_the_level_and_silenced_ones_are_not_written_and_not_dropped(given: Given) -> None:
+    log = given.log
+    bus = Bus((log,), on_failure=lambda error: None)
+    log.levels.change("warning", {"endpoint_down": False})
+    for level in ("debug", "info", "warning", "error"):
+        log.write("stopped", level=level)
+        log.write("endpoint_down", level=level)
+        log.write_encoded("closed", f'{{"at": "{level}"}}', level=level)
+        log.write_lines("access", [f'{{"at": "{level}"}}'] * 2, level=level)
+        bus.publish({"event": "processor_died", "level": level}, level=level)
+        bus.publish_lines("opened", [(1, f'{{"at": "{level}"}}', dict)], level=level)
+    assert log.reserve()
+    bus.publish({"event": "audit", "who": "root"}, reserved=True)
+    expected = [(event, level) for level in ("warning", "error") for event in ("stopped", "closed", "access", "access", "processor_died", "opened")]
+    rows = given.rows()
+    assert [(row["event"], row["level"]) for row in rows] == [*expected, ("audit", "info")]
+    assert log.dropped == 0
+    assert not any("rows_dropped" in row for row in rows)
+
+
+def test_another_level_holds_for_the_next_row(given: Given) -> None:
+    given.log.write("one")
+    given.log.levels.change("error", {})
+    given.log.write("two")
+    given.log.levels.change("info", {})
+    given.log.write("three")
+    assert [row["event"] for row in given.rows()] == ["one", "three"]
+
+
 def test_a_place_that_is_not_free_is_refused_and_other_rows_are_written(given: Given) -> None:
     given.block()
     assert not given.log.reserve()

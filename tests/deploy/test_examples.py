@@ -80,7 +80,8 @@ def model_fields(model: type, path: str = "") -> Iterator[tuple[str, Field]]:
 def words_of(path: str) -> list[str]:
     """The words that a field takes; none when it is not about words."""
     kind = FIELDS[path].kind
-    for part in (kind, *typing.get_args(kind)):
+    parts = (kind, *typing.get_args(kind))
+    for part in (*parts, *(inner for outer in parts for inner in typing.get_args(outer))):
         if typing.get_origin(part) is typing.Literal:
             return list(typing.get_args(part))
     return []
@@ -167,6 +168,8 @@ def as_value(text: str, default: object) -> object:
         return [item for item in text.strip("[]").split(", ") if item]
     if default is None:
         return None if text == "none" else text
+    if isinstance(default, bool):
+        return {"true": True, "false": False}[text]
     if isinstance(default, int):
         match = re.fullmatch(r"(\d+)([A-Za-z]*)", text)
         assert match is not None, text

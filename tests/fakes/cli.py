@@ -52,6 +52,9 @@ VERBS: Final = (
     ("taps", "set", "all", "--capture", "hash"),
     ("taps", "remove", "all", "--validate-only"),
     ("users", "list", "--listener", "kafka"),
+    ("log", "get"),
+    ("log", "set", "--level", "warning"),
+    ("log", "set", "--event", "closed=off"),
 )
 """Every command that asks the control plane, but for changes of users, which print nothing; some need ``TAP``."""
 

@@ -21,7 +21,7 @@ from typing import Any, Self
 from prometheus_client.parser import text_string_to_metric_families
 
 from control.plane import Attributes
-from control.telemetry import start
+from control.telemetry.provider import start
 from proxy.cells import LISTENER, METRICS, Metric
 from proxy.config.model import PrometheusConfig, TelemetryConfig
 from tests.fakes.plane import FakePlane, fake_config

@@ -286,6 +286,17 @@ def test_what_became_of_logins_is_counted(rig: Rig) -> None:
     assert rig.proxy.metric("framegate_authentication_count_total", **labels, error_type="credentials") >= 2
     assert rig.proxy.metric("framegate_authentication_count_total", framegate_listener="plain", error_type="mechanism") == 1
     assert rig.proxy.metric("framegate_authentication_questions_refused_total") == 0
+    page = rig.proxy.metrics()
+
+    def total(name: str, *labels: str) -> float:
+        return sum(value for key, value in page.items() if key.partition("{")[0] == f"framegate_{name}" and all(label in key for label in labels))
+
+    assert total("authentication_duration_seconds_count") == total("authentication_count_total"), "each has its time"
+    assert total("tls_handshake_count_total") == total("tls_handshake_count_total", 'framegate_side="downstream"') >= 1
+    assert total("tls_handshake_duration_seconds_count", 'error_type="other"') == 0, "who is refused by SASL has shaken hands"
+    assert total("kafka_request_duration_seconds_count", 'framegate_kafka_api="Metadata"') >= 1
+    asked, answered = (total("kafka_request_io_bytes_total", f'framegate_direction="{way}"') for way in ("request", "response"))
+    assert (asked > 0, answered > 0) == (True, True)
 
 
 def test_no_password_is_anywhere(rig: Rig) -> None:

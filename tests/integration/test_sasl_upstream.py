@@ -136,6 +136,8 @@ def test_a_token_that_is_renewed_is_shown_to_the_next_login_and_a_refusal_is_in_
     assert row["detail"] == f"{rig.broker.address}: OAUTHBEARER: {rig.broker.words}"
     assert "not tried again" in ended(rig, "open")["detail"]
     assert rig.broker.refused == 1
+    logins = {"framegate_upstream": "brokers", "framegate_sasl_mechanism": "OAUTHBEARER"}
+    assert rig.proxy.metric("framegate_upstream_authentication_count_total", **logins, error_type="credentials") == 1
     with rig.proxy.connect("known") as client:
         rig.log_in(client)
         assert ask(client, 1) == "apps", "another login is not held back"
@@ -153,6 +155,7 @@ def test_a_secret_that_cannot_be_read_is_our_own_fault(rig: Rig) -> None:
     (rig.folder / "away").rename(rig.folder / "token")
     assert (row["cause"], row["side"]) == ("auth_failed", "internal")
     assert "cannot be read: No such file or directory" in row["detail"]
+    assert rig.proxy.metric("framegate_upstream_authentication_count_total", error_type="unavailable") == 1
     with rig.proxy.connect("open") as client:
         assert ask(client, 1) == "guest"
 

@@ -72,11 +72,14 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **members: object) -> N
 
 
 def test_serve_ends_with_the_code_of_the_proxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[Path] = []
-    stand_in(monkeypatch, "control.serve", serve=lambda path: asked.append(path) or 7)
-    (tmp_path / "good.yaml").write_text(GOOD)
-    assert run("serve", "--config", str(tmp_path / "good.yaml")).exit_code == 7
-    assert asked == [tmp_path / "good.yaml"]
+    asked: list[tuple[Path, str | None]] = []
+    stand_in(monkeypatch, "control.serve", serve=lambda path, log_format: asked.append((path, log_format)) or 7)
+    path = tmp_path / "good.yaml"
+    path.write_text(GOOD)
+    for options in ((), ("--log-format", "text"), ("--log-format", "json")):
+        assert run("serve", "--config", str(path), *options).exit_code == 7
+    assert asked == [(path, None), (path, "text"), (path, "json")]
+    assert run("serve", "--config", str(path), "--log-format", "xml").exit_code == 2
 
 
 def test_demo_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """control.fleet.connections: each connection has one closed row and ends on no books, in whatever order it is heard of."""
 
+import asyncio
+import dataclasses
 import socket
 
 import pytest
@@ -7,9 +9,11 @@ import pytest
 from control.events import Event
 from control.intake.acceptor import Handed
 from proxy.config.limits import LimitsConfig, RateLimits
+from proxy.config.log import AccessConfig, LogConfig
+from proxy.network.connection_id import format_connection_id
 from proxy.server.link import Handover, LinkError
-from tests.fakes.fleet import Fleet, open_channels, run, until
-from tests.fakes.rows import closed_row, line_of
+from tests.fakes.fleet import Fleet, fleet, open_channels, run, until
+from tests.fakes.rows import access_row, closed_row, line_of
 
 
 def test_each_connection_has_one_closed_row_with_the_id_it_was_listed_under() -> None:
@@ -54,7 +58,7 @@ def test_a_row_is_told_as_it_came_and_of_who_was_handed_over_it_is_not_read() ->
         made.supervisor._notice(processor, {"type": "closed", "rows": lines})
         assert made.acceptor.listeners["a"].open == 0
         assert processor.open == {}
-        first, second = (item for item in made._subscription.take() if isinstance(item, Event))
+        first, second = (item for item in made._subscription.take() if isinstance(item, Event) and item.name == "closed")
         assert (first.subject, first.row["id"], second.subject) == (1, 1, 2)
         with pytest.raises(LinkError, match=r"closed\.mutes is missing"):
             assert second.row
@@ -120,3 +124,45 @@ def test_whoever_ends_gives_its_place_back_with_its_processor_too() -> None:
         assert made.log.events("task_failed") == []
 
     run(scenario, 2, node_limits=limits)
+
+
+@pytest.mark.parametrize(("logged", "level"), [(True, "info"), (False, "debug")])
+def test_rows_of_connections_that_open_are_told_and_logged_where_the_log_is_to_have_them(logged: bool, level: str) -> None:
+    """Where others want them, the log has them for who asks for rows of the level debug."""
+
+    async def scenario(made: Fleet) -> None:
+        log = LogConfig(access=AccessConfig(open=logged))
+        made.desired.config = dataclasses.replace(made.desired.config, log=log)
+        made.desired.rows_at_open = True
+        await made.supervisor.start_slots([0])
+        made.acceptor.start()
+        ids = await open_channels(made, 2)
+        shown = [format_connection_id(number) for number in ids]
+        opened = [event for event in made.events if event["event"] == "opened"]
+        assert [row["id"] for row in opened] == ids
+        assert [(row["id"], row["level"]) for row in made.log.events("opened")] == ([(number, "info") for number in shown] if logged else [])
+        made.log.levels.change("debug", {})
+        await open_channels(made, 1)
+        (*_, row) = made.log.events("opened")
+        assert row["level"] == level
+
+    async def main() -> None:
+        async with fleet(1, start=False) as made:
+            await scenario(made)
+
+    asyncio.run(main())
+
+
+def test_a_row_that_cannot_be_read_costs_itself_and_the_others_are_told() -> None:
+    async def scenario(made: Fleet) -> None:
+        processor = made.supervisor.running[0]
+        lines = ["nonsense", line_of(access_row(id=1, listener="a"), 5), line_of(access_row(id=2, listener="a"), 6).replace("mutes", "mutters")]
+        made.supervisor._notice(processor, {"type": "access", "rows": lines})
+        assert made.meters.value("task.failures", "slot") == 1
+        first, second = (item for item in made._subscription.take() if isinstance(item, Event) and item.name == "access")
+        assert (first.name, first.subject, first.row["id"], second.subject) == ("access", 1, 1, 2)
+        with pytest.raises(LinkError, match=r"access\.mutes is missing"):
+            assert second.row
+        assert made.acceptor.listeners["a"].open == 0, "nothing is booked, and nothing taken off the books"
+
+    run(scenario, 1)

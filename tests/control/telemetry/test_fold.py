@@ -1,11 +1,14 @@
 """Processors are summed; what is the same in each is not."""
 
+import dataclasses
+from array import array
 from collections.abc import Iterator
 
 import pytest
 
-from control.telemetry.fold import WORKER, Fold
+from control.telemetry.fold import PER_WORKER, WORKER, Fold
 from proxy.cells import HistogramValue
+from proxy.config.model import MAX_PROCESSORS
 from tests.fakes.cells import fill
 from tests.fakes.plane import FakePlane, fake_config
 
@@ -81,3 +84,25 @@ def test_one_collection_sees_one_moment_and_the_next_another(plane: FakePlane) -
     fill(plane, 0, {key: 2})
     assert fold.end() is first
     assert fold.end().points["framegate.tap.io"][()] == 2
+
+
+def test_a_sum_of_many_slots_is_that_of_their_snapshots() -> None:
+    config = dataclasses.replace(fake_config("unix:unused", None), processors=MAX_PROCESSORS)
+    plane = FakePlane(config)
+    try:
+        for slot, writer in enumerate(plane.writers):
+            writer.publish(array("q", [slot * 7 + index for index in range(plane.layout.count)]))
+        plane.retire(MAX_PROCESSORS - 1)
+        folded = Fold(plane).end()
+        for row in plane.layout.rows:
+            if row.metric.kind != "counter" or row.metric.name in PER_WORKER or not row.metric.exported:
+                continue
+            expected = sum(reader.snapshot()[row.metric, row.attributes] for _, reader in plane.cells)  # type: ignore[misc]
+            assert folded.points[row.metric.name][row.attributes] == pytest.approx(expected)
+    finally:
+        plane.close()
+
+
+def test_no_slots_give_no_series_of_theirs(plane: FakePlane) -> None:
+    plane.retire(0, 1)
+    assert all(not value for value in Fold(plane).end().points["framegate.read.count"].values())

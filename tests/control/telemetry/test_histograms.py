@@ -15,9 +15,9 @@ COLLECTED = MetricsData([ResourceMetrics(Resource({}), [ScopeMetrics(Instrumenta
 
 def folded(count: int, error: str = "") -> Folded:
     result = Folded()
-    result.add(SIZE, (("framegate.side", "upstream"),), HistogramValue((count, *[0] * len(SIZE.bounds)), 100.0 * count))
+    result.put(SIZE.name, (("framegate.side", "upstream"),), HistogramValue((count, *[0] * len(SIZE.bounds)), 100.0 * count))
     duration = HistogramValue((0,) * (len(DURATION.bounds) + 1), 0.0)
-    result.add(DURATION, (("framegate.side", "upstream"), ("error.type", error)), duration)
+    result.put(DURATION.name, (("framegate.side", "upstream"), ("error.type", error)), duration)
     return result
 
 

@@ -13,13 +13,13 @@ from proxy.cells import CellWriter, State
 from proxy.config.sasl import ListenerSasl
 from proxy.network.selector import MAX_REGISTERED
 from proxy.relay.quotas import KeyDemand
-from proxy.server.control_link import CLOSED_WAIT_NS, LINK_CLOSE_MS, MAX_ROWS
+from proxy.server.control_link import LINK_CLOSE_MS, MAX_ROWS, ROWS_WAIT_NS
 from proxy.server.link import MAX_TOGETHER, Handover, send_handovers
 from proxy.server.rows import HandoverFailedRow
 from proxy.tap.rule_use import WINDOW_NS, RuleUse
 from tests.fakes.disk import FakeDisk
 from tests.fakes.loop import LoopBench
-from tests.fakes.rows import closed_row, line_of
+from tests.fakes.rows import access_row, closed_row, line_of, opened_row
 from tests.fakes.sasl_frames import handshake, plain_token, token
 from tests.fakes.upstream import frame
 
@@ -135,25 +135,44 @@ def test_closed_rows_wait_for_others_until_they_are_many_or_the_first_has_waited
         link, now_ns = bench.loop.link, bench.selector.now_ns
         line = line_of(closed_row(), 1)
         assert link.queue_due(now_ns, 7) == 7, "there is none"
-        link._collect(line)
-        assert [link.queue_due(now_ns, timeout_ms) for timeout_ms in (7, 2)] == [CLOSED_WAIT_NS // 1_000_000, 2]
-        assert link.queue_due(now_ns + CLOSED_WAIT_NS - 1, 7) == 1, "no wait is shorter than what is left"
+        link._collect(link._closed, line)
+        assert [link.queue_due(now_ns, timeout_ms) for timeout_ms in (7, 2)] == [ROWS_WAIT_NS // 1_000_000, 2]
+        assert link.queue_due(now_ns + ROWS_WAIT_NS - 1, 7) == 1, "no wait is shorter than what is left"
         assert link.writer.pending == 0
-        assert link.queue_due(now_ns + CLOSED_WAIT_NS, 7) == 7
+        assert link.queue_due(now_ns + ROWS_WAIT_NS, 7) == 7
         assert link.writer.pending > 0
         link.flush()
         for count in range(1, MAX_ROWS + 1):
             assert link.writer.pending == 0, f"{count} rows"
-            link._collect(line)
+            link._collect(link._closed, line)
             link.queue_due(now_ns, 7)
         assert link.writer.pending > 0
         link.flush()
-        link._collect(line)
+        link._collect(link._closed, line)
         link.reply({"type": "dance"})
         bench.send(STOP)
         assert bench.loop.run([])
         bench.end()
         assert [row["type"] for row in bench.read] == ["closed"] * (MAX_ROWS + 2) + ["dance"]
+
+
+def test_rows_of_connections_that_opened_go_before_those_that_closed_and_both_before_what_is_told_later() -> None:
+    """One may have closed before the row of its opening was sent; and nobody is told that one is open behind the row of its end."""
+    with LoopBench() as bench:
+        link, now_ns = bench.loop.link, bench.selector.now_ns
+        link._collect(link._closed, line_of(closed_row(), 1))
+        link._collect(link._opened, line_of(opened_row(), 1))
+        assert link.queue_due(now_ns, 7) == ROWS_WAIT_NS // 1_000_000, "they wait together"
+        link._tell_access([line_of(access_row(), 1)])
+        for count in range(1, MAX_ROWS + 2):
+            assert link.queue_due(now_ns, 7) == (7 if count in (1, MAX_ROWS + 1) else ROWS_WAIT_NS // 1_000_000)
+            link._collect(link._opened, line_of(opened_row(), 1))
+        link.queue_due(now_ns, 7)
+        link.reply({"type": "dance"})
+        bench.send(STOP)
+        assert bench.loop.run([])
+        bench.end()
+        assert [row["type"] for row in bench.read] == ["opened", "closed", "access", *["opened"] * (MAX_ROWS + 1), "dance"]
 
 
 def test_connections_of_one_message_are_taken_over_each_by_itself() -> None:

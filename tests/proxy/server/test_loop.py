@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from proxy.cells import State
+from proxy.cells import HistogramValue, State
 from proxy.config.model import (
     MIB,
     DrainConfig,
@@ -104,6 +104,12 @@ def test_it_stays_small(config, launch, tmp_path):
     assert resident <= bound_mib * 1024, f"{resident} KiB at start"
 
 
+def durations(process: ServerProcess, name: str) -> dict[str, int]:
+    """How many a histogram counts, by its last label."""
+    found = {at[-1][1]: value for (metric, at), value in process.cells.snapshot().items() if metric.name == name}
+    return {label: value.count for label, value in found.items() if isinstance(value, HistogramValue)}
+
+
 def test_frames_come_back_and_the_row_and_the_cells_say_so(config, launch):
     process = launch(config)
     client = process.connect()
@@ -113,6 +119,8 @@ def test_frames_come_back_and_the_row_and_the_cells_say_so(config, launch):
     assert [(row["state"], row["frames"]) for row in rows] == [("open", {"request": 4, "response": 4})]
     assert process.ask("describe", connection=rows[0]["id"])["row"]["peer"] == "192.0.2.1:999"
     until(lambda: process.cells.cell("framegate.frame.count", "downstream", "transmit", "plain") == 4)
+    assert durations(process, "framegate.frame.forward.duration") == {"request": 1, "response": 1}, "of each direction the first"
+    assert process.cells.cell("framegate.event_loop.polls") >= 4
     client.close()
     row = process.notice("closed")["row"]
     assert (row["id"], row["cause"], row["lost"]["bytes"]) == (rows[0]["id"], "peer_closed", 0)
@@ -183,6 +191,8 @@ def test_tls_with_client_certificates(config, launch, tmp_path, version):
         row = process.ask("list", after=0, limit=1, listener="plain")["rows"][0]
         assert row["tls"]["version"] == version.name.replace("_", ".")
         assert "CN=client" in row["principal"]
+        number = version.name.removeprefix("TLSv").replace("_", ".")
+        until(lambda: process.cells.cell("framegate.tls.handshake.count", "downstream", number, "false") == 1)
     assert process.notice("closed")["row"]["cause"] == "peer_closed"
 
 
@@ -305,6 +315,9 @@ def test_the_end_of_the_link_ends_it_with_the_tap_flushed(config, launch, tmp_pa
     client.close()
     assert stored(tmp_path) == {"request": 10, "response": 10}
     assert process.cells.cell("framegate.tap.matched") == process.cells.cell("framegate.tap.flushed") == 20
+    appends = [value for (metric, _), value in process.cells.snapshot().items() if metric.name == "framegate.tap.append.duration"]
+    assert (appends[0].count >= 1, appends[1].count + appends[2].count) == (True, 0)
+    assert process.cells.cell("framegate.queue.length", "tap") == 0
 
 
 def test_stop_flushes_and_exits(config, launch, tmp_path):

@@ -2,15 +2,14 @@ import contextlib
 import datetime
 import fcntl
 import json
-import logging
 import os
 import time
 from collections.abc import Callable
 
 import pytest
 
-from control import logs as module
-from control.logs import LibraryRows, RowLog
+from control.logs import Levels, RowLog, TextForm
+from control.logs import row_log as module
 
 
 def lines(descriptor: int) -> list[dict[str, object]]:
@@ -74,24 +73,6 @@ def test_a_reader_that_is_gone_stops_rows_and_nothing_else() -> None:
     os.close(writer)
 
 
-def test_what_a_library_logs_becomes_a_row_with_its_error() -> None:
-    reader, writer = os.pipe()
-    log = RowLog(writer)
-    logger = logging.Logger("opentelemetry.exporter")
-    logger.addHandler(LibraryRows(log))
-    logger.info("not worth a row")
-    try:
-        raise ConnectionRefusedError("nobody there")
-    except ConnectionRefusedError:
-        logger.exception("export to %s failed", "collector")
-    log.close()
-    (row,) = lines(reader)
-    assert (row["event"], row["level"], row["logger"]) == ("library_log", "error", "opentelemetry.exporter")
-    assert (row["message"], row["error"]) == ("export to collector failed", "ConnectionRefusedError: nobody there")
-    os.close(reader)
-    os.close(writer)
-
-
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 5
     while not condition():
@@ -138,6 +119,44 @@ def test_while_nobody_reads_other_rows_are_dropped_and_those_with_a_place_are_no
     assert sum(int(str(row.get("rows_dropped", 0))) for row in rows) == log.dropped
     until(log.reserve)
     log.write_reserved("audit", {"number": 3})
+    log.close()
+    os.close(reader)
+    os.close(writer)
+
+
+def test_as_text_rows_are_dropped_and_counted_and_those_with_a_place_are_written_all_the_same() -> None:
+    reader, writer = os.pipe()
+    log = RowLog(writer, capacity=0, places=2, form=TextForm())
+    log.write("closed")
+    log.write_lines("closed", ['{"id": "0-1-2"}', '{"id": "0-1-3"}'])
+    assert log.reserve()
+    log.write_reserved("audit", {"who": "root", "request": {"reason": "a\nb"}})
+    log.close()
+    (line,) = os.read(reader, 1 << 16).decode().splitlines()
+    assert line.partition(" ")[2] == 'INFO    audit Somebody asked for a change. rows_dropped=3 who=root request.reason="a\\nb"'
+    assert log.dropped == 3
+    os.close(reader)
+    os.close(writer)
+
+
+def test_what_is_below_the_level_takes_no_room() -> None:
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    stuffed(writer)
+    log = RowLog(writer, capacity=4, levels=Levels("warning"))
+    log.write("first", level="error")
+    until(lambda: log._queue.qsize() == 0)
+    for _ in range(50):
+        log.write("closed")
+        log.write_lines("closed", ['{"id": "0-1-2"}', '{"id": "0-1-3"}'])
+    assert (log.dropped, log.is_behind) == (0, False)
+    for behind in (False, False, True, True):
+        log.write("stopped", level="warning")
+        assert log.is_behind is behind
+    assert log.dropped == 0
+    log.write("stopped", level="warning")
+    assert log.dropped == 1
+    until(lambda: bool(os.read(reader, 4096).strip(b"\n")))
     log.close()
     os.close(reader)
     os.close(writer)
@@ -219,22 +238,6 @@ def test_the_writer_survives_a_bug_of_its_own(monkeypatch: pytest.MonkeyPatch) -
     log.write("kept")
     log.close()
     assert [row["event"] for row in lines(reader)] == ["kept"]
-    os.close(reader)
-    os.close(writer)
-
-
-def test_a_librarys_record_that_does_not_fit_its_arguments_is_a_row_and_an_exception_in_it_is_counted() -> None:
-    reader, writer = os.pipe()
-    log = RowLog(writer)
-    counted: list[int] = []
-    logger = logging.Logger("grpc")
-    logger.addHandler(LibraryRows(log, lambda: counted.append(1)))
-    logger.error("%d of %s", "x")
-    assert counted == []
-    logger.error("callback failed", exc_info=ValueError("no"))
-    log.close()
-    assert [row["message"] for row in lines(reader)] == ["%d of %s ('x',)", "callback failed"]
-    assert counted == [1]
     os.close(reader)
     os.close(writer)
 

@@ -1,0 +1,180 @@
+"""Spans and log records, from the first row to the last; and what is loaded where there are none."""
+
+import asyncio
+import dataclasses
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.resources import Resource
+
+from control.errors import StartError
+from control.events import Bus
+from control.guard import Guard
+from control.logs import RowLog
+from control.meters import Meters
+from control.telemetry.account import Account
+from control.telemetry.environment import judge
+from control.telemetry.export import Early, Export
+from control.telemetry.provider import Telemetry
+from proxy.config.model import OtlpConfig, ProxyConfig, TelemetryConfig
+from tests.control.telemetry.test_segment_spans import MADE_NS, SEAL, SEGMENT
+from tests.fakes.jobs import environment
+from tests.fakes.otlp_receiver import OtlpReceiver, attributes_of
+from tests.fakes.plane import fake_config
+
+
+@pytest.fixture
+def receiver() -> Iterator[OtlpReceiver]:
+    with OtlpReceiver() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
+    monkeypatch.setenv("OTEL_BLRP_SCHEDULE_DELAY", "20")
+
+
+@pytest.fixture
+def log(tmp_path: Any) -> Iterator[RowLog]:
+    with (tmp_path / "rows").open("wb", buffering=0) as file:
+        made = RowLog(file.fileno())
+        yield made
+        made.close()
+
+
+def configured(endpoint: str, *signals: Any) -> ProxyConfig:
+    return dataclasses.replace(fake_config("unix:unused"), telemetry=TelemetryConfig(otlp=OtlpConfig(endpoint=endpoint, signals=signals)))
+
+
+class Bench:
+    """An export, as ``control.serve`` has it."""
+
+    def __init__(self, config: ProxyConfig, log: RowLog) -> None:
+        self.log = log
+        self.failures: list[Exception] = []
+        self.events = Bus((log,), on_failure=self.failures.append)
+        self.export = Export(config, log, Guard(log, Meters()))
+        self.telemetry = Telemetry.__new__(Telemetry)  # who exports, and the account of it; there is no plane to count
+        self.telemetry.settings, self.telemetry.resource, self.telemetry.account = judge(config.telemetry), Resource({"service.name": "f"}), Account()
+
+    def begin(self) -> None:
+        self.export.begin(self.telemetry, "1.2.3", self.events)
+
+    def stop(self) -> None:
+        asyncio.run(self.export.stop())
+
+
+def test_what_came_before_there_was_anything_to_export_it_with_is_exported(receiver: OtlpReceiver, log: RowLog) -> None:
+    bench = Bench(configured(receiver.endpoint, "traces", "logs"), log)
+    log.write("early", a=1)
+    bench.events.publish({"event": "files_replaced", "owner": "o", "kind": "tls", "files": []})
+    assert bench.export.on_segment is not None
+    bench.export.on_segment(SEGMENT, MADE_NS, SEAL)
+    bench.begin()
+    log.write("late", a=2)
+    bench.export.on_segment(dataclasses.replace(SEGMENT, base=9_000), MADE_NS, SEAL)
+    bench.stop()
+    assert [record.event_name for record in receiver.logs] == ["framegate.early", "framegate.files_replaced", "framegate.late"]
+    assert [attributes_of(span)["framegate.tap.base_offset"] for span in receiver.named("framegate.tap.segment")] == [512, 9_000]
+    assert len(receiver.named("framegate.reload")) == 1
+    assert bench.failures == []
+
+
+@pytest.mark.parametrize(("signals", "spans", "rows"), [(("metrics",), 0, 0), (("traces",), 1, 0), (("logs",), 0, 1), (("traces", "logs"), 1, 1)])
+def test_only_what_is_wanted_is_made(receiver: OtlpReceiver, log: RowLog, signals: tuple[str, ...], spans: int, rows: int) -> None:
+    bench = Bench(configured(receiver.endpoint, *signals), log)
+    assert ((bench.export.on_segment is not None), (bench.export.traces), (log.copy_to is not None)) == (bool(spans), bool(spans), bool(rows))
+    bench.begin()
+    assert (bench.export.calls is not None) is bool(spans)
+    bench.events.publish({"event": "change_settled", "change": "pool", "result": "made", "reason": "x"})
+    bench.stop()
+    assert (len(receiver.spans), len(receiver.logs)) == (spans, rows)
+
+
+def test_what_comes_after_the_end_is_nobodys(receiver: OtlpReceiver, log: RowLog) -> None:
+    bench = Bench(configured(receiver.endpoint, "traces", "logs"), log)
+    bench.begin()
+    bench.stop()
+    log.write("after", a=1)
+    bench.events.publish({"event": "change_settled", "change": "pool", "result": "made"})
+    bench.stop()
+    assert (receiver.logs, receiver.spans, bench.failures) == ([], [], [])
+
+
+def test_what_never_began_can_be_stopped(receiver: OtlpReceiver, log: RowLog) -> None:
+    bench = Bench(configured(receiver.endpoint, "traces", "logs"), log)
+    bench.stop()
+    assert log.copy_to is None
+
+
+def test_an_exporter_that_is_not_installed_is_said(receiver: OtlpReceiver, log: RowLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(configured(receiver.endpoint, "traces"), log)
+    monkeypatch.setitem(sys.modules, "control.telemetry.exporters", None)
+    with pytest.raises(StartError, match=r"pip install 'framegate\[otlp\]'"):
+        bench.export.load()
+
+
+def test_variables_that_cannot_be_are_a_fault_at_once(log: RowLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "sometimes")
+    with pytest.raises(StartError, match="OTEL_TRACES_SAMPLER"):
+        Export(configured("http://127.0.0.1:1", "traces"), log, Guard(log, Meters()))
+
+
+@pytest.mark.parametrize(
+    ("signals", "loaded"),
+    [("metrics", []), ("traces", ["opentelemetry.sdk.trace"]), ("logs", ["opentelemetry.sdk._logs"])],
+)
+def test_of_opentelemetry_only_what_is_wanted_is_loaded(signals: str, loaded: list[str]) -> None:
+    program = f"""
+import sys
+from control.events import Bus
+from control.guard import Guard
+from control.logs import RowLog
+from control.meters import Meters
+from control.telemetry.export import Export
+from proxy.config.model import ListenerConfig, OtlpConfig, ProxyConfig, TelemetryConfig
+otlp = OtlpConfig(endpoint="http://127.0.0.1:1", signals=("{signals}",))
+config = ProxyConfig(node="n", listeners=(ListenerConfig(name="a", address="x", handler="m:h"),), telemetry=TelemetryConfig(otlp=otlp))
+log = RowLog(2)
+export = Export(config, log, Guard(log, Meters()))
+assert not any(name.startswith("opentelemetry") for name in sys.modules), "judging loads nothing"
+import control.service, control.telemetry.provider, control.telemetry.otlp
+export.load()
+print([name for name in ("opentelemetry.sdk.trace", "opentelemetry.sdk._logs") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.returncode) == (str(loaded), 0), done.stderr
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_of_what_comes_early_the_last_is_kept_and_given_on_in_order(count: int) -> None:
+    early: Early[int] = Early(3)
+    for number in range(count):
+        early.put(number)
+    taken: list[int] = []
+    early.hand_over(taken.append)
+    early.put(9)
+    assert taken == [*list(range(count))[-3:], 9]
+
+
+def test_nothing_is_lost_between_keeping_and_giving_on() -> None:
+    early: Early[int] = Early(100_000)
+    taken: list[int] = []
+    began = threading.Event()
+
+    def put() -> None:
+        for number in range(20_000):
+            early.put(number)
+            began.set()
+
+    thread = threading.Thread(target=put)
+    thread.start()
+    began.wait()
+    early.hand_over(taken.append)
+    thread.join()
+    assert sorted(taken) == list(range(20_000))
