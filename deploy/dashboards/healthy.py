@@ -46,6 +46,7 @@ _LOOK: Final = (
         decimals=2,
         next="hurts",
         renamed=(("problem", "Problem"), ("where", "Of"), ("Value", "How much"), ("instance", "Node"), ("pod", "Pod"), ("alert", "Runbook")),
+        widths=(("Of", 110), ("How much", 90), ("Node", 110), ("Pod", 90), ("Runbook", 230)),
     ),
 )
 _NUMBERS: Final = (
@@ -63,7 +64,7 @@ _NUMBERS: Final = (
         next="control",
     ),
     Panel(
-        title="How many are connected?",
+        title="How many clients?",
         good="About as many clients as there are at this time of day.",
         otherwise="`framegate channels list --limit 50` shows who is there, `framegate channels list --closed` who has gone, and why.",
         queries=(Query(total('framegate_connection_active{@l, framegate_side="downstream"}')),),
@@ -97,7 +98,7 @@ _NUMBERS: Final = (
         next="hurts",
     ),
     Panel(
-        title="How long does a frame take?",
+        title="How slow is a frame?",
         good="99 of 100 frames pass within a few milliseconds, from when they were read to when the other side's socket took their last byte.",
         otherwise="`framegate pool get` says who holds memory, `framegate channels list` who is muted for a slow peer (`peer`).",
         queries=(Query(quantile(0.99, "framegate_frame_forward_duration_seconds", "{@l}")),),
@@ -162,7 +163,7 @@ _NUMBERS: Final = (
         nothing="no certificate",
     ),
     Panel(
-        title="How many processors were started again?",
+        title="How many processors restarted?",
         good="0 in the time that is shown.",
         otherwise="`framegate pool get` counts the restarts of each; the row `processor_died` has the exit code.",
         queries=(Query(RESTARTS),),

@@ -115,6 +115,7 @@ _SASL: Final = (
             ),
         ),
         unit="cps",
+        nothing="nobody logs in",
         stacked=True,
     ),
     Panel(

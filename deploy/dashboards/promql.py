@@ -7,7 +7,7 @@ metric that has the listener as a label. ``[@]`` is the range of a rate: what Gr
 import re
 from typing import Final
 
-__all__ = ["WHO", "either", "for_dashboard", "for_rule", "grown", "per_second", "quantile", "share_slower", "total"]
+__all__ = ["WHO", "for_dashboard", "for_rule", "grown", "per_second", "quantile", "share_slower", "total"]
 
 WHO: Final = "job, instance, pod"
 """The labels that say which framegate it is: ``instance`` is a scrape's address, or by way of a collector the node; ``pod`` is Kubernetes'."""
@@ -59,11 +59,6 @@ def share_slower(bound: str, histogram: str, labels: str, by: str) -> tuple[str,
     every = per_second(f"{histogram}_count{labels}", by)
     quick = per_second(histogram + "_bucket" + labels.removesuffix("}") + f', le=~"{le}"' + "}", by)
     return f"({every} - {quick})", every
-
-
-def either(name: str, unit: str, labels: str = "{@}") -> str:
-    """A gauge whose unit some collectors put behind its name, and others, and framegate's own scrape, do not."""
-    return labels.removesuffix("}") + f', __name__=~"{name}(_{unit})?"' + "}"
 
 
 def grown(counter: str, by: str) -> str:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from dashboards.panels import Dashboard, Panel, Query, Row
-from dashboards.promql import either, per_second, quantile, total
+from dashboards.promql import per_second, quantile, total
 
 __all__ = ["TRAFFIC"]
 
@@ -155,7 +155,7 @@ _MORE: Final = Row(
             otherwise="`framegate limits get` shows all of them, `framegate limits set --listener kafka --request-bytes-rate 50MiB` changes one.",
             queries=(
                 Query(
-                    f"max by (framegate_listener, framegate_direction) ({either('framegate_rate_io_limit', 'bytes_per_second', '{@l}')})",
+                    "max by (framegate_listener, framegate_direction) (framegate_rate_io_limit_bytes_per_second{@l})",
                     "{{framegate_listener}} {{framegate_direction}}",
                 ),
             ),

@@ -3,7 +3,7 @@
 from typing import Final
 
 from dashboards.problems import Budget, Problem
-from dashboards.promql import WHO, either, grown, per_second, share_slower, total
+from dashboards.promql import WHO, grown, per_second, share_slower, total
 
 __all__ = ["PROBLEMS"]
 
@@ -13,8 +13,8 @@ SLOW: Final = 0.01
 """The share of frames and requests that may be slow in a month."""
 AT: Final = f"{WHO}, framegate_listener"
 DOOR: Final = 'framegate_cause=~"tls_failed|wrong_protocol|handshake_timeout"'
-READY: Final = total(either("framegate_ready", "ratio", '{@, framegate_probe="readiness"}'), WHO)
-DRAINING: Final = f"max by ({WHO}) ({either('framegate_draining', 'ratio')})"
+READY: Final = total('framegate_ready_ratio{@, framegate_probe="readiness"}', WHO)
+DRAINING: Final = f"max by ({WHO}) (framegate_draining_ratio{{@}})"
 LATE_FRAMES, SAMPLED_FRAMES = share_slower("0.01", "framegate_frame_forward_duration_seconds", "{@l}", AT)
 LATE_REQUESTS, KAFKA_REQUESTS = share_slower(
     "1", "framegate_kafka_request_duration_seconds", '{@l, framegate_kafka_api!~"Fetch|JoinGroup|SyncGroup"}', AT

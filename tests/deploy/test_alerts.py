@@ -138,13 +138,6 @@ CASES = [
     ),
     Case(
         alert="FramegateNotReady",
-        quiet={'framegate_ready{framegate_probe="readiness"}': [(60, 0)], "framegate_draining": [(60, 1)]},
-        loud={'framegate_ready{framegate_probe="readiness"}': [(5, 1), (20, 0), (35, 1)], "framegate_draining": [(60, 0)]},
-        fires=7,
-        recovers=26,
-    ),
-    Case(
-        alert="FramegateNotReady",
         quiet={'framegate_ready_ratio{framegate_probe="liveness"}': [(60, 0)], "framegate_draining_ratio": [(60, 0)]},
         loud={'framegate_ready_ratio{framegate_probe="readiness"}': [(5, 1), (20, 0), (35, 1)], "framegate_draining_ratio": [(60, 0)]},
         fires=7,

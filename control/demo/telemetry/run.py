@@ -137,9 +137,10 @@ class _Run:
     def _calm(self) -> _Phase:
         """Wait until nothing is wrong, and stay so for a while."""
         words = self._until_fine(_CALM_S)
+        self._began = time.time()
         if words != [FINE]:
             self._faults.append(f"calm: the first dashboard does not say that everything is fine, but: {'; '.join(words)}")
-        self._wait(max(self._seconds, 2 * RATE_S), "calm")
+        self._wait(max(self._seconds, 3 * RATE_S), "calm")
         words = self._words()
         self._say(f"calm: {'; '.join(words)}")
         return _Phase(name="calm", title="calm", window=self._window(), words=tuple(words), visible_s=None)

@@ -7,9 +7,11 @@ import {
   FieldType,
   ThemeContext,
   applyFieldOverrides,
+  cacheFieldDisplayNames,
   createTheme,
   dateTime,
   getDisplayProcessor,
+  getDisplayValueAlignmentFactors,
   getFieldDisplayName,
   getFieldDisplayValues,
   renderMarkdown,
@@ -194,7 +196,7 @@ function Values({ panel, frames, fieldConfig, width, height }) {
           namePlacement={options.namePlacement}
           showUnfilled={options.showUnfilled ?? true}
           itemSpacing={GAP}
-          alignmentFactors={{ title: longest(values, 'title'), text: longest(values, 'text') }}
+          alignmentFactors={getDisplayValueAlignmentFactors(values)}
         />
       );
     }
@@ -217,8 +219,6 @@ function Values({ panel, frames, fieldConfig, width, height }) {
   };
   return <div style={{ display: 'flex', flexDirection: columns > 1 ? 'row' : 'column', gap: GAP, width, height, overflow: 'hidden' }}>{values.map(draw)}</div>;
 }
-
-const longest = (values, key) => values.reduce((most, { display }) => (String(display[key] ?? '').length > most.length ? String(display[key]) : most), '');
 
 /** States over time, a row for each series: Grafana's own component for it is not published by itself. */
 function States({ frames, width, height }) {
@@ -307,6 +307,7 @@ function Panel({ panel, raw }) {
   }
   const fieldConfig = configOf(panel);
   const frames = applyFieldOverrides({ data: raw, fieldConfig, fieldConfigRegistry: registry(panel), replaceVariables: same, theme, timeZone: 'utc' });
+  cacheFieldDisplayNames(frames);
   return (
     <div style={place}>
       <PanelChrome title={panel.title} description={panel.description} width={width} height={height} displayMode={panel.transparent ? 'transparent' : 'default'}>
