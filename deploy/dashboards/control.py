@@ -3,7 +3,7 @@
 from typing import Final
 
 from dashboards.panels import NONE_IS_GOOD, Dashboard, Panel, Query, Row
-from dashboards.promql import per_second, quantile, total
+from dashboards.promql import method, per_second, quantile, seen, total
 
 __all__ = ["CONTROL"]
 
@@ -16,7 +16,7 @@ _CALLS: Final = (
         title="Who calls the control plane, and what for?",
         good="Your own hands and programs.",
         otherwise="The rows `audit` of the log name who changed what; `framegate limits get` and `framegate taps list` show what is in force.",
-        queries=(Query(per_second(f"{CALLS}_count{{@, {OURS}}}", "rpc_method") + " or on () vector(0)", "{{rpc_method}}"),),
+        queries=(Query(method(seen(per_second(f"{CALLS}_count{{@, {OURS}}}", "rpc_method"), "rpc_method")), "{{method}}"),),
         unit="cps",
         stacked=True,
     ),
@@ -26,8 +26,8 @@ _CALLS: Final = (
         otherwise='Ask again by hand, it says why in words: `framegate status`; exit codes are in README\'s "Operating".',
         queries=(
             Query(
-                per_second(f'{CALLS}_count{{@, {OURS}, error_type!=""}}', "rpc_method, error_type") + " or on () vector(0)",
-                "{{rpc_method}} {{error_type}}",
+                method(seen(per_second(f'{CALLS}_count{{@, {OURS}, error_type!=""}}', "rpc_method, error_type"), "error_type")),
+                "{{method}} {{error_type}}",
             ),
         ),
         unit="cps",
@@ -37,7 +37,7 @@ _CALLS: Final = (
         title="How long does a call take?",
         good="99 of 100 within some ms; a change waits for busy processors. A drain waits for its connections.",
         otherwise="`framegate status` says whether a processor has not moved for long; a change waits for it as long as its heart beats.",
-        queries=(Query(quantile(0.99, CALLS, f"{{@, {OURS}}}", "rpc_method"), "99 %, {{rpc_method}}"),),
+        queries=(Query(method(quantile(0.99, CALLS, f"{{@, {OURS}}}", "rpc_method")), "99 %, {{method}}"),),
         unit="s",
         nothing="no calls",
     ),
@@ -47,7 +47,7 @@ _CALLS: Final = (
         otherwise="`framegate limits get`, `framegate pool get` and `framegate taps list` show what is in force; the file is what counts at a start.",
         queries=(
             Query(per_second('framegate_config_changes_total{@, error_type=""}') + " or on () vector(0)", "made"),
-            Query(per_second('framegate_config_changes_total{@, error_type!=""}', "error_type") + " or on () vector(0)", "{{error_type}}"),
+            Query(seen(per_second('framegate_config_changes_total{@, error_type!=""}', "error_type"), "error_type"), "{{error_type}}"),
         ),
         unit="cps",
     ),
@@ -78,11 +78,11 @@ _CALLS: Final = (
         "`framegate doctor`.",
         queries=(
             Query(
-                f"{per_second('framegate_telemetry_exports_total{@}', 'framegate_signal, error_type')} or on () vector(0)",
+                seen(per_second("framegate_telemetry_exports_total{@}", "framegate_signal, error_type"), "framegate_signal"),
                 "{{framegate_signal}} {{error_type}}",
             ),
             Query(
-                f"{per_second('framegate_telemetry_dropped_total{@}', 'framegate_signal')} or on () vector(0)", "items dropped {{framegate_signal}}"
+                seen(per_second("framegate_telemetry_dropped_total{@}", "framegate_signal"), "framegate_signal"), "items dropped {{framegate_signal}}"
             ),
         ),
         unit="cps",
@@ -116,8 +116,11 @@ _OWN: Final = Row(
             otherwise="`framegate pool get` and `framegate handlers list` count the restarts of each; the rows `processor_died` and "
             "`handler_died` say why.",
             queries=(
-                Query("sum by (framegate_reason) (framegate_worker_restarts_total{@}) or on () vector(0)", "processors {{framegate_reason}}"),
-                Query("sum by (framegate_reason) (framegate_handler_restarts_total{@}) or on () vector(0)", "handler processes {{framegate_reason}}"),
+                Query(seen(total("framegate_worker_restarts_total{@}", "framegate_reason"), "framegate_reason"), "processors {{framegate_reason}}"),
+                Query(
+                    seen(total("framegate_handler_restarts_total{@}", "framegate_reason"), "framegate_reason"),
+                    "handler processes {{framegate_reason}}",
+                ),
             ),
             unit="short",
             decimals=0,
@@ -127,8 +130,8 @@ _OWN: Final = Row(
             good="None. Each cost one connection, timer, command or row; the rows `internal_error` and `task_failed` have the traceback.",
             otherwise="It is a fault of framegate: report it with the row; `framegate --version` says which build it is.",
             queries=(
-                Query("sum by (framegate_place) (framegate_processor_errors_total{@})", "{{framegate_place}}"),
-                Query("sum by (framegate_task) (framegate_task_failures_total{@}) or on () vector(0)", "control {{framegate_task}}"),
+                Query(seen(total("framegate_processor_errors_total{@}", "framegate_place"), "framegate_place"), "{{framegate_place}}"),
+                Query(seen(total("framegate_task_failures_total{@}", "framegate_task"), "framegate_task"), "control {{framegate_task}}"),
             ),
             unit="short",
             steps=NONE_IS_GOOD,

@@ -3,13 +3,17 @@
 from typing import Final
 
 from dashboards.panels import NONE_IS_GOOD, Dashboard, Panel, Query, Row
-from dashboards.promql import per_second, quantile, total
+from dashboards.promql import per_second, quantile, seen, total
 from dashboards.trouble import BUSY, LOOP
 
 __all__ = ["HURTS"]
 
 LISTENER: Final = "framegate_listener"
 CAUSE: Final = "framegate_mute_cause"
+REASON: Final = "framegate_reason"
+ACTION: Final = "framegate_handler_action"
+MUTED_FOR: Final = per_second("framegate_channel_mute_time_seconds_total{@}", CAUSE)
+MUTES: Final = per_second("framegate_channel_mute_count_total{@}", CAUSE)
 
 _WAITS: Final = (
     Panel(
@@ -19,7 +23,7 @@ _WAITS: Final = (
         otherwise="`framegate channels list` shows who is muted; `framegate channels describe 0-27700000-12` since when. `admin`: somebody muted "
         "it by hand: "
         "`framegate channels unmute 0-27700000-12`.",
-        queries=(Query(per_second("framegate_channel_mute_time_seconds_total{@}", CAUSE), "{{framegate_mute_cause}}"),),
+        queries=(Query(seen(f"sum by ({CAUSE}) (avg_over_time(framegate_channel_muted{{@}}[@]))", CAUSE), "{{framegate_mute_cause}}"),),
         unit="short",
         stacked=True,
     ),
@@ -77,7 +81,9 @@ _WAITS: Final = (
         otherwise="`framegate channels list --closed --cause frame_too_large` names who sent them; "
         "`framegate limits set --listener kafka --max-receive-size 2MiB` lets them pass.",
         queries=(
-            Query(per_second("framegate_frame_rejected_total{@l}", f"{LISTENER}, framegate_reason"), "{{framegate_listener}} {{framegate_reason}}"),
+            Query(
+                seen(per_second("framegate_frame_rejected_total{@l}", f"{LISTENER}, {REASON}"), REASON), "{{framegate_listener}} {{framegate_reason}}"
+            ),
         ),
         unit="cps",
         steps=NONE_IS_GOOD,
@@ -86,7 +92,7 @@ _WAITS: Final = (
         title="Why do connections end?",
         good="`peer_closed` and `no_data`, above all.",
         otherwise="`framegate channels list --closed --limit 50` has the last ones, with who and a detail in words.",
-        queries=(Query(f"{per_second('framegate_connection_closed_total{@l}', 'framegate_cause')} > 0", "{{framegate_cause}}"),),
+        queries=(Query(seen(per_second("framegate_connection_closed_total{@l}", "framegate_cause"), "framegate_cause"), "{{framegate_cause}}"),),
         unit="cps",
         stacked=True,
         next="identity",
@@ -97,7 +103,8 @@ _WAITS: Final = (
         otherwise="`framegate limits get` shows the rates; `framegate limits set --listener kafka --request-bytes-rate 100MiB` lets more pass.",
         queries=(
             Query(
-                per_second("framegate_throttle_time_seconds_total{@l}", f"{LISTENER}, framegate_side"), "{{framegate_listener}} {{framegate_side}}"
+                seen(per_second("framegate_throttle_time_seconds_total{@l}", f"{LISTENER}, framegate_side"), LISTENER),
+                "{{framegate_listener}} {{framegate_side}}",
             ),
         ),
         unit="short",
@@ -113,7 +120,7 @@ _DOOR: Final = Row(
             otherwise="`framegate limits get --node` shows what is allowed; `framegate limits set --per-address --connections 200` changes it.",
             queries=(
                 Query(
-                    per_second("framegate_connection_rejected_total{@l}", f"{LISTENER}, framegate_reason"),
+                    seen(per_second("framegate_connection_rejected_total{@l}", f"{LISTENER}, {REASON}"), REASON),
                     "{{framegate_listener}} {{framegate_reason}}",
                 ),
             ),
@@ -126,10 +133,13 @@ _DOOR: Final = Row(
             otherwise="`framegate limits get --node` shows the limits of connections; blocked by processors: `framegate status`.",
             queries=(
                 Query(
-                    per_second("framegate_accept_limited_time_seconds_total{@l}", f"{LISTENER}, framegate_reason"),
+                    seen(per_second("framegate_accept_limited_time_seconds_total{@l}", f"{LISTENER}, {REASON}"), REASON),
                     "{{framegate_listener}} {{framegate_reason}}",
                 ),
-                Query(per_second("framegate_accept_blocked_time_seconds_total{@l}", LISTENER), "{{framegate_listener}} no processor took it"),
+                Query(
+                    seen(per_second("framegate_accept_blocked_time_seconds_total{@l}", LISTENER), LISTENER),
+                    "{{framegate_listener}} no processor took it",
+                ),
             ),
             unit="percentunit",
         ),
@@ -137,7 +147,7 @@ _DOOR: Final = Row(
             title="Which errors does accept meet?",
             good="None. `EMFILE`: the limit of descriptors is too low.",
             otherwise="`framegate doctor` compares limits of the process with the configuration.",
-            queries=(Query(f"{per_second('framegate_accept_errors_total{@l}', 'error_type')} or on () vector(0)", "{{error_type}}"),),
+            queries=(Query(seen(per_second("framegate_accept_errors_total{@l}", "error_type"), "error_type"), "{{error_type}}"),),
             unit="cps",
             steps=NONE_IS_GOOD,
         ),
@@ -160,8 +170,10 @@ _UPSTREAM: Final = Row(
             otherwise="`framegate upstreams list`; `framegate channels list --closed --cause upstream_refused` shows whom it hit.",
             queries=(
                 Query(
-                    per_second('framegate_upstream_connect_duration_seconds_count{@, error_type!=""}', "framegate_upstream, error_type")
-                    + " or on () vector(0)",
+                    seen(
+                        per_second('framegate_upstream_connect_duration_seconds_count{@, error_type!=""}', "framegate_upstream, error_type"),
+                        "error_type",
+                    ),
                     "{{framegate_upstream}} {{error_type}}",
                 ),
             ),
@@ -204,9 +216,38 @@ _HANDLERS: Final = Row(
             title="What do handlers do?",
             good="What they are for; `failed` never.",
             otherwise="The row `handler_raised` has the traceback; `framegate handlers list` counts what failed.",
-            queries=(Query(per_second("framegate_handler_requests_total{@l}", "framegate_handler_action"), "{{framegate_handler_action}}"),),
+            queries=(Query(seen(per_second("framegate_handler_requests_total{@l}", ACTION), ACTION), "{{framegate_handler_action}}"),),
             unit="cps",
             stacked=True,
+        ),
+    ),
+)
+_LONG: Final = Row(
+    title="For how long do they wait, and who must go?",
+    panels=(
+        Panel(
+            title="How long does a mute last?",
+            good="Milliseconds, of `peer` and `memory`. It is counted when the mute ends, so those that still last are not in it.",
+            otherwise="`framegate channels list` shows who is muted now, `framegate channels describe 0-27700000-12` since when.",
+            queries=(
+                Query(
+                    f"{MUTED_FOR} / {MUTES} >= 0",
+                    "{{framegate_mute_cause}}",
+                ),
+            ),
+            unit="s",
+            width=12,
+        ),
+        Panel(
+            title="Whose connections ended for what they held?",
+            good="None. A connection that holds memory, moves less than it holds in 10 s, and lets others wait, is closed.",
+            otherwise="`framegate channels list --closed --cause receive_stalled` names them, and those of `send_stalled`.",
+            queries=(
+                Query(per_second("framegate_memory_pool_evicted_total{@}"), "closed"),
+                Query(total("framegate_memory_pool_waiting{@}"), "turns waiting"),
+            ),
+            unit="short",
+            width=12,
         ),
     ),
 )
@@ -219,7 +260,6 @@ _LOOPS: Final = Row(
             otherwise="`framegate pool set --processors 3` starts another; one that is busier than others has the busiest connections.",
             queries=(Query(f"{BUSY} / {LOOP}", "{{framegate_worker}} {{instance}} {{pod}}"),),
             unit="percentunit",
-            width=6,
             steps=((None, "green"), (0.7, "orange"), (0.9, "red")),
             maximum=1.0,
         ),
@@ -229,18 +269,6 @@ _LOOPS: Final = Row(
             otherwise="The container may be throttled: `framegate doctor` says so; or a processor has too much: `framegate pool set --processors 3`.",
             queries=(Query(quantile(0.99, "framegate_event_loop_lag_seconds", "{@}", "framegate_worker"), "99 %, {{framegate_worker}}"),),
             unit="s",
-            width=6,
-        ),
-        Panel(
-            title="Whose connections ended for what they held?",
-            good="None. A connection that holds memory, moves less than it holds in 10 s, and lets others wait, is closed.",
-            otherwise="`framegate channels list --closed --cause receive_stalled` names them, and those of `send_stalled`.",
-            queries=(
-                Query(per_second("framegate_memory_pool_evicted_total{@}"), "closed"),
-                Query(total("framegate_memory_pool_waiting{@}"), "turns waiting"),
-            ),
-            unit="short",
-            width=6,
         ),
         Panel(
             title="What ended within a frame?",
@@ -251,7 +279,6 @@ _LOOPS: Final = Row(
                 Query(per_second("framegate_frame_lost_io_bytes_total{@l}", LISTENER), "bytes not forwarded, {{framegate_listener}}"),
             ),
             unit="short",
-            width=6,
         ),
     ),
 )
@@ -261,5 +288,5 @@ HURTS: Final = Dashboard(
     title="Who hurts, and why?",
     description="What makes whom wait, who holds memory, what is refused and ended, and for which reason.",
     panels=_WAITS,
-    rows=(_DOOR, _UPSTREAM, _HANDLERS, _LOOPS),
+    rows=(_LONG, _DOOR, _UPSTREAM, _HANDLERS, _LOOPS),
 )

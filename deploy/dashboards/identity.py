@@ -3,7 +3,7 @@
 from typing import Final
 
 from dashboards.panels import NONE_IS_GOOD, Dashboard, Panel, Query, Row
-from dashboards.promql import per_second, quantile, total
+from dashboards.promql import per_second, quantile, seen, total
 
 __all__ = ["IDENTITY"]
 
@@ -19,7 +19,7 @@ _TLS: Final = (
         otherwise="Far more than usual: clients that do not keep their connections; `framegate channels list --closed` says why they end.",
         queries=(
             Query(
-                per_second("framegate_tls_handshake_count_total{@}", f"{SIDE}, tls_protocol_version"),
+                seen(per_second("framegate_tls_handshake_count_total{@}", f"{SIDE}, tls_protocol_version"), "tls_protocol_version"),
                 "{{framegate_side}} TLS {{tls_protocol_version}}",
             ),
         ),
@@ -34,7 +34,7 @@ _TLS: Final = (
         "what we serve.",
         queries=(
             Query(
-                per_second(HANDSHAKE + '_count{@, error_type!=""}', f"{SIDE}, error_type") + " or on () vector(0)",
+                seen(per_second(HANDSHAKE + '_count{@, error_type!=""}', f"{SIDE}, error_type"), "error_type"),
                 "{{framegate_side}} {{error_type}}",
             ),
         ),
@@ -64,7 +64,7 @@ _TLS: Final = (
                 "{{framegate_certificate}}",
             ),
         ),
-        unit="d",
+        unit="none",
         kind="bars",
         steps=((None, "red"), (3, "orange"), (14, "green")),
         decimals=0,
@@ -76,11 +76,11 @@ _TLS: Final = (
         otherwise="`framegate certificates list` says what failed; mend the file, then `framegate certificates reload`.",
         queries=(
             Query(
-                per_second('framegate_reload_count_total{@, error_type=""}', "framegate_file_kind") + " or on () vector(0)",
+                seen(per_second('framegate_reload_count_total{@, error_type=""}', "framegate_file_kind"), "framegate_file_kind"),
                 "taken {{framegate_file_kind}}",
             ),
             Query(
-                per_second('framegate_reload_count_total{@, error_type="refused"}', "framegate_file_kind") + " or on () vector(0)",
+                seen(per_second('framegate_reload_count_total{@, error_type="refused"}', "framegate_file_kind"), "framegate_file_kind"),
                 "refused {{framegate_file_kind}}",
             ),
         ),
@@ -95,7 +95,8 @@ _TLS: Final = (
             Query(
                 per_second('framegate_tls_handshake_count_total{@, tls_resumed="true"}', SIDE)
                 + " / "
-                + per_second("framegate_tls_handshake_count_total{@}", SIDE),
+                + per_second("framegate_tls_handshake_count_total{@}", SIDE)
+                + " >= 0",
                 "{{framegate_side}}",
             ),
         ),
@@ -110,12 +111,11 @@ _SASL: Final = (
         otherwise="`framegate users list --listener kafka` shows whom a listener knows.",
         queries=(
             Query(
-                f"{per_second('framegate_authentication_count_total{@l}', f'{LISTENER}, {MECHANISM}')} > 0",
+                seen(per_second("framegate_authentication_count_total{@l}", f"{LISTENER}, {MECHANISM}"), MECHANISM),
                 "{{framegate_listener}} {{framegate_sasl_mechanism}}",
             ),
         ),
         unit="cps",
-        nothing="nobody logs in",
         stacked=True,
     ),
     Panel(
@@ -124,7 +124,7 @@ _SASL: Final = (
         otherwise="`framegate channels list --closed --cause auth_failed` names who; `framegate users list --listener kafka` whom we know.",
         queries=(
             Query(
-                per_second('framegate_authentication_count_total{@l, error_type!=""}', f"{LISTENER}, error_type"),
+                seen(per_second('framegate_authentication_count_total{@l, error_type!=""}', f"{LISTENER}, error_type"), "error_type"),
                 "{{framegate_listener}} {{error_type}}",
             ),
         ),
@@ -151,7 +151,7 @@ _MORE: Final = Row(
             "tries it.",
             queries=(
                 Query(
-                    f"{per_second('framegate_upstream_authentication_count_total{@}', 'framegate_upstream, error_type')} > 0",
+                    seen(per_second("framegate_upstream_authentication_count_total{@}", "framegate_upstream, error_type"), "framegate_upstream"),
                     "{{framegate_upstream}} {{error_type}}",
                 ),
             ),

@@ -1,6 +1,5 @@
 """A panel and a dashboard as they are described here, and what Grafana's Foundation SDK makes of them."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -20,7 +19,8 @@ DATASOURCE: Final = common_models.DataSourceRef(type_val="prometheus", uid="${da
 VARIABLES_IN_LINKS: Final = (
     "${datasource:queryparam}&${job:queryparam}&${node:queryparam}&${pod:queryparam}&${listener:queryparam}&${__url_time_range}"
 )
-ZERO: Final = "vector(0)"
+SMALL: Final = {"percentunit": 0.1, "s": 0.01, "bytes": 1024, "binBps": 1024}
+"""Up to where an axis goes at least, by unit, so that a line at 0 lies at the bottom of something sensible."""
 Kind = Literal["stat", "series", "bars", "table", "words"]
 Step = tuple[float | None, str]
 """From which value on which colour; the first is None."""
@@ -50,13 +50,12 @@ class Panel:
         unit: as Grafana names units.
         kind: ``words`` is a stat that shows names; ``bars`` are the latest values, lying.
         steps: colours by value.
-        width, height: of a grid that is 24 wide; 320 pixels of height are 9.
+        width, height: of a grid that is 24 wide; a height of 9 is 334 pixels.
         next: the dashboard that explains, by its ``slug``.
         stacked: series add up.
         maximum: of the axis, where there is one by nature.
         nothing: what is shown when there is no data.
-        renamed, hidden: a table's columns.
-        widths: of those, under their new names, in pixels; the first has the rest.
+        columns: of a table: the label, what stands above it, and its width in pixels.
     """
 
     title: str
@@ -67,16 +66,14 @@ class Panel:
     kind: Kind = "series"
     steps: tuple[Step, ...] = PLAIN
     width: int = 8
-    height: int = 8
+    height: int = 9
     next: str = ""
     stacked: bool = False
     maximum: float | None = None
     decimals: int | None = None
     nothing: str = ""
     calculation: str = "lastNotNull"
-    renamed: tuple[tuple[str, str], ...] = ()
-    hidden: tuple[str, ...] = ()
-    widths: tuple[tuple[str, int], ...] = ()
+    columns: tuple[tuple[str, str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,15 +100,8 @@ def _thresholds(steps: Sequence[Step]) -> builders.ThresholdsConfig:
     return builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(made)
 
 
-def _named(query: Query) -> str:
-    """The query; the line at 0 that stands for nothing is called ``none`` where the legend takes its words from labels."""
-    label = re.search(r"\{\{(\w+)\}\}", query.legend)
-    base = f'label_replace(vector(0), "{label[1]}", "none", "", "")' if label else ZERO
-    return query.text.removesuffix(ZERO) + base if query.text.endswith(ZERO) else query.text
-
-
 def _target(query: Query, letter: str, *, instant: bool, as_table: bool) -> prometheus.Dataquery:
-    made = prometheus.Dataquery().expr(for_dashboard(_named(query))).ref_id(letter).datasource(DATASOURCE).interval("$interval")
+    made = prometheus.Dataquery().expr(for_dashboard(query.text)).ref_id(letter).datasource(DATASOURCE).interval("$interval")
     made = made.editor_mode(prometheus_models.QueryEditorMode.CODE).legend_format(query.legend or "__auto")
     made = made.instant() if instant else made.range()
     return made.format(prometheus_models.PromQueryFormat.TABLE if as_table else prometheus_models.PromQueryFormat.TIME_SERIES)
@@ -163,12 +153,10 @@ def _bars(panel: Panel) -> Any:
 
 def _series(panel: Panel) -> Any:
     legend = common.VizLegendOptions().display_mode(common_models.LegendDisplayMode.TABLE).placement(common_models.LegendPlacement.BOTTOM)
-    legend = legend.show_legend(True).calcs(["lastNotNull", "max"]).sort_by("Max").sort_desc(True)  # two or three lines of it are in sight
+    legend = legend.show_legend(True).calcs(["lastNotNull", "max"]).sort_by("Max").sort_desc(True)  # not all lines of it are in sight
     tooltip = common.VizTooltipOptions().mode(common_models.TooltipDisplayMode.MULTI).sort(common_models.SortOrder.DESCENDING)
     made = timeseries.Panel().legend(legend).tooltip(tooltip).min(0).line_width(1).fill_opacity(20 if panel.stacked else 5)
-    made = made.show_points(common_models.VisibilityMode.NEVER)
-    if panel.maximum is None and panel.unit in ("short", "cps", "percentunit"):
-        made = made.axis_soft_max(1)  # a line at 0 has an axis to 1, not to 100
+    made = made.show_points(common_models.VisibilityMode.AUTO).axis_soft_max(SMALL.get(panel.unit, 1))
     if panel.stacked:
         made = made.stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL).group("A"))
     if len(panel.steps) > 1:
@@ -177,13 +165,13 @@ def _series(panel: Panel) -> Any:
 
 
 def _table(panel: Panel) -> Any:
-    names = dict(panel.renamed)
-    order = {name: position for position, name in enumerate(names)}
-    options = {"excludeByName": {**dict.fromkeys(("Time", *panel.hidden), True)}, "indexByName": order, "renameByName": names}
+    options = {
+        "excludeByName": {"Time": True},
+        "indexByName": {name: position for position, (name, _, _) in enumerate(panel.columns)},
+        "renameByName": {},
+    }
     made = table.Panel().with_transformation(models.DataTransformerConfig(id_val="organize", options=options))
-    for name, width in panel.widths:
-        made = made.override_by_name(name, [models.DynamicConfigValue(id_val="custom.width", value=width)])
-    if panel.renamed:  # the first column has the words, and what the others leave
-        cell = {"type": "auto", "wrapText": True}
-        made = made.override_by_name(panel.renamed[0][1], [models.DynamicConfigValue(id_val="custom.cellOptions", value=cell)])
+    for name, title, width in panel.columns:
+        properties = [models.DynamicConfigValue(id_val="displayName", value=title), models.DynamicConfigValue(id_val="custom.width", value=width)]
+        made = made.override_by_name(name, properties)
     return made.show_header(True).cell_height(common_models.TableCellHeight.SM).min(0)

@@ -55,13 +55,13 @@ class Problem:
     Attributes:
         alert: its name, and the runbook's section.
         words: what is wrong, as the first panel says it.
-        measure: what the number beside it is.
+        measure: what the number beside it is, short.
         condition: true where it is so, with the number as its value; see ``promql``.
         where: the labels beside ``WHO`` that say where it is.
         severity: what the first panel shows, and of the alert.
         hold: how long it must be so before an alert fires.
         window: over which an alert measures rates.
-        value: the alert's template of the number.
+        told: how an alert tells the number, as a template; without, ``measure`` stands behind it.
         budget: the alerts speak when a budget burns instead.
     """
 
@@ -73,7 +73,7 @@ class Problem:
     where: tuple[str, ...] = ()
     hold: str = "5m"
     window: str = "5m"
-    value: str = "{{ $value | humanize }}"
+    told: str = ""
     budget: Budget | None = None
 
     @property
@@ -106,26 +106,30 @@ def problem_words(problems: Sequence[Problem]) -> str:
 
 
 def _placed(problem: Problem) -> str:
-    words = f"{problem.words}: {problem.measure}"
     labels = ", ".join(f'"{label}"' for label in problem.where)
     there = f"({for_dashboard(problem.condition)})"
     joined = f'label_join({there}, "where", " ", {labels})' if labels else there
-    return f'label_replace(label_replace({joined}, "problem", "{words}", "", ""), "alert", "{problem.alert}", "", "")'
+    for label, text in (("problem", problem.words), ("measure", problem.measure), ("alert", problem.alert)):
+        joined = f'label_replace({joined}, "{label}", "{text}", "", "")'
+    return joined
 
 
 def problem_table(problems: Sequence[Problem]) -> str:
     """The query of the table beside it: where it is, with the number, and the alert's name."""
     found = "\nor\n".join(_placed(problem) for problem in problems)
     fine = f'label_replace(vector(0), "problem", "{FINE}", "", "")'
-    return f"sum by (alert, problem, where, instance, pod) (\n{found}\n)\nor on () {fine}"
+    return f"sum by (alert, problem, measure, where, instance, pod) (\n{found}\n)\nor on () {fine}"
 
 
 def rules_of(problem: Problem) -> list[Rule]:
     """The alerting rules: one, or of a budget two, ``critical`` for what burns fast and ``warning`` for what burns slowly."""
     place = "".join(f"{label.removeprefix('framegate_').replace('_', ' ')} {{{{ $labels.{label} }}}}, " for label in problem.where)
-    at = f"({place}node {{{{ $labels.instance }}}}{{{{ with $labels.pod }}}}, pod {{{{ . }}}}{{{{ end }}}})"
+    at = f" ({place}node {{{{ $labels.instance }}}}{{{{ with $labels.pod }}}}, pod {{{{ . }}}}{{{{ end }}}})"
+    if problem.condition.startswith("absent"):
+        at = ""  # what is not there has no labels
     if problem.budget is None:
-        text = f"{problem.words} {at}: {problem.value} {problem.measure}."
+        told = problem.told or f"{{{{ $value | humanize }}}} {problem.measure}"
+        text = f"{problem.words}{at}: {told}."
         expr = for_rule(problem.condition, problem.window)
         made = Rule(alert=problem.alert, expr=expr, hold=problem.hold, severity=problem.severity, summary=problem.words, description=text)
         return [made]
@@ -139,5 +143,5 @@ def _burn(problem: Problem, budget: Budget, severity: Severity, at: str) -> Rule
     ]
     of = "{{ $value | humanizePercentage }}"
     days = "five days" if severity == "critical" else "a month"
-    text = f"{problem.words} {at}: {of}, where {budget.share * 100:.12g} % are allowed; so a month's budget is gone within {days}."
+    text = f"{problem.words}{at}: {of}, where {budget.share * 100:.12g} % are allowed; so a month's budget is gone within {days}."
     return Rule(alert=problem.alert, expr="\nor\n".join(parts), hold="0s", severity=severity, summary=problem.words, description=text)

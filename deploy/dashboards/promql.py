@@ -7,7 +7,7 @@ metric that has the listener as a label. ``[@]`` is the range of a rate: what Gr
 import re
 from typing import Final
 
-__all__ = ["WHO", "for_dashboard", "for_rule", "grown", "per_second", "quantile", "share_slower", "total"]
+__all__ = ["WHO", "either", "for_dashboard", "for_rule", "grown", "method", "per_second", "quantile", "seen", "share_slower", "total"]
 
 WHO: Final = "job, instance, pod"
 """The labels that say which framegate it is: ``instance`` is a scrape's address, or by way of a collector the node; ``pod`` is Kubernetes'."""
@@ -46,8 +46,18 @@ def total(metric: str, by: str = "") -> str:
 
 
 def quantile(rank: float, histogram: str, labels: str = "{@}", by: str = "") -> str:
-    """The value below which the share ``rank`` of what the histogram has seen lies."""
-    return f"histogram_quantile({rank}, sum by ({', '.join(('le', by)) if by else 'le'}) (rate({histogram}_bucket{labels}[@])))"
+    """The value below which the share ``rank`` of what the histogram has seen lies; nothing where it has seen nothing."""
+    return f"histogram_quantile({rank}, sum by ({', '.join(('le', by)) if by else 'le'}) (rate({histogram}_bucket{labels}[@]))) >= 0"
+
+
+def seen(query: str, label: str) -> str:
+    """Only what is above 0; where nothing is, one series of 0 that is called ``none``."""
+    return f'{query} > 0 or on () label_replace(vector(0), "{label}", "none", "", "")'
+
+
+def method(query: str) -> str:
+    """With service and method of ``rpc_method`` as ``method``: with its package it is longer than a legend."""
+    return f'label_replace({query}, "method", "$1", "rpc_method", "framegate.control.v1.(.*)")'
 
 
 def share_slower(bound: str, histogram: str, labels: str, by: str) -> tuple[str, str]:
@@ -59,6 +69,11 @@ def share_slower(bound: str, histogram: str, labels: str, by: str) -> tuple[str,
     every = per_second(f"{histogram}_count{labels}", by)
     quick = per_second(histogram + "_bucket" + labels.removesuffix("}") + f', le=~"{le}"' + "}", by)
     return f"({every} - {quick})", every
+
+
+def either(name: str, unit: str, labels: str = "{@}") -> str:
+    """A gauge whose unit some collectors put behind its name, and others, and framegate's own scrape, do not."""
+    return labels.removesuffix("}") + f', __name__=~"{name}(_{unit})?"' + "}"
 
 
 def grown(counter: str, by: str) -> str:

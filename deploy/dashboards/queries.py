@@ -18,7 +18,7 @@ VALUES: Final[Mapping[str, str]] = {
 }
 """What stands for a variable when nobody says otherwise: everything, and intervals that fit a scrape every 15 s."""
 
-_VARIABLE: Final = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$(\w+)")
+_VARIABLE: Final = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$([a-zA-Z_]\w*)")
 
 
 def substitute(query: str, values: Mapping[str, str] = VALUES) -> str:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from dashboards.panels import NONE_IS_GOOD, Dashboard, Panel, Query, Row
-from dashboards.promql import per_second, quantile, total
+from dashboards.promql import per_second, quantile, seen, total
 
 __all__ = ["TAP"]
 
@@ -28,7 +28,7 @@ _RECORD: Final = (
         otherwise="`framegate tap verify /var/lib/framegate/tap` says which minutes are not complete; `framegate taps set all --sample-frames "
         "0.1` takes less, "
         "`framegate taps set all --on-full mute` has traffic wait instead.",
-        queries=(Query(f"{per_second('framegate_tap_dropped_total{@}', REASON)} > 0 or on () vector(0)", "{{framegate_reason}}"),),
+        queries=(Query(seen(per_second("framegate_tap_dropped_total{@}", REASON), REASON), "{{framegate_reason}}"),),
         unit="cps",
         steps=NONE_IS_GOOD,
     ),
@@ -155,7 +155,7 @@ _MORE: Final = Row(
             queries=(
                 Query(per_second("framegate_tap_write_errors_total{@}"), "errors"),
                 Query(
-                    per_second(APPEND + '_count{@, error_type!=""}', "error_type") + " or on () vector(0)",
+                    seen(per_second(APPEND + '_count{@, error_type!=""}', "error_type"), "error_type"),
                     "blocks not written {{error_type}}",
                 ),
             ),

@@ -3,7 +3,7 @@
 from typing import Final
 
 from dashboards.panels import Dashboard, Panel, Query, Row
-from dashboards.promql import per_second, quantile, total
+from dashboards.promql import either, per_second, quantile, seen, total
 
 __all__ = ["TRAFFIC"]
 
@@ -118,7 +118,7 @@ _KAFKA: Final = Row(
             title="Which APIs are called?",
             good="Produce and Fetch, above all.",
             otherwise="Much Metadata or ApiVersions: clients that connect anew all the time; `framegate channels list --closed` says why.",
-            queries=(Query(per_second(f"{KAFKA}_count{{@l}}", API), "{{framegate_kafka_api}}"),),
+            queries=(Query(seen(per_second(f"{KAFKA}_count{{@l}}", API), API), "{{framegate_kafka_api}}"),),
             unit="cps",
             stacked=True,
         ),
@@ -137,7 +137,7 @@ _KAFKA: Final = Row(
             otherwise="`framegate tap cat /var/lib/framegate/tap --api Fetch --min-size 1MiB` shows the large ones.",
             queries=(
                 Query(
-                    per_second("framegate_kafka_request_io_bytes_total{@l}", f"{API}, framegate_direction"),
+                    seen(per_second("framegate_kafka_request_io_bytes_total{@l}", f"{API}, framegate_direction"), API),
                     "{{framegate_kafka_api}} {{framegate_direction}}",
                 ),
             ),
@@ -155,7 +155,7 @@ _MORE: Final = Row(
             otherwise="`framegate limits get` shows all of them, `framegate limits set --listener kafka --request-bytes-rate 50MiB` changes one.",
             queries=(
                 Query(
-                    "max by (framegate_listener, framegate_direction) (framegate_rate_io_limit_bytes_per_second{@l})",
+                    f"max by (framegate_listener, framegate_direction) ({either('framegate_rate_io_limit', 'bytes_per_second', '{@l}')})",
                     "{{framegate_listener}} {{framegate_direction}}",
                 ),
             ),
@@ -170,7 +170,8 @@ _MORE: Final = Row(
                 Query(
                     per_second('framegate_frame_count_total{@l, network_io_direction="receive"}', "framegate_side")
                     + " / "
-                    + per_second("framegate_read_count_total{@l}", "framegate_side"),
+                    + per_second("framegate_read_count_total{@l}", "framegate_side")
+                    + " >= 0",
                     "{{framegate_side}}",
                 ),
             ),

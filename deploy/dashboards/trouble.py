@@ -3,7 +3,7 @@
 from typing import Final
 
 from dashboards.problems import Budget, Problem
-from dashboards.promql import WHO, grown, per_second, share_slower, total
+from dashboards.promql import WHO, either, grown, per_second, share_slower, total
 
 __all__ = ["PROBLEMS"]
 
@@ -13,8 +13,8 @@ SLOW: Final = 0.01
 """The share of frames and requests that may be slow in a month."""
 AT: Final = f"{WHO}, framegate_listener"
 DOOR: Final = 'framegate_cause=~"tls_failed|wrong_protocol|handshake_timeout"'
-READY: Final = total('framegate_ready_ratio{@, framegate_probe="readiness"}', WHO)
-DRAINING: Final = f"max by ({WHO}) (framegate_draining_ratio{{@}})"
+READY: Final = total(either("framegate_ready", "ratio", '{@, framegate_probe="readiness"}'), WHO)
+DRAINING: Final = f"max by ({WHO}) ({either('framegate_draining', 'ratio')})"
 LATE_FRAMES, SAMPLED_FRAMES = share_slower("0.01", "framegate_frame_forward_duration_seconds", "{@l}", AT)
 LATE_REQUESTS, KAFKA_REQUESTS = share_slower(
     "1", "framegate_kafka_request_duration_seconds", '{@l, framegate_kafka_api!~"Fetch|JoinGroup|SyncGroup"}', AT
@@ -32,10 +32,7 @@ FAILED: Final = per_second('framegate_telemetry_exports_total{@, error_type=~"un
 PASSED: Final = per_second('framegate_telemetry_exports_total{@, error_type=""}', f"{WHO}, framegate_signal")
 DOWN: Final = total("framegate_upstream_endpoint_down{@}", f"{WHO}, framegate_upstream")
 ADDRESSES: Final = total("framegate_upstream_endpoint_count{@}", f"{WHO}, framegate_upstream")
-FOR_PEERS: Final = per_second('framegate_channel_mute_time_seconds_total{@, framegate_mute_cause="peer"}', WHO)
-STUCK: Final = f'sum by ({WHO}) (min_over_time(framegate_channel_muted{{@, framegate_mute_cause="peer"}}[@]))'
-"""A mute is in the counter when it ends; these have been muted all the time."""
-MANY: Final = f"clamp_min(0.02 * {total('framegate_connection_active{@}', WHO)}, 0.5)"
+FOR_PEERS: Final = f"sum by ({WHO}) (min_over_time(framegate_channel_pending{{@}}[@]))"
 BUSY: Final = per_second('framegate_event_loop_time_seconds_total{@, framegate_state="busy"}', f"{WHO}, framegate_worker")
 LOOP: Final = per_second("framegate_event_loop_time_seconds_total{@}", f"{WHO}, framegate_worker")
 UNAVAILABLE: Final = 'rpc_server_call_duration_seconds_count{@, rpc_method=~"framegate.*", error_type="UNAVAILABLE"}'
@@ -48,7 +45,7 @@ PERCENT: Final = "{{ $value | humanizePercentage }}"
 
 def _refusal(alert: str, words: str, bad: str, everything: str) -> Problem:
     budget = Budget(bad=bad, all=everything, share=REFUSED)
-    return Problem(alert=alert, words=words, measure="a second", condition=f"{bad} > 0", severity="warning", where=LISTENER, budget=budget)
+    return Problem(alert=alert, words=words, measure="in a second", condition=f"{bad} > 0", severity="warning", where=LISTENER, budget=budget)
 
 
 def _slowness(alert: str, words: str, late: str, everything: str) -> Problem:
@@ -62,6 +59,7 @@ _GONE: Final = (
         alert="FramegateAbsent",
         words="Nothing is heard from framegate",
         measure="no series at all",
+        told="there are no series of it at all, of any node",
         condition="absent(framegate_config_revision{@})",
         severity="critical",
         hold="10m",
@@ -69,7 +67,8 @@ _GONE: Final = (
     Problem(
         alert="FramegateDown",
         words="A framegate does not answer its scrape",
-        measure="it was there within the hour",
+        measure="is its target",
+        told="`up` is {{ $value }}, and it was there within the hour",
         condition="up{@} == 0 and on (job, instance) max_over_time(framegate_config_revision{@}[1h])",
         severity="critical",
         hold="2m",
@@ -78,6 +77,7 @@ _GONE: Final = (
         alert="FramegateNotReady",
         words="A framegate is not ready, and does not drain",
         measure="ready",
+        told="{{ $value }} of it is ready",
         condition=f"{READY} == 0 unless {DRAINING} > 0",
         severity="critical",
         hold="2m",
@@ -113,34 +113,35 @@ _SLOW: Final = (
     Problem(
         alert="FramegateMemoryDepleted",
         words="Clients wait for memory",
-        measure="seconds a second in which somebody waited",
+        measure="s in a second",
         condition=f"{per_second('framegate_memory_pool_depleted_time_seconds_total{@}', WHO)} > 0.05",
         severity="warning",
+        told="{{ $value | humanize }} seconds a second, of all processors, somebody waited",
     ),
     Problem(
         alert="FramegateSlowPeers",
         words="Peers do not take what is sent to them",
-        measure="channels muted for them, on average",
-        condition=f"({STUCK} > {MANY} or {FOR_PEERS} > {MANY})",
+        measure="channels, all the time",
+        condition=f"{FOR_PEERS} > clamp_min(0.02 * {total('framegate_connection_active{@}', WHO)}, 0.5)",
         severity="info",
         hold="10m",
     ),
     Problem(
         alert="FramegateLoopBusy",
         words="A processor has no time left",
-        measure="of its time it was busy",
+        measure="of its time busy",
         condition=f"{BUSY} / {LOOP} > 0.9",
         severity="warning",
         where=("framegate_worker",),
         hold="10m",
-        value=PERCENT,
+        told=f"{PERCENT} of its time it was busy",
     ),
 )
 _TAP: Final = (
     Problem(
         alert="FramegateTapLoses",
         words="The tap loses frames",
-        measure="frames a second that the record has as a gap only",
+        measure="frames a second",
         condition=f"{per_second(LOST, WHO + ', framegate_reason')} > 0",
         severity="warning",
         where=("framegate_reason",),
@@ -149,20 +150,20 @@ _TAP: Final = (
     Problem(
         alert="FramegateTapLags",
         words="A reader of the tap is far behind",
-        measure="age of the oldest that it has yet to read",
+        measure="s unread",
         condition="framegate_tap_lag_time_seconds{@} > 600",
         severity="warning",
         where=("framegate_consumer",),
-        value=SECONDS,
+        told=f"{SECONDS} is the age of the oldest that it has yet to read",
     ),
     Problem(
         alert="FramegateTapForgets",
         words="The tap's budget will pass what a reader has yet to read",
-        measure="of the budget is unread",
+        measure="of the budget",
         condition=f"{UNREAD} / on ({WHO}) group_left max by ({WHO}) (framegate_tap_limit_bytes{{@}}) > 0.8",
         severity="critical",
         where=("framegate_consumer",),
-        value=PERCENT,
+        told=f"{PERCENT} of the budget it has yet to read",
     ),
     Problem(
         alert="FramegateTapConsumerUnreadable",
@@ -196,7 +197,7 @@ _OWN: Final = (
     Problem(
         alert="FramegateHandlerFails",
         words="A handler raises",
-        measure="frames a second whose connection ended",
+        measure="frames a second",
         condition=per_second('framegate_handler_requests_total{@l, framegate_handler_action="failed"}', AT) + " > 0",
         severity="warning",
         where=LISTENER,
@@ -233,11 +234,11 @@ _OWN: Final = (
     Problem(
         alert="FramegateDrainStuck",
         words="A drain does not end",
-        measure="since it began, and connections are open",
+        measure="s, and not empty",
         condition=(f"max by ({WHO}) (framegate_drain_time_seconds{{@}}) > 300 and on ({WHO}) {total('framegate_connection_active{@}', WHO)} > 0"),
         severity="warning",
         hold="0s",
-        value=SECONDS,
+        told=f"it began {SECONDS} ago, and connections are open",
     ),
 )
 _AROUND: Final = (
@@ -271,7 +272,7 @@ _AROUND: Final = (
     Problem(
         alert="FramegateCollectorUnreachable",
         words="The collector does not take what is exported",
-        measure="exports a second that failed, and none that did not",
+        measure="failed exports a second",
         condition=f"{FAILED} > 0 unless {PASSED} > 0",
         severity="warning",
         where=("framegate_signal",),

@@ -158,6 +158,7 @@ def test_legends_name_labels_that_the_query_keeps(slug: str, panel: dict[str, An
 
 def test_what_is_asked_for_is_found_in_a_query() -> None:
     assert metric_names.asked('rate(a_total{x="1"}[5m])')[0] == {"a_total": {"x"}}
+    assert metric_names.asked('max({job="j", __name__=~"b(_ratio)?", w="2"})')[0] == {"b": {"job", "w"}}
     assert metric_names.asked('sum by (job, le) (c{d="by (e)"})')[1] == {"job", "le"}
 
 

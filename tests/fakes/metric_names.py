@@ -24,7 +24,7 @@ COMING: Mapping[str, set[str]] = {
     "framegate_tap_lag_bytes": {"framegate_consumer"},
     "framegate_tap_lag_time_seconds": {"framegate_consumer"},
     "framegate_drain_time_seconds": set(),
-    "framegate_ready_ratio": {"framegate_probe"},
+    "framegate_ready": {"framegate_probe"},
     "framegate_telemetry_exports_total": {"framegate_signal", "error_type"},
     "framegate_telemetry_dropped_total": {"framegate_signal"},
     "process_uptime_seconds": {"framegate_process"},
@@ -46,7 +46,7 @@ INSTRUMENTS: Mapping[str, set[str]] = {
 MONITOR: Mapping[str, set[str]] = {"up": set(), "scrape_duration_seconds": set()}
 """What Prometheus itself says of a scrape."""
 TARGET = {"job", "instance", "pod"}
-DERIVED = {"problem", "alert", "where", "kind"}
+DERIVED = {"problem", "alert", "measure", "where", "kind", "method"}
 """Labels that a query makes itself."""
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -78,6 +78,7 @@ def asked(query: str) -> tuple[dict[str, set[str]], set[str]]:
     selected: dict[str, set[str]] = {}
     for name, inside in _SELECTOR.findall(query):
         matchers = {label: value.strip('"') for label, value in _MATCHER.findall(inside)}
-        selected.setdefault(name, set()).update(matchers)
+        pattern = matchers.pop("__name__", "")
+        selected.setdefault(name or pattern.partition("(")[0], set()).update(matchers)
     grouped = {label.strip() for labels in _GROUPING.findall(_STRING.sub('""', query)) for label in labels.split(",") if label.strip()}
     return selected, grouped
