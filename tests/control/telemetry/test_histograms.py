@@ -51,7 +51,7 @@ def test_an_api_that_nobody_asks_for_is_left_out() -> None:
     metric = next(metric for metric in METRICS if metric.name == "framegate.kafka.request.duration")
     for api, counts, there in (("Fetch", (0,) * 15, False), ("Fetch", (1, *(0,) * 14), True), ("other", (0,) * 15, True)):
         result = Folded()
-        result.add(metric, (("framegate.listener", "kafka"), ("framegate.kafka.api", api)), HistogramValue(counts, 0.0))
+        result.put(metric.name, (("framegate.listener", "kafka"), ("framegate.kafka.api", api)), HistogramValue(counts, 0.0))
         assert (metric.name in points(Injector("1", 5).inject(COLLECTED, result, 10))) is there
 
 
