@@ -93,8 +93,8 @@ def demo(
 ) -> None:
     """Show everything on this machine: TLS clients, the proxy, the control plane at work, the tap, Spark tables, a report that compares counts.
 
-    With --telemetry: what the dashboards show of it, when all is well and when it is not. Needs a collector and Prometheus (`make dashboards` gets
-    them), no Java. --rate, --connections and --upstream have no effect then. Exit codes: 0 good; 1 a trouble was not seen on the first dashboard
+    With --telemetry: what the dashboards show of it, when all is well and when it is not. Needs Prometheus, and wants a collector (`make dashboards`
+    gets both), no Java. --rate, --connections and --upstream have no effect then. Exit codes: 0 good; 1 a trouble was not seen on the first dashboard
     within one interval, or a panel has no data; 2 something is missing on this machine.
     """
     if telemetry:

@@ -1,15 +1,21 @@
-"""Kafka's clients in miniature: requests of five APIs, one at a time on each connection, every answer waited for and its correlation id checked."""
+"""Clients beside the generator's. Kafka's in miniature: requests of five APIs, one at a time on each connection, every answer waited for and its
+correlation id checked; and visitors, who come, say one thing, and leave.
+"""
 
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final
 
-__all__ = ["KafkaClients", "request"]
+__all__ = ["KafkaClients", "Visitors", "request"]
 
 _TIMEOUT_S: Final = 10.0
 _PAUSE_S: Final = 0.02
+_ROUNDS: Final = 20
+_VISIT_S: Final = 0.5
+_HELLO: Final = struct.pack(">i", 12) + b"good morning"
 _CALLS: Final = ((18, 0, 10), (3, 1, 40), (0, 7, 2_000), (0, 7, 6_000), (1, 4, 80), (1, 4, 80), (8, 2, 90))
 """Key and version of the API, and bytes of a request beyond its header."""
 _CLIENT_ID: Final = b"framegate-demo"
@@ -22,7 +28,7 @@ def request(key: int, version: int, correlation: int, size: int) -> bytes:
 
 
 class KafkaClients:
-    """Connections that call, each from a thread, for the length of a block. One that is cut off connects again.
+    """Connections that call, each from a thread, for the length of a block. After some seconds, or when it is cut off, one connects again.
 
     Args:
         address: of the listener, in plaintext.
@@ -58,7 +64,7 @@ class KafkaClients:
 
     def _talk(self, connection: socket.socket) -> None:
         correlation = 0
-        while not self._over.is_set():
+        for _ in range(_ROUNDS):
             for key, version, size in _CALLS:
                 correlation += 1
                 connection.sendall(request(key, version, correlation, size))
@@ -68,6 +74,38 @@ class KafkaClients:
                 self.wrong += int.from_bytes(answer[:4], "big") != correlation
                 if self._over.wait(_PAUSE_S):
                     return
+
+
+class Visitors:
+    """Clients that come one after another, send a frame, wait for its answer and leave, for the length of a block.
+
+    Args:
+        connect: a connection to a listener whose upstream answers a frame with itself.
+    """
+
+    def __init__(self, connect: Callable[[], socket.socket]) -> None:
+        self.answered = 0
+        self.refused = 0
+        self._connect = connect
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="visitors", daemon=True)
+
+    def __enter__(self) -> "Visitors":
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._over.set()
+        self._thread.join(_TIMEOUT_S)
+
+    def _run(self) -> None:
+        while not self._over.wait(_VISIT_S):
+            try:
+                with self._connect() as connection:
+                    connection.sendall(_HELLO)
+                    self.answered += _exactly(connection, len(_HELLO)) == _HELLO
+            except OSError:
+                self.refused += 1
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:

@@ -14,7 +14,7 @@ __all__ = ["FINE", "SLUGS", "Dashboard", "Panel", "Seen", "Window", "problems", 
 SLUGS: Final = ("healthy", "traffic", "hurts", "identity", "tap", "control")
 FINE: Final = "Everything is fine"
 """What the first panel of the first dashboard says when nothing is wrong."""
-_VARIABLE: Final = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$(\w+)")
+_VARIABLE: Final = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$([a-zA-Z_]\w*)")  # $1 is PromQL's own
 _POINTS: Final = 120
 
 

@@ -83,6 +83,9 @@ def run(
     except OSError as error:
         return _end(f"the dashboards are not there: {error}; name their folder, deploy/dashboards of a checkout, with --dashboards", 2)
     console = Console()
+    job = SCRAPE_JOB if tools.no_collector() else JOB
+    if tools.no_collector():
+        _print(console, f"OTLP: not run: {tools.no_collector()}")
     try:
         with sigterm_raises(), Stage(Workspace(directory)) as stage:
             with Waiting(console, "starting: a collector, two framegates, Prometheus, clients", plain=plain):
@@ -90,7 +93,7 @@ def run(
                 found = going.__enter__()
             try:
                 troubles = [one for one in TROUBLES if (not only or one.name in only) and (found.tap_disk is not None or not one.needs_disk)]
-                return 0 if _Run(found, boards, console, seconds, plain=plain).perform(troubles, tools, pictures) else 1
+                return 0 if _Run(found, boards, console, seconds, job, plain=plain).perform(troubles, tools, pictures) else 1
             finally:
                 going.__exit__(None, None, None)
     except WorkspaceError as error:
@@ -106,11 +109,12 @@ def run(
 class _Run:
     """Everything after the start."""
 
-    def __init__(self, found: Scene, boards: list[Dashboard], console: Console, seconds: float, *, plain: bool) -> None:
+    def __init__(self, found: Scene, boards: list[Dashboard], console: Console, seconds: float, job: str, *, plain: bool) -> None:
         self._scene = found
         self._boards = boards
         self._console = console
         self._seconds = seconds
+        self._job = job
         self._plain = plain
         self._faults: list[str] = []
         self._began = time.time()
@@ -121,11 +125,11 @@ class _Run:
         with Waiting(self._console, "asking every panel of every dashboard", plain=self._plain):
             views = {phase.name: self._look(phase.window) for phase in phases}
         self._judge_panels(views)
-        compared = self._compare(phases[-1].window)
+        compared = self._compare(phases[-1].window) if self._job == JOB else None
         if pictures is not None:
             heads = {
                 "phases": {phase.name: {"title": phase.title, "words": phase.words, "visible_s": phase.visible_s} for phase in phases},
-                "series": dataclasses.asdict(compared),
+                "series": None if compared is None else dataclasses.asdict(compared),
             }
             matrix.write(pictures, self._boards, views, heads)
             self._draw(phases, views, tools, pictures)
@@ -194,11 +198,11 @@ class _Run:
     def _words(self) -> list[str]:
         return panels.problems(self._boards[0], self._scene.prometheus, self._window())
 
-    def _window(self, job: str = JOB) -> Window:
+    def _window(self) -> Window:
         now = time.time()
         everything = dict.fromkeys(("node", "pod", "listener"), ".*")
         # the Spark job exports beside framegate
-        variables = {**everything, "job": f"{job}.*", "interval": f"{EXPORT_S}s", "__interval": f"{EXPORT_S}s", "__rate_interval": f"{RATE_S}s"}
+        variables = {**everything, "job": f"{self._job}.*", "interval": f"{EXPORT_S}s", "__interval": f"{EXPORT_S}s", "__rate_interval": f"{RATE_S}s"}
         start = max(self._began, now - _SHOWN_S)
         return Window(start=start, end=now, variables={**variables, "__range": f"{max(1, round(now - start))}s"})
 

@@ -15,7 +15,7 @@ from control.demo import certificates
 from control.demo.processes import Child, ChildError
 from control.demo.stage import LISTENER, Stage
 from control.demo.steering import Steering
-from control.demo.telemetry.load import KafkaClients
+from control.demo.telemetry.load import KafkaClients, Visitors
 from control.demo.telemetry.prometheus import Prometheus
 from control.demo.telemetry.small_disk import tiny_disk
 from control.demo.telemetry.tools import Tools
@@ -89,14 +89,13 @@ def scene(stage: Stage, tools: Tools, collector_yaml: Path, say: Callable[[str],
 
     Args:
         stage: its processes end with it.
-        tools: a collector and a Prometheus.
+        tools: a Prometheus, and a collector, without which there are only scrapes.
         collector_yaml: the collector's configuration, used as it is but for its addresses.
         say: takes what could not be had.
 
     Raises:
         ChildError: something did not start.
     """
-    assert tools.collector is not None, "Tools.missing comes first"
     assert tools.prometheus is not None, "Tools.missing comes first"
     stage.certificates = certificates.create(stage.workspace.certificates, _VALIDITY)
     otlp, exported, health, asked = _free_ports(4)
@@ -104,8 +103,13 @@ def scene(stage: Stage, tools: Tools, collector_yaml: Path, say: Callable[[str],
         mounted = undo.enter_context(tiny_disk(stage.workspace.tap, TAP_MIB))
         if not mounted:
             say("full tap: not run: a small disk cannot be mounted here (needs root)")
-        collector = stage.start("collector", [tools.collector, "--config", str(collector_yaml), "--config", _overlay(stage, otlp, exported, health)])
-        _until(collector, _START_S, lambda: _answers(health))
+        if tools.collector is None:
+            otlp = exported = 0
+        else:
+            collector = stage.start(
+                "collector", [tools.collector, "--config", str(collector_yaml), "--config", _overlay(stage, otlp, exported, health)]
+            )
+            _until(collector, _START_S, lambda: _answers(health))
         upstream = stage.start_framegate("upstream", _write(stage.workspace.upstream_configuration, _upstream(stage, otlp)))
         row = upstream.wait_for_event("serving", _START_S)
         behind = {name: address.rpartition(":")[2] for name, address in row["listeners"].items()}
@@ -121,14 +125,14 @@ def scene(stage: Stage, tools: Tools, collector_yaml: Path, say: Callable[[str],
         made = Scene(stage, prometheus, steering, ports, clients)
         made.tap_disk = stage.workspace.tap if mounted else None
         made.metrics = metrics
+        undo.enter_context(Visitors(lambda: made.connect(PARTNERS)))
         yield made
 
 
 def _start_prometheus(stage: Stage, program: str, port: int, exported: int, targets: list[str]) -> Prometheus:
-    jobs = [
-        {"job_name": "collector", "honor_labels": True, "static_configs": [{"targets": [f"127.0.0.1:{exported}"]}]},
-        {"job_name": SCRAPE_JOB, "static_configs": [{"targets": targets}]},
-    ]
+    jobs: list[dict[str, Any]] = [{"job_name": SCRAPE_JOB, "static_configs": [{"targets": targets}]}]
+    if exported:
+        jobs.append({"job_name": "collector", "honor_labels": True, "static_configs": [{"targets": [f"127.0.0.1:{exported}"]}]})
     folder = stage.workspace.root / "prometheus"
     folder.mkdir(exist_ok=True)
     every = f"{EXPORT_S}s"
@@ -220,7 +224,8 @@ def _proxy(stage: Stage, otlp: int, behind: dict[str, str]) -> dict[str, Any]:
 
 
 def _telemetry(otlp: int) -> dict[str, Any]:
-    return {"otlp": {"endpoint": f"http://127.0.0.1:{otlp}", "interval": f"{EXPORT_S}s"}, "prometheus": {"address": "127.0.0.1:0"}}
+    exported = {"otlp": {"endpoint": f"http://127.0.0.1:{otlp}", "interval": f"{EXPORT_S}s"}} if otlp else {}
+    return {**exported, "prometheus": {"address": "127.0.0.1:0"}}
 
 
 def _write(path: Path, document: dict[str, Any]) -> Path:

@@ -30,9 +30,12 @@ class Tools:
     page: Path | None
 
     def missing(self) -> list[str]:
-        """What the run itself lacks, for people; empty when nothing."""
-        found = {"an OpenTelemetry collector (otelcol)": self.collector, "Prometheus (prometheus)": self.prometheus}
-        return [f"{name}: {_ADVICE}" for name, place in found.items() if place is None]
+        """What the run cannot do without, for people; empty when nothing."""
+        return [f"Prometheus (prometheus) is neither on PATH nor in the cache: {_ADVICE}"] if self.prometheus is None else []
+
+    def no_collector(self) -> str | None:
+        """Why nothing will go over OTLP; None when it can."""
+        return f"no collector (otelcol) is on PATH or in the cache: {_ADVICE}" if self.collector is None else None
 
     def no_pictures(self) -> str | None:
         """Why there will be no pictures; None when there can be."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from control.demo.telemetry.load import KafkaClients, request
+from control.demo.telemetry.load import KafkaClients, Visitors, request
 from control.demo.upstream import KafkaUpstream
 from proxy.handler import Context
 from tests.fakes.upstream import read_frame
@@ -69,6 +69,19 @@ def test_a_client_that_nobody_answers_tries_again_and_ends_when_told() -> None:
     with KafkaClients(address, 2) as clients:
         until(lambda: clients.cut_off >= 2)
     assert clients.answered == 0
+
+
+@pytest.mark.slow  # visitors come every half second
+def test_visitors_come_again_and_again_and_who_is_refused_is_counted(serve: Callable[..., tuple[str, int]]) -> None:
+    address = serve(lambda frame: frame)
+    with Visitors(lambda: socket.create_connection(address, timeout=10)) as visitors:
+        until(lambda: visitors.answered >= 2)
+    assert visitors.refused == 0
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        nobody = gone.getsockname()
+    with Visitors(lambda: socket.create_connection(nobody, timeout=10)) as visitors:
+        until(lambda: visitors.refused >= 1)
+    assert visitors.answered == 0
 
 
 @pytest.mark.parametrize(("key", "size"), [(0, 44), (1, 20_004), (99, 24)])

@@ -51,6 +51,7 @@ def test_a_folder_without_dashboards_is_said(tmp_path: Path) -> None:
 
 def test_every_form_of_a_variable_is_replaced_and_one_without_a_value_is_named() -> None:
     assert substituted("a{b=~'$node'}[$__rate_interval] ${node} ${node:regex}", WINDOW.variables) == "a{b=~'.*'}[5s] .* .*"
+    assert substituted('label_replace(x, "a", "$1", "b", "(.*)")', {}) == 'label_replace(x, "a", "$1", "b", "(.*)")'
     with pytest.raises(QueryError, match=r"\$pod has no value in x\{pod='\$pod'\}"):
         substituted("x{pod='$pod'}", WINDOW.variables)
 

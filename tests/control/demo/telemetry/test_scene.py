@@ -24,6 +24,7 @@ def test_both_framegates_are_configured_without_a_fault(stage: Stage) -> None:
     proxy = validate(scene._proxy(stage, 4317, {"demo": "9001", "kafka": "9002"}))
     assert [listener.name for listener in proxy.listeners] == ["demo", "partners", "kafka"]
     assert {config.telemetry.otlp.endpoint for config in (upstream, proxy) if config.telemetry.otlp} == {"http://127.0.0.1:4317"}
+    assert validate(scene._proxy(stage, 0, {"demo": "9001", "kafka": "9002"})).telemetry.otlp is None, "no collector: scrapes only"
     assert proxy.tap is not None
     assert proxy.tap.budget < scene.TAP_MIB * scene.MIB, "the disk, not the budget, is what is full"
     assert (stage.workspace.certificates / "password").stat().st_mode & 0o777 == 0o600

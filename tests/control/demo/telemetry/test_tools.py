@@ -18,8 +18,8 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
 
 def test_nothing_is_said_with_what_to_do(places: tuple[Path, Path]) -> None:
     tools = find()
-    assert [text.partition(":")[0] for text in tools.missing()] == ["an OpenTelemetry collector (otelcol)", "Prometheus (prometheus)"]
-    assert all(text.endswith("make dashboards gets it") for text in tools.missing())
+    assert tools.missing() == ["Prometheus (prometheus) is neither on PATH nor in the cache: make dashboards gets it"]
+    assert tools.no_collector() == "no collector (otelcol) is on PATH or in the cache: make dashboards gets it"
     assert "apt-get install chromium" in str(tools.no_pictures())
 
 
@@ -35,7 +35,7 @@ def test_the_newest_in_the_cache_is_taken_and_path_goes_before_it(places: tuple[
     tools = find()
     assert (tools.collector, tools.prometheus) == (str(cache / "telemetry-0.159.0-13.2" / "bin" / "otelcol"), str(path / "prometheus"))
     assert tools.page == cache / "telemetry-0.159.0-13.2" / "page"
-    assert tools.missing() == []
+    assert (tools.missing(), tools.no_collector()) == ([], None)
     program(path, "chromium", "exit 0")
     assert find().no_pictures() is None
 
