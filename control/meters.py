@@ -16,9 +16,12 @@ _KEYS: Final = {metric.name.removeprefix("framegate."): metric.keys for metric i
 _COUNTERS: Final = {
     metric.name.removeprefix("framegate."): metric.attributes
     for metric in METRICS
-    if metric.source == "control" and metric.kind == "counter" and not metric.name.startswith("framegate.telemetry.")
+    if metric.source == "control"
+    and metric.kind == "counter"
+    and metric.name.startswith("framegate.")
+    and not metric.name.startswith(("framegate.telemetry.", "framegate.scrape."))
 }
-"""What is counted here. Telemetry counts its own exports, and those only of the signals that are exported."""
+"""What is counted here. Telemetry counts its own exports, of the signals that are exported, and scrapes."""
 
 
 class Meters:

@@ -211,12 +211,17 @@ def test_the_first_dashboards_numbers_lead_on() -> None:
 # --- what to type ------------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tap")
+
+
 @each_panel
-def test_commands_that_are_to_be_typed_exist(slug: str, panel: dict[str, Any], tmp_path: Path) -> None:
+def test_commands_that_are_to_be_typed_exist(slug: str, panel: dict[str, Any], empty: Path) -> None:
     found = COMMAND.findall(panel["description"])
     assert found or "othing needs to be done" in panel["description"]
     for command in found:
-        command_lines.parse(command, tmp_path)
+        command_lines.parse(command, empty)
 
 
 @pytest.mark.parametrize("command", ["framegate channel list", "framegate pool get --bottom 3", "framegate limits set --max-receive-size many"])

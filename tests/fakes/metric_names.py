@@ -1,11 +1,11 @@
 """The names and labels that framegate's metrics have in Prometheus, and which of them a query asks for."""
 
+import functools
 import re
 from collections.abc import Mapping
 
 from control.telemetry.fold import PER_WORKER, WORKER
 from control.telemetry.names import label_name, prometheus_name
-from control.telemetry.process import PROCESS, PROCESS_METRICS
 from proxy.cells import METRICS
 
 __all__ = ["COMING", "DERIVED", "ELSEWHERE", "TARGET", "asked", "declared"]
@@ -38,11 +38,15 @@ ELSEWHERE: Mapping[str, set[str]] = {
 }
 """What the Spark job exports."""
 INSTRUMENTS: Mapping[str, set[str]] = {
+    "process_cpu_time_seconds_total": {"framegate_process", "cpu_mode"},
+    "process_memory_usage_bytes": {"framegate_process"},
+    "process_unix_file_descriptor_count": {"framegate_process"},
+    "process_thread_count": {"framegate_process"},
     "framegate_tls_certificate_not_after_seconds": {"framegate_certificate"},
     "framegate_scrape_refused_total": set(),
     "rpc_server_call_duration_seconds": {"le", "rpc_system_name", "rpc_method", "rpc_response_status_code", "error_type"},
 }
-"""Instruments of the SDK that have no line in the tables."""
+"""What is no metric of ours by name, or an instrument of the SDK: it has no line in ``METRICS``."""
 MONITOR: Mapping[str, set[str]] = {"up": set(), "scrape_duration_seconds": set()}
 """What Prometheus itself says of a scrape."""
 TARGET = {"job", "instance", "pod"}
@@ -55,6 +59,7 @@ _MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*("(?:[^"\\]|\\.)*")')
 _GROUPING = re.compile(r"\b(?:by|on|without|ignoring|group_left|group_right) \(([^)]*)\)")
 
 
+@functools.cache
 def declared() -> dict[str, set[str]]:
     """The labels of each name that a scrape may give."""
     found: dict[str, set[str]] = {name: set(labels) for name, labels in MONITOR.items()}
@@ -62,8 +67,6 @@ def declared() -> dict[str, set[str]]:
     for metric in METRICS:
         labels = {label_name(key) for key in metric.keys} | ({label_name(WORKER)} if metric.name in PER_WORKER else set())
         known[prometheus_name(metric.name, metric.unit, monotonic=metric.kind == "counter")] = labels, metric.kind == "histogram"
-    for name, (kind, unit, _) in PROCESS_METRICS.items():
-        known[prometheus_name(name, unit, monotonic=kind == "counter")] = {label_name(PROCESS), "cpu_mode"}, False
     for name, (labels, histogram) in known.items():
         if histogram:
             plain = labels - {"le"}
@@ -73,12 +76,19 @@ def declared() -> dict[str, set[str]]:
     return found
 
 
+def _either(pattern: str) -> str:
+    """Of a name with a part that may be there, ``one(_two)?``, the one that is declared."""
+    name, _, rest = pattern.partition("(")
+    longer = name + rest.removesuffix(")?")
+    return longer if longer in declared() else name
+
+
 def asked(query: str) -> tuple[dict[str, set[str]], set[str]]:
     """The metrics that a query selects, each with the labels of its matchers; and the labels that it groups by."""
     selected: dict[str, set[str]] = {}
     for name, inside in _SELECTOR.findall(query):
         matchers = {label: value.strip('"') for label, value in _MATCHER.findall(inside)}
         pattern = matchers.pop("__name__", "")
-        selected.setdefault(name or pattern.partition("(")[0], set()).update(matchers)
+        selected.setdefault(name or _either(pattern), set()).update(matchers)
     grouped = {label.strip() for labels in _GROUPING.findall(_STRING.sub('""', query)) for label in labels.split(",") if label.strip()}
     return selected, grouped

@@ -42,7 +42,10 @@ def program(name: str) -> str | None:
 
 
 def scrapes(count: int, grow: float = 10) -> Samples:
-    """Real scrapes of a control process whose plane counts: before each one every counter, gauge and bucket has grown by ``grow``."""
+    """Real scrapes of a control process whose plane counts: before each one every counter, gauge and bucket has grown by ``grow``.
+
+    Who counts nothing is ready all the same.
+    """
     config = dataclasses.replace(fake_config("unix:unused", None), telemetry=TelemetryConfig(prometheus=PrometheusConfig(address="127.0.0.1:0")))
     plane = FakePlane(config)
     try:
@@ -67,8 +70,9 @@ def _count(plane: FakePlane, value: int) -> None:
         writer.publish(array("q", [value]) * plane.layout.count)
     names = [listener.name for listener in plane.config.listeners]
     for metric in METRICS:
-        if metric.source == "control":
-            plane.measured.update({(metric.name, attributes): value for attributes in _points(metric, names)})
+        if metric.source == "control" and metric.name != "framegate.tls.certificate.not_after":  # telemetry is told that one
+            told = max(value, 1) if metric.name == "framegate.ready" else value
+            plane.measured.update({(metric.name, attributes): told for attributes in _points(metric, names)})
 
 
 def _points(metric: Metric, listeners: Sequence[str]) -> Iterator[Attributes]:
