@@ -66,6 +66,7 @@ class Photographer:
             "dashboard": dashboard.document,
             "from": window.start * 1000,
             "to": window.end * 1000,
+            "step": window.step_s * 1000,
             "subtitle": subtitle,
             "variables": {},
             "results": {str(number): one.answers for number, one in seen.items()},

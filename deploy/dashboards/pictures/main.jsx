@@ -1,7 +1,7 @@
 // Draws one dashboard (Grafana's Classic JSON) with Grafana's own panel components, so that a picture needs no Grafana.
 //
-// window.PICTURE = { dashboard, from, to, subtitle, variables: {name: text}, results: { "<panel id>": [{ refId, legendFormat, format, instant, data }] } }
-// from and to: milliseconds. data: what Prometheus answered, variables in the queries replaced. document.title says "drawn" when everything is there.
+// window.PICTURE = { dashboard, from, to, step, subtitle, variables: {name: text}, results: { "<panel id>": [{ refId, legendFormat, format, instant, data }] } }
+// from, to and step: milliseconds. data: what Prometheus answered, variables in the queries replaced. document.title says "drawn" when everything is there.
 import {
   FieldConfigOptionsRegistry,
   FieldType,
@@ -27,7 +27,7 @@ import { useEffect, useState } from 'react';
 import { createRoot } from 'react-dom/client';
 import { lastValueFrom } from 'rxjs';
 
-const { dashboard, from, to, subtitle, variables, results } = window.PICTURE;
+const { dashboard, from, to, step, subtitle, variables, results } = window.PICTURE;
 const theme = createTheme({ colors: { mode: 'dark' } });
 const timeRange = { from: dateTime(from), to: dateTime(to), raw: { from: dateTime(from), to: dateTime(to) } };
 const COLUMN = (1440 - 24) / 24;
@@ -128,10 +128,18 @@ function tableFrame(query, many) {
   });
 }
 
-/** A frame for each series; a gap where Prometheus has no value for longer than a step. */
+/** With an empty point wherever Prometheus has none for longer than a step: lines end there. */
+function withGaps(points) {
+  return points.flatMap(([time, value], index) => {
+    const before = index ? points[index - 1][0] : time;
+    return (time - before) * 1000 > 1.5 * step ? [[before + step / 1000, 'NaN'], [time, value]] : [[time, value]];
+  });
+}
+
+/** A frame for each series. */
 function seriesFrames(query) {
   return query.data.result.map((series) => {
-    const points = series.values ?? [series.value];
+    const points = withGaps(series.values ?? [series.value]);
     return toDataFrame({
       refId: query.refId,
       fields: [
