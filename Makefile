@@ -5,7 +5,7 @@ ARGS ?=
 setup := $(PYTHON) deploy/environment.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install run run-kafka test test-pure peers cluster-test lint format bench bench-quick bench-pipeline image locks proto clean
+.PHONY: help install run run-kafka test test-pure peers cluster-test lint format bench bench-quick bench-pipeline image dashboards locks proto clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -40,7 +40,7 @@ lint:  ## ruff, mypy strict, import contracts
 	@$(setup) pure -- ruff check .
 	@$(setup) pure -- ruff format --check .
 	@$(setup) pure -- mypy
-	@MYPYPATH=deploy $(setup) pure -- mypy deploy/environment.py deploy/hatch_build.py deploy/image.py deploy/image_root.py deploy/locks.py
+	@MYPYPATH=deploy $(setup) pure -- mypy deploy/environment.py deploy/hatch_build.py deploy/image.py deploy/image_root.py deploy/locks.py deploy/programs.py deploy/telemetry.py
 	@MYPYPATH=deploy $(setup) pure -- mypy deploy/dashboards
 	@MYPYPATH=tests/benchmarks $(setup) pure -- mypy tests/benchmarks
 	@$(setup) pure -- lint-imports
@@ -60,6 +60,10 @@ bench-pipeline:  ## what the tap's log, its Spark source and its tables cost, be
 
 image:  ## the container image, checked and tried in a container; ARGS="--target all --twice --archive DIR"
 	@PYTHONSAFEPATH= $(PYTHON) deploy/image.py $(ARGS)
+
+dashboards:  ## the dashboards in calm and in six troubles, as pictures in .cache/dashboards; gets a collector and Prometheus where it can
+	@$(PYTHON) deploy/telemetry.py
+	@$(setup) run --wish compiler,browser -- framegate demo --telemetry --pictures .cache/dashboards $(ARGS)
 
 locks:  ## deploy/locks anew: what the images install, with versions and hashes
 	@PYTHONSAFEPATH= $(PYTHON) deploy/locks.py

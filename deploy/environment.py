@@ -1,6 +1,6 @@
 """Sets up what a task of the Makefile needs, then runs the task in it.
 
-``python3 deploy/environment.py KIND [--with java] [--wish compiler,openssl,maven,mariadb,peers,clients] [-- COMMAND …]``
+``python3 deploy/environment.py KIND [--with java] [--wish compiler,openssl,maven,mariadb,peers,clients,browser] [-- COMMAND …]``
 
 =======  ===============  ================================================================================================
 kind     where            what
@@ -119,6 +119,11 @@ def has_clients() -> bool:
     return all(shutil.which(name) for name in ("kcat", "openssl"))
 
 
+def has_browser() -> bool:
+    """Whether Chromium is here, which photographs dashboards."""
+    return shutil.which("chromium") is not None
+
+
 def has_peers() -> bool:
     """Whether the peers of the bench are here."""
     return all(shutil.which(name) for name in ("haproxy", "nginx")) and os.path.exists("/usr/lib/nginx/modules/ngx_stream_module.so")
@@ -164,13 +169,8 @@ NEEDS = {
             ["mariadb-server-core", "mariadb-client-core", "libdbd-mariadb-perl"],
             "tests with a real MariaDB are skipped",
         ),
-        Need(
-            "openssl",
-            "OpenSSL with its headers",
-            has_openssl,
-            ["libssl-dev"],
-            "the bench's load generator, and its tests, are left out",
-        ),
+        Need("openssl", "OpenSSL with its headers", has_openssl, ["libssl-dev"], "the bench's load generator, and its tests, are left out"),
+        Need("browser", "Chromium", has_browser, ["chromium"], "dashboards are not drawn"),
         Need("clients", "kcat or OpenSSL's command", has_clients, ["kcat", "openssl"], "what they do through framegate is not shown"),
         Need("peers", "HAProxy or NGINX", has_peers, ["haproxy", "nginx", "libnginx-mod-stream"], "peers that are missing are left out"),
     )

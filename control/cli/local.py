@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["check", "demo", "serve"]
 
+_FOLDER = click.Path(file_okay=False, path_type=pathlib.Path)
+_TROUBLES = ("slow-consumer", "oversized-frames", "wrong-certificate", "pool-exhausted", "full-tap", "killed-processor")
 _FILE = click.Path(exists=True, dir_okay=False, path_type=pathlib.Path)
 
 
@@ -61,8 +63,11 @@ def serve(config: pathlib.Path, log_format: "LogFormat | None") -> None:
     sys.exit(serve_file(config, log_format))
 
 
-@click.command(short_help="Show everything on this machine.", epilog=example("framegate demo --seconds 20", "framegate demo --upstream kafka"))
-@click.option("--seconds", type=click.FloatRange(1), default=60.0, show_default=True, help="How long the load runs.")
+@click.command(
+    short_help="Show everything on this machine.",
+    epilog=example("framegate demo --seconds 20", "framegate demo --upstream kafka", "framegate demo --telemetry --pictures pictures"),
+)
+@click.option("--seconds", type=click.FloatRange(1), help="How long the load runs, or with --telemetry each trouble.  [default: 60, or 12]")
 @click.option("--rate", type=click.IntRange(1), default=20_000, show_default=True, help="Frames per second, each answered.")
 @click.option("--connections", type=click.IntRange(1), default=32, show_default=True, help="Connections of the load.")
 @click.option("--upstream", type=click.Choice(["framed", "kafka"]), default="framed", show_default=True, help="Built in, or a real Kafka broker.")
@@ -70,8 +75,34 @@ def serve(config: pathlib.Path, log_format: "LogFormat | None") -> None:
     "--directory", type=click.Path(file_okay=False, path_type=pathlib.Path), help="Where everything lies.  [default: a new temporary folder]"
 )
 @click.option("--plain", is_flag=True, help="Lines instead of the live view.")
-def demo(seconds: float, rate: int, connections: int, upstream: "Upstream", directory: pathlib.Path | None, plain: bool) -> None:
-    """Show everything on this machine: TLS clients, the proxy, the control plane at work, the tap, Spark tables, a report that compares counts."""
+@click.option("--telemetry", is_flag=True, help="Instead: a collector, Prometheus and the dashboards, in calm and in six troubles.")
+@click.option("--trouble", "troubles", type=click.Choice(_TROUBLES), multiple=True, help="With --telemetry: this one only; may be repeated.")
+@click.option("--pictures", type=_FOLDER, help="With --telemetry: where to draw every dashboard, as PNG.")
+@click.option("--dashboards", type=_FOLDER, default="deploy/dashboards", show_default=True, help="With --telemetry: the dashboards' files.")
+def demo(
+    seconds: float | None,
+    rate: int,
+    connections: int,
+    upstream: "Upstream",
+    directory: pathlib.Path | None,
+    plain: bool,
+    telemetry: bool,
+    troubles: tuple[str, ...],
+    pictures: pathlib.Path | None,
+    dashboards: pathlib.Path,
+) -> None:
+    """Show everything on this machine: TLS clients, the proxy, the control plane at work, the tap, Spark tables, a report that compares counts.
+
+    With --telemetry: what the dashboards show of it, when all is well and when it is not. Needs Prometheus, and wants a collector (`make dashboards`
+    gets both), no Java. --rate, --connections and --upstream have no effect then. Exit codes: 0 good; 1 a trouble was not seen on the first dashboard
+    within one interval, or a panel has no data; 2 something is missing on this machine.
+    """
+    if telemetry:
+        from control.demo.telemetry.run import run as run_telemetry
+
+        sys.exit(run_telemetry(dashboards, seconds=seconds or 12.0, only=troubles, pictures=pictures, directory=directory, plain=plain))
+    if troubles or pictures:
+        raise click.UsageError("--trouble and --pictures go with --telemetry")
     from control.demo.run import run
 
-    sys.exit(run(seconds=seconds, rate=rate, connections=connections, upstream=upstream, directory=directory, plain_view=plain))
+    sys.exit(run(seconds=seconds or 60.0, rate=rate, connections=connections, upstream=upstream, directory=directory, plain_view=plain))

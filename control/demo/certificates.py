@@ -1,4 +1,4 @@
-"""Throw-away certificates: an authority, a server and a client, valid for a day and for this machine only."""
+"""Throw-away certificates: an authority, a server and a client, for this machine only, and for a day if nobody says otherwise."""
 
 import dataclasses
 import datetime
@@ -28,18 +28,18 @@ class Certificates:
     client_key: Path
 
 
-def create(directory: Path) -> Certificates:
+def create(directory: Path, lifetime: datetime.timedelta = _LIFETIME) -> Certificates:
     """Write an authority's certificate, and a server's and a client's that it signed, into the directory, which is made when missing.
 
     The server's names are ``localhost``, ``127.0.0.1`` and ``::1``. The authority's key is never written.
     """
     directory.mkdir(parents=True, exist_ok=True)
     authority_key = ec.generate_private_key(ec.SECP256R1())
-    authority = _certificate("framegate demo authority", authority_key.public_key(), None, authority_key, None)
+    authority = _certificate("framegate demo authority", authority_key.public_key(), None, authority_key, None, lifetime)
     (directory / "ca.crt").write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     for name, usage in (("server", ExtendedKeyUsageOID.SERVER_AUTH), ("client", ExtendedKeyUsageOID.CLIENT_AUTH)):
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = _certificate(f"framegate demo {name}", key.public_key(), usage, authority_key, authority)
+        certificate = _certificate(f"framegate demo {name}", key.public_key(), usage, authority_key, authority, lifetime)
         (directory / f"{name}.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         _write_key(directory / f"{name}.key", key)
     return Certificates(
@@ -57,6 +57,7 @@ def _certificate(
     usage: x509.ObjectIdentifier | None,
     authority_key: ec.EllipticCurvePrivateKey,
     authority: x509.Certificate | None,
+    lifetime: datetime.timedelta,
 ) -> x509.Certificate:
     """One certificate; without an authority it signs itself and may sign others."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -69,7 +70,7 @@ def _certificate(
         .public_key(public_key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _SKEW)
-        .not_valid_after(now + _LIFETIME)
+        .not_valid_after(now + lifetime)
         .add_extension(x509.BasicConstraints(ca=signs, path_length=0 if signs else None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)

@@ -106,7 +106,7 @@ class Stage:
     def start_upstream(self) -> int:
         """Start the framegate whose handler answers every frame, and wait until it serves; its port."""
         self.workspace.upstream_configuration.write_text(json.dumps(self._upstream_configuration(), indent=2) + "\n")
-        self.upstream = self._start_framegate("upstream", self.workspace.upstream_configuration)
+        self.upstream = self.start_framegate("upstream", self.workspace.upstream_configuration)
         return _port(self.upstream.wait_for_event("serving", _START_S))
 
     def stop_upstream(self) -> dict[str, Any]:
@@ -135,11 +135,12 @@ class Stage:
         """
         document = self._configuration(upstream, protocol, self._tap(expected_frames, max_frame_bytes), listener)
         self.workspace.configuration.write_text(json.dumps(document, indent=2) + "\n")  # JSON is YAML
-        self.proxy = self._start_framegate("proxy", self.workspace.configuration)
+        self.proxy = self.start_framegate("proxy", self.workspace.configuration)
         row = self.proxy.wait_for_event("serving", _START_S)
         return Serving(port=_port(row), prometheus=row["prometheus"], admin=self.workspace.admin)
 
-    def _start_framegate(self, name: str, configuration: Path) -> Child:
+    def start_framegate(self, name: str, configuration: Path) -> Child:
+        """Start ``framegate serve``; it says ``serving`` when it does."""
         return self.start(name, [*_COMMAND, "serve", "--config", str(configuration)])
 
     def stop_proxy(self) -> int:

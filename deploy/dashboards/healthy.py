@@ -48,11 +48,11 @@ _LOOK: Final = (
         columns=(
             ("problem", "Problem", 240),
             ("where", "Of", 100),
-            ("Value", "How much", 80),
-            ("measure", "", 170),
-            ("instance", "Node", 130),
+            ("Value", "How much", 90),
+            ("measure", "Measure", 140),
+            ("instance", "Node", 100),
             ("pod", "Pod", 90),
-            ("alert", "Runbook", 190),
+            ("alert", "Runbook", 230),
         ),
     ),
 )

@@ -3,18 +3,16 @@
 About six minutes on two cores, and 8 GB while it builds; 0.7 GB stay. Debian's packages bring the rest: etcd, runc, the CNI plugins, iptables.
 """
 
-import contextlib
-import fcntl
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from tests.fakes.deploying import module
 
 __all__ = ["BuildError", "binaries", "build", "cache_directory", "install_packages", "missing"]
 
@@ -44,7 +42,6 @@ func main() {
 	<-ended
 }
 """
-_OLDEST_GO: Final = (1, 26)
 _PROGRAMS: Final = {
     "runc": "runc",
     "iptables": "iptables",
@@ -56,17 +53,15 @@ _PROGRAMS: Final = {
 }
 """Debian's packages by the program that each brings; the CNI plugins and etcd are found by their files."""
 _CNI: Final = Path("/usr/lib/cni/ptp")
-_BUILD_S: Final = 3600.0
-
-
-class BuildError(Exception):
-    """A program could not be built; the message says which, and has the last lines of the compiler."""
+_programs: Final = module("programs")
+BuildError: Final = _programs.ProgramError
+"""A program could not be built; the message says which, and has the last lines of the compiler."""
 
 
 def cache_directory() -> Path:
     """``$XDG_CACHE_HOME/framegate/cluster-<versions>``, by default below ``~/.cache``."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "framegate" / f"cluster-{KUBERNETES}-{CONTAINERD}-{COREDNS}"
+    found: Path = _programs.cache_directory(f"cluster-{KUBERNETES}-{CONTAINERD}-{COREDNS}")
+    return found
 
 
 def binaries() -> Path:
@@ -109,10 +104,8 @@ def missing() -> list[str]:
     absent = _absent_packages()
     if absent:
         reasons.append(f"Debian's packages {' '.join(absent)}")
-    if _unbuilt():
-        version = _go_version()
-        if version is None or version < _OLDEST_GO:
-            reasons.append(f"Go {_OLDEST_GO[0]}.{_OLDEST_GO[1]} or newer, which builds {', '.join(_unbuilt())}")
+    if _unbuilt() and _programs.go() is None:
+        reasons.append("Go {}.{} or newer, which builds {}".format(*_programs.OLDEST_GO, ", ".join(_unbuilt())))
     if os.geteuid() == 0:
         tried = subprocess.run(["unshare", "-m", "-n", "-p", "-f", "--mount-proc", "true"], stderr=subprocess.PIPE, text=True, check=False)
         if tried.returncode:
@@ -120,15 +113,6 @@ def missing() -> list[str]:
         if not os.path.isdir("/sys/fs/cgroup") or not os.access("/sys/fs/cgroup", os.W_OK):
             reasons.append("control groups that can be written")
     return reasons
-
-
-def _go_version() -> tuple[int, int] | None:
-    go = shutil.which("go")
-    if go is None:
-        return None
-    said = subprocess.run([go, "version"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"go(\d+)\.(\d+)", said)
-    return (int(found[1]), int(found[2])) if found else None
 
 
 def build() -> Path:
@@ -140,34 +124,22 @@ def build() -> Path:
     Raises:
         BuildError: Go or its modules failed; the log is ``build.log`` in the cache.
     """
-    cache = cache_directory()
-    cache.mkdir(parents=True, exist_ok=True)
-    with _locked(cache):
+    workshop = _programs.Workshop(cache_directory())
+    with workshop.alone():
         if _unbuilt():
-            (cache / "build.log").unlink(missing_ok=True)
-            builder = _Builder(cache)
+            builder = _Builder(workshop)
             builder.kubernetes()
             builder.installed()
             builder.pause()
-            builder.forget_sources()
+            workshop.forget("go", "gocache")  # modules and intermediate results are 8 GB, and nobody needs them again
     return binaries()
 
 
-@contextlib.contextmanager
-def _locked(cache: Path) -> Iterator[None]:
-    with (cache / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 class _Builder:
-    def __init__(self, cache: Path) -> None:
-        self._cache = cache
-        self._bin = cache / "bin"
-        self._bin.mkdir(exist_ok=True)
-        folders = {"GOPATH": cache / "go", "GOCACHE": cache / "gocache", "GOBIN": self._bin}
-        options = {"GOFLAGS": "-mod=mod -buildvcs=false -modcacherw", "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}
-        self._environment = dict(os.environ, **{name: str(folder) for name, folder in folders.items()}, **options)
+    def __init__(self, workshop: "_programs.Workshop") -> None:
+        self._cache = workshop.folder
+        self._bin = workshop.bin
+        self._go = workshop.go
 
     def kubernetes(self) -> None:
         """All of Kubernetes' commands by one module of ours: its own go.mod replaces its parts by folders, which ``go install`` refuses."""
@@ -176,51 +148,29 @@ class _Builder:
             return
         folder = self._cache / "kubernetes"
         folder.mkdir(exist_ok=True)
-        described = json.loads(self._go(["mod", "download", "-json", f"k8s.io/kubernetes@v{KUBERNETES}"], self._cache, "reading Kubernetes' module"))
+        described = json.loads(self._go(["mod", "download", "-json", f"k8s.io/kubernetes@v{KUBERNETES}"], "reading Kubernetes' module"))
         parts = re.findall(r"^\s*(\S+) => \./staging", Path(described["GoMod"]).read_text(), re.MULTILINE)
         replaced = "".join(f"replace {part} => {part} v0.{KUBERNETES.partition('.')[2]}\n" for part in parts)
         (folder / "go.mod").write_text(f"module framegate/cluster\n\ngo 1.26.0\n\nrequire k8s.io/kubernetes v{KUBERNETES}\n\n{replaced}")
         imports = "".join(f'import _ "k8s.io/kubernetes/cmd/{name}"\n' for name in _COMMANDS)
         (folder / "tools.go").write_text(f"//go:build tools\n\npackage tools\n\n{imports}")
-        self._go(["mod", "tidy"], folder, "fetching Kubernetes' modules")
+        self._go(["mod", "tidy"], "fetching Kubernetes' modules", folder)
         major, minor, _ = KUBERNETES.split(".")
         stamp = "k8s.io/component-base/version"
         flags = f"-s -w -X {stamp}.gitVersion=v{KUBERNETES} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}"
         for name in wanted:
             target = ["-trimpath", "-ldflags", flags, "-o", str(self._bin / name), f"k8s.io/kubernetes/cmd/{name}"]
-            self._go(["build", *target], folder, f"building {name}")
+            self._go(["build", *target], f"building {name}", folder)
 
     def installed(self) -> None:
-        for module, names in _INSTALLED.items():
+        for source, names in _INSTALLED.items():
             for name in names:
                 if not (self._bin / name).exists():
-                    self._go(["install", "-trimpath", "-ldflags", "-s -w", module.format(name)], self._cache, f"building {name}")
+                    self._go(["install", "-trimpath", "-ldflags", "-s -w", source.format(name)], f"building {name}")
 
     def pause(self) -> None:
         folder = self._cache / "pause"
         folder.mkdir(exist_ok=True)
         (folder / "go.mod").write_text("module framegate/pause\n\ngo 1.26.0\n")
         (folder / "main.go").write_text(_PAUSE)
-        self._go(["build", "-trimpath", "-ldflags", "-s -w", "-o", str(self._bin / "pause"), "."], folder, "building pause")
-
-    def forget_sources(self) -> None:
-        """Modules and intermediate results are 8 GB, and nobody needs them again."""
-        for name in ("go", "gocache"):
-            shutil.rmtree(self._cache / name, ignore_errors=True)
-
-    def _go(self, words: list[str], folder: Path, text: str) -> str:
-        started = time.monotonic()
-        print(f"cluster: {text}", end="", file=sys.stderr, flush=True)
-        with (self._cache / "build.log").open("a+") as log:
-            try:
-                done = subprocess.run(
-                    ["go", *words], cwd=folder, env=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
-                    timeout=_BUILD_S, check=False,
-                )  # fmt: skip
-            except subprocess.TimeoutExpired as error:
-                raise BuildError(f"{text}: not done within {_BUILD_S:g} s") from error
-            print(f": {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-            if done.returncode:
-                log.seek(0)
-                raise BuildError(f"{text} failed: {' | '.join(log.read().splitlines()[-5:])}")
-        return done.stdout
+        self._go(["build", "-trimpath", "-ldflags", "-s -w", "-o", str(self._bin / "pause"), "."], "building pause", folder)

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from control.demo.telemetry.small_disk import fill
 from proxy.tap.completeness import verify
 from proxy.tap.ledger import read_ledger
 from proxy.tap.log_reader import LogError
 from tests.fakes.framegate import Framegate, processor_pids
 from tests.fakes.judge import Account, Key, judge
-from tests.fakes.small_disk import fill
 from tests.fakes.tap_read import read_frames
 from tests.fakes.traffic import Traffic
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from control.demo.telemetry.small_disk import fill, tiny_disk
 from proxy.tap.completeness import verify
 from tests.fakes.framegate import Framegate, Witness
-from tests.fakes.small_disk import fill, tiny_disk
 from tests.fakes.tap_files import missing, stored
 from tests.fakes.upstream import frame, read_frame
 

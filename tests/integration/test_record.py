@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from control.demo.telemetry.small_disk import tiny_disk
 from proxy.tap.completeness import verify
 from proxy.tap.ledger import read_ledger
 from proxy.tap.record import LOCK_NAME
 from tests.fakes.kills import Campaign, Kill, table
-from tests.fakes.small_disk import tiny_disk
 
 SUITE = [
     ("all", 11, ["flood", "idle", "group", "two", "in order"]),

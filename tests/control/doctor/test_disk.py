@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
+from control.demo.telemetry.small_disk import fill, tiny_disk
 from control.doctor.disk import PROBE_BYTES, look
 from control.doctor.surroundings import Surroundings
 from proxy.config.model import MIB, TapConfig
 from tests.fakes.privileges import everybodys_folder, unprivileged
-from tests.fakes.small_disk import fill, tiny_disk
 from tests.fakes.surroundings import around, config_of, levels, one
 
 

@@ -1,0 +1,46 @@
+"""``framegate demo --telemetry`` as a user runs it, in short: two troubles of six, through a real collector and a real Prometheus, drawn."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from control.demo.telemetry.tools import find
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-c", "import sys; from control.cli import main; sys.exit(main())", "demo", "--telemetry", "--plain"]
+MISSING = [*find().missing(), *filter(None, [find().no_collector()])]
+
+
+def run(*words: str, timeout: float = 200.0, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *words], cwd=ROOT, capture_output=True, text=True, timeout=timeout, env={**os.environ, **variables}, check=False)
+
+
+@pytest.mark.slow  # calm, two troubles and the calm behind each take half a minute, since rates are measured over seconds
+@pytest.mark.timeout(240)
+@pytest.mark.skipif(bool(MISSING), reason="; ".join(MISSING))
+def test_troubles_are_seen_on_the_first_dashboard_every_panel_has_its_data_and_both_ways_the_same_series(tmp_path: Path) -> None:
+    options = ["--directory", str(tmp_path / "demo"), "--pictures", str(tmp_path / "pictures"), "--seconds", "1"]
+    done = run(*options, "--trouble", "oversized-frames", "--trouble", "killed-processor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = json.loads((tmp_path / "pictures" / "panels.json").read_text())
+    assert list(written["phases"]) == ["calm", "oversized-frames", "killed-processor"]
+    assert written["phases"]["calm"]["words"] == ["Everything is fine"]
+    assert all(written["phases"][name]["visible_s"] <= 10 for name in ("oversized-frames", "killed-processor"))
+    assert written["series"]["both"] > 500
+    changed = {row["panel"] for row in written["panels"] if row["oversized-frames"] == "changed"}
+    assert {"Is everything fine?", "Which frames are refused?"} <= changed
+    drawn = sorted(picture.name for picture in (tmp_path / "pictures").glob("*.png"))
+    assert len(drawn) == (0 if find().no_pictures() else 18)
+    assert ("pictures: not drawn" in done.stdout) == bool(find().no_pictures())
+
+
+@pytest.mark.slow  # starts Python twice
+def test_what_is_missing_is_said_and_nothing_is_started(tmp_path: Path) -> None:
+    done = run("--directory", str(tmp_path / "demo"), PATH=str(tmp_path), XDG_CACHE_HOME=str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr == "framegate demo: Prometheus (prometheus) is neither on PATH nor in the cache: make dashboards gets it\n"
+    assert not (tmp_path / "demo").exists()
