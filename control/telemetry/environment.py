@@ -170,7 +170,7 @@ def judge(config: TelemetryConfig, environ: Mapping[str, str] = os.environ) -> S
         log_level=values.get("OTEL_LOG_LEVEL", "info"),
     )
     if values.faults:
-        text = "; ".join(str(fault) for fault in values.faults)
+        text = "; ".join(str(fault) for fault in dict.fromkeys(values.faults))  # each once, that is one for several signals, too
         names = ",".join(dict.fromkeys(fault.name for fault in values.faults))
         raise StartError(f"the environment's variables for telemetry cannot be used: {text}", reason="TELEMETRY_ENVIRONMENT_INVALID", variables=names)
     return settings

@@ -58,7 +58,7 @@ class GrpcTransport:
             case code.RESOURCE_EXHAUSTED:
                 pause_s = _pause(error)
                 return Outcome("refused" if pause_s is None else "unavailable", text, again=pause_s is not None, pause_s=pause_s)
-            case code.ABORTED | code.OUT_OF_RANGE | code.DATA_LOSS:
+            case code.CANCELLED | code.ABORTED | code.OUT_OF_RANGE | code.DATA_LOSS:
                 return Outcome("unavailable", text, again=True, pause_s=_pause(error))
             case (
                 code.UNAUTHENTICATED | code.PERMISSION_DENIED | code.INVALID_ARGUMENT | code.UNIMPLEMENTED | code.NOT_FOUND | code.FAILED_PRECONDITION

@@ -52,7 +52,7 @@ class HttpTransport:
                 self._under_way = connection
             connection.request("POST", self._path, body, self._headers)
             response = connection.getresponse()
-            answer = response.read(MAX_ANSWER + 1)
+            answer = _read(response)
             if late.is_set():
                 return Outcome("timeout", "the answer did not come in time", again=True)
             return _judged(response, answer)
@@ -63,7 +63,7 @@ class HttpTransport:
         except http.client.HTTPException as error:
             if late.is_set():
                 return Outcome("timeout", "the answer did not come in time", again=True)
-            return Outcome("unavailable" if isinstance(error, http.client.RemoteDisconnected) else "other", f"no HTTP: {error!r}"[:500])
+            return _broken(error)
         except OSError as error:
             if late.is_set():
                 return Outcome("timeout", "the answer did not come in time", again=True)
@@ -94,6 +94,20 @@ def _shut(connection: http.client.HTTPConnection) -> None:
         sock.shutdown(socket.SHUT_RDWR)
     except OSError:  # it has ended by itself
         return
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    """As much as is judged; one that ends before that without being whole raises IncompleteRead."""
+    answer = response.read(MAX_ANSWER + 1)
+    if response.length and len(answer) <= MAX_ANSWER:
+        raise http.client.IncompleteRead(answer, response.length)
+    return answer
+
+
+def _broken(error: http.client.HTTPException) -> Outcome:
+    if isinstance(error, (http.client.RemoteDisconnected, http.client.IncompleteRead)):  # it is being restarted, and will be back
+        return Outcome("unavailable", "the connection ended before the answer did", again=True)
+    return Outcome("other", f"no HTTP: {error!r}"[:100])
 
 
 def _judged(response: http.client.HTTPResponse, answer: bytes) -> Outcome:

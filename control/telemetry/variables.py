@@ -17,6 +17,7 @@ SIGNALS: Final = ("metrics", "traces", "logs")
 PER_SIGNAL: Final = "OTEL_EXPORTER_OTLP_"
 """``OTEL_EXPORTER_OTLP_ENDPOINT`` and the like: each has a variant for each signal, as ``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT``, which wins."""
 
+_BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _HEADER: Final = re.compile(r"[a-z0-9_.-]+")
 _PRINTABLE: Final = re.compile(r"[\x20-\x7e]*")
 _OURS: Final = frozenset({"host", "connection", "content-type", "content-length", "content-encoding", "transfer-encoding", "te", "user-agent"})
@@ -67,6 +68,8 @@ class SomeOf:
             return ()
         if "none" in names:
             raise ValueError("has none among others")
+        if not names:
+            raise ValueError(f"names nothing; none says that, or else some of {', '.join(self.one.names)}")
         return tuple(dict.fromkeys(self.one.parse(name) for name in names))
 
 
@@ -140,11 +143,20 @@ class Pairs:
         pairs = {}
         for number, item in enumerate((item for item in text.split(",") if item.strip()), 1):
             key, equals, value = item.partition("=")
-            key = urllib.parse.unquote(key.strip())
+            key = _decoded(key, number)
             if not equals or not key:
                 raise ValueError(f"must be key=value,key=value: entry {number} is not")
-            pairs[key] = urllib.parse.unquote(value.strip())
+            pairs[key] = _decoded(value, number)
         return tuple(pairs.items())
+
+
+def _decoded(text: str, number: int) -> str:
+    try:
+        if _BAD_ESCAPE.search(text) is None:
+            return urllib.parse.unquote(text.strip(), errors="strict")
+    except UnicodeDecodeError:
+        pass
+    raise ValueError(f"has a % in entry {number} that no two hexadecimal digits of UTF-8 follow; a % itself is %25")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +199,9 @@ class Endpoint:
     words: str = "`http://host:port`, `https://host:port`; over gRPC also `host:port`; over HTTP the URL may have a path"
 
     def parse(self, text: str) -> str:
-        if _HOST_AND_PORT.fullmatch(text):
-            return text
+        bare = _HOST_AND_PORT.fullmatch(text) is not None
         try:
-            url = urllib.parse.urlsplit(text)
+            url = urllib.parse.urlsplit(f"http://{text}" if bare else text)
             good = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
             good = (
                 good and not url.query and not url.fragment and "@" not in url.netloc and _PRINTABLE.fullmatch(text) is not None and " " not in text
@@ -457,6 +468,6 @@ def read(environ: Mapping[str, str] = os.environ) -> Values:
             try:
                 values[name] = variable.takes.parse(text)
             except ValueError as error:
-                password = isinstance(variable.takes, Endpoint) and "@" in text
-                faults.append(Fault(name, text if variable.shown and not password else None, str(error)))
+                secret = isinstance(variable.takes, Endpoint) and any(mark in text for mark in "@?#")  # a password, a token
+                faults.append(Fault(name, text if variable.shown and not secret else None, str(error)))
     return Values(values, faults)

@@ -35,6 +35,7 @@ def asks_to_wait(seconds: float) -> bytes:
 CODES = [
     (grpc.StatusCode.UNAVAILABLE, "unavailable", True),
     (grpc.StatusCode.ABORTED, "unavailable", True),
+    (grpc.StatusCode.CANCELLED, "unavailable", True),
     (grpc.StatusCode.DEADLINE_EXCEEDED, "timeout", True),
     (grpc.StatusCode.RESOURCE_EXHAUSTED, "refused", False),
     (grpc.StatusCode.UNAUTHENTICATED, "refused", False),

@@ -70,6 +70,13 @@ def test_an_answer_that_is_none_or_has_no_end_costs_a_bound(data: bytes, forever
     assert (outcome.end, outcome.again, len(outcome.answer)) == ("other", False, 0)
 
 
+@pytest.mark.parametrize("data", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"])
+def test_a_collector_that_ends_amid_an_exchange_is_asked_again(data: bytes) -> None:
+    with HttpReceiver(raw(data)) as receiver:
+        outcome = once(f"{receiver.endpoint}+http")
+    assert (outcome.end, outcome.again) == ("unavailable", True)
+
+
 def test_a_collector_that_sends_a_byte_now_and_then_is_late_all_the_same() -> None:
     def answer(handler: Handler) -> None:
         for byte in b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100:
