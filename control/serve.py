@@ -39,7 +39,7 @@ from control.guard import Guard
 from control.intake.acceptor import Acceptor
 from control.intake.listening import Listening
 from control.intake.resolver import Names, Resolution, Resolver
-from control.logs import LibraryRows, RowLog
+from control.logs import Levels, LibraryRows, RowLog, form_of
 from control.meters import Meters
 from control.notify import Notifier
 from control.rotation.rotation import Rotation
@@ -50,6 +50,7 @@ from control.steering.sizing import Chosen
 from control.steering.steering import Steering
 from control.telemetry.environment import judge
 from control.uncaught import catch_in_loop, catch_in_process
+from proxy.config.log import LogFormat
 from proxy.config.model import ProxyConfig
 from proxy.server.messages import PartedNotice
 
@@ -70,6 +71,7 @@ channels made a new connection wait several times as long as with this.
 GC_THRESHOLD: Final = 20_000
 """Objects between two looks for cycles: a few thousand connections. What a connection leaves behind is no cycle."""
 SERVICE_GRACE_MS: Final = 500
+_STDOUT: Final = 1
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:
@@ -134,6 +136,7 @@ class Proxy:
             endpoints={name: resolution.addresses for name, resolution in first.items()},
             shares=equal_shares(config.memory_pool.size, config.processors),
             stores=first_stores(config, self._loaded.tls_files, self._loaded.certificates),
+            rows_at_open=config.log.access.open,
         )
         reaper = Reaper()
         self._on_stop(reaper.close)
@@ -416,8 +419,13 @@ async def _until(work: Any, event: asyncio.Event, on_event: Callable[[], None] =
     return None
 
 
-def serve(path: str | pathlib.Path) -> int:
-    """Run until a signal; the exit code. Faults of the configuration go to stderr, one on each line."""
+def serve(path: str | pathlib.Path, log_format: LogFormat | None = None) -> int:
+    """Run until a signal; the exit code. Faults of the configuration go to stderr, one on each line.
+
+    Args:
+        path: of the configuration.
+        log_format: how rows are written; None: as the configuration says.
+    """
     signals = Signals()
     _leave_no_core()
     try:
@@ -428,7 +436,9 @@ def serve(path: str | pathlib.Path) -> int:
         return EXIT_CONFIGURATION
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_descriptor_limit()
-    log, meters = RowLog(), Meters()
+    logged = loaded.config.log
+    log = RowLog(_STDOUT, form=form_of(log_format or logged.format, _STDOUT, os.environ), levels=Levels(logged.level))
+    meters = Meters()
     for warning in loaded.warnings:
         log.write("configuration_warning", level="warning", **dataclasses.asdict(warning))
     guard = Guard(log, meters)

@@ -15,7 +15,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.auth.mechanism import Ask, ClientMechanism, Next, Reply, printable
+from proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, printable
 from proxy.auth.messages import (
     API_VERSIONS,
     ILLEGAL_SASL_STATE,
@@ -24,6 +24,7 @@ from proxy.auth.messages import (
     SASL_AUTHENTICATION_FAILED,
     SASL_HANDSHAKE,
     SUPPORTED,
+    UNKNOWN_SERVER_ERROR,
     UNSUPPORTED_SASL_MECHANISM,
     ApiRange,
     ApiVersionsAnswer,
@@ -52,6 +53,9 @@ _IDS: Final = 8
 _MAX_LIFETIME_MS: Final = 1 << 40  # 35 years: no sum overflows, and who lives longer lives for ever
 _NS_PER_MS: Final = 1_000_000
 _LASTING: Final = 1  # the version of SaslAuthenticate, and of the handshake before it, from which on a broker says how long it lasts
+Count = Callable[[str, str], None]
+"""Is told of each end: the mechanism, and why not (``proxy.cells.AUTHENTICATION_ERRORS``)."""
+_FAILURES: Final = {SASL_AUTHENTICATION_FAILED: "credentials", UNKNOWN_SERVER_ERROR: "unavailable"}
 _RENEWED_AT: Final = (0.85, 0.95)  # of a lifetime: not all at once
 
 
@@ -98,6 +102,7 @@ class SaslClientAuthenticator(Authenticator):
         *,
         again: bool = False,
         nonce: Callable[[], str] = new_nonce,
+        count: Count = lambda mechanism, error: None,
         chance: random.Random,
     ) -> None:
         super().__init__()
@@ -107,6 +112,8 @@ class SaslClientAuthenticator(Authenticator):
         self._source: Final = source
         self._peer: Final = peer
         self._nonce: Final = nonce
+        self._count: Final = count
+        self._failure: str = "protocol"
         self._chance: Final = chance
         self._state: _State = _State.BEGIN
         self._again: Final = again
@@ -131,16 +138,24 @@ class SaslClientAuthenticator(Authenticator):
         if self.complete:
             return DONE
         try:
-            if self._inquiry is not None:
-                return self._on_settled(frames, self._inquiry)
-            if self._state is _State.BEGIN:
-                return self._ask_handshake(frames) if self._again else self._ask_versions(frames)
-            body = frames.receive()
-            return WANT_READ if body is None else self._on_frame(frames, body)
-        except LoginError:
-            raise
+            code = self._step(frames)
         except AuthenticationError as error:
+            if isinstance(error, LoginError):
+                self._count(self._settings.mechanism, "unavailable")
+                raise
+            self._count(self._settings.mechanism, "credentials" if isinstance(error, RefusalError) else self._failure)
             raise LoginError(f"{self._name}: {self._without_secrets(str(error))}", refused=True) from None
+        if code == DONE:
+            self._count(self._settings.mechanism, "")
+        return code
+
+    def _step(self, frames: FrameExchange) -> i64:
+        if self._inquiry is not None:
+            return self._on_settled(frames, self._inquiry)
+        if self._state is _State.BEGIN:
+            return self._ask_handshake(frames) if self._again else self._ask_versions(frames)
+        body = frames.receive()
+        return WANT_READ if body is None else self._on_frame(frames, body)
 
     def _without_secrets(self, words: str) -> str:
         """What is wrong, of which some may be the upstream's words."""
@@ -222,6 +237,7 @@ class SaslClientAuthenticator(Authenticator):
         answer = HandshakeAnswer.read(answer_reader(body, self._request))
         name = self._settings.mechanism
         if answer.error == UNSUPPORTED_SASL_MECHANISM:
+            self._failure = "mechanism"
             raise AuthenticationError(f"{name} is not enabled; enabled are {printable(', '.join(answer.mechanisms))}")
         if answer.error == ILLEGAL_SASL_STATE:
             raise AuthenticationError("SaslHandshake is not expected: is there SASL at this address?")
@@ -249,6 +265,7 @@ class SaslClientAuthenticator(Authenticator):
             answer = TokenAnswer.read(answer_reader(body, self._request), self._request.version)
         if answer.error != NONE:
             words = printable(answer.message or "no reason")
+            self._failure = _FAILURES.get(answer.error, "protocol")
             raise AuthenticationError(words if answer.error == SASL_AUTHENTICATION_FAILED else f"error {answer.error}: {words}")
         step = mechanism.evaluate(answer.token)
         if not mechanism.complete:
@@ -303,11 +320,13 @@ class SaslClientAuthenticators(AuthenticatorFactory):
         source: CredentialSource,
         *,
         nonce: Callable[[], str] = new_nonce,
+        count: Count = lambda mechanism, error: None,
         chance: random.Random | None = None,
     ) -> None:
         self._settings: Final = settings
         self._source: Final = source
         self._nonce: Final = nonce
+        self._count: Final = count
         self._chance: Final = chance or random.Random()
 
     def make(self, identity: Identity) -> SaslClientAuthenticator:
@@ -317,4 +336,4 @@ class SaslClientAuthenticators(AuthenticatorFactory):
         return self._make(principal, again=True)
 
     def _make(self, peer: str, *, again: bool) -> SaslClientAuthenticator:
-        return SaslClientAuthenticator(self._settings, self._source, peer, again=again, nonce=self._nonce, chance=self._chance)
+        return SaslClientAuthenticator(self._settings, self._source, peer, again=again, nonce=self._nonce, count=self._count, chance=self._chance)

@@ -68,8 +68,8 @@ PROTOCOL: Final = "protocol"
 NOT_ADMITTED: Final = "Authentication failed: the principal is not allowed to connect"
 CANNOT_TELL: Final = "It cannot be told at the moment who the client is; it may try again"
 """Not as SASL_AUTHENTICATION_FAILED, which clients take for final: their applications would end."""
-Count = Callable[[str, str], None]
-"""Is told of each end: the mechanism, and why not (``proxy.cells.AUTHENTICATION_ERRORS``)."""
+Count = Callable[[str, str, int], None]
+"""Is told of each end: the mechanism, why not (``proxy.cells.AUTHENTICATION_ERRORS``), and how long it took, in ns."""
 _NS_PER_MS: Final = 1_000_000
 _MAX_LIFETIME_MS: Final = 1 << 40  # 35 years: no sum overflows
 _ENDED: Final = 1  # on the selector's clock: long ago
@@ -119,7 +119,7 @@ class SaslServerAuthenticator(Authenticator):
         *,
         session: Session | None = None,
         nonce: Callable[[], str] = new_nonce,
-        count: Count = lambda mechanism, error: None,
+        count: Count = lambda mechanism, error, duration_ns: None,
         identity: Identity | None = None,
     ) -> None:
         super().__init__()
@@ -141,14 +141,17 @@ class SaslServerAuthenticator(Authenticator):
         self._mechanism: ServerMechanism | None = None
         self._inquiry: Inquiry | None = None
         self._last: bytes | None = None  # of the mechanism, while the client waits for it
+        self._since_ns: i64 = 0
 
     def start(self, frames: FrameExchange, waker: Waker) -> None:
         frames.max_size = self._settings.max_frame
         self._frames, self._waker = frames, waker
+        self._since_ns = waker.now_ns()
 
     def step(self) -> i64:
-        frames = self._frames
+        frames, waker = self._frames, self._waker
         assert frames is not None, "started before it is stepped"
+        assert waker is not None, "started before it is stepped"
         if frames.is_sending:
             return WANT_WRITE
         if self.complete:
@@ -156,10 +159,10 @@ class SaslServerAuthenticator(Authenticator):
         try:
             code = self._step(frames)
         except AuthenticationError:
-            self._count(self.mechanism_name, self._failure)
+            self._count(self.mechanism_name, self._failure, waker.now_ns() - self._since_ns)
             raise
         if code == DONE:
-            self._count(self.mechanism_name, "")
+            self._count(self.mechanism_name, "", waker.now_ns() - self._since_ns)
         return code
 
     def _step(self, frames: FrameExchange) -> i64:
@@ -387,7 +390,7 @@ class SaslServerAuthenticators(AuthenticatorFactory):
         settings: SaslServerSettings,
         source: CredentialSource,
         nonce: Callable[[], str] = new_nonce,
-        count: Count = lambda mechanism, error: None,
+        count: Count = lambda mechanism, error, duration_ns: None,
     ) -> None:
         self._settings: Final = settings
         self._source: Final = source

@@ -1,10 +1,12 @@
 """The counters that processors and control share.
 
-``metrics``: which there are: the table that everything else follows from.
+``metrics``: which there are: the table that everything else follows from; ``bounds`` and ``kafka_apis`` are parts of it.
 ``layout``: where each one's cells lie.
 ``mapping``: the two ends of the shared memory, and its header.
 """
 
+from proxy.cells.bounds import APPEND_BOUNDS, CONNECTION_BOUNDS, FORWARD_BOUNDS, HANDSHAKE_BOUNDS, KAFKA_BOUNDS, LAG_BOUNDS, WAIT_BOUNDS
+from proxy.cells.kafka_apis import MEASURED_APIS
 from proxy.cells.layout import (
     CELL_SIZE,
     HEADER_SIZE,
@@ -25,16 +27,15 @@ from proxy.cells.mapping import (
 )
 from proxy.cells.metrics import (
     ACCEPT_ERRORS,
+    APPEND_ERRORS,
     CAUSES,
     CONNECT_ERRORS,
-    CONNECTION_BOUNDS,
     DURATION_ERRORS,
     FAULT_PLACES,
     FILE_KIND,
     FILE_KINDS,
-    HANDSHAKE_BOUNDS,
-    LAG_BOUNDS,
     LISTENER,
+    MECHANISMS,
     MEMORY_KINDS,
     METRICS,
     MUTE_CAUSES,
@@ -45,11 +46,14 @@ from proxy.cells.metrics import (
     TAP_DIRECTIONS,
     TAP_DROP_REASONS,
     TLS_ERRORS,
+    TLS_VERSIONS,
     Metric,
 )
 
 __all__ = [
     "ACCEPT_ERRORS",
+    "APPEND_BOUNDS",
+    "APPEND_ERRORS",
     "CAUSES",
     "CELL_SIZE",
     "CONNECTION_BOUNDS",
@@ -58,11 +62,15 @@ __all__ = [
     "FAULT_PLACES",
     "FILE_KIND",
     "FILE_KINDS",
+    "FORWARD_BOUNDS",
     "HANDSHAKE_BOUNDS",
     "HEADER_SIZE",
+    "KAFKA_BOUNDS",
     "LAG_BOUNDS",
     "LISTENER",
     "LISTENER_BLOCK",
+    "MEASURED_APIS",
+    "MECHANISMS",
     "MEMORY_KINDS",
     "METRICS",
     "MUTE_CAUSES",
@@ -75,7 +83,9 @@ __all__ = [
     "TAP_DIRECTIONS",
     "TAP_DROP_REASONS",
     "TLS_ERRORS",
+    "TLS_VERSIONS",
     "UPSTREAM_BLOCK",
+    "WAIT_BOUNDS",
     "Block",
     "CellLayout",
     "CellReader",

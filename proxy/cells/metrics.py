@@ -4,20 +4,32 @@ A metric whose ``source`` is ``control`` has no cells: control counts it itself,
 the configured names, so the layout of the cells follows from this table and the configuration's names alone.
 """
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from proxy.cause import ORDERLY_CAUSES, Cause
+from proxy.cells.bounds import (
+    APPEND_BOUNDS,
+    CONNECTION_BOUNDS,
+    FORWARD_BOUNDS,
+    HANDLER_BOUNDS,
+    HANDSHAKE_BOUNDS,
+    KAFKA_BOUNDS,
+    LAG_BOUNDS,
+    SIZE_BOUNDS,
+    WAIT_BOUNDS,
+)
+from proxy.cells.kafka_apis import MEASURED_APIS
+from proxy.cells.metric import Kind, Metric
 
 __all__ = [
     "ACCEPT_ERRORS",
     "ACTION",
+    "API",
+    "APPEND_ERRORS",
     "AUTHENTICATION_ERRORS",
-    "CALLS",
     "CAUSE",
     "CAUSES",
     "CERTIFICATE",
-    "CONNECTION_BOUNDS",
     "CONNECT_ERRORS",
     "CONSUMER",
     "DIRECTION",
@@ -28,12 +40,8 @@ __all__ = [
     "FAULT_PLACES",
     "FILE_KIND",
     "FILE_KINDS",
-    "GENERATION",
     "HANDLER_ACTIONS",
-    "HANDLER_BOUNDS",
-    "HANDSHAKE_BOUNDS",
     "INTERNAL",
-    "LAG_BOUNDS",
     "LISTENER",
     "LOOP_STATES",
     "MECHANISM",
@@ -41,7 +49,6 @@ __all__ = [
     "MEMORY_KIND",
     "MEMORY_KINDS",
     "METRICS",
-    "MODE",
     "MUTE_CAUSE",
     "MUTE_CAUSES",
     "ORDERLY_CAUSES",
@@ -50,21 +57,15 @@ __all__ = [
     "PREFIX",
     "PROBE",
     "PROBES",
-    "PROCESS",
-    "PROCESS_METRICS",
     "QUEUE",
     "RATE_LEVEL",
     "RATE_LEVELS",
     "REASON",
     "REJECT_REASONS",
-    "RPC_METHOD",
-    "RPC_STATUS",
-    "RPC_SYSTEM",
     "SIDE",
     "SIDES",
     "SIGNAL",
     "SIGNALS",
-    "SIZE_BOUNDS",
     "STATE",
     "TAP_DIRECTION",
     "TAP_DIRECTIONS",
@@ -72,13 +73,14 @@ __all__ = [
     "TASK",
     "TASKS",
     "TLS_ERRORS",
+    "TLS_RESUMED",
+    "TLS_VERSION",
+    "TLS_VERSIONS",
     "UPSTREAM",
     "UPSTREAM_STATES",
     "Metric",
 ]
 
-Kind = Literal["counter", "gauge", "histogram"]
-Source = Literal["processor", "control"]
 
 PREFIX: Final = "framegate"
 
@@ -104,18 +106,14 @@ QUEUE: Final = "framegate.queue"
 TASK: Final = "framegate.task"
 ACTION: Final = "framegate.handler.action"
 MECHANISM: Final = "framegate.sasl.mechanism"
+API: Final = "framegate.kafka.api"
+TLS_VERSION: Final = "tls.protocol.version"
+TLS_RESUMED: Final = "tls.resumed"
 
 RATE_LEVEL: Final = "framegate.rate.level"
 FILE_KIND: Final = "framegate.file.kind"
 CERTIFICATE: Final = "framegate.certificate"
 CONSUMER: Final = "framegate.consumer"
-PROCESS: Final = "framegate.process"
-MODE: Final = "cpu.mode"
-GENERATION: Final = "cpython.gc.generation"
-RPC_SYSTEM: Final = "rpc.system.name"
-RPC_METHOD: Final = "rpc.method"
-RPC_STATUS: Final = "rpc.response.status_code"
-"""Renamed ``rpc.status_code`` in the conventions after 1.44."""
 PROBE: Final = "framegate.probe"
 SIGNAL: Final = "framegate.signal"
 
@@ -148,7 +146,28 @@ EXPORT_ERRORS: Final = ("", "unavailable", "timeout", "refused", "rejected", "ot
 what is no answer, or the fault is ours.
 """
 UPSTREAM_STATES: Final = ("connecting", "used")
-TLS_ERRORS: Final = ("", "tls_failed", "handshake_timeout", "other")
+TLS_ERRORS: Final = (
+    "",
+    "certificate_missing",
+    "certificate_expired",
+    "certificate_revoked",
+    "unknown_authority",
+    "name_mismatch",
+    "certificate_refused",
+    "version",
+    "cipher",
+    "not_tls",
+    "peer_alert",
+    "closed",
+    "handshake_timeout",
+    "other",
+)
+"""Why a TLS handshake fails (``proxy.network.tls_failure`` says which): what we find wrong with the peer's certificate; what both sides could not
+agree on, whoever said so; whatever else the peer refused us for; its end; our patience.
+"""
+TLS_VERSIONS: Final = ("1.2", "1.3")
+APPEND_ERRORS: Final = ("", "disk_full", "disk_error")
+"""What may become of writing a block to the log; the last two are reasons of ``TAP_DROP_REASONS``, too."""
 TASKS: Final = (
     "acceptor",
     "heartbeats",
@@ -159,6 +178,7 @@ TASKS: Final = (
     "evictions",
     "rates",
     "sizing",
+    "access",
     "endpoints",
     "tap_keeper",
     "rotation",
@@ -173,50 +193,6 @@ TASKS: Final = (
 """What works in the background of the control process (``control.guard``), and where else an exception may come from (``control.uncaught``)."""
 ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM", "other")
 CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "other")
-
-SIZE_BOUNDS: Final = tuple(float(256 << 2 * step) for step in range(11))
-"""Bytes, 256 to 256 MiB: powers of two, so that log2 classes fold into them."""
-CONNECTION_BOUNDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-HANDSHAKE_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-HANDLER_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-RPC_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-LAG_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 1.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """One instrument.
-
-    Attributes:
-        name: dotted, without the unit.
-        kind: ``gauge`` values go up and down (an UpDownCounter where they sum over processors).
-        unit: UCUM; a cell of a metric in ``s`` holds nanoseconds.
-        description: one sentence.
-        attributes: keys with their closed lists of values; an empty list stands for the configured names. A value ``""`` means that
-            the attribute is absent.
-        bounds: of a histogram, ascending upper bounds in ``unit``; one more bucket is unbounded.
-        source: who counts it.
-        exported: others than control see it; snapshots leave out what nobody else does.
-    """
-
-    name: str
-    kind: Kind
-    unit: str
-    description: str
-    attributes: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    bounds: tuple[float, ...] = ()
-    source: Source = "processor"
-    exported: bool = True
-
-    @property
-    def scale(self) -> float:
-        """What a cell's value is multiplied with to be in ``unit``."""
-        return 1e-9 if self.unit == "s" else 1.0
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The attributes' keys, in the order in which ``CellLayout.index`` takes the values."""
-        return tuple(key for key, _ in self.attributes)
 
 
 def _metric(name: str, kind: Kind, unit: str, description: str, *attributes: tuple[str, tuple[str, ...]], bounds: tuple[float, ...] = ()) -> Metric:
@@ -235,7 +211,6 @@ _LISTENER: Final = (LISTENER, ())
 _UPSTREAM: Final = (UPSTREAM, ())
 _SIDE: Final = (SIDE, SIDES)
 _CERTIFICATE: Final = (CERTIFICATE, ())
-_PROCESS: Final = (PROCESS, ())
 _DIRECTION: Final = (DIRECTION, DIRECTIONS)
 _TAP_DIRECTION: Final = (TAP_DIRECTION, TAP_DIRECTIONS)
 
@@ -253,7 +228,16 @@ METRICS: Final = (
         bounds=CONNECTION_BOUNDS,
     ),
     _metric("tls.handshake.duration", "histogram", "s", "Time of one TLS handshake.", _SIDE, (ERROR_TYPE, TLS_ERRORS), bounds=HANDSHAKE_BOUNDS),
-    _metric("tls.handshake.active", "gauge", "{handshake}", "TLS handshakes in progress.", _SIDE),
+    _metric(
+        "tls.handshake.count",
+        "counter",
+        "{handshake}",
+        "TLS handshakes that succeeded.",
+        _SIDE,
+        (TLS_VERSION, TLS_VERSIONS),
+        (TLS_RESUMED, ("true", "false")),
+    ),
+    _metric("tls.handshake.active", "gauge", "{handshake}", "Connections with TLS that are being opened: handshake, and authentication.", _SIDE),
     _metric(
         "authentication.count",
         "counter",
@@ -263,11 +247,28 @@ METRICS: Final = (
         (MECHANISM, MECHANISMS),
         (ERROR_TYPE, AUTHENTICATION_ERRORS),
     ),
+    _metric(
+        "authentication.duration",
+        "histogram",
+        "s",
+        "Time that clients took to prove by SASL who they are, or not to; what they wait for of ours is in it.",
+        (MECHANISM, MECHANISMS),
+        bounds=HANDSHAKE_BOUNDS,
+    ),
     _metric("frame.count", "counter", "{frame}", "Whole frames received from, and sent to, each side.", _SIDE, _DIRECTION, _LISTENER),
     _metric("io", "counter", "By", "Bytes of frames, headers counted, received from and sent to each side.", _SIDE, _DIRECTION, _LISTENER),
     _metric("read.count", "counter", "{read}", "Reads that gave bytes.", _SIDE, _LISTENER),
     _metric("write.count", "counter", "{write}", "Writes of frames that the socket took bytes of.", _SIDE, _LISTENER),
     _metric("frame.size", "histogram", "By", "Body sizes of whole frames received.", _SIDE, _LISTENER, bounds=SIZE_BOUNDS),
+    _metric(
+        "frame.forward.duration",
+        "histogram",
+        "s",
+        "Time from when the loop woke for a run of frames to when the other side's socket took its last byte; one run in 64 of each connection.",
+        _LISTENER,
+        _TAP_DIRECTION,
+        bounds=FORWARD_BOUNDS,
+    ),
     _metric("frame.rejected", "counter", "{frame}", "Frames that were not forwarded.", _LISTENER, _SIDE, (REASON, REJECT_REASONS)),
     _metric("frame.cut_short", "counter", "{frame}", "Frames that passed in pieces and were never completed.", _LISTENER, _SIDE),
     _metric("frame.lost.io", "counter", "By", "Bytes received that could not be forwarded when a pair ended.", _LISTENER, _SIDE),
@@ -286,10 +287,19 @@ METRICS: Final = (
     _metric("memory_pool.depleted.time", "counter", "s", "Time in which somebody waited for memory.", (POOL, ("frames",))),
     _metric("memory_pool.depleted.count", "counter", "{spell}", "Times that memory ran out and was there again.", (POOL, ("frames",))),
     _metric("memory_pool.refused", "counter", "{turn}", "Turns of large frames that were not given at once.", (POOL, ("frames",))),
-    _metric("memory_pool.wait.time", "counter", "s", "Time that turns were waited for.", (POOL, ("frames",))),
+    _metric(
+        "memory_pool.wait.duration",
+        "histogram",
+        "s",
+        "Time that large frames waited for their turn until they had it.",
+        (POOL, ("frames",)),
+        bounds=WAIT_BOUNDS,
+    ),
+    _metric("memory_pool.listener.usage", "gauge", "By", "Bytes booked now for a listener's connections, both sides of them.", _LISTENER),
     _metric("channel.muted", "gauge", "{channel}", "Channels that are not read now, by cause.", (MUTE_CAUSE, MUTE_CAUSES)),
     _metric("channel.mute.count", "counter", "{mute}", "Times that a cause stopped a channel's reading.", (MUTE_CAUSE, MUTE_CAUSES)),
     _metric("channel.mute.time", "counter", "s", "Time that causes held channels muted.", (MUTE_CAUSE, MUTE_CAUSES)),
+    _metric("channel.pending", "gauge", "{channel}", "Channels whose peer has not taken what is to be sent to it.", _SIDE),
     _metric(
         "upstream.connect.duration",
         "histogram",
@@ -299,13 +309,31 @@ METRICS: Final = (
         (ERROR_TYPE, CONNECT_ERRORS),
         bounds=HANDSHAKE_BOUNDS,
     ),
+    _metric(
+        "upstream.authentication.count",
+        "counter",
+        "{authentication}",
+        "Times that we proved to an upstream by SASL who we are, or did not.",
+        _UPSTREAM,
+        (MECHANISM, MECHANISMS[1:]),
+        (ERROR_TYPE, AUTHENTICATION_ERRORS),
+    ),
     _metric("upstream.connection.count", "gauge", "{connection}", "Connections to an upstream.", _UPSTREAM, (STATE, UPSTREAM_STATES)),
     _metric("upstream.endpoint.count", "gauge", "{endpoint}", "Addresses of an upstream.", _UPSTREAM),
     _metric("upstream.endpoint.down", "gauge", "{endpoint}", "Addresses left out because they failed, where most are.", _UPSTREAM),
     _metric("upstream.endpoint.ejections", "counter", "{ejection}", "Times an address was left out.", _UPSTREAM, (ERROR_TYPE, CONNECT_ERRORS[1:])),
     _metric("upstream.endpoint.probes", "counter", "{probe}", "Connections that tried an address again after its back-off.", _UPSTREAM),
     _metric("kafka.request.open", "gauge", "{request}", "Requests that wait for their answer.", _LISTENER),
-    _metric("kafka.request.answered", "counter", "{request}", "Requests paired with their answer.", _LISTENER),
+    _metric(
+        "kafka.request.duration",
+        "histogram",
+        "s",
+        "Time from when a request was read to when its answer was; those that are paired with one.",
+        _LISTENER,
+        (API, MEASURED_APIS),
+        bounds=KAFKA_BOUNDS,
+    ),
+    _metric("kafka.request.io", "counter", "By", "Bytes of bodies of requests and answers read.", _LISTENER, (API, MEASURED_APIS), _TAP_DIRECTION),
     _metric("kafka.pairing_lost", "counter", "{connection}", "Connections whose answers no longer match their requests.", _LISTENER),
     _metric("handler.requests", "counter", "{frame}", "Frames that handlers were done with.", _LISTENER, (ACTION, HANDLER_ACTIONS)),
     _metric("handler.queue.size", "gauge", "{frame}", "Frames that wait for a handler, or are in one.", _LISTENER),
@@ -324,9 +352,13 @@ METRICS: Final = (
     _metric("tap.matched.io", "counter", "By", "Bytes of frames that a tap rule matched, headers counted."),
     _metric("tap.io", "counter", "By", "Bytes written to the log."),
     _metric("tap.write.errors", "counter", "{error}", "Writes to the log that failed."),
-    _metric("tap.flush.time", "counter", "s", "Time spent writing blocks."),
+    _metric(
+        "tap.append.duration", "histogram", "s", "Time of one try to write a block to the log.", (ERROR_TYPE, APPEND_ERRORS), bounds=APPEND_BOUNDS
+    ),
     _metric("queue.usage", "gauge", "By", "Bytes that wait.", (QUEUE, ("tap",))),
+    _metric("queue.length", "gauge", "{block}", "Blocks that wait, or are being written.", (QUEUE, ("tap",))),
     _metric("event_loop.time", "counter", "s", "Time of the loop.", (STATE, LOOP_STATES)),
+    _metric("event_loop.polls", "counter", "{poll}", "Times that the loop has waited for something to do."),
     _metric("event_loop.lag", "histogram", "s", "Time the loop was busy between two waits.", bounds=LAG_BOUNDS),
     _metric("link.dropped", "counter", "{row}", "Log rows that the link could not take."),
     _metric("processor.errors", "counter", "{error}", "Errors of our own that cost one connection, timer or command at most.", (PLACE, FAULT_PLACES)),
@@ -380,37 +412,6 @@ METRICS: Final = (
     ),
     _control("telemetry.dropped", "counter", "{item}", "Data points, spans and log records that no collector got.", (SIGNAL, SIGNALS)),
 )
-
-
-def _standard(name: str, kind: Kind, unit: str, description: str, *attributes: tuple[str, tuple[str, ...]], bounds: tuple[float, ...] = ()) -> Metric:
-    return Metric(name=name, kind=kind, unit=unit, description=description, attributes=attributes, bounds=bounds, source="control")
-
-
-PROCESS_METRICS: Final = (
-    _standard("process.cpu.time", "counter", "s", "Processor time used, by mode.", _PROCESS, (MODE, ("user", "system"))),
-    _standard("process.memory.usage", "gauge", "By", "Resident memory.", _PROCESS),
-    _standard("process.unix.file_descriptor.count", "gauge", "{file_descriptor}", "Descriptors open.", _PROCESS),
-    _standard("process.thread.count", "gauge", "{thread}", "Threads.", _PROCESS),
-    _standard("process.uptime", "gauge", "s", "Time since the process started.", _PROCESS),
-    _standard("cpython.gc.collections", "counter", "{collection}", "Collections of garbage, by generation.", _PROCESS, (GENERATION, ("0", "1", "2"))),
-    _standard("cpython.gc.collected_objects", "counter", "{object}", "Objects that were collected.", _PROCESS, (GENERATION, ("0", "1", "2"))),
-    _standard(
-        "cpython.gc.uncollectable_objects", "counter", "{object}", "Objects that could not be collected.", _PROCESS, (GENERATION, ("0", "1", "2"))
-    ),
-)
-"""Named by OpenTelemetry's conventions, and read out of the system at each collection, of the processes that run then."""
-CALLS: Final = _standard(
-    "rpc.server.call.duration",
-    "histogram",
-    "s",
-    "Time of calls of the control plane.",
-    (RPC_SYSTEM, ("grpc",)),
-    (RPC_METHOD, ()),
-    (RPC_STATUS, ()),
-    (ERROR_TYPE, ()),
-    bounds=RPC_BOUNDS,
-)
-"""Counted by OpenTelemetry's SDK, which adds exemplars."""
 INTERNAL: Final = (
     _internal("tap.seen", "Frames that a tap rule matched.", _LISTENER, _TAP_DIRECTION),
     _internal("tap.reserved", "What tap.seen has not passed, whenever the processor dies.", _LISTENER, _TAP_DIRECTION),

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from proxy.config.key import Key, model_from_wire
 from proxy.config.limits import UNLIMITED, UNLIMITED_NODE, LimitsConfig, RateLimits, limits_to_wire
+from proxy.config.log import DEFAULT_LOG, LogConfig
 from proxy.config.sasl import ListenerSasl
 from proxy.config.tls import BY_SUBJECT, ListenerTls, PrincipalConfig, UpstreamTls
 from proxy.config.upstream_sasl import UpstreamSasl
@@ -434,6 +435,7 @@ class ProxyConfig:
     limits: Annotated[LimitsConfig, Key("how many connections, and how much traffic each second, all take, and each address")] = UNLIMITED_NODE
     tap: Annotated[TapConfig | None, Key("the record of what passed; none: there is none")] = None
     telemetry: Annotated[TelemetryConfig, Key("where metrics go")] = TelemetryConfig()
+    log: Annotated[LogConfig, Key("the rows on stdout")] = DEFAULT_LOG
     drain: Annotated[DrainConfig, Key("how connections end")] = DrainConfig()
     rotation: Annotated[RotationConfig, Key("how files are watched that may be replaced")] = RotationConfig()
 

@@ -56,7 +56,8 @@ class Channel(ChannelCallbacks):
         login: makes what shows an upstream who we are, once it is who it should be; to be set before the first poll. None: nobody asks.
         expires_ns, renew_ns: when that stops being true, and when it should be renewed by us, on the selector's clock, or NEVER.
         close_cause, detail, error: why it was closed.
-        opened_ns, connected_ns, ready_ns, closed_ns: on the selector's clock; 0 when it did not come to that.
+        opened_ns, connected_ns, secured_ns, ready_ns, closed_ns: on the selector's clock; 0 when it did not come to that. Secured: the transport's
+            handshake was over; an authentication of its own may follow.
     """
 
     __deletable__ = ("sink",)
@@ -93,6 +94,7 @@ class Channel(ChannelCallbacks):
         self.error: BaseException | None = None
         self.opened_ns: i64 = now_ns
         self.connected_ns: i64 = 0 if connecting else now_ns
+        self.secured_ns: i64 = 0
         self.ready_ns: i64 = 0
         self.closed_ns: i64 = 0
         self._interest: i64 = UNREGISTERED
@@ -356,6 +358,7 @@ class Channel(ChannelCallbacks):
 
     def _begin_authentication(self) -> None:
         self.state = state.next_state(self.state, ChannelEvent.SECURED)
+        self.secured_ns = self._loop.now_ns
         self.identity = self._transport.identity()
         authenticator = self.options.authenticators.make(self.identity)
         if self.login is not None and authenticator.complete:

@@ -65,6 +65,10 @@ class EventLoop(abc.ABC):
         self.refusals: Refusals = Refusals()
 
     @abc.abstractmethod
+    def read_clock(self) -> i64:
+        """The clock as it is now; ``now_ns`` is older by what this poll has done since its wait ended."""
+
+    @abc.abstractmethod
     def call_at(self, deadline_ns: i64, timer: Timer) -> None:
         """Arm a timer (``timer.fire(now_ns)``), or arm it anew."""
 

@@ -75,11 +75,6 @@ class MemoryPool(Budget):
         return self.requests.refused + self.answers.refused
 
     @property
-    def wait_ns(self) -> i64:
-        """How long turns that were given in the end were waited for, in sum."""
-        return self.requests.wait_ns + self.answers.wait_ns
-
-    @property
     def bound(self) -> i64:
         """What is never passed: the budget, the largest frame of either direction that passes whole, with its overhead, and one read, which may be
         booked by who passes it on and by who keeps its rest; besides, what each connection may hold while memory is short: the header of a large

@@ -1,9 +1,13 @@
 """Counters of the hot path: native attributes that one thread adds to and that the processor copies into the shared cells."""
 
+from typing import Final
+
 from librt.vecs import vec
 from mypy_extensions import i64
 
+from proxy.cells import FORWARD_BOUNDS
 from proxy.network.framing import SIZE_BUCKETS
+from proxy.network.histogram import Histogram
 from proxy.network.mute import CAUSE_COUNT
 
 __all__ = ["SideStats"]
@@ -11,6 +15,9 @@ __all__ = ["SideStats"]
 
 class SideStats:
     """What passed one side (clients or upstreams) of one listener. Only ever counts up, but for the gauges.
+
+    Args:
+        forwards: where to count times of what is written to that side; None: here.
 
     Attributes:
         frames_received, bytes_received, reads: whole frames read from that side; its bytes, headers and parts of frames counted; reads that
@@ -22,9 +29,12 @@ class SideStats:
         lost_bytes: bytes of frames that were begun and never became whole.
         mutes, mute_ns: by position of the cause in ``mute.CAUSES``; the time is added when the cause goes away.
         muted: gauge, channels that hold the cause now.
+        forwards: how long some of the runs that were written took (``WriteHalf``).
+        pending: gauge, channels with a pending send, or for whose room somebody waits: whose peer does not take what is to be sent to it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, forwards: Histogram | None = None) -> None:
+        self.forwards: Final = forwards or Histogram(FORWARD_BOUNDS)
         self.frames_received: i64 = 0
         self.bytes_received: i64 = 0
         self.reads: i64 = 0
@@ -36,6 +46,7 @@ class SideStats:
         self.refused_incomplete: i64 = 0
         self.cut_short: i64 = 0
         self.lost_bytes: i64 = 0
+        self.pending: i64 = 0
         self.frame_sizes: vec[i64] = vec[i64]([0] * SIZE_BUCKETS)
         self.mutes: vec[i64] = vec[i64]([0] * CAUSE_COUNT)
         self.mute_ns: vec[i64] = vec[i64]([0] * CAUSE_COUNT)

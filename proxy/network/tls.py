@@ -232,6 +232,7 @@ class TlsTransport(TlsWire):
             certificate,
             settings.number,
             settings.shown_of(self._context),
+            resumed=bool(tls.session_reused),
         )
 
     # Reading.

@@ -1,14 +1,15 @@
 """What OpenSSL says when TLS fails, as a sentence that a person can act on.
 
 Its words name what happened within OpenSSL. What is told here is who refuses whom, and why; OpenSSL's own word stands behind it, for who searches.
-An alert is what the peer said; all else is what we refuse. Source of the words: OpenSSL's ``sslerr.h``, RFC 8446 6.2.
+An alert is what the peer said; all else is what we refuse. Source of the words: OpenSSL's ``sslerr.h`` and ``x509_vfy.h``, RFC 8446 6.2.
 """
 
 from typing import Final
 
+from proxy.cause import Cause
 from proxy.errors import TlsError
 
-__all__ = ["describe"]
+__all__ = ["describe", "handshake_error"]
 
 OURS: Final = {
     "peer_did_not_return_a_certificate": "the {peer} shows no certificate, and one is required",
@@ -46,6 +47,42 @@ ALERTS: Final = {
     "alert_internal_error": "the {peer} has an error of its own",
     "alert_user_cancelled": "the {peer} has given up",
 }
+KINDS: Final = {
+    "not_tls": "not_tls",
+    "wrong_version_number": "not_tls",
+    "record_too_large": "not_tls",
+    "packet_length_too_long": "not_tls",
+    "peer_did_not_return_a_certificate": "certificate_missing",
+    "alert_certificate_required": "certificate_missing",  # ours: an upstream asks, and who asks a client is a client's upstream
+    "no_shared_cipher": "cipher",
+    "no_suitable_key_share": "cipher",
+    "no_suitable_groups": "cipher",
+    "no_shared_group": "cipher",
+    "no_shared_signature_algorithms": "cipher",
+    "no_suitable_signature_algorithm": "cipher",
+    "alert_insufficient_security": "cipher",
+    "unsupported_protocol": "version",
+    "version_too_low": "version",
+    "wrong_ssl_version": "version",
+    "alert_protocol_version": "version",
+}
+"""What the words come to (``proxy.cells.TLS_ERRORS``); other alerts are ``peer_alert``, and of certificates that we refuse ``VERDICTS`` says more."""
+VERDICTS: Final = {
+    2: "unknown_authority",  # of the issuer there is no certificate
+    10: "certificate_expired",
+    18: "unknown_authority",  # it has signed itself
+    19: "unknown_authority",  # and so has the last of the chain
+    20: "unknown_authority",  # of the issuer there is no certificate here
+    21: "unknown_authority",  # nor of any other in the chain
+    23: "certificate_revoked",
+    27: "unknown_authority",  # it is not trusted for this
+    62: "name_mismatch",
+    63: "name_mismatch",
+    64: "name_mismatch",
+}
+"""By OpenSSL's number (``X509_V_ERR_…``), which Python has as ``verify_code``; other certificates, such as one that is not valid yet, are
+``certificate_refused``.
+"""
 PREFIXES: Final = ("sslv3_", "tlsv1_", "tlsv13_")
 LATE: Final = "; it looked at what we showed behind the handshake, as TLS 1.3 has it"
 
@@ -59,9 +96,7 @@ def describe(error: Exception, peer: str, *, unproven: bool = False) -> TlsError
         unproven: the handshake was over, and the peer had not sent anything behind it.
     """
     reason = str(getattr(error, "reason", None) or _word(error) or type(error).__name__).lower()
-    word = reason
-    for prefix in PREFIXES:
-        word = word.removeprefix(prefix)
+    word = _bare(reason)
     verified = str(getattr(error, "verify_message", None) or "").rstrip(".")
     if verified:
         text = f"the {peer}'s certificate is refused: {verified}"
@@ -74,6 +109,25 @@ def describe(error: Exception, peer: str, *, unproven: bool = False) -> TlsError
     failure = TlsError(f"TLS failed: {text} ({reason})", reason=reason)
     failure.__cause__ = error
     return failure
+
+
+def handshake_error(cause: Cause | None, error: BaseException | None) -> str:
+    """Why a handshake failed, as one of ``proxy.cells.TLS_ERRORS``: of a channel that was closed within it for a cause, and an error or none."""
+    if isinstance(error, TlsError):
+        word = _bare(error.reason)
+        if word == "certificate_verify_failed":
+            return VERDICTS.get(int(getattr(error.__cause__, "verify_code", 0)), "certificate_refused")
+        return KINDS.get(word, "peer_alert" if word in ALERTS or word.startswith("alert_") else "other")
+    if cause is Cause.HANDSHAKE_TIMEOUT or cause is Cause.UPSTREAM_TIMEOUT:
+        return "handshake_timeout"
+    return "closed" if cause is Cause.PEER_CLOSED or cause is Cause.PEER_RESET or cause is Cause.NO_DATA else "other"
+
+
+def _bare(reason: str) -> str:
+    """OpenSSL's word without what says in which version it was introduced."""
+    for prefix in PREFIXES:
+        reason = reason.removeprefix(prefix)
+    return reason
 
 
 def _word(error: Exception) -> str:

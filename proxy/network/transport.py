@@ -32,11 +32,20 @@ class Identity:
         subject: the distinguished name of the certificate that was verified, in RFC 2253 form, most specific part first; None without a certificate.
         certificate: the peer's certificate in DER form, or None; a channel keeps it no longer than until the peer is authenticated.
         number, shown: of ``TlsSettings``, with which the handshake was done.
+        resumed: a TLS session of before was taken up again: no certificate was exchanged.
         mechanism: of SASL, by which the peer proved then who it is; empty: by none.
     """
 
     def __init__(
-        self, version: str = "", cipher: str = "", subject: str | None = None, certificate: bytes | None = None, number: i64 = 0, shown: str = ""
+        self,
+        version: str = "",
+        cipher: str = "",
+        subject: str | None = None,
+        certificate: bytes | None = None,
+        number: i64 = 0,
+        shown: str = "",
+        *,
+        resumed: bool = False,
     ) -> None:
         self.mechanism: str = ""
         self.version = version
@@ -45,6 +54,7 @@ class Identity:
         self.certificate = certificate
         self.number: Final[i64] = number
         self.shown: Final = shown
+        self.resumed: Final = resumed
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

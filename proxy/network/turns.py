@@ -14,6 +14,9 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
+from proxy.cells import WAIT_BOUNDS
+from proxy.network.histogram import Histogram
+
 __all__ = ["ONE_READ", "PORTION", "WORTH", "Budget", "Turn", "TurnOwner", "Turns"]
 
 ONE_READ: Final = 262144  # the most that one read gives
@@ -89,7 +92,7 @@ class Turns:
         admitted: those who are in.
         reserved: who has the reserve.
         waiting: how many wait.
-        refused, waits, wait_ns: turns not given at once; those that were given later, and how long they were waited for, in sum.
+        refused: turns not given at once.
     """
 
     def __init__(self, budget: "Budget", now_ns: Callable[[], int]) -> None:
@@ -98,8 +101,6 @@ class Turns:
         self.reserved: Turn | None = None
         self.waiting: i64 = 0
         self.refused: i64 = 0
-        self.waits: i64 = 0
-        self.wait_ns: i64 = 0
         self._budget: Final = budget
         self._queue: Final[deque[Turn]] = deque()
         self._now_ns: Final = now_ns
@@ -185,9 +186,7 @@ class Turns:
             self.free_reserve()
             while self._queue and self._may_enter(self._queue[0]):
                 turn = self._queue[0]
-                waited_ns: i64 = self._now_ns() - turn.since_ns
-                self.waits += 1
-                self.wait_ns += waited_ns
+                self._budget.waits.observe(self._now_ns() - turn.since_ns)
                 self._let_in(turn)
                 turn.owner.turn_given()
         finally:
@@ -235,6 +234,7 @@ class Budget:
         spare: bytes of the pool that are kept for answers, and for what a read passes the line by.
         unspent: bytes that listeners are guaranteed and do not hold.
         trusted: bytes that are read, without a turn, for whole frames that seem to be there; what is not there of them is held.
+        waits: for how long turns were waited for that were not given at once, and were given in the end.
         dry_spells: how often memory ran dry and was there again: from the first who is refused to when nobody waits any more.
     """
 
@@ -247,6 +247,7 @@ class Budget:
         self.unspent: i64 = 0
         self.trusted: i64 = 0
         self.dry_spells: i64 = 0
+        self.waits: Final = Histogram(WAIT_BOUNDS)
         self._dry_ns: i64 = 0
         self._dry_since: i64 = -1
         self._now_ns: Final = now_ns

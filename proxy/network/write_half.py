@@ -1,4 +1,9 @@
-"""The half of a channel that writes: the run that goes out at once, the pending send, who waits for room, and our end of the stream."""
+"""The half of a channel that writes: the run that goes out at once, the pending send, who waits for room, and our end of the stream.
+
+The first run of a channel that goes out, and one of each ``TIMED_EACH`` behind it, are measured (``SideStats.forwards``): from when the wait ended
+that brought it, so what was done for others in this poll before is in it, to when the socket took its last byte, as pending send or at once. What a
+handler made is measured from when it is here again. Of a frame that is cut through each piece is a run.
+"""
 
 import socket
 from typing import Final
@@ -20,6 +25,7 @@ from proxy.network.transport import Transport
 
 __all__ = ["WriteHalf"]
 
+TIMED_EACH: Final = 64
 LONGEST_WHILE_NS: Final = 80_000_000  # while it has no more room than before: the time doubles up to this
 
 
@@ -61,6 +67,9 @@ class WriteHalf(PipeTarget):
         self._phase: str = "in its handshake"  # for errors
         self._writable: bool = False  # from READY until our end is to go out, or the channel is closed
         self._ended: bool = False  # our end is out
+        self._counted: bool = False  # in ``stats.pending``
+        self._untimed: i64 = 0  # runs that are not measured, before the next that is
+        self._timed_ns: i64 = 0  # since when the pending send is measured; 0: it is not
         self._room_held: i64 = 0  # by who waits for room
         self._room_seen: i64 = 0  # when it was asked for, or last looked at
         self._room_wait_ns: i64 = 0
@@ -141,9 +150,14 @@ class WriteHalf(PipeTarget):
                 self._channel.discard(run)
             self.frames_sent += run.frames
             stats.frames_sent += run.frames
+            if self._untimed != 0:
+                self._untimed -= 1
+            else:
+                self._time_run()
             return True
         self.pending.begin(run.pieces(), taken, run.frames, run.lease, run)
         run.lease = 0
+        self._begin_waiting()
         self._channel.sync_interest()
         return False
 
@@ -169,8 +183,13 @@ class WriteHalf(PipeTarget):
         if taken == size:
             self.frames_sent += frames
             stats.frames_sent += frames
+            if self._untimed != 0:
+                self._untimed -= 1
+            else:
+                self._time_run()
             return True
         self.pending.begin([rest], 0, frames, 0)
+        self._begin_waiting()
         self._channel.sync_interest()
         return False
 
@@ -184,6 +203,7 @@ class WriteHalf(PipeTarget):
         if self.room_wanted or not self._writable:
             return
         self.room_wanted = True
+        self._count_waiting()
         self._room_held = held
         self._room_wait_ns = socket_buffers.A_WHILE_NS
         self._room_seen, _ = self.room()
@@ -200,6 +220,7 @@ class WriteHalf(PipeTarget):
         self._writable = False
         self._channel.shutting = True
         self.room_wanted = False  # nothing more will be sent
+        self._count_waiting()
         try:
             self.try_shut()
         except TransportError as error:
@@ -258,7 +279,9 @@ class WriteHalf(PipeTarget):
             self._loop.cancel(self._retry)
             self._retry.release()
         self.unsent_bytes += self.pending.remaining
+        self._timed_ns = 0
         self.pending.finish()
+        self._count_waiting()
 
     def release(self) -> None:
         """Let go of the channel, whose end was told."""
@@ -286,14 +309,40 @@ class WriteHalf(PipeTarget):
         self._room_wait_ns = min(self._room_wait_ns << 1, LONGEST_WHILE_NS)
         self._retry_later()
 
+    def _count_waiting(self) -> None:
+        """Count the channel among those whose peer is slow, or no longer: after each change of what that depends on."""
+        waits = self.pending.active or self.room_wanted
+        if waits != self._counted:
+            self._counted = waits
+            self._stats.pending += 1 if waits else -1
+
     def _notify_room(self) -> None:
         self.room_wanted = False
+        self._count_waiting()
         self._sink.sent()
 
+    def _time_run(self) -> None:
+        """A run that is measured went out at once."""
+        self._untimed = TIMED_EACH - 1
+        self._stats.forwards.observe(self._loop.read_clock() - self._loop.now_ns)
+
+    def _begin_waiting(self) -> None:
+        """A send is pending."""
+        if self._untimed != 0:
+            self._untimed -= 1
+        else:
+            self._untimed = TIMED_EACH - 1
+            self._timed_ns = self._loop.now_ns
+        self._count_waiting()
+
     def _finish(self) -> None:
+        if self._timed_ns != 0:
+            self._stats.forwards.observe(self._loop.read_clock() - self._timed_ns)
+            self._timed_ns = 0
         frames = self.pending.frames
         self.frames_sent += frames
         self._stats.frames_sent += frames
         self.pending.finish()
         self.room_wanted = False  # there is, and it is told now
+        self._count_waiting()
         self._sink.sent()

@@ -12,7 +12,6 @@ from typing import Final
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from proxy.cause import Cause
 from proxy.cells import (
     CAUSES,
     DURATION_ERRORS,
@@ -20,26 +19,18 @@ from proxy.cells import (
     ORDERLY_CAUSES,
     PROCESSOR_BLOCK,
     SIDE_BLOCK,
-    TLS_ERRORS,
     UPSTREAM_BLOCK,
     Block,
 )
+from proxy.network.histogram import Histogram
+from proxy.network.memory_pool import Account
 from proxy.network.stats import SideStats
-from proxy.relay.pairing import PairingStats
+from proxy.relay.pairing_stats import PairingStats
 
-__all__ = ["ERROR_INDEX", "Counters", "Counts", "Histogram", "ListenerCounters", "LoopCounters", "UpstreamCounters", "tls_error"]
+__all__ = ["ERROR_INDEX", "Counters", "Counts", "ListenerCounters", "LoopCounters", "UpstreamCounters"]
 
 ERROR_INDEX: Final = {cause: 0 if cause in ORDERLY_CAUSES else DURATION_ERRORS.index(cause) for cause in CAUSES}
 """Where a cause is among the histograms of ``framegate.connection.duration``."""
-
-
-def tls_error(cause: Cause | None) -> int:
-    """The index in ``TLS_ERRORS`` of a handshake that ended for a cause."""
-    if cause is Cause.TLS_FAILED:
-        return TLS_ERRORS.index("tls_failed")
-    if cause is Cause.HANDSHAKE_TIMEOUT or cause is Cause.UPSTREAM_TIMEOUT:
-        return TLS_ERRORS.index("handshake_timeout")
-    return TLS_ERRORS.index("other")
 
 
 def _zeros(count: i64) -> "vec[i64]":
@@ -47,30 +38,6 @@ def _zeros(count: i64) -> "vec[i64]":
     for _ in range(count):
         out = append(out, 0)
     return out
-
-
-class Histogram:
-    """Durations in ns, counted into buckets.
-
-    Args:
-        bounds_s: ascending upper bounds in seconds, inclusive; one more bucket lies above them.
-        offset: where its cells lie in its block: the buckets, then the sum.
-    """
-
-    def __init__(self, bounds_s: tuple[float, ...], offset: i64 = 0) -> None:
-        self.buckets: vec[i64] = _zeros(len(bounds_s) + 1)
-        self.sum: i64 = 0
-        self.offset: Final[i64] = offset
-        self._bounds: vec[i64] = vec[i64]([round(bound * 1e9) for bound in bounds_s])
-
-    def observe(self, duration_ns: i64) -> None:
-        """Counts one duration."""
-        bucket: i64 = 0
-        bounds = self._bounds
-        while bucket < len(bounds) and duration_ns > bounds[bucket]:
-            bucket += 1
-        self.buckets[bucket] += 1
-        self.sum += duration_ns
 
 
 class Counts:
@@ -108,15 +75,17 @@ class ListenerCounters:
         counts: of the listener; ``downstream_counts`` and ``upstream_counts`` of its sides.
         downstream, upstream: what the network layer counts on each side.
         pairing: what the pairs' pairings count.
+        account: what its channels hold of the memory pool; None: of the common one.
     """
 
     def __init__(self) -> None:
         self.counts: Final = Counts(LISTENER_BLOCK)
         self.downstream_counts: Final = Counts(SIDE_BLOCK)
         self.upstream_counts: Final = Counts(SIDE_BLOCK)
-        self.downstream: Final = SideStats()
-        self.upstream: Final = SideStats()
-        self.pairing: Final = PairingStats()
+        self.downstream: Final = SideStats(self.counts.histogram("framegate.frame.forward.duration", "response"))
+        self.upstream: Final = SideStats(self.counts.histogram("framegate.frame.forward.duration", "request"))
+        self.pairing: Final = PairingStats(self.counts.each_histogram("framegate.kafka.request.duration"))
+        self.account: Account | None = None
 
 
 class UpstreamCounters:
@@ -128,7 +97,9 @@ class UpstreamCounters:
 
 
 class LoopCounters:
-    """What the processor as a whole did. ``durations`` by ``DURATION_ERRORS``, ``handshakes_…`` by ``TLS_ERRORS``."""
+    """What the processor as a whole did. ``…_durations`` by ``DURATION_ERRORS``, ``…_handshakes`` by ``TLS_ERRORS``, ``authentications`` by
+    ``MECHANISMS``.
+    """
 
     def __init__(self) -> None:
         self.counts: Final = Counts(PROCESSOR_BLOCK)
@@ -137,6 +108,7 @@ class LoopCounters:
         self.upstream_durations: Final = self.counts.each_histogram("framegate.connection.duration", "upstream")
         self.downstream_handshakes: Final = self.counts.each_histogram("framegate.tls.handshake.duration", "downstream")
         self.upstream_handshakes: Final = self.counts.each_histogram("framegate.tls.handshake.duration", "upstream")
+        self.authentications: Final = self.counts.each_histogram("framegate.authentication.duration")
 
 
 class Counters:

@@ -10,12 +10,12 @@ from typing import Final
 from mypy_extensions import i64
 
 from proxy.cause import Cause
-from proxy.cells import CAUSES, LISTENER_BLOCK, PROCESSOR_BLOCK, SIDE_BLOCK, UPSTREAM_BLOCK
+from proxy.cells import CAUSES, LISTENER_BLOCK, SIDE_BLOCK, UPSTREAM_BLOCK
 from proxy.network import mute
 from proxy.network.channel import Channel
 from proxy.network.state import ChannelState
-from proxy.relay import limiting, losses, state
-from proxy.relay.counters import ERROR_INDEX, tls_error
+from proxy.relay import handshakes, limiting, losses, state
+from proxy.relay.counters import ERROR_INDEX
 from proxy.relay.pair import Leg, Pair, PairTimer
 from proxy.relay.state import PairEvent, PairState
 
@@ -26,7 +26,6 @@ ACTIVE: Final = SIDE_BLOCK.at("framegate.connection.active")
 LOST: Final = SIDE_BLOCK.at("framegate.frame.lost.io")
 CLOSED_BY: Final = {cause: LISTENER_BLOCK.at("framegate.connection.closed", cause) for cause in CAUSES}
 USED: Final = UPSTREAM_BLOCK.at("framegate.upstream.connection.count", "used")
-HANDSHAKING_CLIENTS: Final = PROCESSOR_BLOCK.at("framegate.tls.handshake.active", "downstream")
 PEER: Final = mute.PEER
 TAP: Final = mute.TAP
 DRAIN: Final = mute.DRAIN
@@ -284,9 +283,8 @@ def _count_client(pair: Pair, channel: Channel) -> None:
     cause = pair.cause or channel.close_cause or Cause.INTERNAL
     pair.route.counters.downstream_counts.cells[ACTIVE] -= 1
     loop.downstream_durations[ERROR_INDEX[cause]].observe(channel.closed_ns - pair.opened_ns)
-    if channel.options.tls is not None and channel.ready_ns == 0:
-        loop.counts.cells[HANDSHAKING_CLIENTS] -= 1
-        loop.downstream_handshakes[tls_error(channel.close_cause)].observe(channel.closed_ns - channel.connected_ns)
+    if channel.ready_ns == 0:
+        handshakes.end(loop, channel)
 
 
 def _count_upstream(pair: Pair, channel: Channel) -> None:

@@ -5,7 +5,8 @@ from typing import Final
 from mypy_extensions import i64
 
 from proxy.cells import LISTENER_BLOCK
-from proxy.relay.counters import Histogram, ListenerCounters
+from proxy.network.histogram import Histogram
+from proxy.relay.counters import ListenerCounters
 
 __all__ = ["HandlerMetrics"]
 

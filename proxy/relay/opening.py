@@ -12,15 +12,14 @@ from typing import Final
 from mypy_extensions import i64
 
 from proxy.cause import Cause
-from proxy.cells import LISTENER_BLOCK, PROCESSOR_BLOCK
+from proxy.cells import LISTENER_BLOCK
 from proxy.errors import LoginError
 from proxy.network import mute
 from proxy.network.channel import Channel
 from proxy.network.timer import NEVER
 from proxy.network.translation import Translation
-from proxy.relay import ending, limiting, state, tapping
-from proxy.relay.counters import tls_error
-from proxy.relay.ending import ACTIVE, HANDSHAKING_CLIENTS, USED
+from proxy.relay import ending, handshakes, limiting, state, tapping
+from proxy.relay.ending import ACTIVE, USED
 from proxy.relay.login import Logins
 from proxy.relay.pair import Leg, Pair
 from proxy.relay.pairing import Pairing
@@ -33,7 +32,6 @@ __all__ = ["attempt_failed", "lets_in", "ready", "start"]
 
 PEER: Final = mute.PEER
 ACCEPTED: Final = LISTENER_BLOCK.at("framegate.connection.accepted")
-HANDSHAKING_UPSTREAMS: Final = PROCESSOR_BLOCK.at("framegate.tls.handshake.active", "upstream")
 CLOSING: Final = PairState.CLOSING
 HANDSHAKING: Final = PairState.HANDSHAKING
 
@@ -58,8 +56,7 @@ def start(pair: Pair, channel: Channel) -> None:
     counters = pair.route.counters
     counters.counts.cells[ACCEPTED] += 1
     counters.downstream_counts.cells[ACTIVE] += 1
-    if channel.options.tls is not None:
-        pair.owner.loop.counts.cells[HANDSHAKING_CLIENTS] += 1
+    handshakes.begin(pair.owner.loop, channel)
 
 
 def lets_in(pair: Pair, principal: str) -> bool:
@@ -86,10 +83,7 @@ def ready(pair: Pair, leg: Leg) -> None:
 
 
 def _client_ready(pair: Pair, channel: Channel) -> None:
-    loop = pair.owner.loop
-    if channel.options.tls is not None:
-        loop.counts.cells[HANDSHAKING_CLIENTS] -= 1
-        loop.downstream_handshakes[0].observe(channel.ready_ns - channel.connected_ns)
+    handshakes.end(pair.owner.loop, channel)
     if pair.route.upstream is None:
         _serve(pair, channel)
         return
@@ -145,6 +139,8 @@ def _serve(pair: Pair, channel: Channel) -> None:
     if pair.route.kafka:
         pair.pairing = Pairing(pair.route.counters.pairing)
         tapping.share_facts(pair)
+    if pair.owner.tells_open:
+        pair.owner.pair_opened(pair)
     if pair.owner.draining:
         ending.end(pair, Cause.DRAINED, "", "internal")
 
@@ -166,9 +162,13 @@ def _start_attempt(pair: Pair, attempt: Attempt) -> bool:
     selector, endpoint = pair.owner.selector, attempt.endpoint
     options = pair.route.upstream_options[endpoint.server_name]
     pair.endpoint = endpoint.text
+    pair.attempts += 1
+    if pair.connect_began_ns == 0:
+        pair.connect_began_ns = selector.now_ns
     try:
         channel = selector.connect(endpoint.family, endpoint.address, pair.id, options, pair.upstream, peer=endpoint.text)
     except OSError as error:
+        pair.connect_ended_ns = selector.now_ns
         if error.errno in NO_SOCKET:
             _upstream(pair).abandoned(attempt, selector.now_ns)
             _give_login_back(pair)
@@ -176,8 +176,7 @@ def _start_attempt(pair: Pair, attempt: Attempt) -> bool:
             return True
         _note_failure(pair, attempt, Cause.UPSTREAM_REFUSED, str(error), selector.now_ns)
         return False
-    if options.tls is not None:
-        pair.owner.loop.counts.cells[HANDSHAKING_UPSTREAMS] += 1
+    handshakes.begin(pair.owner.loop, channel)
     if pair.login is not None:
         channel.login = pair.login.login.factory
     pair.attempt = attempt
@@ -223,15 +222,14 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
     assert attempt is not None, "an upstream that is told of was tried"
     pair.attempt = None
     pair.tried = None
+    pair.connect_ended_ns = channel.ready_ns
     if pair.login is not None:
         pair.login.accepted(channel.ready_ns)
     upstream = _upstream(pair)
     upstream.counters.counts.cells[USED] += 1
     if upstream.answered(attempt, channel.ready_ns):
         pair.owner.endpoint_changed(pair, attempt.endpoint)
-    if channel.options.tls is not None:
-        pair.owner.loop.counts.cells[HANDSHAKING_UPSTREAMS] -= 1
-        pair.owner.loop.upstream_handshakes[0].observe(channel.ready_ns - channel.connected_ns)
+    handshakes.end(pair.owner.loop, channel)
     pair.route.counters.upstream_counts.cells[ACTIVE] += 1
     if client.ready_ns == 0:  # it waits to be told
         channel.mute(PEER)
@@ -256,6 +254,8 @@ def _open(pair: Pair, client: Channel, channel: Channel) -> None:
     if pair.route.kafka:
         pair.pairing = Pairing(pair.route.counters.pairing)
         tapping.share_facts(pair)
+    if pair.owner.tells_open:
+        pair.owner.pair_opened(pair)
     tapping.forward(pair, pair.client)
     tapping.forward(pair, pair.upstream)
 
@@ -272,10 +272,8 @@ def attempt_failed(pair: Pair, channel: Channel) -> None:
     attempt = pair.attempt
     assert attempt is not None, "an upstream that is told of was tried"
     pair.attempt = None
-    if channel.options.tls is not None:
-        pair.owner.loop.counts.cells[HANDSHAKING_UPSTREAMS] -= 1
-        if channel.connected_ns != 0:
-            pair.owner.loop.upstream_handshakes[tls_error(channel.close_cause)].observe(channel.closed_ns - channel.connected_ns)
+    handshakes.end(pair.owner.loop, channel)
+    pair.connect_ended_ns = channel.closed_ns
     pair.upstream.channel = None
     cause = channel.close_cause or Cause.INTERNAL
     error = channel.error

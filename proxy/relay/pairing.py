@@ -27,9 +27,10 @@ from mypy_extensions import i32, i64
 
 from proxy.network.run import Run
 from proxy.relay.kafka_fields import NO_ACKS_FIELD, produce_acks
+from proxy.relay.pairing_stats import PairingStats
 from proxy.tap.request_facts import RequestFacts
 
-__all__ = ["MAX_OPEN", "Pairing", "PairingStats"]
+__all__ = ["MAX_OPEN", "Pairing"]
 
 MAX_OPEN: Final = 10_000
 """Requests open on one connection above which the client is muted for ``peer`` until half of them are answered."""
@@ -48,15 +49,6 @@ _PREFIX: Final = 512  # of a frame in pieces; enough for what client id and tran
 _LONG_PREFIX: Final = 131072  # and for the longest legal ones, 32767 bytes each, and as many of tagged fields
 _PLAUSIBLE_KEY: Final = 128
 _PLAUSIBLE_VERSION: Final = 32
-
-
-class PairingStats:
-    """What the pairs of one listener count together: absolute values for the cells."""
-
-    def __init__(self, answered: i64 = 0, lost: i64 = 0) -> None:
-        self.open: i64 = 0
-        self.answered: i64 = answered
-        self.lost: i64 = lost
 
 
 def _is_sasl(key: i64) -> bool:
@@ -124,6 +116,11 @@ class Pairing:
 
     def requests(self, run: Run, now_ns: i64) -> None:
         """The next whole frames from the client; sets ``sensitive``."""
+        self._read_requests(run, now_ns)
+        self._stats.end_asked()
+        self._count_open()
+
+    def _read_requests(self, run: Run, now_ns: i64) -> None:
         if len(self.sensitive):
             self.sensitive = vec[i32]()
         self._frames = 0
@@ -146,7 +143,6 @@ class Pairing:
             pos += header
             self._request(data, pos, pos + size, size, now_ns)
             pos += size
-        self._count_open()
 
     def request_part(self, run: Run, now_ns: i64) -> None:
         """The first piece of a request that is cut through; sets ``sensitive``, whose index is 0."""
@@ -157,6 +153,7 @@ class Pairing:
             self.facts.begin(1)
         head = run.prefix(_LONG_PREFIX)
         self._request(head, run.framing.most_header, i64(len(head)), run.framing.body_size(head, 0), now_ns)
+        self._stats.end_asked()
         self._count_open()
 
     def _has_acks(self, head: bytes, start: i64, size: i64) -> bool:
@@ -178,14 +175,15 @@ class Pairing:
         if self._raw and not self._ends_raw(key, version):
             self._odd_request(index, size, now_ns)
             return
+        stats = self._stats
+        if key == stats.asked_key:
+            stats.asked_bytes += size
+        else:
+            stats.begin_asked(key, size)
         if self.facts is not None:
             self.facts.add(api, data, pos, end)
         if _is_sasl(key):
-            self.sensitive = append(self.sensitive, i32(index))
-            self._authenticated = True
-            if key == _SASL_HANDSHAKE and version == 0:
-                self._raw = True
-                self._raw_answered = False
+            self._note_sasl(index, key, version)
         if self.lost:
             return
         if key == _PRODUCE:
@@ -197,6 +195,13 @@ class Pairing:
                 return
         self._push(read_i64_be(data, pos), size, now_ns)
 
+    def _note_sasl(self, index: i64, key: i64, version: i64) -> None:
+        self.sensitive = append(self.sensitive, i32(index))
+        self._authenticated = True
+        if key == _SASL_HANDSHAKE and version == 0:
+            self._raw = True
+            self._raw_answered = False
+
     def _ends_raw(self, key: i64, version: i64) -> bool:
         """Whether a frame that comes while raw tokens do is a request again."""
         self._raw = not self._raw_answered or key < 0 or key >= _PLAUSIBLE_KEY or version >= _PLAUSIBLE_VERSION
@@ -204,6 +209,7 @@ class Pairing:
 
     def _odd_request(self, index: i64, size: i64, now_ns: i64) -> None:
         """A frame without a request header: a raw token, or no Kafka at all."""
+        self._stats.begin_asked(-1, size)
         if self.facts is not None:
             self.facts.add(-1, b"", 0, 0)
         if self._raw:
@@ -244,7 +250,9 @@ class Pairing:
         facts = self.facts
         self.facts = None
         before = self.open
-        self.requests(run, now_ns)
+        self._read_requests(run, now_ns)
+        self._stats.asked_bytes = 0  # what it is made of was counted
+        self._count_open()
         self.facts = facts
         if self.open > before:
             self._move(before, place)
@@ -289,6 +297,7 @@ class Pairing:
             pos += header
             self._answer(data, pos, size, now_ns, keep)
             pos += size
+        self._stats.end_answered(now_ns)
         self._count_open()
         if self.open == 0 and self._mask >= _KEEP:
             self._resize(_SMALL)
@@ -305,6 +314,7 @@ class Pairing:
         header = run.framing.most_header
         head = run.prefix(header + _ANSWER_HEAD)
         self._answer(head, header, run.framing.body_size(head, 0), now_ns, keep=True)
+        self._stats.end_answered(now_ns)
         self._count_open()
 
     def _answer(self, data: bytes, pos: i64, size: i64, now_ns: i64, keep: bool) -> None:
@@ -316,7 +326,14 @@ class Pairing:
             api = entry >> 32
             correlation = entry
             self._drop_head()
-            self._stats.answered += 1
+            stats = self._stats
+            if time_ns == stats.answered_since_ns and stats.answered_times != 0 and api >> 16 == stats.answered_key:
+                stats.answered_times += 1
+                stats.answered_bytes += size
+            elif time_ns < 0:
+                stats.begin_answered(-1, ~time_ns, size, now_ns)
+            else:
+                stats.begin_answered(api >> 16, time_ns, size, now_ns)
             if time_ns < 0:
                 api = -1
                 correlation = -1
@@ -328,6 +345,7 @@ class Pairing:
             if keep:
                 self._keep(api, (now_ns - time_ns) // 1000, size_asked, correlation)
         else:
+            self._stats.count_unpaired(size)
             if self._authenticated:
                 self._raw_answered = True
                 self._withhold()

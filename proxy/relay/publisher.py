@@ -9,7 +9,8 @@ from typing import Final
 from librt.vecs import vec
 from mypy_extensions import i64
 
-from proxy.cells import LISTENER_BLOCK, MUTE_CAUSES, PROCESSOR_BLOCK, SIDE_BLOCK, SIDES, UPSTREAM_BLOCK, CellWriter
+from proxy.cells import APPEND_ERRORS, LISTENER_BLOCK, MEASURED_APIS, MUTE_CAUSES, PROCESSOR_BLOCK, SIDE_BLOCK, SIDES, UPSTREAM_BLOCK, CellWriter
+from proxy.network.histogram import Histogram
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.receive import ReceiveLimit
 from proxy.network.stats import SideStats
@@ -37,12 +38,15 @@ CUT_SHORT: Final = SIDE_BLOCK.at("framegate.frame.cut_short")
 SIZES: Final = SIDE_BLOCK.at("framegate.frame.size")
 
 LIMIT: Final = LISTENER_BLOCK.at("framegate.frame.size.limit")
+POOL_USAGE: Final = LISTENER_BLOCK.at("framegate.memory_pool.listener.usage")
 REQUESTS_OPEN: Final = LISTENER_BLOCK.at("framegate.kafka.request.open")
-REQUESTS_ANSWERED: Final = LISTENER_BLOCK.at("framegate.kafka.request.answered")
+KAFKA_IO: Final = LISTENER_BLOCK.at("framegate.kafka.request.io", MEASURED_APIS[0])
 PAIRING_LOST: Final = LISTENER_BLOCK.at("framegate.kafka.pairing_lost")
 TAP_SEEN: Final = tuple(LISTENER_BLOCK.at("framegate.tap.seen", direction) for direction in DIRECTIONS)
 TAP_RESERVED: Final = tuple(LISTENER_BLOCK.at("framegate.tap.reserved", direction) for direction in DIRECTIONS)
 
+PENDING_CLIENTS: Final = PROCESSOR_BLOCK.at("framegate.channel.pending", "downstream")
+PENDING_UPSTREAMS: Final = PROCESSOR_BLOCK.at("framegate.channel.pending", "upstream")
 MUTED: Final = PROCESSOR_BLOCK.at("framegate.channel.muted")
 MUTES: Final = PROCESSOR_BLOCK.at("framegate.channel.mute.count")
 MUTE_TIME: Final = PROCESSOR_BLOCK.at("framegate.channel.mute.time")
@@ -57,7 +61,7 @@ POOL_DEPLETED: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.depleted.time",
 POOL_MOST_USED: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.usage.max", "frames")
 POOL_DRY_SPELLS: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.depleted.count", "frames")
 POOL_REFUSED: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.refused", "frames")
-POOL_WAIT: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.wait.time", "frames")
+POOL_WAITS: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.wait.duration", "frames")
 
 TAP_MATCHED: Final = PROCESSOR_BLOCK.at("framegate.tap.matched")
 TAP_FLUSHED: Final = PROCESSOR_BLOCK.at("framegate.tap.flushed")
@@ -72,8 +76,9 @@ TAP_UNDELIVERED: Final = PROCESSOR_BLOCK.at("framegate.tap.dropped", "undelivere
 TAP_MATCHED_BYTES: Final = PROCESSOR_BLOCK.at("framegate.tap.matched.io")
 TAP_BYTES: Final = PROCESSOR_BLOCK.at("framegate.tap.io")
 TAP_ERRORS: Final = PROCESSOR_BLOCK.at("framegate.tap.write.errors")
-TAP_FLUSH_TIME: Final = PROCESSOR_BLOCK.at("framegate.tap.flush.time")
+TAP_APPENDS: Final = tuple(PROCESSOR_BLOCK.at("framegate.tap.append.duration", error) for error in APPEND_ERRORS)
 TAP_QUEUE: Final = PROCESSOR_BLOCK.at("framegate.queue.usage", "tap")
+TAP_BLOCKS: Final = PROCESSOR_BLOCK.at("framegate.queue.length", "tap")
 
 
 class CellReserve(Reserve):
@@ -126,11 +131,15 @@ class Publisher:
         self._tallied: list[Counts] = []  # by position of the tally
         self._listeners = list(counters.listeners.values())
         self._limits = [limits[name] for name in counters.listeners]
-        self._placed = [_Placed(counters.loop.counts, start(PROCESSOR_BLOCK))]
+        processor = start(PROCESSOR_BLOCK)
+        self._placed = [_Placed(counters.loop.counts, processor)]
         for name, listener in counters.listeners.items():
             self._placed.append(_Placed(listener.counts, start(LISTENER_BLOCK, name)))
             for side, counts in zip(SIDES, (listener.downstream_counts, listener.upstream_counts), strict=True):
                 self._placed.append(_Placed(counts, start(SIDE_BLOCK, name, side)))
+        self._measured: list[tuple[Histogram, i64]] = [(pool.waits, processor + POOL_WAITS)]  # elsewhere
+        if tap is not None:
+            self._measured += [(tap.thread.appends[number], processor + at) for number, at in enumerate(TAP_APPENDS)]
         self._placed += [_Placed(upstream.counts, start(UPSTREAM_BLOCK, name)) for name, upstream in counters.upstreams.items()]
         self._sizes = [  # of frames: the network layer has their buckets
             (stats, start(SIDE_BLOCK, name, side) + SIZES)
@@ -145,6 +154,8 @@ class Publisher:
             cells[MUTED + cause] = 0
             cells[MUTES + cause] = 0
             cells[MUTE_TIME + cause] = 0
+        cells[PENDING_CLIENTS] = 0
+        cells[PENDING_UPSTREAMS] = 0
         for number in range(i64(len(self._listeners))):
             self._fill_listener(self._listeners[number], self._limits[number], cells)
         self._fill_pool(cells)
@@ -155,6 +166,8 @@ class Publisher:
         for stats, start in self._sizes:
             self._put_all(start, stats.frame_sizes)
             self._put(start + i64(len(stats.frame_sizes)), stats.bytes_received - HEADER_BYTES * stats.frames_received)
+        for histogram, at in self._measured:
+            self._put_histogram(histogram, at)
         self._writer.publish(self._image)
 
     def _put(self, index: i64, value: i64) -> None:
@@ -168,18 +181,25 @@ class Publisher:
     def _put_counts(self, counts: Counts, start: i64) -> None:
         self._put_all(start, counts.cells)
         for histogram in counts.histograms:
-            if histogram.sum != 0:
-                index = start + histogram.offset
-                self._put_all(index, histogram.buckets)
-                self._put(index + i64(len(histogram.buckets)), histogram.sum)
+            self._put_histogram(histogram, start + histogram.offset)
+
+    def _put_histogram(self, histogram: Histogram, index: i64) -> None:
+        if histogram.count != 0:
+            self._put_all(index, histogram.buckets)
+            self._put(index + i64(len(histogram.buckets)), histogram.sum)
 
     def _fill_listener(self, counters: ListenerCounters, limit: ReceiveLimit, processor: "vec[i64]") -> None:
         self._fill_side(counters.downstream, counters.downstream_counts.cells, processor)
         self._fill_side(counters.upstream, counters.upstream_counts.cells, processor)
         cells, pairing = counters.counts.cells, counters.pairing
+        processor[PENDING_CLIENTS] += counters.downstream.pending
+        processor[PENDING_UPSTREAMS] += counters.upstream.pending
         cells[LIMIT] = limit.value
+        cells[POOL_USAGE] = 0 if counters.account is None else counters.account.used
         cells[REQUESTS_OPEN] = pairing.open
-        cells[REQUESTS_ANSWERED] = pairing.answered
+        io = pairing.io
+        for number in range(i64(len(io))):
+            cells[KAFKA_IO + number] = io[number]
         cells[PAIRING_LOST] = pairing.lost
 
     def _fill_side(self, stats: SideStats, cells: "vec[i64]", processor: "vec[i64]") -> None:
@@ -211,7 +231,6 @@ class Publisher:
         cells[POOL_MOST_USED] = pool.most_used
         cells[POOL_DRY_SPELLS] = pool.dry_spells
         cells[POOL_REFUSED] = pool.refused
-        cells[POOL_WAIT] = pool.wait_ns
 
     def _fill_tap(self, tap: TapWriter, cells: "vec[i64]") -> None:
         for number in range(i64(len(tap.tallies.all))):
@@ -234,5 +253,5 @@ class Publisher:
         cells[TAP_MATCHED_BYTES] = tap.bytes_matched
         cells[TAP_BYTES] = tap.thread.bytes_flushed
         cells[TAP_ERRORS] = tap.thread.write_errors
-        cells[TAP_FLUSH_TIME] = tap.thread.flush_ns
         cells[TAP_QUEUE] = tap.queued_bytes
+        cells[TAP_BLOCKS] = tap.thread.handed - tap.thread.settled

@@ -58,6 +58,7 @@ GC_THRESHOLD: Final = 50_000
 SIGTERM: Final = 15
 
 BUSY: Final = PROCESSOR_BLOCK.at("framegate.event_loop.time", "busy")
+POLLS: Final = PROCESSOR_BLOCK.at("framegate.event_loop.polls")
 IDLE: Final = PROCESSOR_BLOCK.at("framegate.event_loop.time", "idle")
 LINK_DROPPED: Final = PROCESSOR_BLOCK.at("framegate.link.dropped")
 FAULTS: Final = PROCESSOR_BLOCK.at("framegate.processor.errors")
@@ -105,6 +106,10 @@ class Watcher(PairWatcher):
 
     def __init__(self) -> None:
         self.loop: Loop | None = None
+
+    def pair_opened(self, pair: Pair) -> None:
+        if self.loop is not None:
+            self.loop.link.pair_opened(pair)
 
     def pair_closed(self, pair: Pair) -> None:
         if self.loop is not None:
@@ -297,6 +302,7 @@ class Loop:
         cells = self._relay.pairs.loop.counts.cells
         cells[BUSY] = self._selector.busy_ns
         cells[IDLE] = self._selector.idle_ns
+        cells[POLLS] = self._selector.polls
         cells[LINK_DROPPED] = self.link.writer.dropped_count
         faults = self._selector.faults
         tap = self._tap
@@ -401,7 +407,7 @@ class Loop:
     def _close_pairs(self) -> None:
         """End those that are left; what is to be told of them goes out before the tap may take its time."""
         self._selector.close_channels(Cause.DRAINED)
-        self.link.queue_closed()
+        self.link.queue_rows()
         self._publish(self._selector.now_ns)
         self.link.flush()
 

@@ -8,7 +8,7 @@ import socket
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from proxy.auth import factories
-from proxy.cells import LISTENER_BLOCK
+from proxy.cells import LISTENER_BLOCK, MECHANISMS, UPSTREAM_BLOCK
 from proxy.config.address import parse_address
 from proxy.config.limits import LimitsInForce, limits_from_wire
 from proxy.config.model import (
@@ -124,6 +124,8 @@ class Settings:
             for name, item in self._upstream_configs.items()
         }
         self._accounts: Final = {item.name: pool.account(self.config.memory_pool.shares.get(item.name, 0)) for item in self.config.listeners}
+        for name, account in self._accounts.items():
+            self.counters.listeners[name].account = account
         self.requests: Final = _request_channel(self.config)
         self.credentials: Final = _credentials(self.config)
         self._logins: Final = {item.name: self._upstream_logins(item) for item in self.config.upstreams}
@@ -207,10 +209,11 @@ class Settings:
         from proxy.auth.server import SaslServerAuthenticators, SaslServerSettings
         from proxy.server.credentials import desk_of_listener
 
-        counts = self.counters.listeners[listener.name].counts
+        counts, durations = self.counters.listeners[listener.name].counts, self.counters.loop.authentications
 
-        def count(mechanism: str, error: str) -> None:
+        def count(mechanism: str, error: str, duration_ns: int) -> None:
             counts.count(LISTENER_BLOCK.at("framegate.authentication.count", mechanism, error))
+            durations[MECHANISMS.index(mechanism)].observe(duration_ns)
 
         settings = SaslServerSettings(
             sasl.mechanisms,
@@ -228,7 +231,12 @@ class Settings:
         from proxy.server.credentials import desk_of_upstream
         from proxy.server.upstream_logins import UpstreamLogins
 
-        return UpstreamLogins(upstream.name, upstream.sasl, self.credentials.desk(desk_of_upstream(upstream.name)))
+        counts = self.counters.upstreams[upstream.name].counts
+
+        def count(mechanism: str, error: str) -> None:
+            counts.count(UPSTREAM_BLOCK.at("framegate.upstream.authentication.count", mechanism, error))
+
+        return UpstreamLogins(upstream.name, upstream.sasl, self.credentials.desk(desk_of_upstream(upstream.name)), count)
 
     def _upstream_options(self, listener: ListenerConfig, upstream: UpstreamConfig) -> dict[str, ChannelOptions]:
         """The options of channels to an upstream, by the server name of the endpoint."""

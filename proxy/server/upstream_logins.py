@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from proxy.auth.client import SaslClientAuthenticators, SaslClientSettings
+from proxy.auth.client import Count, SaslClientAuthenticators, SaslClientSettings
 from proxy.auth.mapping_rules import MappingRules
 from proxy.auth.questions import CredentialSource
 from proxy.config.upstream_sasl import Login as LoginConfig
@@ -21,13 +21,14 @@ class UpstreamLogins(Logins):
         upstream: its name.
         sasl: of its configuration.
         source: whom to ask for passwords and tokens.
+        count: is told how each login comes out.
 
     Raises:
         RuleError: a rule of a principal cannot be read, which control has read.
     """
 
-    def __init__(self, upstream: str, sasl: UpstreamSasl, source: CredentialSource) -> None:
-        self._rows: Final = [_Row(item, source) for item in logins_of(upstream, sasl)]
+    def __init__(self, upstream: str, sasl: UpstreamSasl, source: CredentialSource, count: Count = lambda mechanism, error: None) -> None:
+        self._rows: Final = [_Row(item, source, count) for item in logins_of(upstream, sasl)]
 
     def choose(self, principal: str) -> Login | None:
         return next((row.login for row in self._rows if row.is_for(principal)), None)
@@ -36,9 +37,9 @@ class UpstreamLogins(Logins):
 class _Row:
     """One login, and whose it is."""
 
-    def __init__(self, config: LoginConfig, source: CredentialSource) -> None:
+    def __init__(self, config: LoginConfig, source: CredentialSource, count: Count) -> None:
         settings = SaslClientSettings(config.mechanism, config.user, config.credential)
-        self.login: Final = Login(SaslClientAuthenticators(settings, source))
+        self.login: Final = Login(SaslClientAuthenticators(settings, source, count=count))
         self._everybody: Final = not config.principals
         self._names: Final = frozenset(item for item in config.principals if not item.startswith(_RULE))
         self._rules: Final = [MappingRules(item) for item in config.principals if item.startswith(_RULE)]

@@ -14,13 +14,18 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from proxy.cells import APPEND_BOUNDS, APPEND_ERRORS
+from proxy.network.histogram import Histogram
 from proxy.tap.block import Block
 from proxy.tap.block_builder import BlockBuilder
-from proxy.tap.record import REASON_CLOSED, REASON_DISK_ERROR
+from proxy.tap.record import REASON_CLOSED, REASON_DISK_ERROR, REASON_DISK_FULL
 from proxy.tap.segment import SegmentLog, reason_of
 
 # After a failed write the disk is asked again this often.
 RETRY_NS: Final = 100_000_000
+# Where ``appends`` has what failed.
+DISK_FULL: Final = APPEND_ERRORS.index("disk_full")
+DISK_ERROR: Final = APPEND_ERRORS.index("disk_error")
 # How long the thread sleeps when no segment is open.
 IDLE_S: Final = 3600.0
 # A closing writer that was told to give up gets this long to leave its system call.
@@ -33,19 +38,19 @@ class WriterThread:
     Of the loop thread:
 
     Attributes:
-        handed_weight: the sum over the blocks handed over (``Block.weight``).
+        handed, handed_weight: the blocks handed over, and the sum over them (``Block.weight``).
 
     Of the writer thread:
 
     Attributes:
-        settled_weight: the same over those that are on disk, or given up.
+        settled, settled_weight: the same of those that are on disk, or given up.
         failing: reason code of the last write, if it failed; 0 when it did not.
         failed: blocks that were given up; the loop thread takes them.
         frames_flushed_request, frames_flushed_response: frames on disk.
         frames_gapped: frames that gap chunks on disk say are missing.
         bytes_flushed: bytes of blocks on disk.
         write_errors: failed attempts to write a block.
-        flush_ns: time spent encoding and writing blocks.
+        appends: for how long it tried to encode and write a block, by what became of it (``APPEND_ERRORS``).
         error: the last failed write, in words; once a write succeeded again empty, or what of the log's files could not be put in order.
         failures, failure: errors of our own in the thread, and the last of them in words; each cost one block, which becomes a gap.
 
@@ -64,6 +69,8 @@ class WriterThread:
             queue_size: the bound of what is handed over and not settled.
             wakeup_fd: an eventfd (or a non-blocking socket) that gets 8 bytes when a log that refused has room again; -1: none.
         """
+        self.handed: i64 = 0
+        self.settled: i64 = 0
         self.handed_weight: i64 = 0
         self.settled_weight: i64 = 0
         self.failing: i64 = 0
@@ -74,7 +81,7 @@ class WriterThread:
         self.frames_gapped: i64 = 0
         self.bytes_flushed: i64 = 0
         self.write_errors: i64 = 0
-        self.flush_ns: i64 = 0
+        self.appends: Final = [Histogram(APPEND_BOUNDS) for _ in APPEND_ERRORS]
         self.error = ""
         self.failures: i64 = 0
         self.failure = ""
@@ -113,6 +120,7 @@ class WriterThread:
 
     def put(self, block: Block) -> None:
         """Hand a block over."""
+        self.handed += 1
         self.handed_weight += block.weight
         self._queue.put(block)
 
@@ -163,7 +171,7 @@ class WriterThread:
         if block is not None:
             self._current = None
             self._fail(block, REASON_DISK_ERROR)
-            self.settled_weight += block.weight
+            self._settle(block)
 
     def _serve(self) -> None:
         while True:
@@ -194,15 +202,13 @@ class WriterThread:
             self.error = str(error)
 
     def _flush(self, block: Block) -> None:
-        started: i64 = time.monotonic_ns()
-        written = self._append(block, started)
+        written = self._append(block)
         while not written and block.must_keep and not self._give_up.wait(float(RETRY_NS) / 1e9):
-            written = self._append(block, started)
+            written = self._append(block)
         self._builder.reuse(block)
         if not written:
             self._fail(block, self.failing)
-        self.flush_ns += i64(time.monotonic_ns()) - started
-        self.settled_weight += block.weight
+        self._settle(block)
         self._current = None
         if self.starved and self.has_room():
             self.starved = False
@@ -212,14 +218,21 @@ class WriterThread:
         block.fail(reason)
         self.failed.append(block)
 
-    def _append(self, block: Block, now_ns: i64) -> bool:
+    def _settle(self, block: Block) -> None:
+        self.settled += 1
+        self.settled_weight += block.weight
+
+    def _append(self, block: Block) -> bool:
+        began: i64 = time.monotonic_ns()
         try:
-            self._log.append(block, now_ns)
+            self._log.append(block, began)
         except OSError as error:
             self.write_errors += 1
             self.error = str(error)
             self.failing = reason_of(error)
+            self.appends[DISK_FULL if self.failing == REASON_DISK_FULL else DISK_ERROR].observe(i64(time.monotonic_ns()) - began)
             return False
+        self.appends[0].observe(i64(time.monotonic_ns()) - began)
         self.failing = 0
         self.error = self._log.error
         self.frames_flushed_request += block.request_frames

@@ -86,7 +86,7 @@ def _facts(candidate: Candidate) -> dict[str, float]:
     """Counters that show that a feature was at work."""
     assert isinstance(candidate, steered.Framegate), "only framegate has these features"
     return {
-        "answered": candidate.metric("framegate_kafka_request_answered"),
+        "answered": candidate.metric("framegate_kafka_request_duration_seconds_count"),
         "lost": candidate.metric("framegate_kafka_pairing_lost"),
         "memory_mutes": candidate.metric("framegate_channel_mute_count", 'framegate_mute_cause="memory"'),
     }

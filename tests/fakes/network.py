@@ -285,7 +285,7 @@ class NetBench:
         assert self.pool.used == 0
         assert self.pool.waiting == 0
         assert self.selector.channel_count == 0
-        assert list(self.stats.muted) == [0] * 7
+        assert (list(self.stats.muted), self.stats.pending) == ([0] * 7, 0)
         closed = [channel for word, channel in self.listener.told if word == "closed"]
         assert len(closed) == len(set(closed)), "closed is told once"
         assert self.selector.faults.total == self.faults, self.selector.faults.take()

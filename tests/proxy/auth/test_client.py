@@ -183,6 +183,39 @@ def test_an_upstream_that_does_not_know_the_password_is_not_believed(desk: Desk)
     assert "its signature is wrong" in str(one.refused(answered(token_answer(b"v=AAAA"), ID + 3)))
 
 
+@pytest.mark.parametrize(
+    ("bodies", "answer", "counted"),
+    [
+        ([offered(*KNOWN), answered(handshake_answer("PLAIN"), ID + 1), answered(token_answer(), ID + 2)], None, ""),
+        ([offered(*KNOWN), answered(handshake_answer("PLAIN"), ID + 1), answered(token_answer(error=58), ID + 2)], None, "credentials"),
+        ([offered(*KNOWN), answered(handshake_answer("PLAIN"), ID + 1), answered(token_answer(b"x"), ID + 2)], None, "credentials"),
+        ([offered(*KNOWN), answered(handshake_answer("PLAIN"), ID + 1), answered(token_answer(error=-1), ID + 2)], None, "unavailable"),
+        ([offered(*KNOWN), answered(handshake_answer("PLAIN"), ID + 1), answered(token_answer(error=34), ID + 2)], None, "protocol"),
+        ([offered(*KNOWN), answered(handshake_answer("PLAIN"), ID + 1)], q.Unavailable("gone"), "unavailable"),
+        ([offered(*KNOWN), answered(handshake_answer("GSSAPI", error=33), ID + 1)], None, "mechanism"),
+        ([offered(*KNOWN), answered(handshake_answer(error=34), ID + 1)], None, "protocol"),
+        ([offered(error=35)], None, "protocol"),
+        ([b"x"], None, "protocol"),
+    ],
+)
+def test_what_became_of_it_is_counted_once(desk: Desk, bodies: list[bytes], answer: q.Answer | None, counted: str) -> None:
+    found: list[tuple[str, str]] = []
+    if answer is not None:
+        desk.answer = lambda question: answer
+    settings = SaslClientSettings("PLAIN", "user", "a", "c")
+    one = Talk(SaslClientAuthenticators(settings, desk, count=lambda *what: found.append(what)).make(Identity()))
+    one.say()
+    for body in bodies[:-1]:
+        one.say(body)
+    assert found == []
+    if counted:
+        one.refused(bodies[-1])
+    else:
+        one.say(bodies[-1])
+        assert one.one.step() == DONE
+    assert found == [("PLAIN", counted)]
+
+
 # Who has to be asked.
 
 

@@ -223,13 +223,13 @@ def test_what_clients_of_oauthbearer_are_told(desk: Desk) -> None:
 
 def test_why_a_token_was_refused_is_told_of_clients_that_do_not_look(desk: Desk) -> None:
     """aiokafka takes the refusal for a welcome, and asks on."""
-    counted: list[tuple[str, str]] = []
+    counted: list[tuple[str, str, int]] = []
     factory = SaslServerAuthenticators(SaslServerSettings(("OAUTHBEARER",)), desk, count=lambda *what: counted.append(what))
     one = Talk(factory.make(Identity()))
     one.say(handshake("OAUTHBEARER"), token(b"n,,\x01auth=Bearer bad\x01\x01"))
     refused = one.refused(request(3, 9, 1, b""))
     assert str(refused) == "OAUTHBEARER: bad token; then a request of type 3 where SaslAuthenticate belongs"
-    assert (refused.answer, counted) == (b"", [("OAUTHBEARER", "credentials")])
+    assert (refused.answer, counted) == (b"", [("OAUTHBEARER", "credentials", 0)])
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", SCRAM_SHA_256, "OAUTHBEARER"])
@@ -408,10 +408,10 @@ def test_the_factory_makes_one_for_each(desk: Desk) -> None:
     assert (second.mechanism_name, other.say(), other.code) == ("", [], WANT_READ)
 
 
-def of_clients(desk: Desk, counted: list[tuple[str, str]], **settings: object) -> SaslServerAuthenticators:
+def of_clients(desk: Desk, counted: list[tuple[str, str, int]], **settings: object) -> SaslServerAuthenticators:
     """The factory of a listener with sessions of a minute, which counts."""
     made = SaslServerSettings(("PLAIN", SCRAM_SHA_256), 60_000, **settings)  # type: ignore[arg-type]
-    return SaslServerAuthenticators(made, desk, lambda: SERVER_NONCE, lambda mechanism, error: counted.append((mechanism, error)))
+    return SaslServerAuthenticators(made, desk, lambda: SERVER_NONCE, lambda *what: counted.append(what))
 
 
 @pytest.mark.parametrize(
@@ -429,34 +429,35 @@ def of_clients(desk: Desk, counted: list[tuple[str, str]], **settings: object) -
     ],
 )
 def test_what_became_of_it_is_counted_once(desk: Desk, bodies: list[bytes], answer: q.Answer | None, counted: tuple[str, str]) -> None:
-    found: list[tuple[str, str]] = []
+    found: list[tuple[str, str, int]] = []
     if answer is not None:
         desk.answer = lambda question: answer
     one = Talk(of_clients(desk, found).make(Identity()))
+    one.alarm.clock.advance_ms(7)
     if counted[1]:
         one.refused(*bodies)
     else:
         one.say(*bodies)
         assert one.one.step() == DONE
-    assert found == [counted]
+    assert found == [(*counted, 7_000_000)], "from its start on"
 
 
 @pytest.mark.parametrize("entries", [["user"], ["RULE:us.."], ["other", "RULE:.*"]])
 def test_who_may_come_in_is_told_so(desk: Desk, entries: list[str]) -> None:
-    found: list[tuple[str, str]] = []
+    found: list[tuple[str, str, int]] = []
     one = Talk(of_clients(desk, found, admission=Admission(entries)).make(Identity()))
     assert one.say(handshake("PLAIN"), token(plain_token()))[1] == token_answer(lifetime=60_000)
-    assert (one.one.principal, found) == ("user", [("PLAIN", "")])
+    assert (one.one.principal, found) == ("user", [("PLAIN", "", 0)])
 
 
 @pytest.mark.parametrize("entries", [["other"], ["RULE:use"], ["User"]])
 def test_who_may_not_is_told_that_and_not_that_its_password_was_good(desk: Desk, entries: list[str]) -> None:
-    found: list[tuple[str, str]] = []
+    found: list[tuple[str, str, int]] = []
     one = Talk(of_clients(desk, found, admission=Admission(entries)).make(Identity()))
     error = one.refused(handshake("PLAIN"), token(plain_token()))
     assert str(error) == "PLAIN: the principal 'user' is none of allowed_principals"
     assert error.answer == token_answer(error=58, message="Authentication failed: the principal is not allowed to connect")
-    assert (one.one.complete, one.one.principal, found) == (False, "", [("PLAIN", "denied")])
+    assert (one.one.complete, one.one.principal, found) == (False, "", [("PLAIN", "denied", 0)])
     wrong = Talk(of_clients(desk, found, admission=Admission(entries)).make(Identity()))
     refusal = wrong.refused(handshake("PLAIN"), token(plain_token("wrong")))
     assert b"not allowed" not in refusal.answer, "who may come in is told to those alone who are who they say"
@@ -464,10 +465,10 @@ def test_who_may_not_is_told_that_and_not_that_its_password_was_good(desk: Desk,
 
 @pytest.mark.parametrize(("size", "words"), [(MAX_MESSAGE, "PLAIN: "), (MAX_MESSAGE + 1, f"a message of {MAX_MESSAGE + 1} bytes")])
 def test_a_message_that_no_client_needs_is_refused_as_one_that_is_not_good(desk: Desk, size: int, words: str) -> None:
-    found: list[tuple[str, str]] = []
+    found: list[tuple[str, str, int]] = []
     one = Talk(of_clients(desk, found).make(Identity()))
     assert words in str(one.refused(handshake("PLAIN"), token(b"\0user\0" + b"p" * (size - 6), version=1)))
-    assert found == [("PLAIN", "credentials")]
+    assert found == [("PLAIN", "credentials", 0)]
 
 
 @pytest.mark.parametrize("first", [b"n,a=" + b"\x01" * 60_000 + b",n=user,r=xyz", b"n,a=user,n=" + b"u" * 60_000 + b",r=x"])
@@ -503,7 +504,7 @@ def test_what_nobody_has_proved_holds_up_nobody_for_long(desk: Desk, bodies: tup
 
 
 def test_who_has_proved_it_is_to_do_it_by_the_same_mechanism_again(desk: Desk) -> None:
-    found: list[tuple[str, str]] = []
+    found: list[tuple[str, str, int]] = []
     factory, identity = of_clients(desk, found), Identity()
     one = Talk(factory.make(identity))
     one.say(handshake("PLAIN"), token(plain_token()))
@@ -514,7 +515,7 @@ def test_who_has_proved_it_is_to_do_it_by_the_same_mechanism_again(desk: Desk) -
     other = factory.again(identity, one.one.principal)
     assert other is not None
     assert "not the one that the connection was made with" in str(Talk(other).refused(handshake(SCRAM_SHA_256), token(b"")))
-    assert found == [("PLAIN", ""), ("PLAIN", ""), (SCRAM_SHA_256, "credentials")]
+    assert found == [("PLAIN", "", 0), ("PLAIN", "", 0), (SCRAM_SHA_256, "credentials", 0)]
 
 
 def test_where_nobody_does_it_again_the_time_runs_out_untold(desk: Desk) -> None:

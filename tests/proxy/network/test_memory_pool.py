@@ -263,9 +263,9 @@ def test_the_waits_of_both_directions_are_one_figure(clock: FakeClock) -> None:
     for turns in (pool.requests, pool.answers):
         assert not Turn(turns, Owner(), MIB).ask(MIB)
         clock.advance_ms(3)
-    assert (pool.refused, pool.waiting, pool.depleted_total_ns(), pool.wait_ns) == (2, 2, 6 * MS, 0)
+    assert (pool.refused, pool.waiting, pool.depleted_total_ns(), pool.waits.count) == (2, 2, 6 * MS, 0)
     pool.common.release(PENDING, 32 * MIB)
-    assert (pool.waiting, pool.wait_ns) == (0, 9 * MS)
+    assert (pool.waiting, pool.waits.count, pool.waits.sum) == (0, 2, 9 * MS)
 
 
 def test_a_dry_spell_is_one_however_many_wait_in_it_and_ends_with_the_last(clock: FakeClock) -> None:

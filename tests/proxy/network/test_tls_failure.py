@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
-from proxy.network.tls_failure import describe
+from proxy.cause import Cause
+from proxy.cells import TLS_ERRORS
+from proxy.errors import TlsError
+from proxy.network.tls_failure import ALERTS, KINDS, OURS, VERDICTS, describe, handshake_error
 
 
 def error(reason: str | None, **fields: Any) -> ssl.SSLError:
@@ -56,3 +59,52 @@ def test_a_word_that_python_does_not_know_is_in_the_text() -> None:
     found = describe(ssl.SSLError(1, "[SSL] tlsv1 alert no application protocol (_ssl.c:1006)"), "upstream")
     assert found.reason == "tlsv1_alert_no_application_protocol"
     assert "the upstream speaks none of our protocols (ALPN)" in str(found)
+
+
+# What they come to; what OpenSSL really says is in tests/proxy/relay/test_handshakes.py.
+
+
+def test_every_word_comes_to_one_of_the_list() -> None:
+    assert set(KINDS.values()) | set(VERDICTS.values()) < set(TLS_ERRORS)
+    assert {word for word in KINDS if word not in OURS and word not in ALERTS} == {"not_tls"}
+    found = {word: handshake_error(Cause.TLS_FAILED, TlsError("", reason=word)) for word in (*OURS, *ALERTS)}
+    assert set(found.values()) <= set(TLS_ERRORS) - {""}
+    assert {word for word, kind in found.items() if kind == "other"} == {
+        "unexpected_message",
+        "no_renegotiation",
+        "decryption_failed_or_bad_record_mac",
+    }
+
+
+@pytest.mark.parametrize("prefix", ["", "tlsv1_", "sslv3_", "tlsv13_"])
+def test_an_alert_is_the_peers_word_whichever_version_has_introduced_it(prefix: str) -> None:
+    kinds = [
+        handshake_error(Cause.TLS_FAILED, TlsError("", reason=prefix + word)) for word in ("alert_unknown_ca", "alert_protocol_version", "alert_new")
+    ]
+    assert kinds == ["peer_alert", "version", "peer_alert"]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(9, "certificate_refused"), (10, "certificate_expired"), (12, "certificate_refused"), (19, "unknown_authority"), (64, "name_mismatch")],
+)
+def test_a_certificate_that_is_refused_says_for_what(code: int, kind: str) -> None:
+    refused = describe(error("CERTIFICATE_VERIFY_FAILED", verify_message="so", verify_code=code), "client")
+    assert handshake_error(Cause.TLS_FAILED, refused) == kind
+    assert handshake_error(Cause.TLS_FAILED, TlsError("", reason="certificate_verify_failed")) == "certificate_refused", "nobody knows why"
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        (Cause.HANDSHAKE_TIMEOUT, "handshake_timeout"),
+        (Cause.UPSTREAM_TIMEOUT, "handshake_timeout"),
+        (Cause.PEER_CLOSED, "closed"),
+        (Cause.PEER_RESET, "closed"),
+        (Cause.NO_DATA, "closed"),
+        (Cause.DRAINED, "other"),
+        (None, "other"),
+    ],
+)
+def test_without_an_error_the_cause_says_it(cause: Cause | None, kind: str) -> None:
+    assert handshake_error(cause, None) == kind

@@ -8,12 +8,20 @@ import pytest
 from proxy.cause import Cause
 from proxy.errors import InternalError
 from proxy.network.run import Run
+from proxy.network.write_half import TIMED_EACH
+from tests.fakes.clock import MS, SECOND
 from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, trace_of
 from tests.fakes.transport import MemoryTransport, Wire
 
 
 def one_frame() -> Run:
     data = frame(3)
+    return Run(None, 0, data, 0, len(data), 1, 0)
+
+
+def large() -> Run:
+    """More than any socket takes at once."""
+    data = frame(4 << 20)
     return Run(None, 0, data, 0, len(data), 1, 0)
 
 
@@ -28,6 +36,118 @@ def test_who_may_not_write_says_why(net: NetBench) -> None:
     for call in (half.shut, lambda: half.send(one_frame())):
         with pytest.raises(InternalError, match="shut"):
             call()
+
+
+def test_a_channel_whose_peer_is_slow_is_counted_until_the_last_byte_has_gone(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    assert channel.send(one_frame())
+    assert net.stats.pending == 0, "what is out at once waits for nobody"
+    assert not channel.send(large())
+    assert net.stats.pending == 1
+    channel.want_room()
+    assert net.stats.pending == 1, "a channel, whatever it waits for"
+    while channel.pending_send:
+        assert net.stats.pending == 1
+        assert peer.recv(65536)
+        net.poll()
+    assert (net.stats.pending, channel.can_send) == (0, True)
+
+
+def test_a_channel_that_is_closed_waits_for_nobody(net: NetBench) -> None:
+    for asks in (False, True):
+        channel, _ = net.ready_pair()
+        if asks:
+            channel.want_room()
+        else:
+            assert not channel.send(large())
+        assert net.stats.pending == 1
+        channel.close(Cause.ADMIN)
+        assert net.stats.pending == 0
+
+
+def test_what_room_is_wanted_for_is_over_when_our_end_goes_out(net: NetBench) -> None:
+    channel, _ = net.ready_pair()
+    channel.want_room()
+    channel.shut_write()
+    assert net.stats.pending == 0
+
+
+# Times of some runs.
+
+
+def times(net: NetBench) -> tuple[int, int]:
+    return int(net.stats.forwards.count), int(net.stats.forwards.sum)
+
+
+def test_the_first_run_is_measured_and_one_of_each_64_behind_it(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    net.clock.advance_ms(3)  # in the poll: what was done for others
+    found = []
+    for _ in range(2 * TIMED_EACH + 1):
+        assert channel.send(one_frame())
+        found.append(times(net)[0])
+        peer.recv(100)
+    assert found == [1] * TIMED_EACH + [2] * TIMED_EACH + [3]
+    assert times(net) == (3, 9 * MS)
+
+
+def test_slow_channels_are_measured_as_well_as_fast_ones(net: NetBench) -> None:
+    for number in range(3):
+        channel, _ = net.ready_pair()
+        assert channel.send(one_frame())
+        assert times(net) == (number + 1, 0)
+
+
+def test_a_run_that_waits_is_measured_until_its_last_byte_has_gone(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    net.clock.advance_ms(1)
+    assert not channel.send(large())
+    assert times(net) == (0, 0), "it is not over"
+    while channel.pending_send:
+        net.clock.advance_ms(1)
+        before = net.clock.now
+        peer.recv(1 << 20)
+        net.poll()
+    began = SECOND
+    assert times(net) == (1, before - began)
+    assert channel.send(one_frame())
+    assert times(net)[0] == 1, "the next is one of the 63"
+
+
+@pytest.mark.parametrize("waits", [1, TIMED_EACH - 1])
+def test_runs_that_wait_are_no_likelier_to_be_measured(net: NetBench, waits: int) -> None:
+    """One in 64, of those that waited and those that did not."""
+    channel, peer = net.ready_pair()
+    for number in range(TIMED_EACH):
+        if number == waits:
+            assert not channel.send(large())
+            while channel.pending_send:
+                peer.recv(1 << 20)
+                net.poll()
+        else:
+            assert channel.send(one_frame())
+    assert times(net)[0] == 1
+    while True:
+        try:
+            peer.settimeout(0)
+            peer.recv(1 << 20)
+        except BlockingIOError:
+            break
+    assert not channel.send(large())
+    assert times(net)[0] == 1
+    peer.settimeout(5)
+    while channel.pending_send:
+        peer.recv(1 << 20)
+        net.poll()
+    assert times(net)[0] == 2
+
+
+def test_a_run_that_never_went_out_has_no_time(net: NetBench) -> None:
+    channel, _ = net.ready_pair()
+    assert not channel.send(large())
+    channel.close(Cause.ADMIN)
+    net.poll()
+    assert times(net) == (0, 0)
 
 
 def test_a_half_whose_channel_is_gone_takes_nothing_and_breaks_nothing(net: NetBench) -> None:

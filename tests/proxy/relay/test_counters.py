@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from proxy.cause import Cause
-from proxy.cells import CAUSES, DURATION_ERRORS, LISTENER_BLOCK, METRICS, MUTE_CAUSES, ORDERLY_CAUSES, PROCESSOR_BLOCK, TLS_ERRORS, UPSTREAM_BLOCK
+from proxy.cells import CAUSES, DURATION_ERRORS, LISTENER_BLOCK, METRICS, MUTE_CAUSES, ORDERLY_CAUSES, PROCESSOR_BLOCK, UPSTREAM_BLOCK
 from proxy.network import mute
 from proxy.network.framing import SIZE_BOUNDS
-from proxy.relay.counters import ERROR_INDEX, Counts, Histogram, LoopCounters, tls_error
+from proxy.relay.counters import ERROR_INDEX, Counts, LoopCounters
+from proxy.relay.publisher import POOL_WAITS, TAP_APPENDS
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -22,26 +23,6 @@ def test_the_closed_lists_agree_with_the_network():
     sizes = next(metric for metric in METRICS if metric.name == "framegate.frame.size")
     assert sizes.bounds == tuple(float(bound) for bound in SIZE_BOUNDS)
     assert all(DURATION_ERRORS[ERROR_INDEX[cause]] == ("" if cause in ORDERLY_CAUSES else cause) for cause in CAUSES)
-
-
-def test_a_duration_equal_to_a_bound_belongs_to_it():
-    histogram = Histogram((0.001, 0.01))
-    for duration_ns in (0, 1_000_000, 1_000_001, 10_000_000, 10_000_001):
-        histogram.observe(duration_ns)
-    assert list(histogram.buckets) == [2, 2, 1]
-    assert histogram.sum == 22_000_002
-
-
-def test_every_end_of_a_handshake_has_an_error_of_the_metric():
-    assert [
-        TLS_ERRORS[tls_error(cause)] for cause in (Cause.TLS_FAILED, Cause.HANDSHAKE_TIMEOUT, Cause.UPSTREAM_TIMEOUT, Cause.PEER_RESET, None)
-    ] == [
-        "tls_failed",
-        "handshake_timeout",
-        "handshake_timeout",
-        "other",
-        "other",
-    ]
 
 
 def test_a_block_has_a_cell_for_each_count_and_histograms_say_where_theirs_are():
@@ -55,8 +36,12 @@ def test_a_block_has_a_cell_for_each_count_and_histograms_say_where_theirs_are()
         counts.histogram("framegate.connection.duration", "downstream", "")
 
 
-def test_the_loops_histograms_do_not_share_a_cell():
-    at = [histogram.offset + cell for histogram in LoopCounters().counts.histograms for cell in range(len(histogram.buckets) + 1)]
+def test_the_processors_histograms_do_not_share_a_cell():
+    """Those of the loop, and those that the pool and the tap have: ``Publisher`` says where."""
+    histograms = LoopCounters().counts.histograms
+    at = [histogram.offset + cell for histogram in histograms for cell in range(len(histogram.buckets) + 1)]
+    for name, start in (("memory_pool.wait.duration", POOL_WAITS), *(("tap.append.duration", start) for start in TAP_APPENDS)):
+        at += range(start, start + len(PROCESSOR_BLOCK.metric(f"framegate.{name}").bounds) + 2)
     assert sorted(at) == list(range(PROCESSOR_BLOCK.count, PROCESSOR_BLOCK.size))
 
 

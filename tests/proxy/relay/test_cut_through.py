@@ -7,6 +7,7 @@ import pytest
 from proxy.cause import Cause
 from proxy.network import mute
 from proxy.network.framing import SIZE_BUCKETS
+from proxy.network.write_half import TIMED_EACH
 from proxy.relay import ending
 from tests.fakes import kafka_frames
 from tests.fakes.crowd import KIB, MIB, Couple, Crowd
@@ -164,6 +165,18 @@ def test_counts_are_those_of_frames_that_pass_whole(make_crowd, protocol):
         found.append((row["frames"], row["bytes"], row["lost"], row["cause"], stats, int(pairing.answered), int(pairing.lost)))
     assert found[0] == found[1]
     assert found[0][0] == {"request": 6, "response": 6}
+
+
+def test_pieces_are_measured_as_runs_are_also_those_that_nobody_looks_at(make_crowd):
+    """One large answer: its first piece is sent, and measured; so is one of each 64 behind it, which go through a pipe without TLS."""
+    crowd = make_crowd("framed", pool=8 * MIB, limit=LIMIT, answer_limit=LIMIT, cut_answers=True)
+    couple = crowd.join()
+    counters = crowd.counters.listeners["l"]
+    couple.upstream.give(*[2 * MIB - 100] * 20)
+    crowd.settle(lambda: couple.done)
+    pieces, measured = int(counters.upstream.reads), int(counters.downstream.forwards.count)
+    assert measured >= 2
+    assert pieces // TIMED_EACH <= measured <= pieces // TIMED_EACH + 2
 
 
 def test_pairing_goes_on_through_frames_in_pieces(make_crowd):

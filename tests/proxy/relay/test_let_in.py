@@ -38,7 +38,7 @@ class Rig:
         self.source.late = True
         self.counts: list[tuple[str, str]] = []
         identity = UpstreamIdentity(principals=principals, mechanism="PLAIN", user=GATE, password_file="/p")
-        factory = SaslServerAuthenticators(SaslServerSettings(("PLAIN",)), Desk(), count=lambda *ended: self.counts.append(ended))
+        factory = SaslServerAuthenticators(SaslServerSettings(("PLAIN",)), Desk(), count=lambda *ended: self.counts.append(ended[:2]))
         self.logins = UpstreamLogins("u", UpstreamSasl(identities=(identity,)), self.source)
         self.world = World("kafka", endpoints=endpoints, authenticators=factory, refusal_ms=DELAY_MS, logins=self.logins)
 

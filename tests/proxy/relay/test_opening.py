@@ -14,7 +14,7 @@ from proxy.network import mute
 from proxy.network.options import TlsSettings
 from proxy.network.tls_context import client_context
 from proxy.relay import ending
-from proxy.relay.opening import HANDSHAKING_UPSTREAMS
+from proxy.relay.handshakes import ACTIVE
 from proxy.relay.upstream import DOWN, EJECTIONS, Endpoint
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
@@ -105,13 +105,13 @@ def test_a_handshake_with_an_upstream_is_counted_while_it_lasts(make):
     client, pair = world.client()
     world.until(lambda: pair.upstream.channel is not None)
     upstream, _ = world.server.accept()
-    assert world.counters.loop.counts.cells[HANDSHAKING_UPSTREAMS] == 1
+    assert world.counters.loop.counts.cells[ACTIVE["upstream"]] == 1
     upstream.sendall(b"not TLS")
     world.until(lambda: pair.cause)
     upstream.close()
     client.close()
     world.until(lambda: world.rows)
-    assert (world.row["cause"], world.counters.loop.counts.cells[HANDSHAKING_UPSTREAMS]) == ("tls_failed", 0)
+    assert (world.row["cause"], world.counters.loop.counts.cells[ACTIVE["upstream"]]) == ("tls_failed", 0)
 
 
 def test_an_upstream_without_an_address_refuses_in_words(make):
@@ -296,7 +296,7 @@ def test_a_handshake_that_fails_leads_to_the_next_endpoint(make, tmp_path, answe
             world.until(lambda: pair.state.value == "open")
             server.join()
     assert [row["reason"] for row in world.told.endpoints] == [reason]
-    assert world.counters.loop.counts.cells[HANDSHAKING_UPSTREAMS] == 0
+    assert world.counters.loop.counts.cells[ACTIVE["upstream"]] == 0
 
 
 def test_endpoints_are_taken_in_turn(make):

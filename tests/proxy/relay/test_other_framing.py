@@ -8,7 +8,8 @@ from librt.vecs import vec
 from mypy_extensions import i32
 
 from proxy.network.run import PART, PART_FIRST, Run
-from proxy.relay.pairing import Pairing, PairingStats
+from proxy.relay.pairing import Pairing
+from proxy.relay.pairing_stats import PairingStats
 from proxy.tap.block_builder import BlockBuilder
 from proxy.tap.record import FLAG_TRUNCATED, FLAG_WITHHELD
 from proxy.tap.slicing import find_frames, write_cut

@@ -7,7 +7,8 @@ import pytest
 
 from proxy.network.run import Run
 from proxy.relay.kafka_fields import produce_acks
-from proxy.relay.pairing import MAX_OPEN, Pairing, PairingStats
+from proxy.relay.pairing import MAX_OPEN, Pairing
+from proxy.relay.pairing_stats import PairingStats
 from proxy.tap.request_facts import RequestFacts
 from tests.fakes import kafka_frames
 from tests.fakes.kafka_frames import framed as frame

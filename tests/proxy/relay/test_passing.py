@@ -6,9 +6,11 @@ import threading
 
 import pytest
 
+from proxy.cells import LISTENER_BLOCK
 from proxy.config.model import TapConfig, TapRule
 from proxy.network import mute
 from proxy.network.selector import Selector
+from proxy.network.write_half import TIMED_EACH
 from proxy.relay.pairing import MAX_OPEN
 from proxy.server.pair_rows import open_row
 from proxy.tap.rules import TapRules
@@ -30,6 +32,20 @@ def test_runs_pass_both_ways_in_order(world):
     row = open_row(pair, 0)
     assert row["frames"] == {"request": 200, "response": 200}
     assert row["state"] == "open"
+
+
+def test_some_runs_of_each_direction_are_measured_where_they_go(world):
+    client, upstream, pair = world.pair()
+    times = pair.route.counters
+    client.sendall(frame(b"request"))
+    assert world.read(upstream, 11) == frame(b"request")
+    assert (times.upstream.forwards.count, times.downstream.forwards.count) == (1, 0)
+    for _ in range(TIMED_EACH):
+        upstream.sendall(frame(b"x"))
+        assert world.read(client, 5) == frame(b"x")
+    assert (times.upstream.forwards.count, times.downstream.forwards.count) == (1, 1)
+    at = [LISTENER_BLOCK.at("framegate.frame.forward.duration", direction) for direction in ("request", "response")]
+    assert [times.upstream.forwards.offset, times.downstream.forwards.offset] == at
 
 
 def test_upstreams_only_see_whole_frames(world):

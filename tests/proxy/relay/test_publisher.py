@@ -7,10 +7,14 @@ import pytest
 from proxy.cause import Cause
 from proxy.cells import (
     CONNECT_ERRORS,
+    MEASURED_APIS,
     MEMORY_KINDS,
+    SIDES,
+    TLS_ERRORS,
     CellLayout,
     CellReader,
     CellWriter,
+    HistogramValue,
     create,
 )
 from proxy.config.model import ListenerConfig, ProxyConfig, TapConfig, UpstreamConfig
@@ -18,11 +22,12 @@ from proxy.network.memory_pool import BEGUN, PENDING, TLS, MemoryPool
 from proxy.network.receive import ReceiveLimit
 from proxy.network.turns import Turn, TurnOwner
 from proxy.relay.counters import ERROR_INDEX, Counters
-from proxy.relay.ending import ACTIVE, CLOSED_BY, HANDSHAKING_CLIENTS, LOST, USED
-from proxy.relay.opening import ACCEPTED, HANDSHAKING_UPSTREAMS
+from proxy.relay.ending import ACTIVE, CLOSED_BY, LOST, USED
+from proxy.relay.handshakes import ACTIVE as HANDSHAKING
+from proxy.relay.opening import ACCEPTED
 from proxy.relay.publisher import Publisher
 from proxy.relay.upstream import CONNECTING, DOWN, EJECTIONS, ENDPOINTS, PROBES
-from proxy.server.loop import BUSY, DRAINING, IDLE, LINK_DROPPED
+from proxy.server.loop import BUSY, DRAINING, IDLE, LINK_DROPPED, POLLS
 from proxy.tap.writer import TapWriter
 
 CONFIG = ProxyConfig(
@@ -44,6 +49,10 @@ class Waiter(TurnOwner):
 
 
 class Cells:
+    def histograms(self, name: str) -> list[HistogramValue]:
+        """Of one metric, in the order of the table."""
+        return [value for (metric, _), value in self.reader.snapshot().items() if metric.name == name and isinstance(value, HistogramValue)]
+
     def __init__(self, tap: TapWriter | None = None) -> None:
         self.layout = CellLayout.of(CONFIG)
         self.descriptor = create(self.layout)
@@ -94,7 +103,9 @@ def test_each_side_of_each_listener_has_its_own_cells(cells):
         listener.counts.cells[ACCEPTED] = number
         listener.downstream_counts.cells[ACTIVE], listener.upstream_counts.cells[ACTIVE] = number + 1, number + 2
         listener.downstream_counts.cells[LOST], listener.upstream_counts.cells[LOST] = number + 3, number + 4
-        listener.pairing.open, listener.pairing.answered, listener.pairing.lost = number + 5, number + 6, number + 7
+        listener.pairing.open, listener.pairing.lost = number + 5, number + 7
+        listener.pairing.io[0], listener.pairing.io[2 * MEASURED_APIS.index("other") + 1] = number + 6, number + 9
+        listener.pairing.durations[1].observe(300_000, number)
         listener.counts.cells[CLOSED_BY[Cause.IDLE]] = number + 8
         expected |= {
             ("framegate.connection.accepted", name): number,
@@ -103,7 +114,8 @@ def test_each_side_of_each_listener_has_its_own_cells(cells):
             ("framegate.frame.lost.io", name, "downstream"): number + 3,
             ("framegate.frame.lost.io", name, "upstream"): number + 4,
             ("framegate.kafka.request.open", name): number + 5,
-            ("framegate.kafka.request.answered", name): number + 6,
+            ("framegate.kafka.request.io", name, "Produce", "request"): number + 6,
+            ("framegate.kafka.request.io", name, "other", "response"): number + 9,
             ("framegate.kafka.pairing_lost", name): number + 7,
             ("framegate.connection.closed", name, "idle"): number + 8,
             ("framegate.frame.size.limit", name): 10 if name == "a" else 20,
@@ -111,6 +123,9 @@ def test_each_side_of_each_listener_has_its_own_cells(cells):
         number += 20
     cells.publisher.publish()
     assert {key: cells.reader.cell(key[0], *key[1:]) for key in expected} == expected
+    durations = cells.histograms("framegate.kafka.request.duration")
+    fetches = [durations[MEASURED_APIS.index("Fetch") + len(MEASURED_APIS) * listener].buckets[:3] for listener in (0, 1)]
+    assert fetches == [(0, 41, 0), (0, 101, 0)]
 
 
 def test_mutes_add_up_over_listeners_and_sides_and_publishing_twice_adds_nothing(cells):
@@ -128,7 +143,8 @@ def test_loop_pool_and_upstream_have_their_cells(cells):
     loop, upstream = cells.counters.loop, cells.counters.upstreams["u"]
     of_loop, of_upstream = loop.counts.cells, upstream.counts.cells
     of_loop[BUSY], of_loop[IDLE], of_loop[LINK_DROPPED], of_loop[DRAINING] = 1, 2, 3, 1
-    of_loop[HANDSHAKING_CLIENTS], of_loop[HANDSHAKING_UPSTREAMS] = 4, 5
+    of_loop[POLLS] = 18
+    of_loop[HANDSHAKING["downstream"]], of_loop[HANDSHAKING["upstream"]] = 4, 5
     loop.lag.observe(50_000)
     loop.downstream_durations[ERROR_INDEX["frame_too_large"]].observe(7)
     loop.upstream_handshakes[1].observe(8)
@@ -144,11 +160,11 @@ def test_loop_pool_and_upstream_have_their_cells(cells):
     cells.publisher.publish()
     read = cells.reader.cell
     assert (read("framegate.event_loop.time", "busy"), read("framegate.event_loop.time", "idle")) == (1, 2)
-    assert (read("framegate.link.dropped"), read("framegate.draining")) == (3, 1)
+    assert (read("framegate.link.dropped"), read("framegate.draining"), read("framegate.event_loop.polls")) == (3, 1, 18)
     assert (read("framegate.tls.handshake.active", "downstream"), read("framegate.tls.handshake.active", "upstream")) == (4, 5)
     assert read("framegate.event_loop.lag") == 1
     assert read("framegate.connection.duration", "downstream", "frame_too_large") == 1
-    assert read("framegate.tls.handshake.duration", "upstream", "tls_failed") == 1
+    assert read("framegate.tls.handshake.duration", "upstream", TLS_ERRORS[1]) == 1
     assert (read("framegate.upstream.connection.count", "u", "connecting"), read("framegate.upstream.connection.count", "u", "used")) == (6, 7)
     assert read("framegate.upstream.connect.duration", "u", "timeout") == 1
     assert [read(f"framegate.upstream.endpoint.{name}", "u") for name in ("count", "down", "probes")] == [12, 13, 14]
@@ -157,6 +173,37 @@ def test_loop_pool_and_upstream_have_their_cells(cells):
     assert [read("framegate.memory_pool.usage", "frames", kind) for kind in MEMORY_KINDS] == [1006, 3000, 2]
     assert (read("framegate.memory_pool.waiting", "frames"), read("framegate.memory_pool.evicted", "frames")) == (1, 17)
     waiting.leave()
+
+
+def test_what_others_measure_lies_where_the_table_says(cells, tmp_path):
+    """The pool's and the tap's histograms, and those of a duration of 0."""
+    cells.pool.waits.observe(3_000_000)
+    cells.counters.loop.authentications[2].observe(0)
+    cells.publisher.publish()
+    (waits,) = cells.histograms("framegate.memory_pool.wait.duration")
+    assert (waits.buckets[:4], waits.count, waits.sum) == ((0, 0, 1, 0), 1, 0.003)
+    assert [value.count for value in cells.histograms("framegate.authentication.duration")] == [0, 0, 1, 0, 0]
+    tap = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
+    for number, histogram in enumerate(tap.thread.appends):
+        histogram.observe(1000, number + 1)
+    tap.thread.handed, tap.thread.settled = 9, 4
+    cells.tap = tap
+    cells.begin()
+    cells.publisher.publish()
+    assert [value.count for value in cells.histograms("framegate.tap.append.duration")] == [1, 2, 3]
+    assert cells.histograms("framegate.memory_pool.wait.duration")[0].count == 2, "the same pool beside a processor that is started again"
+    assert cells.reader.cell("framegate.queue.length", "tap") == 5
+
+
+def test_channels_whose_peers_are_slow_add_up_and_each_listener_has_its_part_of_the_pool(cells):
+    first, second = cells.counters.listeners["a"], cells.counters.listeners["b"]
+    first.downstream.pending, second.downstream.pending, second.upstream.pending = 1, 2, 4
+    second.account = cells.pool.account(10)
+    second.account.charge(BEGUN, 77)
+    cells.publisher.publish()
+    cells.publisher.publish()
+    assert [cells.reader.cell("framegate.channel.pending", side) for side in SIDES] == [3, 4]
+    assert [cells.reader.cell("framegate.memory_pool.listener.usage", name) for name in ("a", "b")] == [0, 77]
 
 
 def test_a_restarted_processor_counts_on(cells):
@@ -178,7 +225,7 @@ def test_the_taps_counters_have_their_cells(tmp_path):
     tap.thread.frames_flushed_request, tap.thread.frames_flushed_response, tap.thread.frames_gapped = 50, 5, 2
     tap.dropped_queue_full, tap.dropped_disk_full, tap.dropped_disk_error = 1, 2, 3
     tap.dropped_sampled, tap.dropped_closed, tap.dropped_undelivered = 4, 5, 6
-    tap.thread.bytes_flushed, tap.thread.write_errors, tap.thread.flush_ns = 7, 8, 9
+    tap.thread.bytes_flushed, tap.thread.write_errors = 7, 8
     cells.publisher.publish()
     read = cells.reader.cell
     assert (read("framegate.tap.seen", "a", "request"), read("framegate.tap.seen", "a", "response")) == (100, 10)
@@ -188,6 +235,6 @@ def test_the_taps_counters_have_their_cells(tmp_path):
     reasons = ("queue_full", "disk_full", "disk_error", "sampled", "closed", "undelivered")
     assert [read("framegate.tap.dropped", reason) for reason in reasons] == [1, 2, 3, 4, 5, 6]
     assert (read("framegate.tap.matched.io"), read("framegate.tap.io"), read("framegate.tap.write.errors")) == (6, 7, 8)
-    assert (read("framegate.tap.flush.time"), read("framegate.queue.usage", "tap")) == (9, tap.queued_bytes)
+    assert read("framegate.queue.usage", "tap") == tap.queued_bytes
     cells.reader.close()
     os.close(cells.descriptor)

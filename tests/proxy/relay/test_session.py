@@ -31,7 +31,7 @@ class Rig:
         self.desk = Desk()
         self.counts: list[tuple[str, str]] = []
         settings = SaslServerSettings(MECHANISMS, session_s * 1000)
-        factory = SaslServerAuthenticators(settings, self.desk, lambda: SERVER_NONCE, lambda *ended: self.counts.append(ended))
+        factory = SaslServerAuthenticators(settings, self.desk, lambda: SERVER_NONCE, lambda *ended: self.counts.append(ended[:2]))
         self.world = World("kafka", authenticators=factory, **options)
 
     def login(self) -> tuple[socket.socket, socket.socket, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from proxy.auth.questions import Inquiry, SupportedApis
 from proxy.auth.server import SaslServerAuthenticators, SaslServerSettings
-from proxy.cells import LISTENER_BLOCK
+from proxy.cells import LISTENER_BLOCK, UPSTREAM_BLOCK
 from proxy.config.limits import LimitOverride, LimitsConfig, RateLimits, limits_to_wire
 from proxy.config.model import (
     MIB,
@@ -31,9 +31,10 @@ from proxy.config.model import (
 )
 from proxy.config.sasl import ListenerSasl
 from proxy.config.tls import PrincipalConfig
+from proxy.config.upstream_sasl import UpstreamSasl
 from proxy.errors import AuthenticationError, ConfigError
 from proxy.network.authenticator import AnonymousAuthenticators
-from proxy.network.memory_pool import MemoryPool
+from proxy.network.memory_pool import BEGUN, PENDING, MemoryPool
 from proxy.network.transport import Identity
 from proxy.server.settings import ChangeError, Settings
 from proxy.server.store_rows import Store, pack_stores
@@ -89,11 +90,27 @@ def test_clients_are_asked_who_they_are_where_the_listener_says_so():
     assert told == [{"type": "question", "number": 1, "desk": "listener:b", "kind": "SupportedApis", "row": {}}]
     assert isinstance(settings.routes["a"].options.authenticators, AnonymousAuthenticators)
     assert [settings.routes[name].authenticates for name in ("a", "b")] == [False, True]
-    factory._count("PLAIN", "credentials")
+    factory._count("PLAIN", "credentials", 5)
     counts = settings.counters.listeners["b"].counts
+    assert [histogram.count for histogram in settings.counters.loop.authentications] == [0, 1, 0, 0, 0]
     assert counts.cells[LISTENER_BLOCK.at("framegate.authentication.count", "PLAIN", "credentials")] == 1
     handled = dataclasses.replace(CONFIG.listeners[1], sasl=sasl, upstream=None, handler="m:h")
     assert not settings_of(dataclasses.replace(CONFIG, listeners=(handled,))).routes["b"].options.authenticators._settings.reauthenticates
+
+
+def test_our_logins_are_counted_where_the_upstream_is():
+    sasl = UpstreamSasl(mechanism="OAUTHBEARER", token_file="/t")
+    settings = settings_of(dataclasses.replace(CONFIG, upstreams=(CONFIG.upstreams[0], dataclasses.replace(CONFIG.upstreams[1], sasl=sasl))))
+    settings._logins["v"].choose("anybody").factory._count("OAUTHBEARER", "unavailable")
+    at = UPSTREAM_BLOCK.at("framegate.upstream.authentication.count", "OAUTHBEARER", "unavailable")
+    assert [settings.counters.upstreams[name].counts.cells[at] for name in ("u", "v")] == [0, 1]
+
+
+def test_what_a_listener_holds_of_the_pool_is_known_to_who_publishes():
+    settings = settings_of()
+    settings.routes["a"].options.account.charge(BEGUN, 7)
+    settings.routes["a"].upstream_options[""].account.charge(PENDING, 8)
+    assert [settings.counters.listeners[name].account.used for name in ("a", "b")] == [15, 0]
 
 
 def test_sockets_and_refusals_follow_the_configuration():

@@ -57,6 +57,38 @@ def test_while_the_disk_fails_it_is_not_asked_at_every_flush(tmp_path: Path) -> 
     assert log.writer.dropped_disk_error == 1
 
 
+def test_each_try_to_write_a_block_is_measured_by_what_became_of_it(tmp_path: Path) -> None:
+    disk = FakeDisk()
+    log = Log(tmp_path, disk)
+    thread = log.writer.thread
+    log.send(b"good")
+    log.flush()
+    assert ([histogram.count for histogram in thread.appends], thread.appends[0].sum > 0) == ([1, 0, 0], True)
+    for broken in (errno.ENOSPC, errno.EIO):
+        disk.broken = broken
+        log.send(b"bad")
+        log.flush()
+        disk.broken = 0
+        log.tick(0)
+        log.tick(RETRY_NS)
+        log.writer.write_queued()
+    tries = [int(histogram.count) for histogram in thread.appends]
+    assert tries[1:] == [1, 1]
+    assert sum(tries) == thread.handed == thread.settled, "all were tried once, and none waits"
+
+
+def test_blocks_that_wait_are_known(tmp_path: Path) -> None:
+    log = Log(tmp_path, FakeDisk())
+    found = []
+    for _ in range(3):
+        log.send(b"x")
+        log.tick(0)
+        log.tick()
+        found.append(log.writer.thread.handed - log.writer.thread.settled)
+    log.writer.write_queued()
+    assert (found, log.writer.thread.handed - log.writer.thread.settled) == ([1, 2, 3], 0)
+
+
 def test_mute_and_a_failing_disk_try_the_block_again(tmp_path: Path) -> None:
     disk = FakeDisk()
     disk.broken = errno.EIO

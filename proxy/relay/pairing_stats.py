@@ -1,0 +1,99 @@
+"""What the pairings of one listener count together: requests that are open, how long answers took, and bytes, both by API.
+
+Theory of operation. Frames of one run are mostly of one API, and answers of one run mostly answer requests of one run, so they took equally long:
+``Pairing`` adds to what is noted of the frame before (``asked_…``, ``answered_…``), and only a frame that is unlike it, and the end of the run, look
+for an API's row. Which APIs have rows is in ``proxy.cells.metrics``; their keys are where tap rules have them.
+"""
+
+from typing import Final
+
+from librt.vecs import append, vec
+from mypy_extensions import i64
+
+from proxy.cells import KAFKA_BOUNDS, MEASURED_APIS
+from proxy.config.selection import KAFKA_APIS
+from proxy.network.histogram import Histogram
+
+__all__ = ["PairingStats"]
+
+_KEYS: Final = 128
+_NAMES: Final = {key: name for key, name in KAFKA_APIS.items() if name in MEASURED_APIS}
+_OTHER: Final = MEASURED_APIS.index("other")
+_ROWS: Final[vec[i64]] = vec[i64]([MEASURED_APIS.index(_NAMES[key]) if key in _NAMES else _OTHER for key in range(_KEYS)])
+
+
+def _row(key: i64) -> i64:
+    return _ROWS[key] if 0 <= key < _KEYS else i64(_OTHER)
+
+
+class PairingStats:
+    """Absolute values for the cells.
+
+    Args:
+        durations: where to count how long answers took, by row of ``MEASURED_APIS``; None: here.
+
+    Attributes:
+        open: gauge, requests that wait for their answer.
+        lost: connections whose pairing is off.
+        durations: as above; of requests that were paired with their answer.
+        io: bytes of bodies, by row of ``MEASURED_APIS``, of requests and of answers in turns. Everything that came is in it: as ``other`` what nobody
+            knows the API of. A frame that is cut through counts when it begins.
+        asked_key, asked_bytes: of the requests of a run that are not in ``io`` yet.
+        answered_key, answered_since_ns, answered_times, answered_bytes: likewise of answers: the API, when the requests came, and how many.
+    """
+
+    def __init__(self, durations: list[Histogram] | None = None) -> None:
+        self.open: i64 = 0
+        self.lost: i64 = 0
+        self.durations: Final = [Histogram(KAFKA_BOUNDS) for _ in MEASURED_APIS] if durations is None else durations
+        io = vec[i64]()
+        zero: i64 = 0
+        for _ in MEASURED_APIS:
+            io = append(append(io, zero), zero)
+        self.io: vec[i64] = io
+        self.asked_key: i64 = -1
+        self.asked_bytes: i64 = 0
+        self.answered_key: i64 = -1
+        self.answered_since_ns: i64 = 0
+        self.answered_times: i64 = 0
+        self.answered_bytes: i64 = 0
+
+    @property
+    def answered(self) -> i64:
+        """Requests that were paired with their answer."""
+        total: i64 = 0
+        for histogram in self.durations:
+            total += histogram.count
+        return total
+
+    def begin_asked(self, key: i64, size: i64) -> None:
+        """A request of another API than the one before it; -1: nobody knows of which."""
+        self.end_asked()
+        self.asked_key = key
+        self.asked_bytes = size
+
+    def end_asked(self) -> None:
+        """The run of requests is over."""
+        if self.asked_bytes != 0:
+            self.io[2 * _row(self.asked_key)] += self.asked_bytes
+            self.asked_bytes = 0
+
+    def begin_answered(self, key: i64, since_ns: i64, size: i64, now_ns: i64) -> None:
+        """An answer that is unlike the one before it; ``since_ns``: when its request came."""
+        self.end_answered(now_ns)
+        self.answered_key = key
+        self.answered_since_ns = since_ns
+        self.answered_times = 1
+        self.answered_bytes = size
+
+    def end_answered(self, now_ns: i64) -> None:
+        """The run of answers that came at that time is over."""
+        if self.answered_times != 0:
+            row = _row(self.answered_key)
+            self.durations[row].observe(now_ns - self.answered_since_ns, self.answered_times)
+            self.io[2 * row + 1] += self.answered_bytes
+            self.answered_times = 0
+
+    def count_unpaired(self, size: i64) -> None:
+        """An answer that nobody knows the request of."""
+        self.io[2 * _row(-1) + 1] += size

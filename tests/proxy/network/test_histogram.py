@@ -1,0 +1,25 @@
+"""proxy.network.histogram: a duration equal to a bound belongs to it; nothing is lost above the last."""
+
+from proxy.network.histogram import Histogram
+
+
+def test_a_duration_equal_to_a_bound_belongs_to_it() -> None:
+    histogram = Histogram((0.001, 0.01))
+    for duration_ns in (0, 1_000_000, 1_000_001, 10_000_000, 10_000_001):
+        histogram.observe(duration_ns)
+    assert list(histogram.buckets) == [2, 2, 1]
+    assert (histogram.count, histogram.sum) == (5, 22_000_002)
+
+
+def test_many_equal_durations_count_as_if_each_were_observed() -> None:
+    one, many = Histogram((0.001, 0.01)), Histogram((0.001, 0.01))
+    for _ in range(64):
+        one.observe(5_000_000)
+    many.observe(5_000_000, 64)
+    assert (list(one.buckets), one.count, one.sum) == (list(many.buckets), many.count, many.sum) == ([0, 64, 0], 64, 320_000_000)
+
+
+def test_buckets_are_each_ones_own() -> None:
+    first, second = Histogram((1.0,), 3), Histogram((1.0,), 6)
+    first.observe(1)
+    assert (list(second.buckets), second.count, first.offset, second.offset) == ([0, 0], 0, 3, 6)
