@@ -41,6 +41,7 @@ lint:  ## ruff, mypy strict, import contracts
 	@$(setup) pure -- ruff format --check .
 	@$(setup) pure -- mypy
 	@MYPYPATH=deploy $(setup) pure -- mypy deploy/environment.py deploy/hatch_build.py deploy/image.py deploy/image_root.py deploy/locks.py
+	@MYPYPATH=deploy $(setup) pure -- mypy deploy/dashboards
 	@MYPYPATH=tests/benchmarks $(setup) pure -- mypy tests/benchmarks
 	@$(setup) pure -- lint-imports
 

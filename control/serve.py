@@ -39,7 +39,7 @@ from control.guard import Guard
 from control.intake.acceptor import Acceptor
 from control.intake.listening import Listening
 from control.intake.resolver import Names, Resolution, Resolver
-from control.logs import LibraryRows, RowLog
+from control.logs import Levels, LibraryRows, RowLog, form_of
 from control.meters import Meters
 from control.notify import Notifier
 from control.rotation.rotation import Rotation
@@ -48,7 +48,9 @@ from control.signals import Signals
 from control.steering.pool import equal_shares
 from control.steering.sizing import Chosen
 from control.steering.steering import Steering
+from control.telemetry.environment import judge
 from control.uncaught import catch_in_loop, catch_in_process
+from proxy.config.log import LogFormat
 from proxy.config.model import ProxyConfig
 from proxy.server.messages import PartedNotice
 
@@ -69,6 +71,7 @@ channels made a new connection wait several times as long as with this.
 GC_THRESHOLD: Final = 20_000
 """Objects between two looks for cycles: a few thousand connections. What a connection leaves behind is no cycle."""
 SERVICE_GRACE_MS: Final = 500
+_STDOUT: Final = 1
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:
@@ -132,6 +135,7 @@ class Proxy:
             endpoints={name: resolution.addresses for name, resolution in first.items()},
             shares=equal_shares(config.memory_pool.size, config.processors),
             stores=first_stores(config, self._loaded.tls_files, self._loaded.certificates),
+            rows_at_open=config.log.access.open,
         )
         reaper = Reaper()
         self._on_stop(reaper.close)
@@ -231,10 +235,10 @@ class Proxy:
 
         addresses: dict[str, Any] = {"admin": config.admin.address, "health": None, "health_http": None, "prometheus": None}
         observe = None
-        if config.telemetry.otlp is not None or config.telemetry.prometheus is not None:
-            from control import telemetry
+        if judge(config.telemetry).wanted:
+            from control.telemetry.provider import start
 
-            exporter = telemetry.start(steering, config, certificate_ends)
+            exporter = start(steering, config, certificate_ends)
             if exporter is not None:
                 # Ends after the processors, whose last counts it exports, and before the cells are given back.
                 self._on_stop(exporter.stop, self._undo_after_processors)
@@ -352,8 +356,8 @@ def _load_servers(config: ProxyConfig) -> None:
     """Import what answers gRPC and exports telemetry: a third of the time that a start takes."""
     import control.service
 
-    if config.telemetry.otlp is not None or config.telemetry.prometheus is not None:
-        import control.telemetry  # noqa: F401
+    if judge(config.telemetry).wanted:
+        import control.telemetry.provider  # noqa: F401
 
 
 async def _run(loaded: Loaded, signals: Signals, log: RowLog, meters: Meters, guard: Guard) -> int:
@@ -414,8 +418,13 @@ async def _until(work: Any, event: asyncio.Event, on_event: Callable[[], None] =
     return None
 
 
-def serve(path: str | pathlib.Path) -> int:
-    """Run until a signal; the exit code. Faults of the configuration go to stderr, one on each line."""
+def serve(path: str | pathlib.Path, log_format: LogFormat | None = None) -> int:
+    """Run until a signal; the exit code. Faults of the configuration go to stderr, one on each line.
+
+    Args:
+        path: of the configuration.
+        log_format: how rows are written; None: as the configuration says.
+    """
     signals = Signals()
     _leave_no_core()
     try:
@@ -426,7 +435,9 @@ def serve(path: str | pathlib.Path) -> int:
         return EXIT_CONFIGURATION
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _raise_descriptor_limit()
-    log, meters = RowLog(), Meters()
+    logged = loaded.config.log
+    log = RowLog(_STDOUT, form=form_of(log_format or logged.format, _STDOUT, os.environ), levels=Levels(logged.level))
+    meters = Meters()
     for warning in loaded.warnings:
         log.write("configuration_warning", level="warning", **dataclasses.asdict(warning))
     guard = Guard(log, meters)

@@ -14,6 +14,7 @@ from control.cli.inject import inject
 from control.cli.limits import limits
 from control.cli.listeners import listeners
 from control.cli.local import check, demo, serve
+from control.cli.log import log
 from control.cli.options import EXIT_INTERRUPTED, example
 from control.cli.pipeline import pipeline
 from control.cli.pools import pool
@@ -79,7 +80,7 @@ def completion(shell: str) -> None:
 
 
 for _command in (
-    check, doctor, serve, demo, pipeline, channels, handlers, limits, pool, listeners, upstreams, certificates, taps, tap, users, status, drain,
+    check, doctor, serve, demo, pipeline, channels, handlers, limits, pool, listeners, upstreams, certificates, taps, tap, users, log, status, drain,
     inject, completion,
 ):  # fmt: skip
     main.add_command(_command)

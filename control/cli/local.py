@@ -10,6 +10,7 @@ from control.cli.options import example, output_option
 
 if TYPE_CHECKING:
     from control.demo.run import Upstream
+    from proxy.config.log import LogFormat
 
 __all__ = ["check", "demo", "serve"]
 
@@ -50,13 +51,14 @@ def check(config: pathlib.Path, output: str) -> None:
     click.echo(f"framegate: {config} is good{', with' + besides[4:] if besides else ''}", err=True)
 
 
-@click.command(epilog=example("framegate serve --config framegate.yaml"))
+@click.command(epilog=example("framegate serve --config framegate.yaml", "framegate serve --config framegate.yaml --log-format text"))
 @click.option("--config", type=_FILE, required=True, help="The configuration file.")
-def serve(config: pathlib.Path) -> None:
-    """Run the proxy until SIGTERM. Prints JSON rows: one for each closed connection, and what else happens."""
+@click.option("--log-format", type=click.Choice(["json", "text"]), help="How rows are written.  [default: as the configuration says, else json]")
+def serve(config: pathlib.Path, log_format: "LogFormat | None") -> None:
+    """Run the proxy until SIGTERM. Prints rows: one for each closed connection, and what else happens."""
     from control.serve import serve as serve_file
 
-    sys.exit(serve_file(config))
+    sys.exit(serve_file(config, log_format))
 
 
 @click.command(short_help="Show everything on this machine.", epilog=example("framegate demo --seconds 20", "framegate demo --upstream kafka"))

@@ -64,6 +64,7 @@ def pipeline() -> None:
 @click.option("--memory", type=JAVA_HEAP, default="1g", show_default=True, help="Heap of the Java virtual machine.")
 @click.option("--cores", type=click.IntRange(1), help="Tasks at once.  [default: one for each processor, and 256MiB of heap]")
 @click.option("--conf", "spark", metavar="KEY=VALUE", multiple=True, callback=_settings, help="A Spark setting; may be given again.")
+@click.option("--telemetry", metavar="ENDPOINT", default="", help="Spans and metrics of batches go there, over OTLP.  [default: as OTEL_* say]")
 def run(**told: Any) -> None:
     """Read the tap's log into tables: frames, traffic by minute, requests, gaps, completeness. Prints JSON rows."""
     try:

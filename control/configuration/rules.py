@@ -20,6 +20,7 @@ from control.configuration.units import format_duration_ms
 from control.configuration.upstream_sasl_rules import upstream_sasl_rules
 from control.configuration.values import Values, default_of, given, names_below, unique_names
 from proxy.config.address import Address, parse_address
+from proxy.config.log import LEAST_EVERY_MS
 from proxy.config.model import (
     AdminConfig,
     ListenerConfig,
@@ -62,6 +63,7 @@ def apply_rules(document: Document, values: Values) -> list[tuple[Path, Address]
         {str(item.get("name")): item.get("protocol", default_of(ListenerConfig, "protocol")) == "kafka" for _, item in listeners},
     )
     _telemetry(document, values.get("telemetry"))
+    _log(document, values.get("log"))
     return bound
 
 
@@ -166,6 +168,14 @@ def _endpoints(document: Document, upstreams: list[tuple[Path, Values]], bound: 
             own = next((item for item in listening if address is not None and address.reaches(item[1])), None)
             if own is not None:
                 document.add(entry, f"is framegate's own listener {key_of(own[0])}: frames would go in a circle")
+
+
+def _log(document: Document, log: object) -> None:
+    """Rows that come faster than anybody reads them help nobody."""
+    access = log.get("access") if isinstance(log, dict) else None
+    every_ms = access.get("every_ms") if isinstance(access, dict) else None
+    if isinstance(every_ms, int) and 0 < every_ms < LEAST_EVERY_MS:
+        document.add(("log", "access", "every"), f"must be at least {format_duration_ms(LEAST_EVERY_MS)}, or 0: never")
 
 
 def _telemetry(document: Document, telemetry: object) -> None:

@@ -96,9 +96,11 @@ def _scalar(document: Document, key: Key, hint: Any, value: Any, path: Path) -> 
             document.add(path, "holds a character that no name, path or address may have", ascii(text))
             return _MISSING
         return text
-    if isinstance(value, bool):
-        document.add(path, "must be a number")
+    if isinstance(value, bool) is not (hint is bool):
+        document.add(path, "must be true or false" if hint is bool else "must be a number")
         return _MISSING
+    if hint is bool:
+        return value
     try:
         if key.unit == "ms":
             value = parse_duration_ms(document.texts.get(path, ""))

@@ -125,6 +125,16 @@ class Bus:
                 self._set_subscriptions([*self.subscriptions, made])
             return made
 
+    def attach(self, subscriber: Subscriber) -> None:
+        """Tell a subscriber of what is still kept, without the log's lines, and then of everything as it is published, to the end and beyond
+        ``close``; as those that are given at the beginning.
+        """
+        with self._lock:
+            for event, size in self._history:
+                subscriber.offer(event, "", size)
+            self._subscribers = (*self._subscribers, subscriber)
+            self._set_subscriptions(self.subscriptions)
+
     def _checked(self, after: int) -> int:
         facts = {"newest": str(self._newest), "oldest": str(self._newest - len(self._history) + 1)}
         if not 0 <= after <= self._newest:

@@ -15,13 +15,13 @@ from control.fleet.desired_state import DesiredState
 from control.fleet.processor import Given, Processor
 from control.intake.acceptor import Acceptor
 from proxy.network.connection_id import format_connection_id
-from proxy.server.closed import decode_closed, split_closed
+from proxy.server.row_lines import decode_row, split_line
 
 __all__ = ["Connections"]
 
 
-def _read_closed(number: int, text: str) -> Row:
-    return {"event": "closed", **decode_closed(number, text)}
+def _read(event: str, number: int, text: str) -> Row:
+    return {"event": event, **decode_row(event, number, text)}
 
 
 class Connections:
@@ -79,13 +79,24 @@ class Connections:
         told: list[Line] = []
         for line in lines:
             try:
-                accepted_ns, number, text = split_closed(line)
-                read = functools.partial(_read_closed, number, text)
+                accepted_ns, number, text = split_line("closed", line)
+                read = functools.partial(_read, "closed", number, text)
                 self._unbook(processor, accepted_ns, read)
                 told.append((number, text, read))
             except Exception as error:
                 failed(error)
         self._events.publish_lines("closed", told)
+
+    def told(self, event: str, lines: Sequence[str], failed: Callable[[Exception], None], *, level: str = "info") -> None:
+        """A processor tells of some that have opened, or are still open; ``event`` is the notice's. ``failed`` is told of what cannot be read."""
+        told: list[Line] = []
+        for line in lines:
+            try:
+                _, number, text = split_line(event, line)
+                told.append((number, text, functools.partial(_read, event, number, text)))
+            except Exception as error:
+                failed(error)
+        self._events.publish_lines(event, told, level=level)
 
     def _unbook(self, processor: Processor, accepted_ns: int, read: Callable[[], Row]) -> None:
         given = processor.open.get(accepted_ns)

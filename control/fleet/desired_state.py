@@ -30,6 +30,7 @@ class DesiredState:
         shares: bytes of the memory pool by slot.
         stores: certificates, keys and authorities, by owner (``proxy.server.store_rows``): the last that were good.
         revision: grows with every committed change.
+        rows_at_open: whether processors tell of each connection that opens: the log wants to know, or somebody else.
     """
 
     config: ProxyConfig
@@ -37,6 +38,7 @@ class DesiredState:
     shares: dict[int, int]
     revision: int = 1
     stores: dict[str, Store] = dataclasses.field(default_factory=dict, repr=False)
+    rows_at_open: bool = False
 
     def whole(self, slot: int) -> Change:
         """All of it as one change for one slot."""
@@ -62,4 +64,5 @@ class DesiredState:
             part=default_part(len(self.shares)),
             endpoints=self.endpoints,
             stores=pack_stores(self.stores),
+            rows_at_open=self.rows_at_open,
         )

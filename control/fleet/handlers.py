@@ -129,7 +129,7 @@ class Handlers:
             place.ended("stopped" if process.kill_reason == FORCED else process.kill_reason)
             raise
         place.state = "running"
-        process.log("ready", generation=place.generation)
+        self._events.publish({"event": "handler_ready", "slot": place.number, "pid": process.pid, "generation": place.generation})
         for processor in self._processors:
             self._wiring.join(processor, process)
         if not first.done():

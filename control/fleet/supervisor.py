@@ -226,7 +226,7 @@ class Supervisor:
             slot.state = "running"
 
         await self._phases.make(plan, lambda: None, serves)
-        processor.log("ready", generation=slot.generation)
+        self._events.publish({"event": "processor_ready", "slot": slot.number, "pid": processor.pid, "generation": slot.generation})
         self._update_targets()
 
     def _ended(self, slot: Slot, processor: Processor) -> None:
@@ -283,6 +283,9 @@ class Supervisor:
         notice = read_notice(message)
         if notice["type"] == "closed":
             self.connections.closed(processor, notice.get("rows", ()), lambda error: self._guard.failed("slot", error))
+        elif notice["type"] == "opened" or notice["type"] == "access":
+            level = "debug" if notice["type"] == "opened" and not self.desired.config.log.access.open else "info"  # made for others than the log
+            self.connections.told(notice["type"], notice.get("rows", ()), lambda error: self._guard.failed("slot", error), level=level)
         elif notice["type"] == "log":
             fields = {"slot": processor.slot, **notice["fields"]}
             row = {"event": notice["event"], "generation": processor.generation, **fields}

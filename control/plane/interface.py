@@ -22,6 +22,7 @@ from control.plane.status import (
     Holder,
     Limit,
     ListenerStatus,
+    LogStatus,
     NodeLimits,
     Outcome,
     PoolStatus,
@@ -34,6 +35,7 @@ from control.plane.status import (
     UserStatus,
 )
 from proxy.cells import CellReader
+from proxy.config.log import LogLevel
 from proxy.config.model import DrainAccept, ProxyConfig, TapRule
 from proxy.server.rows import OpenRow
 
@@ -283,6 +285,22 @@ class ControlPlane(abc.ABC):
     @abc.abstractmethod
     async def delete_user(self, listener: str, name: str, *, validate_only: bool = False) -> None:
         """Take a user out of a listener's file. Its open connections stay open. Arguments and errors as ``update_user``."""
+
+    @abc.abstractmethod
+    async def get_log(self) -> LogStatus:
+        """Which rows are written."""
+
+    @abc.abstractmethod
+    async def set_log(self, level: LogLevel | None = None, events: Mapping[str, bool] | None = None) -> LogStatus:
+        """Change which rows are written, at once.
+
+        Args:
+            level: the least that is; None: it stays.
+            events: by name, whether their rows are written; those that are not named stay.
+
+        Raises:
+            InvalidArgumentError: there is no such event, or its rows are always written.
+        """
 
     @abc.abstractmethod
     async def status(self) -> list[ProcessorStatus]:

@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from control.events import Row
 from proxy.config.limits import UNLIMITED, LimitsConfig, RateLimits
+from proxy.config.log import LogFormat, LogLevel
 from proxy.config.model import Forwarding, PoolKind, TapRule
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Holder",
     "Limit",
     "ListenerStatus",
+    "LogStatus",
     "NodeLimits",
     "Origin",
     "Outcome",
@@ -355,3 +357,19 @@ class UsersStatus:
 
     users: tuple[UserStatus, ...]
     error: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LogStatus:
+    """Which rows are written, and how.
+
+    Attributes:
+        level: the least that is.
+        silenced: events whose rows are not, by name.
+        dropped: rows that were not kept since the start.
+    """
+
+    format: LogFormat
+    level: LogLevel
+    silenced: tuple[str, ...]
+    dropped: int

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from control.events import Bus
+from control.events import Bus, Row
 from control.files import Contents, FileError, Stamp, digest, is_fresh, read, stamp
 from control.guard import Guard
 from control.meters import Meters
@@ -222,10 +222,16 @@ class Rotation:
     def _taken(self, item: _Watched) -> None:
         source = item.source
         assert isinstance(item.seen, bytes), "what cannot be read is given to nobody"
+        took = self._took(item)
         item.in_force, item.loaded_ns = item.seen, time.time_ns()
         item.seen, item.refusal, item.told = None, None, False
         self._meters.add("reload.count", source.kind, "")
-        self._events.publish({"event": "files_replaced", "owner": source.owner, "kind": source.kind, "files": list(source.paths)})
+        line: Row = {"owner": source.owner, "kind": source.kind, "files": list(source.paths)}
+        self._events.publish({"event": "files_replaced", **line, **took}, line=line)
+
+    def _took(self, item: _Watched) -> Row:
+        """How long ago what is seen was seen first, for who makes spans of events; the log's row does not have it."""
+        return {"took_ns": max(0, round((self._clock() - item.since_s) * 1e9))}
 
     def _tell(self, items: list[_Watched], now_s: float) -> None:
         """Tell each refusal once, when it has lasted."""
@@ -234,16 +240,8 @@ class Rotation:
                 continue
             item.told = True
             self._meters.add("reload.count", item.source.kind, "refused")
-            self._events.publish(
-                {
-                    "event": "files_refused",
-                    "owner": item.source.owner,
-                    "kind": item.source.kind,
-                    "file": item.refusal.file,
-                    "reason": item.refusal.reason,
-                },
-                level="error",
-            )
+            line: Row = {"owner": item.source.owner, "kind": item.source.kind, "file": item.refusal.file, "reason": item.refusal.reason}
+            self._events.publish({"event": "files_refused", **line, **self._took(item)}, level="error", line=line)
 
     def _restored(self, item: _Watched) -> None:
         """The files hold again what is in force."""

@@ -51,6 +51,7 @@ _SERVICES: Final = {
         "UpdateNodeLimits": _CHANGE,
     },
     "ListenerService": {"ListListeners": _LOOK, "GetListener": _LOOK},
+    "LogService": {"GetLog": _LOOK, "UpdateLog": _CHANGE},
     "PoolService": {
         "GetMemoryPool": _LOOK,
         "UpdateMemoryPool": _CHANGE,

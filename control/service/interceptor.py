@@ -1,4 +1,5 @@
-"""Around every call: its errors become a Status, its duration a metric, and a change an audit row (``access`` says which methods have one).
+"""Around every call: its errors become a Status, its duration a metric and, where somebody wants it, a span; a change leaves an audit row
+(``access`` says which methods do).
 
 The audit row says who asked for what, which values held before and after, and how it ended; it is written for failed changes, too. The
 handler of a change tells it the values through ``note``. A change whose row could not be kept is not made: its call is refused. A Unix
@@ -11,8 +12,8 @@ import contextvars
 import getpass
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import Any, Final, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol, cast
 
 import grpc
 from google.protobuf.descriptor import Descriptor
@@ -25,10 +26,28 @@ from control.plane import ControlPlane, Row
 from control.service.access import access_of
 from control.service.status import code_of, status_of
 
-__all__ = ["CLIENT_KEY", "CallInterceptor", "CallObserver", "caller", "note", "shown"]
+__all__ = ["CLIENT_KEY", "CallInterceptor", "CallObserver", "CallSpan", "CallTracer", "caller", "note", "shown"]
 
 CallObserver = Callable[[str, str, float], None]
 """Told of every call that ended: ``package.Service/Method``, the code's name, seconds."""
+
+
+class CallSpan(Protocol):
+    """The span of one call. Attributes: ``fields``, which its audit row gets, too."""
+
+    @property
+    def fields(self) -> Mapping[str, str]: ...
+
+    def end(self, code: str, reason: str = "") -> None:
+        """The call is over: the name of its code and, of an error, its reason."""
+
+
+class CallTracer(Protocol):
+    """Makes spans of calls; ``control.telemetry.calls.CallSpans``."""
+
+    def begin(self, method: str, metadata: Sequence[tuple[str, str | bytes]], *, current: bool) -> CallSpan:
+        """The span of a call that begins: ``package.Service/Method``, the caller's metadata, and whether what its task does belongs to it."""
+
 
 CLIENT_KEY: Final = "framegate-client"
 """Metadata in which a client may say who it is; at most 256 characters are kept."""
@@ -53,11 +72,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     Args:
         plane: keeps a place for the audit row of a change, and takes the row.
         observe: is told of every call that ended; None when nobody wants to know.
+        tracer: makes a span of each; None: there are none.
     """
 
-    def __init__(self, plane: ControlPlane, observe: CallObserver | None) -> None:
+    def __init__(self, plane: ControlPlane, observe: CallObserver | None, tracer: CallTracer | None = None) -> None:
         self._plane = plane
         self._observe = observe
+        self._tracer = tracer
         self._user = _user()
 
     async def intercept_service(
@@ -86,6 +107,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             reserved = False
             answer = None
             _notes.set(row)
+            span = self._span(method, context, current=True)
             try:
                 if audited:
                     self._plane.reserve_audit()
@@ -100,8 +122,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     _log.exception("a call failed", extra={"method": method})
             finally:
                 if reserved:
-                    self._plane.audit(self._row(method, request, context, row, code, failure))
+                    self._plane.audit({**self._row(method, request, context, row, code, failure), **({} if span is None else span.fields)})
                 self._ended(method, code, started)
+                if span is not None:
+                    span.end(code.name, getattr(failure, "reason", ""))
             if failure is not None:  # told last: whoever has an answer finds the row
                 await context.abort_with_status(rpc_status.to_status(status_of(failure)))
             return answer
@@ -112,6 +136,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         async def call(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
             started = time.perf_counter()
             code = grpc.StatusCode.OK
+            span = self._span(method, context, current=False)  # a generator's steps may run in other contexts
             try:
                 async for response in inner(requests, context):
                     yield response
@@ -120,8 +145,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 raise
             finally:
                 self._ended(method, code, started)
+                if span is not None:
+                    span.end(code.name)
 
         return call
+
+    def _span(self, method: str, context: grpc.aio.ServicerContext[Any, Any], *, current: bool) -> CallSpan | None:
+        return None if self._tracer is None else self._tracer.begin(method, tuple(context.invocation_metadata() or ()), current=current)
 
     def _ended(self, method: str, code: grpc.StatusCode, started: float) -> None:
         if self._observe is not None:

@@ -22,6 +22,7 @@ from control.gen.framegate.control.v1 import (
     handler_service_pb2_grpc,
     limit_service_pb2_grpc,
     listener_service_pb2_grpc,
+    log_service_pb2_grpc,
     pool_service_pb2_grpc,
     proxy_service_pb2_grpc,
     tap_service_pb2_grpc,
@@ -34,9 +35,10 @@ from control.service.certificates import Certificates
 from control.service.channels import Channels
 from control.service.closed import ClosedChannels
 from control.service.handlers import Handlers
-from control.service.interceptor import CallInterceptor, CallObserver
+from control.service.interceptor import CallInterceptor, CallObserver, CallTracer
 from control.service.limits import Limits
 from control.service.listeners import Listeners
+from control.service.logs import Logs
 from control.service.pools import Pools
 from control.service.probes import Probes, start_probes, start_whole
 from control.service.proxies import Proxies
@@ -79,13 +81,14 @@ class Service:
             self._release()
 
 
-async def start(plane: ControlPlane, config: ProxyConfig, observe: CallObserver | None = None) -> Service:
+async def start(plane: ControlPlane, config: ProxyConfig, observe: CallObserver | None = None, tracer: CallTracer | None = None) -> Service:
     """Serve the API on ``config.admin.address`` and health on the addresses of ``config.health``.
 
     Args:
         plane: answers the calls.
         config: only its addresses are read.
         observe: is told of every call that ended; ``Telemetry.record_call``.
+        tracer: makes spans of the API's calls. Probes have none: they come every few seconds, and say nothing.
 
     Raises:
         StartError: another instance serves the socket, or an address cannot be bound.
@@ -96,7 +99,7 @@ async def start(plane: ControlPlane, config: ProxyConfig, observe: CallObserver 
         stack.callback(subscription.close)
         path = _socket_path(config.admin.address)
         stack.callback(_lock(path))
-        server = _api_server(plane, closed, observe)
+        server = _api_server(plane, closed, observe, tracer)
         _bind_socket(server, path)
         stack.callback(_remove, path)
         await start_whole(server)
@@ -108,13 +111,14 @@ async def start(plane: ControlPlane, config: ProxyConfig, observe: CallObserver 
         return Service(server, f"{_UNIX}{path}", probes, stack.pop_all().close)
 
 
-def _api_server(plane: ControlPlane, closed: ClosedChannels, observe: CallObserver | None) -> grpc.aio.Server:
-    server = grpc.aio.server(interceptors=[CallInterceptor(plane, observe)], options=_OPTIONS)
+def _api_server(plane: ControlPlane, closed: ClosedChannels, observe: CallObserver | None, tracer: CallTracer | None) -> grpc.aio.Server:
+    server = grpc.aio.server(interceptors=[CallInterceptor(plane, observe, tracer)], options=_OPTIONS)
     certificate_service_pb2_grpc.add_CertificateServiceServicer_to_server(Certificates(plane), server)
     channel_service_pb2_grpc.add_ChannelServiceServicer_to_server(Channels(plane, closed), server)
     handler_service_pb2_grpc.add_HandlerServiceServicer_to_server(Handlers(plane), server)
     limit_service_pb2_grpc.add_LimitServiceServicer_to_server(Limits(plane), server)
     listener_service_pb2_grpc.add_ListenerServiceServicer_to_server(Listeners(plane), server)
+    log_service_pb2_grpc.add_LogServiceServicer_to_server(Logs(plane), server)
     pool_service_pb2_grpc.add_PoolServiceServicer_to_server(Pools(plane), server)
     proxy_service_pb2_grpc.add_ProxyServiceServicer_to_server(Proxies(plane), server)
     tap_service_pb2_grpc.add_TapServiceServicer_to_server(TapRules(plane), server)

@@ -10,9 +10,9 @@ import asyncio
 from typing import Any
 
 from control.errors import InvalidArgumentError, UnavailableError, Violation
+from control.events import Bus, Row
 from control.fleet.supervisor import Supervisor
 from control.intake.acceptor import Acceptor
-from control.logs import RowLog
 from control.plane import DrainResult
 from control.steering.listeners import Listeners
 from control.steering.pool import Pool
@@ -25,13 +25,13 @@ __all__ = ["Drain"]
 class Drain:
     """Drains, as often as it is asked to; nothing takes it back."""
 
-    def __init__(self, supervisor: Supervisor, acceptor: Acceptor, listeners: Listeners, pool: Pool, transactions: Transactions, log: RowLog) -> None:
+    def __init__(self, supervisor: Supervisor, acceptor: Acceptor, listeners: Listeners, pool: Pool, transactions: Transactions, events: Bus) -> None:
         self._supervisor = supervisor
         self._acceptor = acceptor
         self._listeners = listeners
         self._pool = pool
         self._transactions = transactions
-        self._log = log
+        self._events = events
         self._began = False
         self._ended = False
         self._ending: asyncio.Task[None] | None = None
@@ -60,7 +60,7 @@ class Drain:
         """Be no longer ready, and no more."""
         before = self._listeners.connections()
         if not self._pool.draining:
-            self._log.write("drain_began", accept="until_stop", **who, connections=before)
+            self._events.publish({"event": "drain_began", "accept": "until_stop", **who, "connections": before})
         self._pool.draining = True
         return DrainResult(closed=0, open=before)
 
@@ -70,7 +70,8 @@ class Drain:
         self._acceptor.stop()
         before = self._listeners.connections()
         began, self._began = self._began, True
-        self._log.write("drain_asked_again" if began else "drain_began", accept="refuse", **who, timeout_ms=timeout_ms, connections=before)
+        row: Row = {"accept": "refuse", **who, "timeout_ms": timeout_ms, "connections": before}
+        self._events.publish({"event": "drain_asked_again", **row} if began else {"event": "drain_began", **row})
         silent = await self._supervisor.drain_slots(list(self._supervisor.slots), timeout_ms, wait=wait)
         if silent:
             numbers = ",".join(map(str, silent))
@@ -89,4 +90,4 @@ class Drain:
     def _tell_end(self) -> None:
         if not self._ended:
             self._ended = True
-            self._log.write("drain_ended", connections=self._listeners.connections())
+            self._events.publish({"event": "drain_ended", "connections": self._listeners.connections()})

@@ -25,6 +25,7 @@ from control.plane import (
     Holder,
     Limit,
     ListenerStatus,
+    LogStatus,
     NodeLimits,
     Outcome,
     PoolStatus,
@@ -38,6 +39,7 @@ from control.plane import (
 )
 from control.rotation.rotation import Rotation
 from control.rotation.tls_stores import TlsStores
+from control.steering.access import AccessRows
 from control.steering.channels import Channels
 from control.steering.drain import Drain
 from control.steering.eviction import Eviction
@@ -51,6 +53,7 @@ from control.steering.transactions import Transactions
 from control.steering.upstreams import Upstreams
 from control.steering.users import Users
 from proxy.cells import CellReader
+from proxy.config.log import LogLevel
 from proxy.config.model import MAX_PROCESSORS, DrainAccept, ProxyConfig, TapRule
 from proxy.server.rows import OpenRow
 
@@ -104,7 +107,7 @@ class Steering(ControlPlane):
         self._handlers = handlers
         self._rotation = rotation
         self._certificates = certificates
-        self._transactions = Transactions(log)
+        self._transactions = Transactions(events)
         self.pool = Pool(supervisor, self._transactions, meters, log, guard)
         self._sizing = None if chosen is None else Sizing(self.pool, lambda: supervisor.desired.config, chosen, events, log, guard)
         self._rates = Rates(supervisor, guard, log)
@@ -112,10 +115,12 @@ class Steering(ControlPlane):
         self._listeners = Listeners(supervisor, acceptor)
         self._channels = Channels(supervisor, self._transactions)
         self._limits = Limits(supervisor, acceptor, self._transactions, meters, self.pool)
+        every_ms = supervisor.desired.config.log.access.every_ms
+        self._access = AccessRows(supervisor, every_ms, log, guard) if every_ms else None
         self._eviction = Eviction(supervisor, acceptor, log, guard)
         self._taps = Taps(supervisor, self._transactions, meters, tapped)
         self._users = Users(supervisor, self._transactions, rotation, identity)
-        self._drain = Drain(supervisor, acceptor, self._listeners, self.pool, self._transactions, log)
+        self._drain = Drain(supervisor, acceptor, self._listeners, self.pool, self._transactions, events)
         self._tap_events = events.subscribe((STOPPED_EVENT,), max_events=MAX_RULES * MAX_PROCESSORS)
         self._following = asyncio.create_task(self._tap_events.each(self._taps.note))
         self._ticker = asyncio.create_task(guard.job("loop", ALIVE_MS / 1000).keep_going(self._tick))
@@ -130,6 +135,8 @@ class Steering(ControlPlane):
         self._following.cancel()
         self._tap_events.close()
         self._eviction.close()
+        if self._access is not None:
+            self._access.close()
         self._drain.close()
         if self._sizing is not None:
             self._sizing.close()
@@ -224,6 +231,14 @@ class Steering(ControlPlane):
 
     def audit(self, record: Row) -> None:
         self._events.publish({"event": "audit", **record}, size=len(repr(record)), reserved=True)
+
+    async def get_log(self) -> LogStatus:
+        levels = self._log.levels
+        return LogStatus(format=self._log.format, level=levels.level, silenced=tuple(sorted(levels.silenced)), dropped=self._log.dropped)
+
+    async def set_log(self, level: LogLevel | None = None, events: Mapping[str, bool] | None = None) -> LogStatus:
+        self._log.levels.change(level, events or {})
+        return await self.get_log()
 
     # --- channels ----------------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from control.errors import ControlError
-from control.logs import RowLog
+from control.events import Bus, Row
 
 __all__ = ["Transaction", "Transactions"]
 
@@ -30,8 +30,8 @@ class Transaction:
 class Transactions:
     """Runs each as a task of its own. Event loop only."""
 
-    def __init__(self, log: RowLog) -> None:
-        self._log = log
+    def __init__(self, events: Bus) -> None:
+        self._events = events
         self._running: dict[asyncio.Task[Any], Transaction] = {}
 
     async def run(self, name: str, work: Callable[[Transaction], Awaitable[T]]) -> T:
@@ -57,10 +57,12 @@ class Transactions:
     def _settled(self, name: str, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is None:
-            self._log.write("change_settled", change=name, result="taken back" if task.cancelled() else "made", reason="its call had ended")
+            row: Row = {"event": "change_settled", "change": name, "result": "taken back" if task.cancelled() else "made"}
+            self._events.publish({**row, "reason": "its call had ended"})
         else:
             level = "warning" if isinstance(error, ControlError) else "error"
-            self._log.write("change_settled", level=level, change=name, result="failed", error=repr(error), reason="its call had ended")
+            row = {"event": "change_settled", "change": name, "result": "failed", "error": repr(error), "reason": "its call had ended"}
+            self._events.publish(row, level=level)
 
     def close(self) -> None:
         """Take back what is not decided."""

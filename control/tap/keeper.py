@@ -22,6 +22,7 @@ from control.logs import RowLog
 from control.meters import Meters
 from control.tap.directory_lock import DirectoryLock
 from control.tap.reserve import Reserve
+from control.tap.segment_watch import SegmentTold, SegmentWatch
 from control.tap.settlement import Case, Settlement
 from proxy.config.model import ProxyConfig, TapConfig, TapRule
 from proxy.tap.ledger import Pair
@@ -83,12 +84,13 @@ class TapKeeper:
         log: gets a row for what was deleted unread, sealed, lost, and for errors.
         guard: is told of what nobody expected: it costs one job, never the thread. A disk that hangs is no reason to end a proxy that carries
             traffic, so liveness does not look at this thread.
+        on_segment: is told, in that thread, of segments that begin and end (``SegmentWatch``); None: nobody wants to know, and nothing is looked for.
 
     Raises:
         StartError: another instance holds the directory, or it cannot be used.
     """
 
-    def __init__(self, config: ProxyConfig, tap: TapConfig, meters: Meters, log: RowLog, guard: Guard) -> None:
+    def __init__(self, config: ProxyConfig, tap: TapConfig, meters: Meters, log: RowLog, guard: Guard, on_segment: SegmentTold | None = None) -> None:
         self._guard = guard
         self._node = config.node
         self._tap = tap
@@ -114,7 +116,9 @@ class TapKeeper:
             raise StartError(text, reason="DIRECTORY_UNUSABLE", directory=tap.directory) from error
         self._reserve = Reserve(tap.directory)
         self._settlement = Settlement(tap.directory, self._ledger, self._reserve, log)
-        self._retention = Retention(tap.directory, tap.budget, tap.max_age_ms, self._deleting)
+        self._watch = None if on_segment is None else SegmentWatch(on_segment, lambda error: self._complain("segments", error))
+        look = {} if self._watch is None else {"on_listed": self._watch.look}
+        self._retention = Retention(tap.directory, tap.budget, tap.max_age_ms, self._deleting, **look)
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._jobs.put(self._begin)
         if self._lock.unguarded:
@@ -211,6 +215,12 @@ class TapKeeper:
         while self._settlement.cases and time.monotonic() < until:
             time.sleep(LAST_PAUSE_S)
             self._settle_all(last=True)
+        self._look_at_segments()
+
+    def _look_at_segments(self) -> None:
+        """See which began and ended, without a sweep."""
+        if self._watch is not None:
+            self._watch.look({stream: segments(self._tap.directory, stream) for stream in streams(self._tap.directory)})
 
     def _take_reserve(self) -> None:
         try:
@@ -319,6 +329,7 @@ class TapKeeper:
     # --- what others left, and accounts --------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        self._look_at_segments()  # before what earlier runs left open is sealed: that ends here
         self._take_reserve()
         self._adopt()
 

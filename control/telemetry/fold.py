@@ -1,7 +1,7 @@
 """All values at one moment: the cells of every processor slot summed up, and what control counts itself."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from control.plane import RETIRED, Attributes, ControlPlane
@@ -63,8 +63,9 @@ class Fold:
     forgets it. So all values of one export belong together, and the cells are copied once. Any thread.
     """
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ControlPlane, more: Callable[[], Mapping[tuple[str, Attributes], float]] = dict) -> None:
         self._plane = plane
+        self._more = more
         self._moment = threading.local()
 
     def now(self) -> Folded:
@@ -86,7 +87,7 @@ class Fold:
         if slots:
             self._add_cells(folded, slots)
         measured: Mapping[tuple[str, Attributes], float] = self._plane.measurements()
-        for (name, attributes), value in measured.items():
+        for (name, attributes), value in (*measured.items(), *self._more().items()):
             folded.add(_CONTROL[name], attributes, value)
         return folded
 

@@ -1,22 +1,20 @@
-"""Pushes to an OTLP/gRPC collector. Needs the extra ``otlp``; import this module late."""
+"""Pushes to an OTLP collector. Needs the extra ``otlp``; import this module late."""
 
 import logging
 import time
-from typing import Any, Final
+from typing import Any
 
-from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics import Histogram
 from opentelemetry.sdk.metrics.export import AggregationTemporality, MetricsData, PeriodicExportingMetricReader
 
 from control.plane import ControlPlane
+from control.telemetry.account import Account
+from control.telemetry.environment import Metrics
+from control.telemetry.exporters import metric_exporter
 from control.telemetry.fold import Fold
 from control.telemetry.histograms import Injector
-from proxy.config.model import OtlpConfig
 
 __all__ = ["OtlpReader"]
-
-_MAX_POINTS: Final = 4_000
-"""Data points in one request: about 1 MB, below the 4 MB that gRPC servers take."""
 
 _log = logging.getLogger(__name__)
 
@@ -24,12 +22,12 @@ _log = logging.getLogger(__name__)
 class OtlpReader(PeriodicExportingMetricReader):
     """A periodic reader whose collections hold the folded histograms, too."""
 
-    def __init__(self, plane: ControlPlane, fold: Fold, config: OtlpConfig, cardinality: dict[type, int]) -> None:
-        exporter = OTLPMetricExporter(endpoint=config.endpoint, max_export_batch_size=_MAX_POINTS)
-        preferred = exporter._preferred_temporality or {}
+    def __init__(self, plane: ControlPlane, fold: Fold, metrics: Metrics, account: Account, cardinality: dict[type, int]) -> None:
+        exporter = metric_exporter(metrics, account)
         self._fold = fold
-        self._injector = Injector(plane.build.version, plane.started_ns, preferred.get(Histogram, AggregationTemporality.CUMULATIVE))
-        super().__init__(exporter, export_interval_millis=config.interval_ms, cardinality_limits=cardinality)
+        self._injector = Injector(plane.build.version, plane.started_ns, exporter.temporality.get(Histogram, AggregationTemporality.CUMULATIVE))
+        # The time-out of a collection, which is none of the export's: see ``transport``.
+        super().__init__(exporter, metrics.interval_ms, export_timeout_millis=30_000, cardinality_limits=cardinality)
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
         """Export once more and end. When the collector is dead, what goes on after ``timeout_millis`` has ended on return, too."""

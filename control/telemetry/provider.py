@@ -1,16 +1,26 @@
 """One MeterProvider for the whole framegate, in the control process: processors import neither OpenTelemetry nor gRPC."""
 
 import asyncio
-import os
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from opentelemetry.sdk.metrics import MeterProvider, ObservableCounter, ObservableUpDownCounter
+from opentelemetry.sdk.metrics import (
+    AlwaysOffExemplarFilter,
+    AlwaysOnExemplarFilter,
+    ExemplarFilter,
+    MeterProvider,
+    ObservableCounter,
+    ObservableUpDownCounter,
+    TraceBasedExemplarFilter,
+)
 from opentelemetry.sdk.metrics.export import MetricReader
-from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.resources import Resource
 
 from control.errors import StartError
 from control.plane import ControlPlane
+from control.telemetry.account import Account
+from control.telemetry.environment import Settings, judge
 from control.telemetry.fold import Fold
 from control.telemetry.instruments import observe_certificates, observe_fold, observe_processes, observe_refused
 from control.telemetry.process import ProcessMetrics
@@ -25,15 +35,42 @@ SERVICE: Final = "framegate"
 _CARDINALITY: Final[dict[type, int]] = {ObservableCounter: 50_000, ObservableUpDownCounter: 50_000}
 """Data points of one metric. All attributes come from closed lists and the configured names, so this bounds nothing that could grow."""
 _RPC_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+_FILTERS: Final[dict[str, Callable[[], ExemplarFilter]]] = {
+    "trace_based": TraceBasedExemplarFilter,
+    "always_on": AlwaysOnExemplarFilter,
+    "always_off": AlwaysOffExemplarFilter,
+}
+_LEVELS: Final = {
+    "trace": logging.DEBUG,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "fatal": logging.CRITICAL,
+    "none": logging.CRITICAL + 1,
+}
 RPC_STATUS: Final = "rpc.response.status_code"
 """Renamed ``rpc.status_code`` in the conventions after 1.44."""
 
 
 class Telemetry:
-    """What was started. Attributes: ``prometheus_address`` (``host:port`` with the port bound, or None)."""
+    """What was started.
 
-    def __init__(self, provider: MeterProvider, readers: Sequence[MetricReader], version: str, prometheus_address: str | None) -> None:
-        self.prometheus_address = prometheus_address
+    Attributes:
+        settings: what the file and the environment want.
+        resource: who exports.
+        account: what became of exports.
+        prometheus_address: ``host:port`` with the port bound, or None.
+    """
+
+    def __init__(
+        self, provider: MeterProvider, readers: Sequence[MetricReader], version: str, settings: Settings, resource: Resource, account: Account
+    ) -> None:
+        self.settings = settings
+        self.resource = resource
+        self.account = account
+        self.prometheus_address: str | None = None
         self._readers = readers
         meter = provider.get_meter(SERVICE, version)
         self._calls = meter.create_histogram(
@@ -68,33 +105,42 @@ def start(plane: ControlPlane, config: ProxyConfig, certificate_ends: Mapping[st
         None when nothing is to be exported, or OTEL_SDK_DISABLED is true.
 
     Raises:
-        StartError: an extra is not installed, or the Prometheus address cannot be bound.
+        StartError: variables of the environment cannot be used, an extra is not installed, certificates for a collector cannot be used, or the
+            Prometheus address cannot be bound.
     """
-    wanted = config.telemetry
-    if (wanted.otlp is None and wanted.prometheus is None) or os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+    settings = judge(config.telemetry)
+    if not settings.wanted:
         return None
-    fold = Fold(plane)
+    logging.getLogger("opentelemetry").setLevel(_LEVELS[settings.log_level])
+    account = Account()
+    fold = Fold(plane, account.measurements)
     readers: list[MetricReader] = []
     prometheus = None
-    if wanted.prometheus is not None:
-        prometheus = _prometheus(plane, fold, wanted.prometheus.address)
-        readers.append(prometheus)
-    if wanted.otlp is not None:
+    if settings.metrics is not None:
         try:
             from control.telemetry.otlp import OtlpReader
         except ImportError as error:
-            if prometheus is not None:
-                prometheus.shutdown(1_000)
             raise _missing("otlp", error) from error
-        readers.append(OtlpReader(plane, fold, wanted.otlp, _CARDINALITY))
-    provider = MeterProvider(readers, _resource(plane), shutdown_on_exit=False)
+        readers.append(OtlpReader(plane, fold, settings.metrics, account, _CARDINALITY))
+    if settings.prometheus is not None:
+        try:
+            prometheus = _prometheus(plane, fold, settings.prometheus)
+        except StartError:
+            for reader in readers:
+                reader.shutdown(0)
+            raise
+        readers.append(prometheus)
+    resource = _resource(plane, settings)
+    provider = MeterProvider(readers, resource, _FILTERS[settings.exemplars](), shutdown_on_exit=False)
     meter = provider.get_meter(SERVICE, plane.build.version)
     observe_fold(meter, fold)
     observe_processes(meter, ProcessMetrics(plane))
     observe_certificates(meter, certificate_ends)
     if prometheus is not None:
         observe_refused(meter, lambda: prometheus.refused)
-    return Telemetry(provider, readers, plane.build.version, None if prometheus is None else prometheus.address)
+    telemetry = Telemetry(provider, readers, plane.build.version, settings, resource, account)
+    telemetry.prometheus_address = None if prometheus is None else prometheus.address
+    return telemetry
 
 
 def _prometheus(plane: ControlPlane, fold: Fold, address: str) -> "PrometheusReader":
@@ -110,7 +156,7 @@ def _missing(extra: str, error: ImportError) -> StartError:
     return StartError(text, reason="EXTRA_MISSING", extra=extra)
 
 
-def _resource(plane: ControlPlane) -> Resource:
+def _resource(plane: ControlPlane, settings: Settings) -> Resource:
     """Who exports: the environment's words win over ours."""
     ours = {"service.name": SERVICE, "service.version": plane.build.version, "service.instance.id": plane.config.node}
-    return Resource.create(ours).merge(OTELResourceDetector().detect())
+    return Resource.create(ours).merge(Resource(dict(settings.resource)))

@@ -34,6 +34,7 @@ __all__ = [
     "DIRECTIONS",
     "DURATION_ERRORS",
     "ERROR_TYPE",
+    "EXPORT_ERRORS",
     "FAULT_PLACES",
     "FILE_KIND",
     "FILE_KINDS",
@@ -59,6 +60,8 @@ __all__ = [
     "REJECT_REASONS",
     "SIDE",
     "SIDES",
+    "SIGNAL",
+    "SIGNALS",
     "STATE",
     "TAP_DIRECTION",
     "TAP_DIRECTIONS",
@@ -107,6 +110,7 @@ TLS_RESUMED: Final = "tls.resumed"
 
 RATE_LEVEL: Final = "framegate.rate.level"
 FILE_KIND: Final = "framegate.file.kind"
+SIGNAL: Final = "framegate.signal"
 
 SIDES: Final = ("downstream", "upstream")
 DIRECTIONS: Final = ("receive", "transmit")
@@ -129,6 +133,12 @@ FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", 
 """Where an error of our own was caught; see ``proxy.network.faults``."""
 FILE_KINDS: Final = ("tls", "sasl")
 """Of files that may be replaced while framegate runs: certificates, keys and authorities; users, and keys that tokens are signed with."""
+SIGNALS: Final = ("metrics", "traces", "logs")
+EXPORT_ERRORS: Final = ("", "unavailable", "timeout", "refused", "rejected", "other")
+"""How an export ended. None: the collector has it. ``unavailable``: nobody answers, or asks to come later; ``timeout``: nobody answers in time;
+``refused``: it wants none of it, or not from us; ``rejected``: it took the export and says that it threw some of it away; ``other``: it answers
+what is no answer, or the fault is ours.
+"""
 UPSTREAM_STATES: Final = ("connecting", "used")
 TLS_ERRORS: Final = (
     "",
@@ -162,6 +172,7 @@ TASKS: Final = (
     "evictions",
     "rates",
     "sizing",
+    "access",
     "endpoints",
     "tap_keeper",
     "rotation",
@@ -413,6 +424,10 @@ METRICS: Final = (
     _control("authentication.questions.waiting", "gauge", "{question}", "Questions of authenticators that wait for their turn."),
     _control("authentication.questions.refused", "counter", "{question}", "Questions of authenticators refused because too many waited."),
     _control("config.changes", "counter", "{change}", "Changes asked for.", (ERROR_TYPE, ("", "refused", "invalid"))),
+    _control(
+        "telemetry.exports", "counter", "{export}", "Exports to a collector, by how they ended.", (SIGNAL, SIGNALS), (ERROR_TYPE, EXPORT_ERRORS)
+    ),
+    _control("telemetry.dropped", "counter", "{item}", "Data points, spans and log records that no collector got.", (SIGNAL, SIGNALS)),
 )
 INTERNAL: Final = (
     _internal("tap.seen", "Frames that a tap rule matched.", _LISTENER, _TAP_DIRECTION),

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from proxy.config.key import Key, model_from_wire
 from proxy.config.limits import UNLIMITED, UNLIMITED_NODE, LimitsConfig, RateLimits, limits_to_wire
+from proxy.config.log import DEFAULT_LOG, LogConfig
 from proxy.config.sasl import ListenerSasl
 from proxy.config.tls import BY_SUBJECT, ListenerTls, PrincipalConfig, UpstreamTls
 from proxy.config.upstream_sasl import UpstreamSasl
@@ -44,6 +45,8 @@ PoolKind = Literal["bounded", "unbounded", "leak_finding"]
 ByteOrder = Literal["big", "little"]
 Counted = Literal["body", "rest", "frame"]
 OtherBytes = Literal["keep", "set"]
+OtlpProtocol = Literal["grpc", "http/protobuf"]
+Signal = Literal["metrics", "traces", "logs"]
 DrainAccept = Literal["refuse", "until_stop"]
 
 
@@ -384,10 +387,22 @@ class DrainConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OtlpConfig:
-    """An OTLP/gRPC collector."""
+    """An OTLP collector. Where a key is not given, the variable of OpenTelemetry holds that says the same."""
 
-    endpoint: Annotated[str, Key("``http://host:port`` or ``https://host:port``")]
-    interval_ms: Annotated[int, Key("between exports", "ms", (100, _HOUR))] = 10_000
+    endpoint: Annotated[
+        str | None,
+        Key("``http://host:port`` or ``https://host:port``; none: OTEL_EXPORTER_OTLP_ENDPOINT, and without it port 4317 (HTTP: 4318) of 127.0.0.1"),
+    ] = None
+    protocol: Annotated[OtlpProtocol | None, Key("none: OTEL_EXPORTER_OTLP_PROTOCOL, and without it ``grpc``")] = None
+    signals: Annotated[
+        tuple[Signal, ...] | None,
+        Key(
+            "what is exported; none: what OTEL_METRICS_EXPORTER, OTEL_TRACES_EXPORTER and OTEL_LOGS_EXPORTER say, and without them metrics and traces"
+        ),
+    ] = None
+    interval_ms: Annotated[
+        int | None, Key("between exports of metrics; none: OTEL_METRIC_EXPORT_INTERVAL, and without it 10 s", "ms", (100, _HOUR))
+    ] = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,6 +435,7 @@ class ProxyConfig:
     limits: Annotated[LimitsConfig, Key("how many connections, and how much traffic each second, all take, and each address")] = UNLIMITED_NODE
     tap: Annotated[TapConfig | None, Key("the record of what passed; none: there is none")] = None
     telemetry: Annotated[TelemetryConfig, Key("where metrics go")] = TelemetryConfig()
+    log: Annotated[LogConfig, Key("the rows on stdout")] = DEFAULT_LOG
     drain: Annotated[DrainConfig, Key("how connections end")] = DrainConfig()
     rotation: Annotated[RotationConfig, Key("how files are watched that may be replaced")] = RotationConfig()
 

@@ -22,6 +22,7 @@ session.py           the Spark session with the settings that this pipeline want
 memory.py            what the job's heap has room for
 settings.py          what the job is told
 run.py               the job behind ``framegate pipeline run``; report.py: the events it prints
+telemetry.py         spans and metrics of its batches, over OTLP; only loaded where they are wanted
 claims.py            what a job holds for itself; stopping.py: how it takes signals
 
 Only this room imports pyspark, pyarrow and numpy; of the rooms below it knows the tap's record, log reader, ledger and consumers only. Nothing is

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from proxy.pipeline.partial_sums import add_up, count, minute
 from proxy.tap.account import MAX_SPAN
 
-__all__ = ["SCHEMA", "SUMS", "VIEW", "of_frames", "of_gaps_and_totals"]
+__all__ = ["SCHEMA", "SUMS", "VIEW", "of_frames", "of_gaps_and_totals", "states"]
 
 # How partial sums of each column are put together.
 SUMS: Final = {
@@ -116,6 +116,18 @@ def of_gaps_and_totals(rows: pa.Table) -> pa.Table:
         unknown=pc.add(count(pc.and_(gap, pc.equal(certainty, "unknown"))), count(pc.and_(totals, pc.invert(one)))),
         shared=lost(exact, pc.invert(one)),
     )
+
+
+def states(sums: pa.Table) -> dict[str, int]:
+    """How many rows of the table say what: ``unknown``, ``at_most`` or ``lost``, as the view calls it; ``complete``: a row that knows of no loss.
+    Whether the minute is complete, only all its rows together say: in the view.
+    """
+    lost = pc.or_(pc.greater(sums["lost"], 0), pc.greater(sums["shared"], 0))
+    worst = pc.case_when(
+        pc.make_struct(pc.greater(sums["unknown"], 0), pc.greater(sums["at_most"], 0), lost),
+        "unknown", "at_most", "lost", "complete",
+    )  # fmt: skip
+    return {item["values"]: item["counts"] for item in pc.value_counts(worst).to_pylist()}
 
 
 def _sums(rows: pa.Table, first: pa.ChunkedArray, last: pa.ChunkedArray, **sums: pa.ChunkedArray) -> pa.Table:

@@ -77,6 +77,7 @@ class DeltaWriter:
         nothing = dict.fromkeys(tables.TABLE_SCHEMAS, 0)
         self.progress = tables.Progress(-1, nothing, dict(nothing))
         self.rows_of: dict[int, dict[str, int]] = {}
+        self.states_of: dict[int, dict[str, int]] = {}  # none: its rows are Spark's, and counting them would be another job
         self._output = output.rstrip("/")
         self._compact_s = compact_ms / 1000
         self._expire_after_s = expire_after_s

@@ -1,9 +1,11 @@
 """What the job says of its batches: Spark's progress and the log's growth as events."""
 
 import contextlib
+import dataclasses
+import datetime
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from proxy.pipeline.memory import large_frames
@@ -11,25 +13,62 @@ from proxy.pipeline.options import parse_payload
 from proxy.pipeline.planner import Planner
 from proxy.pipeline.settings import PipelineSettings
 from proxy.tap.consumer import write_consumer
+from proxy.tap.log_reader import segments
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from proxy.pipeline.tables import Writer
+    from proxy.pipeline.telemetry import Telemetry
 
-__all__ = ["Reporter", "distance", "streams_of"]
+__all__ = ["BatchFacts", "Reporter", "distance", "segments_between", "streams_of"]
 
 LAG_S: Final = 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFacts:
+    """A batch that is committed.
+
+    Attributes:
+        batch: its number.
+        consumer: the job's name towards the tap.
+        started_ns: of the wall clock.
+        duration_ns: from its trigger to its commit, by a clock that only grows.
+        steps_s: what of that Spark says that its steps took, by their names.
+        frames: that it wrote to the tables.
+        bytes: of the log that it took.
+        minutes: rows of the table ``completeness`` that it wrote, by what they say (``completeness.states``).
+        segments: that it read, by stream and base, in order.
+    """
+
+    batch: int
+    consumer: str
+    started_ns: int
+    duration_ns: int
+    steps_s: Mapping[str, float]
+    frames: int
+    bytes: int
+    minutes: Mapping[str, int]
+    segments: list[tuple[str, int]]
 
 
 class Reporter:
     """Turns Spark's progress and the log's growth into events. Reports a batch once, after Spark committed it."""
 
-    def __init__(self, settings: PipelineSettings, writer: "Writer", query: "StreamingQuery", emit: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        settings: PipelineSettings,
+        writer: "Writer",
+        query: "StreamingQuery",
+        emit: Callable[[dict[str, Any]], None],
+        telemetry: "Telemetry | None" = None,
+    ) -> None:
         self._settings = settings
         self._writer = writer
         self._query = query
         self._emit = emit
+        self._telemetry = telemetry
         self._planner = Planner(settings.source, parallelism=1, fail_on_data_loss=False)
         plan = settings.budget()
         self._limit = plan.frame if parse_payload(settings.payload) is None else None
@@ -57,6 +96,8 @@ class Reporter:
                     "at": progress["timestamp"],
                 }
             )
+            if self._telemetry is not None:
+                self._telemetry.batch(self._facts(progress, before))
         now = time.monotonic()
         if now >= self._lag_due:
             self._lag_due = now + LAG_S
@@ -64,6 +105,25 @@ class Reporter:
             if lag != self._last_lag:
                 self._last_lag = lag
                 self._emit({"event": "lag", "lag_bytes": lag})
+
+    def failed(self, reason: str) -> None:
+        """Tell telemetry that the batch behind the last one failed."""
+        if self._telemetry is not None:
+            self._telemetry.failed(self._last_batch + 1, reason, time.time_ns())
+
+    def _facts(self, progress: dict[str, Any], before: dict[str, int]) -> BatchFacts:
+        batch = progress["batchId"]
+        return BatchFacts(
+            batch=batch,
+            consumer=self._settings.consumer,
+            started_ns=int(datetime.datetime.fromisoformat(progress["timestamp"]).timestamp() * 1000) * 1_000_000,
+            duration_ns=progress["batchDuration"] * 1_000_000,
+            steps_s={name: ms / 1000 for name, ms in progress["durationMs"].items()},
+            frames=self._writer.rows_of.get(batch, {}).get("frames", 0),
+            bytes=distance(before, self._read),
+            minutes=self._writer.states_of.get(batch, {}),
+            segments=segments_between(str(self._settings.source), before, self._read),
+        )
 
     def _report_cut(self, batch: int, before: dict[str, int]) -> None:
         """Say which frames of a batch were too large for the heap."""
@@ -100,6 +160,16 @@ def streams_of(offset: Any) -> dict[str, int]:
     found = json.loads(offset) if isinstance(offset, str) else offset
     streams: dict[str, int] = found["streams"] if found else {}
     return streams
+
+
+def segments_between(root: str, start: Mapping[str, int], end: Mapping[str, int]) -> list[tuple[str, int]]:
+    """The segments that have something between two positions and are there still, by stream and base."""
+    found: list[tuple[str, int]] = []
+    for stream, offset in sorted(end.items()):
+        begun = start.get(stream, 0)
+        if begun < offset:
+            found += [(stream, segment.base) for segment in segments(root, stream) if segment.base < offset and segment.limit > begun]
+    return found
 
 
 def distance(start: dict[str, int], end: dict[str, int]) -> int:

@@ -25,7 +25,7 @@ from proxy.pipeline.memory import Budget
 from proxy.pipeline.options import CONSUMER_NAME, parse_time
 from proxy.pipeline.report import Reporter
 from proxy.pipeline.session import SparkLog, SparkMissingError, local_session, require_packages, spark_errors
-from proxy.pipeline.settings import PipelineSettings, local_path
+from proxy.pipeline.settings import PipelineSettings, local_path, wants_telemetry
 from proxy.pipeline.stopping import StoppedError, Stopping, stop_signals
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from proxy.pipeline.tables import TableWriter, Writer
+    from proxy.pipeline.telemetry import Telemetry
 
 __all__ = ["EXIT_FAILED", "EXIT_OK", "EXIT_USAGE", "run_pipeline", "start_query"]
 
@@ -111,12 +112,15 @@ def _job(
     with contextlib.ExitStack() as held:
         held.enter_context(stop_signals(stopping))
         plan = _judge(settings)
+        telemetry = _telemetry(settings, emit)
+        if telemetry is not None:
+            held.callback(telemetry.close)
         held.enter_context(claim_output(settings))
         registered = held.enter_context(claim_name(settings, emit))
         told = {**plan.settings, **_format_settings(settings.format), **settings.spark}
         spark = held.enter_context(local_session("framegate pipeline", cores=plan.cores, memory=settings.memory, settings=told, log=log))
         settings = dataclasses.replace(settings, consumer=settings.consumer if registered else "")
-        return _run(spark, settings, emit, make_writer, stopping, log)
+        return _run(spark, settings, emit, make_writer, stopping, log, telemetry)
 
 
 def _judge(settings: PipelineSettings) -> Budget:
@@ -175,6 +179,7 @@ def _run(
     make_writer: "Callable[[Path], TableWriter] | None",
     stopping: Stopping,
     log: SparkLog,
+    telemetry: "Telemetry | None",
 ) -> _Ending:
     from proxy.pipeline import tables
 
@@ -188,7 +193,7 @@ def _run(
     except ValueError as error:
         raise UsageError(f"--output: {error}") from error
     with contextlib.closing(writer):
-        return _follow(spark, settings, emit, writer, stopping, log)
+        return _follow(spark, settings, emit, writer, stopping, log, telemetry)
 
 
 def _follow(
@@ -198,12 +203,13 @@ def _follow(
     writer: "Writer",
     stopping: Stopping,
     log: SparkLog,
+    telemetry: "Telemetry | None",
 ) -> _Ending:
     """The query from its start to its end."""
     stopping.in_order = True
     stopping.listen()
     query = start_query(spark, settings, writer)
-    reporter = Reporter(settings, writer, query, emit)
+    reporter = Reporter(settings, writer, query, emit, telemetry)
     emit({"event": "started", "pid": os.getpid(), "source": str(settings.source), "output": str(settings.output), "total": writer.progress.total})
     while query.isActive and not stopping.asked.wait(POLL_S):
         reporter.report()
@@ -214,12 +220,31 @@ def _follow(
     if failure is not None and not stopping.asked.is_set():  # who stops us may stop Spark's processes, too
         reason = log.reason() or _reason(str(failure))
         emit({"event": "failed", "reason": reason})
+        reporter.failed(reason)
         return _Ending(EXIT_FAILED, reason)
     query.stop()
     reporter.report()
     reporter.register()
     emit({"event": "stopped", "total": writer.progress.total, "lag_bytes": reporter.lag_bytes()})
     return _stopped(settings, stopping, through=through and failure is None)
+
+
+def _telemetry(settings: PipelineSettings, emit: Callable[[dict[str, Any]], None]) -> "Telemetry | None":
+    """What tells of batches over OTLP; None: nobody wants to know, and nothing of OpenTelemetry is loaded.
+
+    Raises:
+        UsageError: it cannot be had.
+    """
+    if not wants_telemetry(settings):
+        return None
+    try:
+        from proxy.pipeline.telemetry import Telemetry
+
+        return Telemetry(settings.telemetry, lambda error: emit({"event": "telemetry_failed", "error": error}))
+    except ImportError as error:
+        raise UsageError(f"--telemetry, or OTEL_EXPORTER_OTLP_*: {error.name} is not installed: pip install 'framegate[spark,otlp]'") from error
+    except ValueError as error:
+        raise UsageError(f"telemetry: {error}") from error
 
 
 def start_query(spark: "SparkSession", settings: PipelineSettings, writer: Callable[["DataFrame", int], None]) -> "StreamingQuery":

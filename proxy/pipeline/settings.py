@@ -2,12 +2,16 @@
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from proxy.pipeline.memory import Budget, budget, heap_bytes, slots
 from proxy.pipeline.options import parse_payload
 
-__all__ = ["PipelineSettings", "local_path"]
+__all__ = ["PipelineSettings", "local_path", "wants_telemetry"]
+
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,8 @@ class PipelineSettings:
         memory: heap of the JVM, as Java writes it: ``512m``, ``1g``.
         cores: task slots; as many as processors, as far as the heap goes, when None.
         spark: Spark settings over the job's own.
+        telemetry: a collector that gets spans and metrics of the batches over OTLP, ``http://host:port`` or ``https://host:port``; "": as the OTEL_*
+            variables say, and none when they name none.
     """
 
     source: Path
@@ -49,6 +55,7 @@ class PipelineSettings:
     memory: str = "1g"
     cores: int | None = None
     spark: dict[str, str] = dataclasses.field(default_factory=dict)
+    telemetry: str = ""
 
     def budget(self) -> Budget:
         """How the heap is shared out.
@@ -66,6 +73,13 @@ class PipelineSettings:
         place = self.checkpoint or f"{self.output}/_checkpoint"
         found = local_path(place)
         return str(place) if found is None else str(found)
+
+
+def wants_telemetry(settings: PipelineSettings, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether batches are told over OTLP: a collector is named, here or in the environment, and OTEL_SDK_DISABLED is not true."""
+    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    return bool(settings.telemetry or any(environ.get(name) for name in _ENDPOINTS))
 
 
 def local_path(place: Path | str) -> Path | None:

@@ -138,10 +138,12 @@ class Writer(Protocol):
     Attributes:
         progress: what has been published.
         rows_of: rows by table of the last batches that this object wrote.
+        states_of: of these, the rows of the table ``completeness`` by what they say (``completeness.states``), where this writer knows it.
     """
 
     progress: Progress
     rows_of: dict[int, dict[str, int]]
+    states_of: dict[int, dict[str, int]]
 
     def __call__(self, chunks: "DataFrame", batch: int) -> None:
         """Add a batch of chunk rows to every table, unless it is there already."""
@@ -219,6 +221,7 @@ class TableWriter:
         self.progress = Progress.of(self._store.manifest)
         self.progress.write(output)
         self.rows_of: dict[int, dict[str, int]] = {}
+        self.states_of: dict[int, dict[str, int]] = {}
         self._compactor.start()
 
     def __call__(self, chunks: "DataFrame", batch: int) -> None:
@@ -236,10 +239,12 @@ class TableWriter:
             raise BatchError(f"{self._output} has batches up to {state.batch}, and batch {batch} comes again: {_NOT_ITS_OWN}")
         if batch > state.batch:
             self._store.clear_staging()
-            self._stage(chunks)
+            states = self._stage(chunks)
             self._publish(batch, query or state.query)
+            self.states_of[batch] = states
         self.rows_of[batch] = self.progress.rows
-        self.rows_of.pop(batch - KEPT_RESULTS, None)
+        for kept in (self.rows_of, self.states_of):
+            kept.pop(batch - KEPT_RESULTS, None)
 
     def close(self) -> None:
         """End compaction and let go of the manifest."""
@@ -252,8 +257,8 @@ class TableWriter:
         self.progress.write(self._output)
         self._store.clear_staging()
 
-    def _stage(self, chunks: "DataFrame") -> None:
-        """Write every table's rows to the staging folder; tables without rows get none."""
+    def _stage(self, chunks: "DataFrame") -> dict[str, int]:
+        """Write every table's rows to the staging folder; tables without rows get none. Returns what ``states_of`` has of a batch."""
         spark = chunks.sparkSession
         for key, value in _WRITE_SETTINGS.items():
             spark.conf.set(key, value)
@@ -269,6 +274,7 @@ class TableWriter:
                 staging.adopt("frames", path)
             if seen.get["gaps_and_totals"]:
                 staging.add(transforms.gaps_and_totals(chunks).toArrow(), derived.OF_GAPS_AND_TOTALS)
+        return staging.states
 
     def _write_frames(self, chunks: "DataFrame") -> Path:
         """Have Spark write the frames; returns the folder of its files."""
@@ -278,9 +284,12 @@ class TableWriter:
 
 
 class _Staging:
-    """A batch's rows on their way to the staging folder: what is added up waits for the end."""
+    """A batch's rows on their way to the staging folder: what is added up waits for the end. Attributes: ``states``, once it is closed, as in
+    ``completeness.states``.
+    """
 
     def __init__(self, folder: Path) -> None:
+        self.states: dict[str, int] = {}
         self._files = {table: HourFiles(folder / table, arrow_schema(columns), TIME_COLUMNS[table]) for table, columns in TABLE_SCHEMAS.items()}
         self._sums: dict[str, list[pa.Table]] = {}
 
@@ -299,7 +308,10 @@ class _Staging:
     def close(self) -> None:
         """Write the sums, finish the files."""
         for table, parts in self._sums.items():
-            self._files[table].write(add_up(pa.concat_tables(parts), RULES[table].sums))
+            sums = add_up(pa.concat_tables(parts), RULES[table].sums)
+            self._files[table].write(sums)
+            if table == "completeness":
+                self.states = completeness.states(sums)
         for files in self._files.values():
             files.close()
 

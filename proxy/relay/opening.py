@@ -139,6 +139,8 @@ def _serve(pair: Pair, channel: Channel) -> None:
     if pair.route.kafka:
         pair.pairing = Pairing(pair.route.counters.pairing)
         tapping.share_facts(pair)
+    if pair.owner.tells_open:
+        pair.owner.pair_opened(pair)
     if pair.owner.draining:
         ending.end(pair, Cause.DRAINED, "", "internal")
 
@@ -160,9 +162,13 @@ def _start_attempt(pair: Pair, attempt: Attempt) -> bool:
     selector, endpoint = pair.owner.selector, attempt.endpoint
     options = pair.route.upstream_options[endpoint.server_name]
     pair.endpoint = endpoint.text
+    pair.attempts += 1
+    if pair.connect_began_ns == 0:
+        pair.connect_began_ns = selector.now_ns
     try:
         channel = selector.connect(endpoint.family, endpoint.address, pair.id, options, pair.upstream, peer=endpoint.text)
     except OSError as error:
+        pair.connect_ended_ns = selector.now_ns
         if error.errno in NO_SOCKET:
             _upstream(pair).abandoned(attempt, selector.now_ns)
             _give_login_back(pair)
@@ -216,6 +222,7 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
     assert attempt is not None, "an upstream that is told of was tried"
     pair.attempt = None
     pair.tried = None
+    pair.connect_ended_ns = channel.ready_ns
     if pair.login is not None:
         pair.login.accepted(channel.ready_ns)
     upstream = _upstream(pair)
@@ -247,6 +254,8 @@ def _open(pair: Pair, client: Channel, channel: Channel) -> None:
     if pair.route.kafka:
         pair.pairing = Pairing(pair.route.counters.pairing)
         tapping.share_facts(pair)
+    if pair.owner.tells_open:
+        pair.owner.pair_opened(pair)
     tapping.forward(pair, pair.client)
     tapping.forward(pair, pair.upstream)
 
@@ -264,6 +273,7 @@ def attempt_failed(pair: Pair, channel: Channel) -> None:
     assert attempt is not None, "an upstream that is told of was tried"
     pair.attempt = None
     handshakes.end(pair.owner.loop, channel)
+    pair.connect_ended_ns = channel.closed_ns
     pair.upstream.channel = None
     cause = channel.close_cause or Cause.INTERNAL
     error = channel.error

@@ -66,6 +66,7 @@ class PairOwner(abc.ABC):
         scratch: what translations write into.
         wall_offset_ns: what the selector's clock lacks to the time of day.
         draining: no new pairs.
+        tells_open: of each pair that is open now, ``pair_opened`` is called.
     """
 
     def __init__(self, loop: LoopCounters) -> None:
@@ -73,6 +74,7 @@ class PairOwner(abc.ABC):
         self.scratch: Final = Scratch()
         self.wall_offset_ns: i64 = 0
         self.draining: bool = False
+        self.tells_open: bool = False
         self._selector: Selector | None = None
         self._quotas: Quotas | None = None
 
@@ -112,6 +114,10 @@ class PairOwner(abc.ABC):
     @abc.abstractmethod
     def pair_muted(self, pair: "Pair") -> None:
         """A mute of the client's channel that had to wait is in force."""
+
+    @abc.abstractmethod
+    def pair_opened(self, pair: "Pair") -> None:
+        """The pair is OPEN: from here on what the client sends is read."""
 
     @abc.abstractmethod
     def pair_closed(self, pair: "Pair") -> None:
@@ -286,6 +292,9 @@ class Pair:
         endpoint: the upstream's address tried last, as text.
         cause, detail, side: why it ended; None, "" and "internal" before.
         opened_ns, closed_ns: on the selector's clock.
+        attempts: to reach the upstream, so far.
+        connect_began_ns: when the first of them began, on the selector's clock; 0: there was none.
+        connect_ended_ns: when one was READY, or the last that failed did; 0 before.
         reason: of the last administrative mute.
         draining: it is to end as soon as nothing is under way.
         drain_until_ns: and at this time at the latest; 0: there is no drain.
@@ -314,6 +323,9 @@ class Pair:
         self.side: str = "internal"
         self.opened_ns: Final[i64] = opened_ns
         self.closed_ns: i64 = 0
+        self.attempts: i64 = 0
+        self.connect_began_ns: i64 = 0
+        self.connect_ended_ns: i64 = 0
         self.reason: str = ""
         self.draining: bool = False
         self.drain_until_ns: i64 = 0

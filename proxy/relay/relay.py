@@ -94,6 +94,9 @@ class _Pairs(PairOwner):
     def pair_muted(self, pair: Pair) -> None:
         self._watcher.pair_muted(pair)
 
+    def pair_opened(self, pair: Pair) -> None:
+        self._watcher.pair_opened(pair)
+
     def pair_closed(self, pair: Pair) -> None:
         self.open.pop(int(pair.id), None)
         if self._starved:

@@ -15,6 +15,10 @@ class PairWatcher(abc.ABC):
     """Told by the relay and by the drain."""
 
     @abc.abstractmethod
+    def pair_opened(self, pair: Pair) -> None:
+        """The pair is OPEN; told once for each that comes to that, where ``PairOwner.tells_open``."""
+
+    @abc.abstractmethod
     def pair_closed(self, pair: Pair) -> None:
         """The pair is over; told once for each."""
 

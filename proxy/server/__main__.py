@@ -103,6 +103,7 @@ def _build(message: StartMessage, slot: int, cells_fd: int, sockets: tuple[socke
     relay = Relay(ConnectionIds(slot, message["generation"]), settings.counters, watcher, rules, tap, _handler_legs(settings))
     selector = Selector(clock, pool)
     relay.pairs.attach(selector)
+    relay.pairs.tells_open = message.get("rows_at_open", False)
     quiet_ns = config.drain.quiet_ms * 1_000_000
     settings.attach(relay, tap, Retirement(selector, clock, relay.pairs.open, quiet_ns, config.drain.timeout_ms * 1_000_000))
     drain = Drain(selector, clock, relay.pairs.open, watcher, quiet_ns)

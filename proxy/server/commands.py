@@ -11,10 +11,11 @@ from proxy.network import mute
 from proxy.relay import ending
 from proxy.relay.pair import Pair
 from proxy.relay.relay import Relay
-from proxy.server.jobs import BulkJob, EvictJob, FollowJob, HoldersJob, Job, ListJob
+from proxy.server.jobs import AccessJob, BulkJob, EvictJob, FollowJob, HoldersJob, Job, ListJob
 from proxy.server.messages import (
     AbortCommand,
     AbortedReply,
+    AccessCommand,
     AnswerCommand,
     BulkCommand,
     CommitCommand,
@@ -52,11 +53,18 @@ class Commands:
         settings: what changes are made to.
         drain: begins a drain; takes its timeout in ms.
         reply: sends a message to control.
+        tell_access: sends it rows of open pairs.
         stop: begins the end of this processor.
     """
 
     def __init__(
-        self, relay: Relay, settings: Settings, drain: Callable[[int], None], reply: Callable[[Reply], None], stop: Callable[[], None]
+        self,
+        relay: Relay,
+        settings: Settings,
+        drain: Callable[[int], None],
+        reply: Callable[[Reply], None],
+        tell_access: Callable[[list[str]], None],
+        stop: Callable[[], None],
     ) -> None:
         self._relay: Final = relay
         self._pairs: Final = relay.pairs
@@ -64,6 +72,7 @@ class Commands:
         self._settings: Final = settings
         self._drain: Final = drain
         self._reply: Final = reply
+        self._tell_access: Final = tell_access
         self._stop: Final = stop
         self._jobs: deque[Job] = deque()
         self._waiting: list[BulkJob] = []
@@ -80,6 +89,7 @@ class Commands:
             "upstreams": self._upstreams,
             "holders": self._holders,
             "parts": self._set_parts,
+            "access": self._access,
             "drain": self._begin_drain,
             "answer": self._answer,
             "stop": self._begin_stop,
@@ -231,6 +241,9 @@ class Commands:
         parts = [(row["level"], row["name"], row["counter"], row["part"]) for row in message["parts"]]
         self._pairs.quotas.set_parts(message["default"], parts)
         self._reply(PartsReply(type="result", id=message["id"]))
+
+    def _access(self, message: AccessCommand) -> None:
+        self._jobs.append(AccessJob(message, self._pairs.open, int(self._pairs.wall_offset_ns), self._tell_access))
 
     def _begin_drain(self, message: DrainCommand) -> None:
         self._drain(message["timeout_ms"])

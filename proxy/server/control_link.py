@@ -1,7 +1,7 @@
 """A processor's end of the link: what control asks for, the connections it hands over, and what it is told.
 
 ``link`` is the codec. Here are the sockets, and when they are waited for. What must be told is queued (``reply``) and written once a turn of the
-loop (``flush``); closed rows are collected for a few milliseconds, and go before whatever else must be told.
+loop (``flush``); rows of connections that opened or closed are collected for a few milliseconds, and go before whatever else must be told.
 
 A link whose replies do not drain stops being read, and so does the hand-over: closed notices are never dropped, so no more may arise.
 """
@@ -25,8 +25,8 @@ from proxy.relay.relay import Relay
 from proxy.relay.route import Route
 from proxy.server.commands import Commands
 from proxy.server.link import HANDLER_PROCESS, MAX_TOGETHER, Handover, LinkError, LinkReader, LinkWriter, receive_handovers
-from proxy.server.messages import ClosedNotice, DemandNotice, EventRow, PartedNotice
-from proxy.server.pair_rows import closed_line, demand_row, refused_line
+from proxy.server.messages import AccessNotice, ClosedNotice, DemandNotice, EventRow, OpenedNotice, PartedNotice
+from proxy.server.pair_rows import closed_line, demand_row, opened_line, refused_line
 from proxy.server.protocol import event_notice
 from proxy.server.rows import HandoverFailedRow
 from proxy.server.settings import Settings
@@ -36,8 +36,8 @@ __all__ = ["LINK_CLOSE_MS", "MAX_ROWS", "ControlLink"]
 READ_BYTES: Final = 65536
 MAX_REPLY_BYTES: Final = 1 << 20
 MAX_JOBS: Final = 64
-MAX_ROWS: Final = 128  # closed rows in one message
-CLOSED_WAIT_NS: Final = 4_000_000  # for others, of the first of them
+MAX_ROWS: Final = 128  # rows of connections in one message
+ROWS_WAIT_NS: Final = 4_000_000  # for others, of the first of them
 LINK_CLOSE_MS: Final = 1_000
 READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
@@ -112,11 +112,12 @@ class ControlLink:
         self._relay: Final = relay
         self._settings: Final = settings
         self._lost: Final = lost
-        self.commands: Final = Commands(relay, settings, drain, self.reply, stop)
+        self.commands: Final = Commands(relay, settings, drain, self.reply, self._tell_access, stop)
         self.working: bool = False
         self.replied: bool = False
+        self._opened: Final[list[str]] = []
         self._closed: Final[list[str]] = []
-        self._closed_ns: i64 = 0  # when the first of them closed
+        self._rows_ns: i64 = 0  # when the first of these was made
         self._interest: int = 0
         self._up: bool = True
         self._handing: bool = False
@@ -129,28 +130,33 @@ class ControlLink:
     # What is told.
 
     def reply(self, message: Mapping[str, object]) -> None:
-        """Send a message that must arrive, together with all others of this turn of the loop, and after the connections that have closed."""
+        """Send a message that must arrive, together with all others of this turn of the loop, and after the rows of connections."""
         if self._up:
-            self.queue_closed()
+            self.queue_rows()
             self.writer.queue(message)
             self.replied = True
 
     def queue_due(self, now_ns: i64, timeout_ms: i64) -> i64:
-        """Send the closed rows if they are many, or have waited: a message and a wake-up of control for each would cost more than they.
+        """Send the rows of connections if they are many, or have waited: a message and a wake-up of control for each would cost more than they.
 
         Returns:
             How long the next poll may wait, in ms, when it might have waited for ``timeout_ms``.
         """
-        if not self._closed:
+        if not self._closed and not self._opened:
             return timeout_ms
-        left_ns = self._closed_ns + CLOSED_WAIT_NS - now_ns
-        if left_ns <= 0 or len(self._closed) >= MAX_ROWS:
-            self.queue_closed()
+        left_ns = self._rows_ns + ROWS_WAIT_NS - now_ns
+        if left_ns <= 0 or len(self._closed) >= MAX_ROWS or len(self._opened) >= MAX_ROWS:
+            self.queue_rows()
             return timeout_ms
         return min(timeout_ms, (left_ns + 999_999) // 1_000_000)
 
-    def queue_closed(self) -> None:
-        """Send the closed rows now."""
+    def queue_rows(self) -> None:
+        """Send the rows of connections now; those of opened ones first, for some of them may have closed since."""
+        rows = self._opened
+        while rows:
+            self.writer.queue(OpenedNotice(type="opened"), rows[:MAX_ROWS])
+            del rows[:MAX_ROWS]
+            self.replied = True
         rows = self._closed
         while rows:
             self.writer.queue(ClosedNotice(type="closed"), rows[:MAX_ROWS])
@@ -189,16 +195,28 @@ class ControlLink:
         if self.writer.pending == 0:
             self.reply(DemandNotice(type="demand", demands=[demand_row(each) for each in demands]))
 
+    def pair_opened(self, pair: Pair) -> None:
+        """A pair is open: its row goes out soon (``queue_due``)."""
+        if self._up:
+            self._collect(self._opened, opened_line(pair, self._relay.pairs.wall_offset_ns))
+
     def pair_closed(self, pair: Pair) -> None:
         """A pair is over: its row goes out soon (``queue_due``)."""
         if self._up:
-            self._collect(closed_line(pair, self._relay.pairs.wall_offset_ns))
+            self._collect(self._closed, closed_line(pair, self._relay.pairs.wall_offset_ns))
         self.commands.pair_changed()
 
-    def _collect(self, line: str) -> None:
-        if not self._closed:
-            self._closed_ns = self._selector.now_ns
-        self._closed.append(line)
+    def _collect(self, rows: list[str], line: str) -> None:
+        if not self._closed and not self._opened:
+            self._rows_ns = self._selector.now_ns
+        rows.append(line)
+
+    def _tell_access(self, lines: list[str]) -> None:
+        """Send the rows of pairs that are open, which nothing that comes later may overtake."""
+        if self._up:
+            self.queue_rows()
+            self.writer.queue(AccessNotice(type="access"), lines)
+            self.replied = True
 
     # What control asks for.
 
@@ -307,7 +325,9 @@ class ControlLink:
         number = self._relay.refuse(route, cause)
         if self._up:
             offset_ns = self._relay.pairs.wall_offset_ns
-            self._collect(refused_line(number, route, handover.peer, handover.accepted_ns, self._selector.now_ns, offset_ns, cause, detail))
+            self._collect(
+                self._closed, refused_line(number, route, handover.peer, handover.accepted_ns, self._selector.now_ns, offset_ns, cause, detail)
+            )
 
     # When its sockets are waited for, and its end.
 
@@ -341,7 +361,7 @@ class ControlLink:
 
     def close(self) -> None:
         """Write what is queued, for as long as control takes it, and a second at most."""
-        self.queue_closed()
+        self.queue_rows()
         if not self._up:
             return
         room = select.poll()

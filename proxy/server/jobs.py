@@ -17,6 +17,8 @@ from proxy.relay.pair import Pair
 from proxy.relay.relay import Relay
 from proxy.relay.state import PairState
 from proxy.server.messages import (
+    AccessCommand,
+    AccessReply,
     BulkCommand,
     BulkReply,
     CommitCommand,
@@ -30,10 +32,11 @@ from proxy.server.messages import (
     ListReply,
     Reply,
 )
-from proxy.server.pair_rows import holder_row, open_row
+from proxy.server.pair_rows import access_line, holder_row, open_row
+from proxy.server.row_lines import is_due
 from proxy.server.rows import HolderRow, OpenRow
 
-__all__ = ["BulkJob", "EvictJob", "FollowJob", "HoldersJob", "Job", "ListJob"]
+__all__ = ["AccessJob", "BulkJob", "EvictJob", "FollowJob", "HoldersJob", "Job", "ListJob"]
 
 STEP: Final = 8  # pairs between two looks at the clock
 MAX_ROWS: Final = 10_000
@@ -91,6 +94,51 @@ class ListJob(Job):
     def result(self) -> Reply:
         more = self._ids is not None and self._at < len(self._ids) and bool(self._rows)
         return ListReply(type="result", id=self.id, rows=self._rows, next=self._rows[-1]["id"] if more else 0)
+
+    def cut(self) -> Reply:
+        return ErrorReply(type="error", id=self.id, error="the processor ends")
+
+
+class AccessJob(Job):
+    """Rows of pairs that have been open for long: those whose moment has come (``AccessCommand``)."""
+
+    def __init__(self, message: AccessCommand, pairs: dict[int, Pair], wall_offset_ns: int, tell: Callable[[list[str]], None]) -> None:
+        super().__init__(message["id"])
+        if message["every_ms"] < 1 or message["limit"] < 1:
+            raise ValueError(f"up to {message['limit']} rows, each {message['every_ms']} ms")
+        self._limit = min(message["limit"], MAX_ROWS)
+        self._every_ns = message["every_ms"] * 1_000_000
+        self._since_ns = message["since_ns"]
+        self._until_ns = message["until_ns"]
+        self._after = message["after"]
+        self._pairs = pairs
+        self._wall_offset_ns = wall_offset_ns
+        self._tell = tell
+        self._ids: list[int] | None = None
+        self._at = 0
+        self._lines: list[tuple[int, str]] = []
+
+    def step(self) -> bool:
+        ids = self._ids
+        if ids is None:
+            ids = self._ids = list(self._pairs)
+            self._at = bisect.bisect_right(ids, self._after)
+        for _ in range(STEP):
+            if self._at >= len(ids) or len(self._lines) >= self._limit:
+                return True
+            pair = self._pairs.get(ids[self._at])
+            self._at += 1
+            if pair is not None and is_due(int(pair.opened_ns), int(pair.id), self._every_ns, self._since_ns, self._until_ns):
+                self._lines.append((int(pair.id), access_line(pair, self._wall_offset_ns)))
+        return False
+
+    def result(self) -> Reply:
+        """A pair that has closed since its turn has, or will have, another row: nothing is told of it behind that."""
+        lines = [line for number, line in self._lines if number in self._pairs]
+        if lines:
+            self._tell(lines)
+        more = self._ids is not None and self._at < len(self._ids)
+        return AccessReply(type="result", id=self.id, next=self._ids[self._at - 1] if more and self._ids is not None and self._at else 0)
 
     def cut(self) -> Reply:
         return ErrorReply(type="error", id=self.id, error="the processor ends")

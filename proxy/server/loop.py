@@ -107,6 +107,10 @@ class Watcher(PairWatcher):
     def __init__(self) -> None:
         self.loop: Loop | None = None
 
+    def pair_opened(self, pair: Pair) -> None:
+        if self.loop is not None:
+            self.loop.link.pair_opened(pair)
+
     def pair_closed(self, pair: Pair) -> None:
         if self.loop is not None:
             self.loop.on_pair_closed(pair)
@@ -403,7 +407,7 @@ class Loop:
     def _close_pairs(self) -> None:
         """End those that are left; what is to be told of them goes out before the tap may take its time."""
         self._selector.close_channels(Cause.DRAINED)
-        self.link.queue_closed()
+        self.link.queue_rows()
         self._publish(self._selector.now_ns)
         self.link.flush()
 

@@ -15,6 +15,8 @@
     holders {limit}                           result {rows}                  who holds most of the memory pool, most first
     parts {default, parts}                    result {}                      of the rates: see ``proxy.relay.quotas``; what is not named stays
     answer {number, kind, row}                no answer: it is one itself, to the question of that number
+    access {after, limit, every_ms, since_ns, until_ns}
+                                              the notice access, where there are such; then result {next}: as of a page
     drain {timeout_ms}                        result {} at once; later the notice drained {open, cut_off}
     stop                                      no answer: flush and exit
 
@@ -24,7 +26,8 @@ that. Where ``listener`` chose them, those whose turn did not come are undone.
 
 Anything else, and what cannot be read, is answered with ``error {error}``; so is a list that the end of the processor cut short.
 
-Unasked, a processor tells ``closed`` (rows: see ``closed``), ``log {level, event, fields}`` (``protocol.EVENTS``), ``drained``,
+Unasked, a processor tells ``closed`` and, where ``rows_at_open``, ``opened`` (rows: see ``row_lines``; of a connection ``opened`` comes first, then
+``access``, then ``closed``), ``log {level, event, fields}`` (``protocol.EVENTS``), ``drained``,
 ``demand {demands}``: ten times a second, what is asked of the rates, where several processors share them, ``parted {pair, error}``, and
 ``question {number, desk, kind, row}``: what an authenticator has to ask (``question_rows``), to which control says ``answer``, unless
 ``forget {number}`` comes first.
@@ -54,6 +57,9 @@ from proxy.server.store_rows import StoresRow
 __all__ = [
     "AbortCommand",
     "AbortedReply",
+    "AccessCommand",
+    "AccessNotice",
+    "AccessReply",
     "AnswerCommand",
     "BulkCommand",
     "BulkReply",
@@ -81,6 +87,7 @@ __all__ = [
     "ListReply",
     "LogNotice",
     "Notice",
+    "OpenedNotice",
     "PartedNotice",
     "PartsCommand",
     "PartsReply",
@@ -111,6 +118,7 @@ class StartMessage(TypedDict):
         share: bytes of the memory pool.
         part: millionths of each rate, until ``parts`` says otherwise; without it all of it.
         stores: of all that speak TLS; without it their files are read from the disk.
+        rows_at_open: whether each connection that opens has a row, in the notice ``opened``; without it none has.
     """
 
     type: Literal["start"]
@@ -123,6 +131,7 @@ class StartMessage(TypedDict):
     endpoints: Endpoints
     part: NotRequired[int]
     stores: NotRequired[StoresRow]
+    rows_at_open: NotRequired[bool]
 
 
 class ReadyMessage(TypedDict):
@@ -241,6 +250,23 @@ class PartsCommand(_Asked):
     parts: list[PartRow]
 
 
+class AccessCommand(_Asked):
+    """Rows of pairs that are open and have been for long: those whose moment, of one each ``every_ms``, lies behind ``since_ns`` and not behind
+    ``until_ns`` (``row_lines.is_due``).
+
+    Attributes:
+        after, limit: up to so many rows, of ids above that.
+        since_ns, until_ns: of the monotonic clock.
+    """
+
+    type: Literal["access"]
+    after: int
+    limit: int
+    every_ms: int
+    since_ns: int
+    until_ns: int
+
+
 class DrainCommand(_Asked):
     """Drain, or shorten the time that is left of a drain."""
 
@@ -274,6 +300,7 @@ Command = (
     | UpstreamsCommand
     | HoldersCommand
     | PartsCommand
+    | AccessCommand
     | DrainCommand
     | AnswerCommand
     | StopCommand
@@ -378,6 +405,14 @@ class PartsReply(TypedDict):
     id: int
 
 
+class AccessReply(TypedDict):
+    """The rows were told before. ``next``: the last id that was looked at when there may be more, 0 otherwise."""
+
+    type: Literal["result"]
+    id: int
+    next: int
+
+
 class DrainReply(TypedDict):
     """It drains."""
 
@@ -398,6 +433,7 @@ Reply = (
     | UpstreamsReply
     | HoldersReply
     | PartsReply
+    | AccessReply
     | DrainReply
 )
 
@@ -405,8 +441,22 @@ Reply = (
 # Notices.
 
 
+class OpenedNotice(TypedDict):
+    """Connections that have opened; ``rows`` are the lines behind the message (``row_lines``)."""
+
+    type: Literal["opened"]
+    rows: NotRequired[list[str]]
+
+
+class AccessNotice(TypedDict):
+    """Connections that are still open."""
+
+    type: Literal["access"]
+    rows: NotRequired[list[str]]
+
+
 class ClosedNotice(TypedDict):
-    """Connections that are over; ``rows`` are the lines behind the message (``closed``)."""
+    """Connections that are over."""
 
     type: Literal["closed"]
     rows: NotRequired[list[str]]
@@ -472,5 +522,5 @@ class ForgetNotice(TypedDict):
     number: int
 
 
-Notice = ClosedNotice | LogNotice | DrainedNotice | DemandNotice | PartedNotice | QuestionNotice | ForgetNotice
+Notice = OpenedNotice | AccessNotice | ClosedNotice | LogNotice | DrainedNotice | DemandNotice | PartedNotice | QuestionNotice | ForgetNotice
 EventRow = EndpointDownRow | EndpointUpRow | HandlerRaisedRow | HandoverFailedRow | InternalErrorRow | TapIncompleteRow | TapRuleOffRow

@@ -17,7 +17,17 @@ from proxy.relay.upstream import Endpoint, Upstream
 from proxy.server.limit_rows import DemandRow, RateCounter, RateLevel
 from proxy.server.rows import EndpointDownRow, EndpointUpRow, HolderRow, OpenRow, TlsRow, TrafficRow
 
-__all__ = ["closed_line", "demand_row", "endpoint_down_row", "endpoint_up_row", "holder_row", "open_row", "refused_line"]
+__all__ = [
+    "access_line",
+    "closed_line",
+    "demand_row",
+    "endpoint_down_row",
+    "endpoint_up_row",
+    "holder_row",
+    "open_row",
+    "opened_line",
+    "refused_line",
+]
 
 NS_PER_MS: Final = 1_000_000
 _text: Final = encode_basestring
@@ -112,63 +122,81 @@ def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
     )
 
 
-def closed_line(pair: Pair, wall_offset_ns: i64) -> str:
-    """A pair that is CLOSED, as a line of the notice ``closed`` (see ``closed``)."""
-    client = pair.client.channel
-    requests, responses = pair.lost_bytes(pair.client), pair.lost_bytes(pair.upstream)
-    frames, size = _frames(pair), _bytes(pair)
-    return _closed_line(
-        pair.opened_ns,
-        pair.id,
-        pair.route,
-        "" if client is None else client.peer,
-        wall_offset_ns,
-        endpoint=pair.endpoint,
-        principal="" if client is None else client.principal,
-        mechanism=_mechanism(client),
-        tls=_tls_text(client),
-        frames=frames,
-        size=size,
-        cause=pair.cause or Cause.INTERNAL,
-        detail=pair.detail,
-        side=pair.side,
-        state=pair.state_at_end,
-        closed_ns=pair.closed_ns,
-        lost=(requests, responses),
-        mutes=_mutes_text(client),
+def opened_line(pair: Pair, wall_offset_ns: i64) -> str:
+    """A pair that is OPEN, as a line of the notice ``opened`` (see ``row_lines``)."""
+    return f"{pair.opened_ns} {pair.id} {_pair_head(pair, wall_offset_ns)}}}"
+
+
+def access_line(pair: Pair, wall_offset_ns: i64) -> str:
+    """A pair that is not CLOSED, as a line of the notice ``access``."""
+    client, upstream = pair.client.channel, pair.upstream.channel
+    last_active_ns = pair.opened_ns
+    for channel in (client, upstream):
+        if channel is not None and channel.last_active_ns > last_active_ns:
+            last_active_ns = channel.last_active_ns
+    muted = "" if client is None else _words_text(mute.cause_names(int(client.mute_causes)))
+    muted_upstream = "" if upstream is None else _words_text(mute.cause_names(int(upstream.mute_causes)))
+    return (
+        f'{pair.opened_ns} {pair.id} {_pair_head(pair, wall_offset_ns)}, "state": "{_state(pair)}", "muted": [{muted}], '
+        f'"muted_upstream": [{muted_upstream}], "in_flight": {0 if pair.pairing is None else pair.pairing.open}, '
+        f'"last_active_ns": {last_active_ns + wall_offset_ns}, "lost": {_lost_text(pair.lost_bytes(pair.client), pair.lost_bytes(pair.upstream))}, '
+        f'"mutes": {{{_mutes_text(client)}}}}}'
     )
+
+
+def closed_line(pair: Pair, wall_offset_ns: i64) -> str:
+    """A pair that is CLOSED, as a line of the notice ``closed``."""
+    lost = _lost_text(pair.lost_bytes(pair.client), pair.lost_bytes(pair.upstream))
+    end = _end_text(pair.cause or Cause.INTERNAL, pair.detail, pair.side, pair.state_at_end, pair.closed_ns + wall_offset_ns)
+    head = _pair_head(pair, wall_offset_ns)
+    return f'{pair.opened_ns} {pair.id} {head}, {end}, "lost": {lost}, "mutes": {{{_mutes_text(pair.client.channel)}}}}}'
 
 
 def refused_line(pair_id: i64, route: Route, peer: str, accepted_ns: i64, now_ns: i64, wall_offset_ns: i64, cause: Cause, detail: str) -> str:
     """The same of a connection that was handed over and never became a pair. Times are of the selector's clock."""
-    return _closed_line(
-        accepted_ns,
+    head = _head(
         pair_id,
         route,
         peer,
-        wall_offset_ns,
+        accepted_ns + wall_offset_ns,
         endpoint="",
         principal="",
         mechanism="",
         tls="null",
         frames=(0, 0),
         size=(0, 0),
-        cause=cause,
-        detail=detail,
-        side="internal",
-        state=PairState.HANDSHAKING,
-        closed_ns=now_ns,
-        lost=(0, 0),
-        mutes="",
+        opening=_NEVER,
+    )
+    end = _end_text(cause, detail, "internal", PairState.HANDSHAKING, now_ns + wall_offset_ns)
+    return f'{accepted_ns} {pair_id} {head}, {end}, "lost": {_lost_text(0, 0)}, "mutes": {{}}}}'
+
+
+_NEVER: Final = '"handshake_ns": null, "connect_ns": null, "connect_started_ns": null, "attempts": 0'
+
+
+def _pair_head(pair: Pair, wall_offset_ns: i64) -> str:
+    """What the three rows of a pair begin with."""
+    client = pair.client.channel
+    return _head(
+        pair.id,
+        pair.route,
+        "" if client is None else client.peer,
+        pair.opened_ns + wall_offset_ns,
+        endpoint=pair.endpoint,
+        principal="" if client is None else client.principal,
+        mechanism=_mechanism(client),
+        tls=_tls_text(client),
+        frames=_frames(pair),
+        size=_bytes(pair),
+        opening=_opening_text(pair, client, wall_offset_ns),
     )
 
 
-def _closed_line(
-    accepted_ns: i64,
+def _head(
     number: i64,
     route: Route,
     peer: str,
-    wall_offset_ns: i64,
+    opened_ns: i64,
     *,
     endpoint: str,
     principal: str,
@@ -176,26 +204,46 @@ def _closed_line(
     tls: str,
     frames: tuple[i64, i64],
     size: tuple[i64, i64],
-    cause: Cause,
-    detail: str,
-    side: str,
-    state: PairState,
-    closed_ns: i64,
-    lost: tuple[i64, i64],
-    mutes: str,
+    opening: str,
 ) -> str:
-    """The only place that knows how a ``ClosedRow`` is written: by hand, since an object and ``json``'s encoder cost a tenth of all that a connection
-    costs.
+    """The only place that knows how an ``OpeningRow`` is written, but for its end: by hand, since an object and ``json``'s encoder cost a tenth of
+    all that a connection costs.
     """
     return (
-        f'{accepted_ns} {number} {{"id": "{format_connection_id(int(number))}", "listener": {_text(route.listener)}, "peer": {_text(peer)}, '
+        f'{{"id": "{format_connection_id(int(number))}", "listener": {_text(route.listener)}, "peer": {_text(peer)}, '
         f'"upstream": {_text(_upstream_name(route))}, "endpoint": {_text(endpoint)}, '
         f'"principal": {_text(principal) if principal else "null"}, "mechanism": {_text(mechanism) if mechanism else "null"}, "tls": {tls}, '
         f'"frames": {{"request": {frames[0]}, "response": {frames[1]}}}, "bytes": {{"request": {size[0]}, "response": {size[1]}}}, '
-        f'"opened_ns": {accepted_ns + wall_offset_ns}, "cause": "{_CAUSE_WORDS[cause]}", "detail": {_text(detail)}, "side": "{side}", '
-        f'"state": "{_STATE_WORDS[state]}", "closed_ns": {closed_ns + wall_offset_ns}, '
-        f'"lost": {{"bytes": {lost[0] + lost[1]}, "request": {lost[0]}, "response": {lost[1]}}}, "mutes": {{{mutes}}}}}'
+        f'"opened_ns": {opened_ns}, {opening}'
     )
+
+
+def _opening_text(pair: Pair, client: Channel | None, wall_offset_ns: i64) -> str:
+    """How it came to be open, or to what that came."""
+    handshake = connect = started = "null"
+    if client is not None and (client.options.tls is not None or pair.route.authenticates):
+        until_ns = client.ready_ns if client.ready_ns != 0 else client.closed_ns
+        if until_ns != 0:
+            handshake = str(until_ns - client.connected_ns)
+    if pair.connect_began_ns != 0:
+        started = str(pair.connect_began_ns + wall_offset_ns)
+        if pair.attempt is None and pair.connect_ended_ns != 0:
+            connect = str(pair.connect_ended_ns - pair.connect_began_ns)
+    return f'"handshake_ns": {handshake}, "connect_ns": {connect}, "connect_started_ns": {started}, "attempts": {pair.attempts}'
+
+
+def _end_text(cause: Cause, detail: str, side: str, state: PairState, closed_ns: i64) -> str:
+    return (
+        f'"cause": "{_CAUSE_WORDS[cause]}", "detail": {_text(detail)}, "side": "{side}", "state": "{_STATE_WORDS[state]}", "closed_ns": {closed_ns}'
+    )
+
+
+def _lost_text(requests: i64, responses: i64) -> str:
+    return f'{{"bytes": {requests + responses}, "request": {requests}, "response": {responses}}}'
+
+
+def _words_text(words: list[str]) -> str:
+    return ", ".join([f'"{word}"' for word in words])
 
 
 def _tls_text(channel: Channel | None) -> str:

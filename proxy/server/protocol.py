@@ -15,6 +15,9 @@ from proxy.server.handler_messages import BeatNotice, HandlerNotice, HandlerRead
 from proxy.server.limit_rows import PartRow
 from proxy.server.messages import (
     AbortedReply,
+    AccessCommand,
+    AccessNotice,
+    AccessReply,
     BulkCommand,
     BulkReply,
     Change,
@@ -39,6 +42,7 @@ from proxy.server.messages import (
     ListReply,
     LogNotice,
     Notice,
+    OpenedNotice,
     PartedNotice,
     PartsCommand,
     PartsReply,
@@ -72,6 +76,7 @@ __all__ = [
     "Message",
     "MessageError",
     "Request",
+    "access_request",
     "bulk_request",
     "change_fault",
     "commit_request",
@@ -93,7 +98,7 @@ __all__ = [
     "upstreams_request",
 ]
 
-WIRE_VERSION: Final = 4
+WIRE_VERSION: Final = 5
 """Of ``messages`` and ``rows``: one more with every release that changes one of them."""
 
 Message = dict[str, Any]
@@ -140,7 +145,9 @@ def _by_type(*declared: Any) -> dict[str, Any]:
     return {word: each for each in declared for word in typing.get_args(each.__annotations__["type"])}
 
 
-NOTICES: Final = _by_type(ClosedNotice, LogNotice, DrainedNotice, DemandNotice, PartedNotice, QuestionNotice, ForgetNotice)
+NOTICES: Final = _by_type(
+    OpenedNotice, AccessNotice, ClosedNotice, LogNotice, DrainedNotice, DemandNotice, PartedNotice, QuestionNotice, ForgetNotice
+)
 HANDLER_NOTICES: Final = _by_type(BeatNotice, LogNotice, PartedNotice)
 """Of a handler process."""
 _COMMANDS: Final = _by_type(*typing.get_args(Command))
@@ -157,6 +164,7 @@ REPLIES: Final = {
     "upstreams": _by_type(UpstreamsReply),
     "holders": _by_type(HoldersReply),
     "parts": _by_type(PartsReply),
+    "access": _by_type(AccessReply),
     "drain": _by_type(DrainReply),
 }
 """What may answer a command, besides an error: what is declared, by type. Of ``stop`` and ``answer`` there is none."""
@@ -340,6 +348,12 @@ def holders_request(limit: int) -> Request[HoldersReply]:
 def parts_request(default: int, parts: list[PartRow]) -> Request[PartsReply]:
     """Ask a processor to keep to its parts of the rates."""
     return Request(PartsCommand(type="parts", default=default, parts=parts), REPLIES["parts"])
+
+
+def access_request(*, after: int, limit: int, every_ms: int, since_ns: int, until_ns: int) -> Request[AccessReply]:
+    """Ask for rows of pairs that have been open for long."""
+    command = AccessCommand(type="access", after=after, limit=limit, every_ms=every_ms, since_ns=since_ns, until_ns=until_ns)
+    return Request(command, REPLIES["access"])
 
 
 def drain_request(timeout_ms: int) -> Request[DrainReply]:

@@ -9,6 +9,7 @@ Types only: control imports this, and must not pay for the data path. ``pair_row
 from typing import NotRequired, TypedDict, final
 
 __all__ = [
+    "AccessRow",
     "ChannelRow",
     "ClosedRow",
     "EndpointDownRow",
@@ -19,6 +20,8 @@ __all__ = [
     "LostRow",
     "MuteRow",
     "OpenRow",
+    "OpenedRow",
+    "OpeningRow",
     "TapIncompleteRow",
     "TapRuleOffRow",
     "TlsRow",
@@ -108,8 +111,49 @@ class OpenRow(ChannelRow):
     last_active_ns: int
 
 
+class OpeningRow(ChannelRow):
+    """What the rows of a connection's life have besides: how it came to be open.
+
+    Attributes:
+        handshake_ns: from when a processor had the client's connection until the client was let in, TLS and login together, or until that failed;
+            None: neither was asked for, it goes on, or it is not known.
+        connect_ns: from the first attempt to reach the upstream until one was READY, TLS and login included, or until the last one failed; None:
+            there was none, it goes on, or it is not known.
+        connect_started_ns: when that began; None: it did not, or that is not known.
+        attempts: to reach the upstream, each at one endpoint; None: not known.
+    """
+
+    handshake_ns: int | None
+    connect_ns: int | None
+    connect_started_ns: int | None
+    attempts: int | None
+
+
 @final
-class ClosedRow(ChannelRow):
+class OpenedRow(OpeningRow):
+    """A connection is open: its client was let in, and its upstream, if it has one, is READY. What it has sent by then is not read yet."""
+
+
+@final
+class AccessRow(OpeningRow):
+    """A connection that is still open; ``frames`` and ``bytes`` count since it was opened, ``lost`` and ``mutes`` what has ended.
+
+    Attributes:
+        muted, muted_upstream, in_flight, last_active_ns: as of ``OpenRow``.
+        lost, mutes: as of ``ClosedRow``.
+    """
+
+    state: str
+    muted: list[str]
+    muted_upstream: list[str]
+    in_flight: int
+    last_active_ns: int
+    lost: LostRow
+    mutes: dict[str, MuteRow]
+
+
+@final
+class ClosedRow(OpeningRow):
     """A connection that is over.
 
     Attributes:

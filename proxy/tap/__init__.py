@@ -20,6 +20,7 @@
 - ``ledger``: which streams there were, and what became of each; ``ledger_line``: a line of it; ``ledger_writer``: control adds lines to it.
 - ``completeness``: whether a log is complete; ``account``: what the blocks of a stream add up to, for that.
 - ``retention``: what is deleted when.
+- ``trace_ids``: the ids of a segment's span, which control and the Spark job make alike.
 - ``recovery``: seal the files that a dead processor left.
 - ``sums``, ``settlement``: what the stream of a processor that ended has, what it lacks, and how the log is told.
 

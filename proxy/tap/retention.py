@@ -46,7 +46,14 @@ class Sweep:
 class Retention:
     """Keeps one tap directory within budget and age. Not thread safe; blocks on the file system."""
 
-    def __init__(self, directory: str, budget: int, max_age_ms: int, on_delete: Callable[[Sequence[Segment]], None] = lambda segments: None) -> None:
+    def __init__(
+        self,
+        directory: str,
+        budget: int,
+        max_age_ms: int,
+        on_delete: Callable[[Sequence[Segment]], None] = lambda segments: None,
+        on_listed: Callable[[Mapping[str, Sequence[Segment]]], None] = lambda listed: None,
+    ) -> None:
         """Nothing is touched before ``sweep``.
 
         Args:
@@ -54,11 +61,13 @@ class Retention:
             budget: bytes of all segments together.
             max_age_ms: since a sealed segment was last written; 0 for no bound.
             on_delete: is told of the segments that a sweep is about to delete, in each stream in order.
+            on_listed: is told of all segments that a sweep found, before it deletes any.
         """
         self._directory = directory
         self._budget = budget
         self._max_age_ns = max_age_ms * NS_PER_MS
         self._on_delete = on_delete
+        self._on_listed = on_listed
         self._usage: int | None = None
         self._known: dict[str, dict[str, int]] = {}
 
@@ -75,6 +84,7 @@ class Retention:
             live: streams that are being written; their folders stay even when empty.
         """
         listed = {stream: segments(self._directory, stream) for stream in streams(self._directory)}
+        self._on_listed(listed)
         usage = sum(segment.size for found in listed.values() for segment in found)
         growth = 0 if self._usage is None else max(0, usage - self._usage)
         target = self._budget - min(growth, self._budget // 4)

@@ -44,6 +44,7 @@ import scale
 import sizing
 import starting
 import steering
+import watched
 from candidates import Place, UnavailableError
 from connections import Opener
 from measure import Generator
@@ -70,6 +71,7 @@ PARTS: dict[str, Callable[[Stage], dict[str, object]]] = {
     "reframing": reframing.run,
     "handlers": handlers.run,
     "quotas": quotas.run,
+    "telemetry": watched.run,
     "scale": scale.run,
     "control": steering.run,
     "start": starting.run,

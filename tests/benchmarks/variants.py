@@ -8,7 +8,17 @@ from candidates import Candidate, CRelay, Envoy, Framegate, HaProxy, Nginx, Plac
 from mutual import FramegateMutual, FramegateRenewed, HaProxyMutual
 from servers import AsyncioProtocol, AsyncioStreams, UvloopProtocol, UvloopStreams
 
-__all__ = ["CANDIDATES", "FramegateHandler", "FramegateLogins", "FramegateSized", "FramegateSteered", "FramegateTap"]
+__all__ = [
+    "CANDIDATES",
+    "FramegateHandler",
+    "FramegateLogins",
+    "FramegateSixtyFour",
+    "FramegateSized",
+    "FramegateSteered",
+    "FramegateTap",
+    "FramegateUnwatched",
+    "FramegateWatched",
+]
 
 
 class FramegateIdleRule(Framegate):
@@ -137,6 +147,38 @@ class FramegateTwo(Framegate):
     processors = 2
 
 
+class FramegateUnwatched(Framegate):
+    """Nobody is told anything."""
+
+    name = "framegate-unwatched"
+
+    def configuration(self) -> dict[str, object]:
+        return {**super().configuration(), "telemetry": {}}
+
+    def frames(self) -> None:
+        """Nobody can ask."""
+
+
+class FramegateWatched(Framegate):
+    """Metrics, traces and logs go to a collector, and Prometheus may ask."""
+
+    name = "framegate-watched"
+    endpoint = ""
+    """Of the collector."""
+
+    def configuration(self) -> dict[str, object]:
+        otlp = {"endpoint": self.endpoint, "interval": "10s", "signals": ["metrics", "traces", "logs"]}
+        return {**super().configuration(), "telemetry": {"otlp": otlp, "prometheus": {"address": "127.0.0.1:0"}}}
+
+
+class FramegateSixtyFour(Framegate):
+    """As many processors as there may be."""
+
+    name = "framegate-64"
+    processors = 64
+    limit = "1MiB"
+
+
 class FramegateSteered(Framegate):
     """With a second listener, whose channels are steered while the first one's are measured."""
 
@@ -192,6 +234,7 @@ FRAMEGATES = (
     *(Framegate, FramegateIdleRule, FramegateTap, FramegateTapMute, FramegateKafka, FramegateSmallPool, FramegateTwo, FramegateSteered),
     *(FramegateHostages, FramegateHostagesSmall, FramegateCircle, FramegateRoom, FramegateSlowReaders, FramegateSized),
     *(FramegateUnreached, FramegateLimited, FramegateLimitedTwo, FramegateLimitedFrames),
+    *(FramegateUnwatched, FramegateWatched, FramegateSixtyFour),
     *(FramegateVarint, FramegateHandler, FramegateLogins, FramegateMutual, FramegateRenewed),
 )
 SERVERS = (AsyncioStreams, AsyncioProtocol, UvloopStreams, UvloopProtocol)

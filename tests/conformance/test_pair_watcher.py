@@ -28,6 +28,7 @@ REST: Final = frame(b"four")[5:]
 class Learned(NamedTuple):
     """What was told. ``muted``: the ids of pairs whose mute had to wait."""
 
+    opened: list[Row]
     closed: list[Row]
     muted: list[int]
     cut_off: list[int]
@@ -38,7 +39,7 @@ class Stage(abc.ABC):
     """What a kind can play, each once from its beginning to its end."""
 
     @abc.abstractmethod
-    def drained(self, count: int) -> Learned:
+    def drained(self, count: int, *, tells_open: bool = False) -> Learned:
         """So many pairs are open, and are drained."""
 
     @abc.abstractmethod
@@ -53,8 +54,9 @@ class Stage(abc.ABC):
 class OfTold(Stage):
     """Over a world whose clock is moved by hand."""
 
-    def drained(self, count: int) -> Learned:
+    def drained(self, count: int, *, tells_open: bool = False) -> Learned:
         world = World(quiet_s=0)
+        world.relay.pairs.tells_open = tells_open
         for _ in range(count):
             world.pair()
         world.drain.start(10**9)
@@ -92,14 +94,15 @@ class OfTold(Stage):
     @staticmethod
     def _learned(world: World) -> Learned:
         world.close()
-        return Learned(world.told.rows, world.told.muted, world.told.cut_off, world.told.endpoints)
+        return Learned(world.told.opened, world.told.rows, world.told.muted, world.told.cut_off, world.told.endpoints)
 
 
 class OfLoop(Stage):
     """Over a loop of its own, which says what it is told over its link."""
 
-    def drained(self, count: int) -> Learned:
+    def drained(self, count: int, *, tells_open: bool = False) -> Learned:
         with LoopBench() as bench:
+            bench.relay.pairs.tells_open = tells_open
             self._peers_end_when_closing(bench)
             for _ in range(count):
                 bench.connect()
@@ -149,6 +152,7 @@ class OfLoop(Stage):
         assert bench.loop.run([])
         bench.end()
         return Learned(
+            [message["row"] for message in bench.of("opened")],
             [message["row"] for message in bench.of("closed")],
             [number for result in bench.of("result") for number in result["affected"]],
             [message["cut_off"] for message in bench.of("drained")],
@@ -166,7 +170,7 @@ def stage(request: pytest.FixtureRequest) -> Stage:
 
 
 ROW: Final = {"id", "listener", "peer", "upstream", "endpoint", "principal", "mechanism", "tls", "frames", "bytes", "opened_ns", "closed_ns",
-              "cause", "detail", "side", "lost", "mutes", "state"}  # fmt: skip
+              "cause", "detail", "side", "lost", "mutes", "state", "handshake_ns", "connect_ns", "connect_started_ns", "attempts"}  # fmt: skip
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
@@ -176,7 +180,21 @@ def test_each_pair_that_ends_is_told_once_with_its_row_and_the_end_of_a_drain_on
     assert len({row["id"] for row in learned.closed}) == count
     assert all(set(row) == ROW for row in learned.closed), [set(row) ^ ROW for row in learned.closed]
     assert learned.cut_off == [0]
-    assert (learned.muted, learned.endpoints) == ([], [])
+    assert (learned.opened, learned.muted, learned.endpoints) == ([], [], [])
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_each_pair_that_opens_is_told_once_where_that_is_wanted(stage: Stage, count: int) -> None:
+    learned = stage.drained(count, tells_open=True)
+    assert [row["id"] for row in learned.opened] == sorted(row["id"] for row in learned.closed)
+    assert len(learned.opened) == count
+    for opened in learned.opened:
+        (closed,) = [row for row in learned.closed if row["id"] == opened["id"]]
+        assert set(opened) < set(closed)
+        same = set(opened) - {"frames", "bytes", "opened_ns", "connect_started_ns"}  # of the last two the day's clock is asked anew
+        assert {key: opened[key] for key in same} == {key: closed[key] for key in same}
+        assert opened["bytes"] == {"request": 0, "response": 0}
+        assert opened["attempts"] == 1
 
 
 def test_an_endpoint_that_refuses_is_told_with_what_it_said(stage: Stage) -> None:

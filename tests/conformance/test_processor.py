@@ -37,7 +37,8 @@ REFUSED = "refused"
 
 
 class Processor:
-    """One process and control's ends of what connects it. ``notices`` holds what answered nothing, ``closed`` the closed rows. Whatever comes is
+    """One process and control's ends of what connects it. ``notices`` holds what answered nothing, ``closed`` the closed rows, ``told`` of
+    all rows of connections their notice and id. Whatever comes is
     judged as control judges it.
     """
 
@@ -60,6 +61,7 @@ class Processor:
         self.reader = LinkReader()
         self.notices: list[Row] = []
         self.closed: list[Row] = []
+        self.told: list[tuple[str, str]] = []
         self.answers: dict[int, Row] = {}
         self.asked = 0
         self.open: defaultdict[int, deque[str]] = defaultdict(deque)  # what was asked under an id and is not answered
@@ -83,8 +85,10 @@ class Processor:
                 kind = self.open[message["id"]].popleft()
                 assert Request[Any]({"type": kind}, REPLIES.get(kind, {})).read(message) == message
                 self.answers[message["id"]] = message
-            elif message["type"] == "closed":
-                self.closed += [decode_line(line) for line in message["rows"]]
+            elif message["type"] in ("opened", "access", "closed"):
+                rows = [decode_line(line, message["type"]) for line in message["rows"]]
+                self.told += [(message["type"], format_connection_id(row["id"])) for row in rows]
+                self.closed += rows if message["type"] == "closed" else ()
             elif message["type"] != "failed":
                 self.notices.append(read_ready(message) if message["type"] == "ready" else read_notice(message))
             else:
@@ -298,6 +302,8 @@ def test_tap_rules_are_judged_kept_and_put_in_force(kind: str, upstream: Scripte
         {"type": "upstreams", "colour": "red"},
         *({"type": "holders", "limit": limit} for limit in (0, 101)),
         *({"type": "evict", "count": count, "spared": None} for count in (0, 10_001)),
+        *({"type": "access", "after": 0, "limit": limit, "every_ms": every, "since_ns": 0, "until_ns": 1} for limit, every in ((0, 1), (1, 0))),
+        {"type": "access", "after": 0, "limit": 1, "every_ms": 1},
         {"type": "evict", "count": 5},
     ],
 )
@@ -323,6 +329,33 @@ def test_connections_are_listed_page_by_page_under_ids_that_count_the_hand_overs
     assert processor.ask(type="list", after=0, limit=5, listener="none")["rows"] == []
     assert processor.ask(type="describe", connection=seen[1]["id"])["row"]["peer"] == "client-2"
     assert processor.ask(type="describe", connection=5)["row"] is None
+
+
+@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_a_connection_it_tells_that_it_opened_where_that_is_wanted_then_that_it_is_open_then_that_it_closed(
+    kind: str, tells: bool, upstream: ScriptedUpstream
+) -> None:
+    processor = Processor(KINDS[kind].make(), upstream)
+    try:
+        processor.start(rows_at_open=tells)
+        clients = [processor.connect() for _ in range(3)]
+        day_ns = 86_400 * 10**9
+        asked = {"type": "access", "limit": 2, "every_ms": 10_000, "since_ns": time.monotonic_ns(), "until_ns": time.monotonic_ns() + day_ns}
+        first = processor.ask(after=0, **asked)
+        assert format_connection_id(first["next"]) == "3-7-2"
+        assert processor.ask(after=first["next"], **asked)["next"] == 0
+        assert processor.ask(after=0, **{**asked, "until_ns": time.monotonic_ns() + 5 * 10**9})["next"] == 0, "none is ten seconds old by then"
+        for client in clients:
+            client.close()
+        processor.until(lambda: len(processor.closed) == 3)
+        ids = ["3-7-1", "3-7-2", "3-7-3"]
+        told = {name: [number for event, number in processor.told if event == name] for name in ("opened", "access", "closed")}
+        assert told == {"opened": ids if tells else [], "access": ids, "closed": told["closed"]}
+        assert sorted(told["closed"]) == ids
+        assert [event for event, number in processor.told if number == "3-7-1"] == ["opened", "access", "closed"][0 if tells else 1 :]
+    finally:
+        processor.close()
 
 
 def test_the_idlest_are_closed_unless_their_listener_is_spared(processor: Processor) -> None:

@@ -167,6 +167,8 @@ def as_value(text: str, default: object) -> object:
         return [item for item in text.strip("[]").split(", ") if item]
     if default is None:
         return None if text == "none" else text
+    if isinstance(default, bool):
+        return {"true": True, "false": False}[text]
     if isinstance(default, int):
         match = re.fullmatch(r"(\d+)([A-Za-z]*)", text)
         assert match is not None, text

@@ -22,7 +22,7 @@ from control.guard import Guard
 from control.intake.acceptor import Acceptor
 from control.intake.listening import Listening
 from control.intake.resolver import Names, Resolution, Resolver
-from control.logs import RowLog
+from control.logs import Levels, RowLog
 from control.meters import Meters
 from control.rotation.judge import answer
 from control.rotation.rotation import Rotation
@@ -31,6 +31,7 @@ from control.steering.pool import equal_shares
 from control.steering.steering import Steering
 from control.steering.taps import Rules
 from proxy.config.limits import UNLIMITED_NODE, LimitsConfig
+from proxy.config.log import LogFormat
 from proxy.config.model import MIB, HandlersConfig, ListenerConfig, MemoryPoolConfig, ProxyConfig, TapConfig, UpstreamConfig
 from proxy.server.messages import PartedNotice
 from proxy.server.protocol import Request
@@ -43,23 +44,37 @@ ECHO = "proxy.handler.echo:echo"
 Row = dict[str, Any]
 
 
+_PROGRESS = ("processor_ready", "handler_ready", "drain_began", "drain_asked_again", "drain_ended", "change_settled")
+
+
 class MemoryLog(RowLog):
     """Keeps rows in a list."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.room = True
+        self.behind = False
         self.dropped = 0
+        self.levels = Levels()
+
+    @property
+    def format(self) -> LogFormat:
+        return "json"
+
+    @property
+    def is_behind(self) -> bool:
+        return self.behind
 
     def write(self, event: str, *, level: str = "info", **fields: Any) -> None:
-        self.rows.append({"event": event, "level": level, **fields})
+        if self.levels.passes(event, level):
+            self.rows.append({"event": event, "level": level, **fields})
 
-    def write_encoded(self, event: str, text: str) -> None:
-        self.write(event, **json.loads(text))
+    def write_encoded(self, event: str, text: str, *, level: str = "info") -> None:
+        self.write(event, level=level, **json.loads(text))
 
-    def write_lines(self, event: str, texts: Sequence[str]) -> None:
+    def write_lines(self, event: str, texts: Sequence[str], *, level: str = "info") -> None:
         for text in texts:
-            self.write_encoded(event, text)
+            self.write_encoded(event, text, level=level)
 
     def reserve(self) -> bool:
         return self.room
@@ -184,8 +199,8 @@ class Fleet:
 
     @property
     def events(self) -> list[Row]:
-        """The same list each time."""
-        self._events += [item.row for item in self._subscription.take() if isinstance(item, Event)]
+        """The same list each time; what only says how far things are is in the log."""
+        self._events += [item.row for item in self._subscription.take() if isinstance(item, Event) and item.name not in _PROGRESS]
         return self._events
 
     def _up(self, processor: Processor) -> None:

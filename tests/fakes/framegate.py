@@ -20,6 +20,7 @@ import grpc
 
 from control.gen.framegate.control.v1 import channel_service_pb2 as channels_pb2
 from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+from tests.fakes.log import row_fault
 from tests.fakes.upstream import frame, read_frame
 
 __all__ = ["Framegate", "Witness", "processor_pids"]
@@ -38,7 +39,7 @@ class Framegate:
 
     Attributes:
         folder: of the configuration; relative paths start there.
-        rows: everything it printed so far.
+        rows: everything it printed so far; who leaves the block asserts that each is as the log's schema says.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Framegate:
         path = folder / "framegate.yaml"
         path.write_text(json.dumps(self.config, indent=1))
         self.rows: list[Row] = []
+        self._odd: dict[str, Row] = {}  # by what is wrong with them
         self._changed = threading.Condition()
         self.process = subprocess.Popen(
             [*prefix, sys.executable, "-m", "control.cli", "serve", "--config", str(path)],
@@ -79,9 +81,13 @@ class Framegate:
     def _read_rows(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
+            row = json.loads(line)
             with self._changed:
-                self.rows.append(json.loads(line))
+                self.rows.append(row)
                 self._changed.notify_all()
+            fault = row_fault(row)
+            if fault:
+                self._odd.setdefault(fault, row)
         with self._changed:
             self._changed.notify_all()
 
@@ -189,6 +195,7 @@ class Framegate:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
+        assert kind is not None or not self._odd, f"rows that deploy/log.schema.json does not know: {self._odd}"
 
 
 class Witness:

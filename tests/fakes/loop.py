@@ -55,7 +55,7 @@ class LoopBench:
         sasl: of the listener, whose protocol is Kafka's then.
 
     Attributes:
-        read: what the link brought, once ``close`` or ``receive`` read it; closed rows are single messages with ``row``.
+        read: what the link brought, once ``close`` or ``receive`` read it; rows of connections are single messages with ``row``.
     """
 
     def __init__(
@@ -167,8 +167,8 @@ class LoopBench:
 
     def _keep(self, data: bytes) -> None:
         for message in self._reader.feed(data):
-            if message["type"] == "closed":
-                self.read += [{"type": message["type"], "row": decode_line(line)} for line in message["rows"]]
+            if message["type"] in ("opened", "access", "closed"):
+                self.read += [{"type": message["type"], "row": decode_line(line, message["type"])} for line in message["rows"]]
             else:
                 self.read.append(message)
 

@@ -22,6 +22,7 @@ from control.errors import (
 )
 from control.events import Bus, Subscription
 from control.identity.users_file import name_fault
+from control.logs import Levels
 from control.plane import (
     MAX_HOLDERS,
     RETIRED,
@@ -37,6 +38,7 @@ from control.plane import (
     Holder,
     Limit,
     ListenerStatus,
+    LogStatus,
     NodeLimits,
     Origin,
     Outcome,
@@ -56,6 +58,7 @@ from control.steering.pool import equal_shares, too_small
 from proxy.auth.questions import ScramCredential
 from proxy.cells import CellLayout, CellReader, CellWriter, create
 from proxy.config.limits import RateLimits
+from proxy.config.log import LogLevel
 from proxy.config.model import (
     MAX_PROCESSORS,
     MAX_RECEIVE_SIZE,
@@ -188,6 +191,7 @@ class FakePlane(ControlPlane):
         self.limits = {listener.name: listener.max_receive_size for listener in config.listeners}
         self.quotas = {listener.name: listener.limits for listener in config.listeners}
         self.node_quotas = config.limits
+        self.levels = Levels()
         self.pool = config.memory_pool.size
         self.processors = config.processors
         self.size_origin: Origin = "configuration"
@@ -394,6 +398,14 @@ class FakePlane(ControlPlane):
             raise InvalidArgumentError([Violation(*fault) for fault in faults])
         self.node_quotas = quotas
         return await self.get_node_limits()
+
+    async def get_log(self) -> LogStatus:
+        return LogStatus(format="json", level=self.levels.level, silenced=tuple(sorted(self.levels.silenced)), dropped=7)
+
+    async def set_log(self, level: LogLevel | None = None, events: Mapping[str, bool] | None = None) -> LogStatus:
+        self._fail()
+        self.levels.change(level, events or {})
+        return await self.get_log()
 
     async def get_pool(self) -> PoolStatus:
         shares = tuple(

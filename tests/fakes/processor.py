@@ -40,6 +40,8 @@ from proxy.network.connection_id import ConnectionIds, format_connection_id
 from proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, receive_handovers
 from proxy.server.messages import (
     AbortedReply,
+    AccessNotice,
+    AccessReply,
     BulkCommand,
     BulkReply,
     Change,
@@ -53,6 +55,7 @@ from proxy.server.messages import (
     FailedMessage,
     HoldersReply,
     ListReply,
+    OpenedNotice,
     PartedNotice,
     PartsReply,
     PreparedReply,
@@ -61,13 +64,17 @@ from proxy.server.messages import (
     UpstreamsReply,
 )
 from proxy.server.protocol import WIRE_VERSION, change_fault, event_notice, read_command, read_start
-from proxy.server.rows import ClosedRow, EndpointDownRow, HandoverFailedRow, HolderRow, LostRow, OpenRow, TapRuleOffRow, TrafficRow
+from proxy.server.row_lines import is_due
+from proxy.server.rows import EndpointDownRow, HandoverFailedRow, HolderRow, LostRow, OpenedRow, OpenRow, TapRuleOffRow, TrafficRow
 from proxy.server.store_rows import StoresRow
 
 
 def numbers_of(row: StoresRow | None) -> dict[str, int]:
     """Which store each owner has."""
     return {} if row is None else {owner: store["number"] for owner, store in row["stores"].items()}
+
+
+LOST = LostRow(bytes=0, request=0, response=0)
 
 
 class FakeProcessor:
@@ -83,6 +90,7 @@ class FakeProcessor:
         self.connections: dict[int, tuple[socket.socket, int, Handover]] = {}
         self.facts: dict[str, Any] = {}
         self.first = ""
+        self.tells_open = False
         self.handlers: dict[str, socket.socket] = {}  # by ``slot.generation`` of the handler process
         self.lost = 0
         self.prepared: tuple[int, dict[str, Any]] | None = None
@@ -134,6 +142,7 @@ class FakeProcessor:
             sys.exit(1)
         if self.mode == "slow_start":
             time.sleep(0.3)
+        self.tells_open = message.get("rows_at_open", False)
         config = from_wire(message["config"])
         self.config = config
         self.facts = {
@@ -366,6 +375,22 @@ class FakeProcessor:
                 row["sort"] = row.pop("kind")
         self.send(reply)
 
+    def on_access(self, message: dict[str, Any]) -> None:
+        if message["every_ms"] < 1 or message["limit"] < 1:
+            raise ValueError("nothing that could be asked for")
+        every_ns, since_ns, until_ns = message["every_ms"] * 1_000_000, message["since_ns"], message["until_ns"]
+        due = [
+            (number, item)
+            for _, number, item in self.connections.values()
+            if number > message["after"] and is_due(item.accepted_ns, number, every_ns, since_ns, until_ns)
+        ]
+        page = due[: message["limit"]]
+        still = {"state": "open", "muted": [], "muted_upstream": [], "in_flight": 0, "last_active_ns": 1}
+        lines = [self.line(number, item, **still, lost=LOST, mutes={}) for number, item in page]
+        if lines:
+            self.commands.sendall(encode(AccessNotice(type="access"), lines))
+        self.send(AccessReply(type="result", id=message["id"], next=page[-1][0] if len(due) > len(page) else 0))
+
     def on_drain(self, message: dict[str, Any]) -> None:
         if self.mode == "deaf":
             return
@@ -396,7 +421,10 @@ class FakeProcessor:
         connection = socket.socket(fileno=descriptor)
         connection.setblocking(False)
         assert self.ids is not None
-        self.connections[descriptor] = (connection, int(self.ids.next()), handover)
+        number = int(self.ids.next())
+        self.connections[descriptor] = (connection, number, handover)
+        if self.tells_open:
+            self.commands.sendall(encode(OpenedNotice(type="opened"), [self.line(number, handover)]))
         self.cell("framegate.connection.accepted", handover.listener)
         self.publish()
         self.selector.register(connection, selectors.EVENT_READ, self.echo)
@@ -455,7 +483,14 @@ class FakeProcessor:
         connection.close()
         self.cell("framegate.connection.closed", handover.listener, cause)
         self.publish()
-        row = ClosedRow(
+        end = {"cause": cause, "detail": "", "side": "downstream", "state": "open", "closed_ns": handover.accepted_ns}
+        line = self.line(number, handover, **end, lost=LOST, mutes={})
+        self.commands.sendall(encode(ClosedNotice(type="closed"), [line]))
+
+    @staticmethod
+    def line(number: int, handover: Handover, **fields: Any) -> str:
+        """A row of a connection, with what it has besides."""
+        row = OpenedRow(
             id=number,
             listener=handover.listener,
             peer=handover.peer,
@@ -467,16 +502,12 @@ class FakeProcessor:
             frames=TrafficRow(request=0, response=0),
             bytes=TrafficRow(request=0, response=0),
             opened_ns=handover.accepted_ns,
-            cause=cause,
-            detail="",
-            side="downstream",
-            state="open",
-            closed_ns=handover.accepted_ns,
-            lost=LostRow(bytes=0, request=0, response=0),
-            mutes={},
+            handshake_ns=None,
+            connect_ns=1000,
+            connect_started_ns=handover.accepted_ns,
+            attempts=1,
         )
-        line = f"{handover.accepted_ns} {number} {json.dumps({**row, 'id': format_connection_id(number)})}"
-        self.commands.sendall(encode(ClosedNotice(type="closed"), [line]))
+        return f"{handover.accepted_ns} {number} {json.dumps({**row, **fields, 'id': format_connection_id(number)})}"
 
 
 def main() -> None:

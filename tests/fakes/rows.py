@@ -1,14 +1,14 @@
 """Rows as a processor sends them. A test says what it changes; what could not come over the link is refused here."""
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from proxy.network.connection_id import format_connection_id
-from proxy.server.closed import decode_closed, split_closed
-from proxy.server.rows import ChannelRow, ClosedRow, LostRow, MuteRow, OpenRow, TlsRow, TrafficRow
+from proxy.server.row_lines import decode_row, split_line
+from proxy.server.rows import AccessRow, ChannelRow, ClosedRow, LostRow, MuteRow, OpenedRow, OpenRow, TlsRow, TrafficRow
 from proxy.server.shape import shape_of
 
-__all__ = ["OPENED_NS", "closed_row", "decode_line", "line_of", "open_row"]
+__all__ = ["OPENED_NS", "access_row", "closed_row", "decode_line", "line_of", "open_row", "opened_row"]
 
 OPENED_NS = 1_800_000_000_500_000_000
 CHANNEL = ChannelRow(
@@ -24,6 +24,7 @@ CHANNEL = ChannelRow(
     bytes=TrafficRow(request=300, response=200),
     opened_ns=OPENED_NS,
 )
+OPENING: Final = {"handshake_ns": 2_000_000, "connect_ns": 300_000, "connect_started_ns": OPENED_NS + 2_000_000, "attempts": 1}
 
 
 def open_row(**changes: Any) -> OpenRow:
@@ -43,9 +44,31 @@ def open_row(**changes: Any) -> OpenRow:
     return judged
 
 
+def opened_row(**changes: Any) -> OpenedRow:
+    judged: OpenedRow = _judged(OpenedRow, {**CHANNEL, **OPENING, **changes})
+    return judged
+
+
+def access_row(**changes: Any) -> AccessRow:
+    row = {
+        **CHANNEL,
+        **OPENING,
+        "state": "open",
+        "muted": ["peer"],
+        "muted_upstream": [],
+        "in_flight": 1,
+        "last_active_ns": OPENED_NS + 10**9,
+        "lost": LostRow(bytes=0, request=0, response=0),
+        "mutes": {"peer": MuteRow(count=2, ns=1_500_000)},
+    }
+    judged: AccessRow = _judged(AccessRow, {**row, **changes})
+    return judged
+
+
 def closed_row(**changes: Any) -> ClosedRow:
     row = ClosedRow(
         **CHANNEL,
+        **OPENING,
         cause="peer_closed",
         detail="said the peer",
         side="downstream",
@@ -58,16 +81,16 @@ def closed_row(**changes: Any) -> ClosedRow:
     return judged
 
 
-def line_of(row: ClosedRow, accepted_ns: int) -> str:
-    """A closed row as a processor sends it."""
+def line_of(row: OpenedRow | AccessRow | ClosedRow, accepted_ns: int) -> str:
+    """A row as a processor sends it."""
     text = json.dumps({**row, "id": format_connection_id(row["id"])}, ensure_ascii=False)
     return f"{accepted_ns} {row['id']} {text}"
 
 
-def decode_line(line: str) -> ClosedRow:
+def decode_line(line: str, event: str = "closed") -> Any:
     """The row of a line that a processor sent."""
-    _, number, text = split_closed(line)
-    return decode_closed(number, text)
+    _, number, text = split_line(event, line)
+    return decode_row(event, number, text)
 
 
 def _judged(declared: Any, row: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import grpc
 
 from control.service import Service, start
-from control.service.interceptor import CallObserver
+from control.service.interceptor import CallObserver, CallTracer
 from proxy.config.model import TapConfig
 from tests.fakes.plane import FakePlane, fake_config
 
@@ -30,11 +30,11 @@ class Serving:
 
 
 @contextlib.asynccontextmanager
-async def serving(observe: CallObserver | None = None, tap: TapConfig | None = None) -> AsyncIterator[Serving]:
+async def serving(observe: CallObserver | None = None, tap: TapConfig | None = None, tracer: CallTracer | None = None) -> AsyncIterator[Serving]:
     folder = Path(tempfile.mkdtemp(prefix="fg"))
     plane = FakePlane(fake_config(f"unix:{folder}/admin.sock", tap=tap))
     try:
-        service = await start(plane, plane.config, observe)
+        service = await start(plane, plane.config, observe, tracer)
         try:
             async with grpc.aio.insecure_channel(service.address) as channel:
                 yield Serving(plane, service, channel)
@@ -46,11 +46,16 @@ async def serving(observe: CallObserver | None = None, tap: TapConfig | None = N
         shutil.rmtree(folder)
 
 
-def run(body: Callable[[Serving], Awaitable[T]], observe: CallObserver | None = None, tap: TapConfig | None = None) -> T:
+def run(
+    body: Callable[[Serving], Awaitable[T]],
+    observe: CallObserver | None = None,
+    tap: TapConfig | None = None,
+    tracer: CallTracer | None = None,
+) -> T:
     """Run the body of a test with a service at hand."""
 
     async def main() -> T:
-        async with serving(observe, tap) as at_hand:
+        async with serving(observe, tap, tracer) as at_hand:
             return await asyncio.wait_for(body(at_hand), 20)
 
     return asyncio.run(main())

@@ -27,11 +27,12 @@ class Steered:
     def __init__(self, tap: TapWriter | None = None) -> None:
         self.world = World(rules=None if tap is None else TapRules((ALL,), tap), writer=tap)
         self.answers: list[dict[str, Any]] = []
+        self.access: list[str] = []
         self.drains: list[int] = []
         self.stops = 0
         self.settings = Settings({"config": to_wire(CONFIG)}, MemoryPool(1 << 30, lambda: 0))
         self.settings.attach(self.world.relay, tap)
-        self.commands = Commands(self.world.relay, self.settings, self.drains.append, self.answers.append, self.stop)
+        self.commands = Commands(self.world.relay, self.settings, self.drains.append, self.answers.append, self.access.extend, self.stop)
 
     def stop(self) -> None:
         self.stops += 1

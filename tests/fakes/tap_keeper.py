@@ -9,6 +9,7 @@ from control.fleet.slot_cells import Life
 from control.guard import Guard
 from control.meters import Meters
 from control.tap.keeper import Death, TapKeeper
+from control.tap.segment_watch import SegmentTold
 from proxy.config.model import ListenerConfig, ProxyConfig, TapConfig, TapRule, UpstreamConfig
 from tests.fakes.fleet import MemoryLog
 from tests.fakes.tap_log import FakeProcessor
@@ -17,7 +18,7 @@ from tests.fakes.tap_read import read_gaps
 __all__ = ["crash", "death", "gaps", "keeper", "processor", "until"]
 
 
-def keeper(directory: Path, **tap: Any) -> tuple[TapKeeper, MemoryLog, Meters]:
+def keeper(directory: Path, *, on_segment: SegmentTold | None = None, **tap: Any) -> tuple[TapKeeper, MemoryLog, Meters]:
     log, meters = MemoryLog(), Meters()
     config = ProxyConfig(
         node="n",
@@ -26,7 +27,7 @@ def keeper(directory: Path, **tap: Any) -> tuple[TapKeeper, MemoryLog, Meters]:
         tap=TapConfig(**{"directory": str(directory), "rules": (TapRule(name="all"),), **tap}),
     )
     assert config.tap is not None
-    return TapKeeper(config, config.tap, meters, log, Guard(log, meters)), log, meters
+    return TapKeeper(config, config.tap, meters, log, Guard(log, meters), on_segment), log, meters
 
 
 def death(boot_id: str, request: int = 0, response: int = 0, *, orderly: bool = False, **dropped: int) -> Death:

@@ -26,8 +26,8 @@ from proxy.relay.request_channel import RequestChannel
 from proxy.relay.route import Route
 from proxy.relay.upstream import CONNECTING, Endpoint, Upstream
 from proxy.relay.watcher import PairWatcher
-from proxy.server.pair_rows import closed_line, endpoint_down_row, endpoint_up_row
-from proxy.server.rows import ClosedRow, EndpointDownRow, EndpointUpRow
+from proxy.server.pair_rows import closed_line, endpoint_down_row, endpoint_up_row, opened_line
+from proxy.server.rows import ClosedRow, EndpointDownRow, EndpointUpRow, OpenedRow
 from tests.fakes.pools import found_in, pool_of
 from tests.fakes.rows import decode_line
 
@@ -59,10 +59,14 @@ class Told(PairWatcher):
     """Remembers what it was told."""
 
     def __init__(self) -> None:
+        self.opened: list[OpenedRow] = []
         self.rows: list[ClosedRow] = []
         self.muted: list[int] = []
         self.cut_off: list[int] = []
         self.endpoints: list[EndpointDownRow | EndpointUpRow] = []
+
+    def pair_opened(self, pair: Pair) -> None:
+        self.opened.append(decode_line(opened_line(pair, 0), "opened"))
 
     def pair_closed(self, pair: Pair) -> None:
         self.rows.append(decode_line(closed_line(pair, 0)))

@@ -54,7 +54,7 @@ def test_a_row_is_told_as_it_came_and_of_who_was_handed_over_it_is_not_read() ->
         made.supervisor._notice(processor, {"type": "closed", "rows": lines})
         assert made.acceptor.listeners["a"].open == 0
         assert processor.open == {}
-        first, second = (item for item in made._subscription.take() if isinstance(item, Event))
+        first, second = (item for item in made._subscription.take() if isinstance(item, Event) and item.name == "closed")
         assert (first.subject, first.row["id"], second.subject) == (1, 1, 2)
         with pytest.raises(LinkError, match=r"closed\.mutes is missing"):
             assert second.row

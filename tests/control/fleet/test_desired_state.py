@@ -30,7 +30,10 @@ def test_a_processor_starts_with_all_there_is_and_the_share_of_its_slot() -> Non
         "part": 5_000,
         "endpoints": ENDPOINTS,
         "stores": STORES,
+        "rows_at_open": False,
     }
+    desired.rows_at_open = True
+    assert desired.start_message(1, 5, "boot")["rows_at_open"]
 
 
 def test_all_that_can_change_is_one_change() -> None:

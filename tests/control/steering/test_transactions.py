@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from control.errors import AbortedError
+from control.events import Bus
 from control.steering.transactions import Transaction, Transactions
 from tests.fakes.fleet import MemoryLog
 
@@ -11,7 +12,7 @@ from tests.fakes.fleet import MemoryLog
 def run(scenario: Callable[[Transactions, MemoryLog], Awaitable[None]]) -> None:
     async def main() -> None:
         log = MemoryLog()
-        await asyncio.wait_for(scenario(Transactions(log), log), 5)
+        await asyncio.wait_for(scenario(Transactions(Bus((log,), on_failure=lambda error: None)), log), 5)
 
     asyncio.run(main())
 

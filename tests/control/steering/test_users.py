@@ -62,7 +62,9 @@ class Rig:
         self.rotation = Rotation(RotationConfig(), Bus((self.log,), on_failure=lambda error: None), self.meters, guard)
         self.now_s = 0.0
         supervisor = cast(Supervisor, SimpleNamespace(desired=SimpleNamespace(config=self.config)))
-        self.users = Users(supervisor, Transactions(self.log), self.rotation, self.identity, clock=lambda: self.now_s)
+        self.users = Users(
+            supervisor, Transactions(Bus((self.log,), on_failure=lambda error: None)), self.rotation, self.identity, clock=lambda: self.now_s
+        )
 
     async def put(self, name: str, credentials: dict[str, ScramCredential] = FIRST, listener: str = "a", **how: bool) -> UserStatus:
         given: dict[str, bool] = {"create": True, "replace": False, "validate_only": False, **how}
@@ -141,7 +143,7 @@ def test_what_cannot_be_changes_nothing(tmp_path: Path) -> None:
 def test_without_any_sasl_there_is_no_file_either(tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
         supervisor = cast(Supervisor, SimpleNamespace(desired=SimpleNamespace(config=rig.config)))
-        users = Users(supervisor, Transactions(rig.log), rig.rotation, None)
+        users = Users(supervisor, Transactions(Bus((rig.log,), on_failure=lambda error: None)), rig.rotation, None)
         assert (await refused(users.list("open"), FailedPreconditionError)).reason == "NO_USERS_FILE"
 
     run(tmp_path, scenario)

@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from control.errors import StartError
-from control.telemetry import Telemetry, start
 from control.telemetry.names import prometheus_name
+from control.telemetry.provider import Telemetry, start
 from proxy.cells import METRICS
 from proxy.config.model import OtlpConfig, PrometheusConfig, TelemetryConfig
 from tests.fakes.cells import fill
@@ -194,11 +194,12 @@ def test_an_address_that_is_taken_says_so(plane: FakePlane) -> None:
 
 
 @pytest.mark.parametrize(
-    ("extra", "module"), [("prometheus", "prometheus_client"), ("otlp", "opentelemetry.exporter.otlp.proto.grpc.metric_exporter")]
+    ("extra", "module"), [("prometheus", "prometheus_client"), ("otlp", "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")]
 )
 def test_an_extra_that_is_missing_is_named(plane: FakePlane, monkeypatch: pytest.MonkeyPatch, extra: str, module: str) -> None:
     monkeypatch.setitem(__import__("sys").modules, module, None)
-    monkeypatch.delitem(__import__("sys").modules, f"control.telemetry.{extra}", raising=False)
+    for name in (extra, "exporters"):
+        monkeypatch.delitem(__import__("sys").modules, f"control.telemetry.{name}", raising=False)
     wanted = TelemetryConfig(
         prometheus=PrometheusConfig(address="127.0.0.1:0") if extra == "prometheus" else None,
         otlp=OtlpConfig(endpoint="http://127.0.0.1:1") if extra == "otlp" else None,

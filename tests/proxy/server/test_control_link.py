@@ -13,7 +13,7 @@ from proxy.cells import CellWriter, State
 from proxy.config.sasl import ListenerSasl
 from proxy.network.selector import MAX_REGISTERED
 from proxy.relay.quotas import KeyDemand
-from proxy.server.control_link import CLOSED_WAIT_NS, LINK_CLOSE_MS, MAX_ROWS
+from proxy.server.control_link import LINK_CLOSE_MS, MAX_ROWS, ROWS_WAIT_NS
 from proxy.server.link import MAX_TOGETHER, Handover, send_handovers
 from proxy.server.rows import HandoverFailedRow
 from proxy.tap.rule_use import WINDOW_NS, RuleUse
@@ -135,20 +135,20 @@ def test_closed_rows_wait_for_others_until_they_are_many_or_the_first_has_waited
         link, now_ns = bench.loop.link, bench.selector.now_ns
         line = line_of(closed_row(), 1)
         assert link.queue_due(now_ns, 7) == 7, "there is none"
-        link._collect(line)
-        assert [link.queue_due(now_ns, timeout_ms) for timeout_ms in (7, 2)] == [CLOSED_WAIT_NS // 1_000_000, 2]
-        assert link.queue_due(now_ns + CLOSED_WAIT_NS - 1, 7) == 1, "no wait is shorter than what is left"
+        link._collect(link._closed, line)
+        assert [link.queue_due(now_ns, timeout_ms) for timeout_ms in (7, 2)] == [ROWS_WAIT_NS // 1_000_000, 2]
+        assert link.queue_due(now_ns + ROWS_WAIT_NS - 1, 7) == 1, "no wait is shorter than what is left"
         assert link.writer.pending == 0
-        assert link.queue_due(now_ns + CLOSED_WAIT_NS, 7) == 7
+        assert link.queue_due(now_ns + ROWS_WAIT_NS, 7) == 7
         assert link.writer.pending > 0
         link.flush()
         for count in range(1, MAX_ROWS + 1):
             assert link.writer.pending == 0, f"{count} rows"
-            link._collect(line)
+            link._collect(link._closed, line)
             link.queue_due(now_ns, 7)
         assert link.writer.pending > 0
         link.flush()
-        link._collect(line)
+        link._collect(link._closed, line)
         link.reply({"type": "dance"})
         bench.send(STOP)
         assert bench.loop.run([])

@@ -392,3 +392,50 @@ def test_open_pairs_follow_the_limits_in_slices_and_the_commit_is_answered_after
     steered.work()
     assert (gated(pairs), steered.answers) == ([True] * 19, [{"type": "committed", "id": 7}])
     assert not any(pair.upstream.channel.gated for pair in pairs)
+
+
+ACCESS = {"every_ms": 10_000, "since_ns": 0}
+
+
+def access(steered, after: int = 0, limit: int = 100, until_s: int = 20) -> tuple[list[int], int]:
+    """The ids of the rows that are told, and where to go on."""
+    steered.access.clear()
+    answer = steered.ask("access", after=after, limit=limit, until_ns=int(steered.world.clock.ns) + until_s * SECOND, **ACCESS)
+    return [int(line.split(" ")[1]) for line in steered.access], answer["next"]
+
+
+@pytest.mark.parametrize(("limit", "pages"), [(6, [6, 6, 6, 2]), (19, [19, 1]), (20, [20]), (21, [20])])
+def test_rows_of_pairs_that_are_still_open_come_in_pages(steered, limit, pages):
+    pairs = [steered.world.client()[1] for _ in range(20)]
+    seen, after = [], 0
+    while not seen or after:
+        page, after = access(steered, after, limit)
+        seen.append(page)
+    assert [len(page) for page in seen] == pages
+    assert [number for page in seen for number in page] == [pair.id for pair in pairs]
+
+
+def test_pairs_that_are_young_have_no_row_yet(steered):
+    steered.world.client()
+    assert access(steered, until_s=9) == ([], 0)
+    assert len(access(steered, until_s=13)[0]) == 1
+
+
+def test_of_a_pair_that_closed_since_its_turn_nothing_is_told(steered):
+    """Its closed row is on its way already; a row behind that would say that it is open."""
+    pairs = [steered.world.client()[1] for _ in range(12)]
+    steered.commands.handle({"type": "access", "id": 1, "after": 0, "limit": 100, "until_ns": int(steered.world.clock.ns) + 20 * SECOND, **ACCESS})
+    steered.commands.work(0, lambda: 1)
+    ending.abort(pairs[0], Cause.ADMIN, "", "internal")
+    ending.abort(pairs[10], Cause.ADMIN, "", "internal")
+    steered.world.until(lambda: len(steered.world.rows) == 2)
+    steered.work()
+    assert [int(line.split(" ")[1]) for line in steered.access] == [pair.id for pair in pairs if pair not in (pairs[0], pairs[10])]
+
+
+def test_an_access_that_the_end_cuts_short_is_an_error(steered):
+    steered.world.client()
+    steered.commands.handle({"type": "access", "id": 1, "after": 0, "limit": 100, "until_ns": 1, **ACCESS})
+    steered.commands.end()
+    assert steered.answers == [{"type": "error", "id": 1, "error": "the processor ends"}]
+    assert steered.access == []

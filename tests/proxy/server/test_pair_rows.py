@@ -2,6 +2,7 @@
 
 import json
 import socket
+import threading
 
 import pytest
 
@@ -13,12 +14,24 @@ from proxy.relay import ending
 from proxy.relay.counters import UpstreamCounters
 from proxy.relay.quotas import KeyDemand
 from proxy.relay.upstream import Endpoint, Upstream
-from proxy.server.closed import decode_closed, split_closed
 from proxy.server.limit_rows import DemandRow
-from proxy.server.pair_rows import closed_line, demand_row, endpoint_down_row, endpoint_up_row, holder_row, open_row, refused_line
-from proxy.server.rows import ClosedRow, EndpointDownRow, EndpointUpRow, HolderRow, OpenRow
+from proxy.server.pair_rows import (
+    access_line,
+    closed_line,
+    demand_row,
+    endpoint_down_row,
+    endpoint_up_row,
+    holder_row,
+    open_row,
+    opened_line,
+    refused_line,
+)
+from proxy.server.row_lines import decode_row, split_line
+from proxy.server.rows import AccessRow, ClosedRow, EndpointDownRow, EndpointUpRow, HolderRow, OpenedRow, OpenRow
 from proxy.server.shape import shape_of
 from tests.fakes.rows import decode_line
+from tests.fakes.tls import TlsWorld
+from tests.fakes.upstream import refusing_port
 from tests.fakes.world import World, frame
 
 
@@ -82,8 +95,8 @@ def test_what_is_written_of_a_closed_pair_is_what_json_writes(told):
     ending.abort(pair, Cause.ADMIN, told, "internal")
     world.poll()
     line = closed_line(pair, 10**18)
-    accepted_ns, number, text = split_closed(line)
-    row = decode_closed(number, text)
+    accepted_ns, number, text = split_line("closed", line)
+    row = decode_row("closed", number, text)
     assert (accepted_ns, number) == (pair.opened_ns, pair.id)
     assert text == json.dumps({**row, "id": format_connection_id(number)}, ensure_ascii=False)
     assert "\n" not in text
@@ -92,6 +105,132 @@ def test_what_is_written_of_a_closed_pair_is_what_json_writes(told):
     assert row["mutes"] == channel.mutes.summary()
     assert (list(row["mutes"]), row["mutes"]["admin"]) == (["peer", "admin"], {"count": 1, "ns": 5})
     assert list(row) == list(ClosedRow.__annotations__)
+    world.close()
+
+
+def test_the_row_of_a_pair_that_is_still_open_says_what_it_has_come_to():
+    world = World()
+    client, upstream, pair = world.pair()
+    client.sendall(frame(b"abc"))
+    world.read(upstream, 7)
+    channel = pair.client.channel
+    channel.mute(mute.ADMIN)
+    world.clock.ns += 5
+    world.poll()
+    channel.unmute(mute.ADMIN)
+    channel.mute(mute.THROTTLE)
+    line = access_line(pair, 10**18)
+    row = decode_line(line, "access")
+    assert line.split(" ", 2)[2] == json.dumps({**row, "id": format_connection_id(row["id"])}, ensure_ascii=False)
+    assert list(row) == list(AccessRow.__annotations__)
+    assert (row["state"], row["muted"], row["muted_upstream"], row["in_flight"]) == ("open", ["throttle"], [], 0)
+    assert (row["frames"], row["bytes"]["request"], row["lost"]["bytes"]) == ({"request": 1, "response": 0}, 7, 0)
+    assert row["mutes"]["admin"] == {"count": 1, "ns": 5}
+    assert row["last_active_ns"] == row["opened_ns"] == pair.opened_ns + 10**18, "the frame came before the clock moved"
+    channel.mute(mute.ADMIN)
+    assert decode_line(access_line(pair, 0), "access")["muted"] == ["throttle", "admin"]
+    ending.abort(pair, Cause.ADMIN, "", "internal")
+    world.poll()
+    world.close()
+
+
+OPENING = ("handshake_ns", "connect_ns", "connect_started_ns", "attempts")
+
+
+def opening_of(line: str, event: str) -> tuple[int | None, ...]:
+    row = decode_line(line, event)
+    return tuple(row[name] for name in OPENING)
+
+
+def test_in_plaintext_there_is_no_handshake_and_a_connect_has_its_time():
+    world = World()
+    world.relay.pairs.tells_open = True
+    _, pair = world.client()
+    assert opening_of(access_line(pair, 0), "access") == (None, None, None, 0), "nothing was tried yet"
+    world.clock.ns += 3
+    world.until(lambda: pair.state.value == "open")
+    began_ns = world.clock.ns
+    assert opening_of(opened_line(pair, 100), "opened") == (None, 0, began_ns + 100, 1)
+    (opened,) = world.told.opened
+    assert list(opened) == list(OpenedRow.__annotations__)
+    ending.abort(pair, Cause.ADMIN, "", "internal")
+    world.poll()
+    assert tuple(world.row[name] for name in OPENING) == (None, 0, began_ns, 1)
+    world.close()
+
+
+def test_an_attempt_that_goes_on_has_no_time_yet_and_one_that_is_given_up_has_it(tmp_path):
+    world = World(upstream_tls=TlsWorld.make(tmp_path).client_settings())
+    client, pair = world.client()
+    world.until(lambda: pair.upstream.channel is not None and pair.upstream.channel.connected_ns)
+    began_ns = world.clock.ns
+    world.clock.ns += 7
+    world.poll()
+    assert opening_of(access_line(pair, 100), "access") == (None, None, began_ns + 100, 1)
+    client.close()
+    ending.abort(pair, Cause.ADMIN, "", "internal")
+    world.until(lambda: world.rows)
+    assert tuple(world.row[name] for name in OPENING) == (None, 7, began_ns, 1)
+    world.close()
+
+
+def test_each_endpoint_that_is_tried_is_an_attempt_and_the_time_is_that_of_all():
+    with refusing_port() as port, socket.create_server(("127.0.0.1", 0)) as good:
+        world = World(endpoints=[("127.0.0.1", port), good.getsockname()])
+        _, pair = world.client()
+        began_ns = world.clock.ns
+        world.until(lambda: pair.attempts == 2)
+        world.clock.ns += 9
+        world.until(lambda: pair.state.value == "open")
+        assert opening_of(opened_line(pair, 0), "opened") == (None, 9, began_ns, 2)
+        ending.abort(pair, Cause.ADMIN, "", "internal")
+        world.poll()
+        world.close()
+
+
+def test_a_connect_that_came_to_nothing_has_its_time_too():
+    with refusing_port() as port:
+        world = World(endpoints=[("127.0.0.1", port)])
+        world.relay.pairs.tells_open = True
+        client, pair = world.client()
+        began_ns = world.clock.ns
+        world.until(lambda: pair.state.value == "closing")
+        client.close()
+        world.until(lambda: world.rows)
+        assert tuple(world.row[name] for name in OPENING) == (None, 0, began_ns, 1)
+        assert world.told.opened == [], "it never was open"
+        world.close()
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_a_handshake_has_its_time_whether_it_came_to_something_or_not(tmp_path, good):
+    tls = TlsWorld.make(tmp_path)
+    world = World(client_tls=tls.server_settings())
+    client, pair = world.client()
+    world.poll()
+    assert opening_of(access_line(pair, 0), "access") == (None, None, None, 0), "it goes on"
+    world.clock.ns += 11
+    if good:
+        context = tls.client_settings().context
+        shaking = threading.Thread(target=lambda: context.wrap_socket(client, server_hostname="localhost").detach())
+        shaking.start()
+        world.until(lambda: pair.state.value == "open")
+        shaking.join()
+        assert opening_of(opened_line(pair, 0), "opened")[0] == 11
+        ending.abort(pair, Cause.ADMIN, "", "internal")
+    else:
+        client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    world.until(lambda: world.rows)
+    assert tuple(world.row[name] for name in OPENING)[:2] == (11, 0 if good else None)
+    world.close()
+
+
+def test_a_handler_that_answers_is_reached_without_a_connect():
+    world = World(serves=True)
+    world.relay.pairs.tells_open = True
+    world.client()
+    world.until(lambda: world.told.opened)
+    assert tuple(world.told.opened[0][name] for name in OPENING) == (None, None, None, 0)
     world.close()
 
 

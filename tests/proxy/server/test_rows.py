@@ -64,7 +64,8 @@ def test_nobody_writes_a_row_or_a_message_but_by_calling_its_class(room: str) ->
     ("source", "found"),
     [
         (
-            'row = {"id": 1, "listener": "a", "peer": "p", "upstream": "u", "cause": "c", "detail": "", "side": "", "lost": 0, "mutes": 0, "tls": 1}',
+            'row = {"id": 1, "listener": "a", "peer": "p", "upstream": "u", "cause": "c", "detail": "", "side": "", "lost": 0, "mutes": 0, "tls": 1, '
+            '"frames": 1, "bytes": 1}',
             "a ClosedRow",
         ),
         ('row = dict(rule="r", cause="c", percent=1.0, limit=2.0)', "a TapRuleOffRow"),

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from proxy.server.closed import decode_closed, split_closed
 from proxy.server.link import LinkError, LinkReader, encode
+from proxy.server.row_lines import decode_row, is_due, split_line
 from proxy.server.rows import ClosedRow
-from tests.fakes.rows import closed_row, decode_line, line_of
+from tests.fakes.rows import access_row, closed_row, decode_line, line_of, opened_row
 
 
 def sent(*rows: ClosedRow) -> list[str]:
@@ -28,9 +28,9 @@ def without(key: str) -> ClosedRow:
 def test_rows_arrive_as_the_log_prints_them_and_as_objects() -> None:
     rows = [closed_row(id=(3 << 57) + (5 << 29) + number, peer="unix:a b", detail='said "no"\nand went') for number in (1, 2)]
     for line, row, shown in zip(sent(*rows), rows, ("3-5-1", "3-5-2"), strict=True):
-        accepted_ns, number, text = split_closed(line)
+        accepted_ns, number, text = split_line("closed", line)
         assert (accepted_ns, number) == (123, row["id"])
-        assert decode_closed(number, text) == row
+        assert decode_row("closed", number, text) == row
         assert json.loads(text) == {**row, "id": shown}
         assert text.startswith('{"id": "3-5-')
 
@@ -44,14 +44,14 @@ def test_half_a_surrogate_pair_arrives_as_it_was_and_keeps_no_other_row_back() -
 
 @pytest.mark.parametrize("line", ["", "1 2", "x 2 {}", "1 y {}", '1 2 {"', "1 2 []", "1 2 {}", "1 2 5", '1 2 "}'])
 def test_what_is_no_line_is_an_error(line: str) -> None:
-    with pytest.raises(LinkError, match="a closed row cannot be read"):
-        split_closed(line)
+    with pytest.raises(LinkError, match="the closed row cannot be read"):
+        split_line("closed", line)
 
 
 @pytest.mark.parametrize("text", ['{"id": 1, }', '{"id": 1} {}', '{"id": {}', "[{}]", '{"' + "a" * 10])
 def test_what_is_no_row_is_an_error_for_who_reads_it(text: str) -> None:
-    with pytest.raises(LinkError, match="a closed row cannot be read"):
-        decode_closed(1, text)
+    with pytest.raises(LinkError, match="the closed row cannot be read"):
+        decode_row("closed", 1, text)
 
 
 @pytest.mark.parametrize("key", [key for key in ClosedRow.__annotations__ if key != "id"])
@@ -77,4 +77,43 @@ def test_a_row_with_something_else_in_it_is_refused_with_its_name(changes: dict[
     row: Any = {**closed_row(), **changes}
     with pytest.raises(LinkError) as caught:
         decode_line(*sent(row))
-    assert str(caught.value) == f"a closed row cannot be read: {text}"
+    assert str(caught.value) == f"the closed row cannot be read: {text}"
+
+
+def test_each_notice_has_its_own_row() -> None:
+    rows: dict[str, Any] = {"opened": opened_row(), "access": access_row(), "closed": closed_row()}
+    for event, row in rows.items():
+        assert decode_line(line_of(row, 1), event) == row
+        for other in rows.keys() - {event}:
+            with pytest.raises(LinkError, match=f"the {other} row cannot be read: {other}"):
+                decode_line(line_of(row, 1), other)
+
+
+EVERY = 600
+
+
+def first_of(number: int, opened_ns: int = 0) -> int:
+    """The moment of the first row."""
+    return next(at for at in range(opened_ns, opened_ns + 2 * EVERY) if is_due(opened_ns, number, EVERY, opened_ns, at))
+
+
+def test_the_first_row_is_between_one_time_and_one_and_a_quarter_after_the_opening_and_evenly_spread() -> None:
+    firsts = [first_of((3 << 57) + (5 << 29) + number) for number in range(1000)]
+    assert min(firsts) >= EVERY
+    assert max(firsts) < EVERY + EVERY // 4
+    quarters = [sum(EVERY + EVERY * part // 16 <= first < EVERY + EVERY * (part + 1) // 16 for first in firsts) for part in range(4)]
+    assert all(200 < count < 300 for count in quarters), quarters
+
+
+@pytest.mark.parametrize("turn", [1, 2, 1000])
+def test_a_row_is_due_in_the_stretch_of_time_that_holds_its_moment_and_in_no_other(turn: int) -> None:
+    moment = first_of(7, 50) + (turn - 1) * EVERY
+    assert [is_due(50, 7, EVERY, at - 1, at) for at in (moment - 1, moment, moment + 1)] == [False, True, False]
+    assert is_due(50, 7, EVERY, moment - 1, moment + 9 * EVERY), "one, however much time was left out"
+    assert not is_due(50, 7, EVERY, moment, moment), "no time"
+
+
+def test_before_its_first_moment_none_is_due_whatever_is_asked() -> None:
+    assert not is_due(10**9, 7, EVERY, 0, 10**9)
+    assert not is_due(10**9, 7, EVERY, 0, first_of(7, 10**9) - 1)
+    assert is_due(10**9, 7, EVERY, 0, first_of(7, 10**9))

@@ -1,15 +1,14 @@
-"""Rows for people and machines: one JSON object a line on stdout, written by a thread of its own.
+"""Rows for people and machines: one line each on stdout, written by a thread of its own.
 
 Of what happens (``control.events``) the log is the first subscriber. A reader of stdout that stops must not stop the proxy: rows wait in memory
 up to a bound, then they are dropped, counted, and the next row that is written says how many. A row that must not be lost (who changed what)
 has a place of its own, taken before the change is made; when no place is free, or stdout is broken, the change is refused instead (``reserve``).
+What is below the level, or silenced, is no row at all: it takes no room, and is not counted as dropped.
 """
 
 import contextlib
 import datetime
 import functools
-import json
-import logging
 import os
 import queue
 import threading
@@ -18,8 +17,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from control.events import Event, Subscriber
+from control.logs.forms import Form, JsonForm, as_json
+from control.logs.levels import Levels
+from proxy.config.log import LogFormat
 
-__all__ = ["LibraryRows", "RowLog"]
+__all__ = ["RowCopy", "RowLog"]
 
 _CAPACITY: Final = 100_000
 _PLACES: Final = 1_000
@@ -32,29 +34,42 @@ _PAUSE_S: Final = 0.005
 Failure = Callable[[BaseException], None]
 
 
-class _Encoded(NamedTuple):
+class RowCopy(NamedTuple):
+    """A row, or rows that happened together, for who wants them besides stdout.
+
+    Attributes:
+        time: seconds since 1970.
+        level, event: of each.
+        content: the fields of one row, or the JSON text of the fields of each.
+    """
+
     time: float
+    level: str
     event: str
-    text: str
-    kept: bool = False
+    content: dict[str, Any] | Sequence[str]
+
+
+class _Row(NamedTuple):
+    time: float
+    level: str
+    event: str
+    fields: dict[str, Any]
 
 
 class _Lines(NamedTuple):
-    """Rows of level info that happened together."""
+    """Rows that happened together, their fields as JSON; ``kept``: one, that has a place."""
 
     time: float
+    level: str
     event: str
     texts: Sequence[str]
+    kept: bool = False
 
 
 @functools.lru_cache(maxsize=1)
 def _moment(milliseconds: int) -> str:
     moment = datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _json(fields: dict[str, Any]) -> str:
-    return json.dumps(fields, separators=(", ", ": "), ensure_ascii=False, default=str)
 
 
 class RowLog(Subscriber):
@@ -64,19 +79,30 @@ class RowLog(Subscriber):
         descriptor: where rows go; 1 is stdout.
         capacity: rows that may wait.
         places: rows that may wait and must not be lost.
+        form: how they are written; None: as JSON.
+        levels: which are; None: those from info on.
 
     Attributes:
+        levels: which rows are written.
         dropped: rows that were not kept, since the start.
         on_failure: is told, in the writing thread, of a row that cannot be written as JSON; a row says so in its place.
+        copy_to: gets a copy of each row as it is written, whether stdout has room for it or not; None: nobody. It must not block or raise.
+        span_fields: gives the fields of the span in which a row is written.
     """
 
-    def __init__(self, descriptor: int = 1, capacity: int = _CAPACITY, places: int = _PLACES) -> None:
+    def __init__(
+        self, descriptor: int = 1, capacity: int = _CAPACITY, places: int = _PLACES, *, form: Form | None = None, levels: Levels | None = None
+    ) -> None:
+        self.levels = levels or Levels()
         self.dropped = 0
+        self._form = form or JsonForm()
         self.on_failure: Failure = lambda error: None
+        self.copy_to: Callable[[RowCopy], None] | None = None
+        self.span_fields: Callable[[], dict[str, str]] = dict
         self._descriptor = descriptor
         self._capacity = capacity
         self._places = places
-        self._queue: queue.SimpleQueue[dict[str, Any] | _Encoded | _Lines | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Row | _Lines | None] = queue.SimpleQueue()
         self._together = 0  # rows that wait with others, which count for one in the queue
         self._lock = threading.Lock()
         self._told = 0
@@ -86,37 +112,56 @@ class RowLog(Subscriber):
         self._thread = threading.Thread(target=self._run, name="framegate-rows", daemon=True)
         self._thread.start()
 
+    @property
+    def format(self) -> LogFormat:
+        """How rows are written."""
+        return self._form.name
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much waits that what can be asked for later should be."""
+        return self._queue.qsize() + self._together > self._capacity // 2
+
     def write(self, event: str, *, level: str = "info", **fields: Any) -> None:
         """Queue one row: ``time``, ``level``, ``event``, then the fields. Values that JSON does not know become text."""
-        if self._has_room():
-            self._queue.put({"time": time.time(), "level": level, "event": event, **fields})
+        if self.levels.passes(event, level):
+            fields.update(self.span_fields())
+            self._copy(level, event, fields)
+            if self._has_room():
+                self._queue.put(_Row(time.time(), level, event, fields))
 
-    def write_encoded(self, event: str, text: str) -> None:
-        """Queue one row of level info whose fields, at least one, are a JSON object already."""
-        if self._has_room():
-            self._queue.put(_Encoded(time.time(), event, text))
+    def _copy(self, level: str, event: str, content: dict[str, Any] | Sequence[str]) -> None:
+        if self.copy_to is not None:
+            self.copy_to(RowCopy(time.time(), level, event, content))
 
-    def write_lines(self, event: str, texts: Sequence[str]) -> None:
+    def write_encoded(self, event: str, text: str, *, level: str = "info") -> None:
+        """Queue one row whose fields, at least one, are a JSON object already."""
+        if self.levels.passes(event, level):
+            self._copy(level, event, (text,))
+            if self._has_room():
+                self._queue.put(_Lines(time.time(), level, event, (text,)))
+
+    def write_lines(self, event: str, texts: Sequence[str], *, level: str = "info") -> None:
         """Queue rows as ``write_encoded`` does, in their order, with one time."""
+        if not self.levels.passes(event, level):
+            return
+        self._copy(level, event, texts)
         with self._lock:
             room = max(self._capacity - self._queue.qsize() - self._together, 0)
             kept = texts[:room]
             self.dropped += len(texts) - len(kept)
             self._together += max(len(kept) - 1, 0)
         if kept:
-            self._queue.put(_Lines(time.time(), event, kept))
+            self._queue.put(_Lines(time.time(), level, event, kept))
 
     def offer_lines(self, events: Sequence[Event], lines: Sequence[str]) -> None:
         """Queue the rows of events that happened together. See ``Subscriber``."""
-        if events[0].level == "info":
-            self.write_lines(events[0].name, lines)
-        else:
-            super().offer_lines(events, lines)
+        self.write_lines(events[0].name, lines, level=events[0].level)
 
     def offer(self, event: Event, line: dict[str, Any] | str, size: int) -> None:
         """Queue the row of an event, at the place that was taken for it if one was. See ``Subscriber``."""
         if isinstance(line, str):
-            self.write_encoded(event.name, line)
+            self.write_encoded(event.name, line, level=event.level)
         elif event.reserved:
             self.write_reserved(event.name, line)
         else:
@@ -141,14 +186,16 @@ class RowLog(Subscriber):
 
     def write_reserved(self, event: str, fields: dict[str, Any]) -> None:
         """Queue the row that a place was taken for; at least one field, level info."""
+        fields = {**fields, **self.span_fields()}
+        self._copy("info", event, fields)
         try:
-            text = _json(fields)
+            text = as_json(fields)
         except Exception as error:  # a key or a value that JSON cannot say: the row stays, as far as that goes
             self.on_failure(error)
-            text = _json({"unreadable": repr(fields)})
+            text = as_json({"unreadable": repr(fields)})
         with self._lock:
             self._taken_bytes += len(text)
-        self._queue.put(_Encoded(time.time(), event, text, kept=True))
+        self._queue.put(_Lines(time.time(), "info", event, (text,), kept=True))
 
     def close(self, timeout: float = 2.0) -> None:
         """Write what waits, for at most ``timeout`` seconds; stderr says how much was lost."""
@@ -175,9 +222,9 @@ class RowLog(Subscriber):
         while row is not None:
             lines.append(self._line(row))
             size += len(lines[-1])
-            if isinstance(row, _Encoded) and row.kept:
-                kept, kept_bytes = kept + 1, kept_bytes + len(row.text)
-            elif isinstance(row, _Lines):
+            if isinstance(row, _Lines) and row.kept:
+                kept, kept_bytes = kept + 1, kept_bytes + len(row.texts[0])
+            elif isinstance(row, _Lines) and len(row.texts) > 1:
                 with self._lock:
                     self._together -= len(row.texts) - 1
             if size >= _BATCH_BYTES:
@@ -195,29 +242,23 @@ class RowLog(Subscriber):
             time.sleep(_PAUSE_S)
         return row is not None
 
-    def _line(self, row: dict[str, Any] | _Encoded | _Lines) -> bytes:
+    def _line(self, row: _Row | _Lines) -> bytes:
         try:
             return self._encode(row)
         except Exception as error:  # it costs this row, and a row says so
             self.on_failure(error)
-            event = str(row["event"]) if isinstance(row, dict) else row.event
-            failed = {"time": _moment(int(time.time() * 1000)), "level": "error", "event": "row_failed", "row": event, "error": repr(error)}
-            return _json(failed).encode("utf-8", "replace") + b"\n"
+            failed = {"row": row.event, "error": repr(error)}
+            return f"{self._form.row(_moment(int(time.time() * 1000)), 'error', 'row_failed', failed)}\n".encode("utf-8", "replace")
 
-    def _encode(self, row: dict[str, Any] | _Encoded | _Lines) -> bytes:
+    def _encode(self, row: _Row | _Lines) -> bytes:
         """One line, or several."""
         dropped, self._told = self.dropped - self._told, self.dropped
-        if not isinstance(row, dict):
-            said = f'"rows_dropped": {dropped}, ' if dropped else ""
-            head = f'{{"time": "{_moment(int(row.time * 1000))}", "level": "info", "event": "{row.event}", '
-            if isinstance(row, _Encoded):
-                return f"{head}{said}{row.text[1:]}\n".encode("utf-8", "replace")
-            joint = f"\n{head}"
-            return f"{head}{said}{joint.join([text[1:] for text in row.texts])}\n".encode("utf-8", "replace")
-        row["time"] = _moment(int(row["time"] * 1000))
-        if dropped:
-            row["rows_dropped"] = dropped
-        return _json(row).encode("utf-8", "replace") + b"\n"
+        moment = _moment(int(row.time * 1000))
+        if isinstance(row, _Lines):
+            text = self._form.lines(moment, row.level, row.event, row.texts, dropped)
+        else:
+            text = self._form.row(moment, row.level, row.event, {**row.fields, "rows_dropped": dropped} if dropped else row.fields)
+        return f"{text}\n".encode("utf-8", "replace")
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -234,28 +275,3 @@ class RowLog(Subscriber):
     def _say(text: str) -> None:
         with contextlib.suppress(OSError):
             os.write(2, f"framegate: {text}\n".encode())
-
-
-class LibraryRows(logging.Handler):
-    """Turns what libraries log (``logging``: gRPC, OpenTelemetry, our own interceptor) into rows, so that stdout holds one form of line.
-
-    Args:
-        on_exception: is called for each record that tells of an exception: a callback that a library called, a call that failed.
-    """
-
-    def __init__(self, log: RowLog, on_exception: Callable[[], None] = lambda: None) -> None:
-        super().__init__(logging.WARNING)
-        self._log = log
-        self._on_exception = on_exception
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """One row: the logger's name, its message, and the error's type and text when there is one."""
-        error = record.exc_info[1] if record.exc_info else None
-        fields = {} if error is None else {"error": f"{type(error).__name__}: {error}"}
-        if error is not None:
-            self._on_exception()
-        try:
-            message = record.getMessage()
-        except Exception:  # arguments that do not fit the text: theirs, and no reason to fail their call
-            message = f"{record.msg} {record.args}"
-        self._log.write("library_log", level=record.levelname.lower(), logger=record.name, message=message, **fields)

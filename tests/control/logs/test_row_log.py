@@ -2,15 +2,14 @@ import contextlib
 import datetime
 import fcntl
 import json
-import logging
 import os
 import time
 from collections.abc import Callable
 
 import pytest
 
-from control import logs as module
-from control.logs import LibraryRows, RowLog
+from control.logs import RowLog
+from control.logs import row_log as module
 
 
 def lines(descriptor: int) -> list[dict[str, object]]:
@@ -71,24 +70,6 @@ def test_a_reader_that_is_gone_stops_rows_and_nothing_else() -> None:
     log.write("nobody hears")
     log.write("nobody hears")
     log.close()
-    os.close(writer)
-
-
-def test_what_a_library_logs_becomes_a_row_with_its_error() -> None:
-    reader, writer = os.pipe()
-    log = RowLog(writer)
-    logger = logging.Logger("opentelemetry.exporter")
-    logger.addHandler(LibraryRows(log))
-    logger.info("not worth a row")
-    try:
-        raise ConnectionRefusedError("nobody there")
-    except ConnectionRefusedError:
-        logger.exception("export to %s failed", "collector")
-    log.close()
-    (row,) = lines(reader)
-    assert (row["event"], row["level"], row["logger"]) == ("library_log", "error", "opentelemetry.exporter")
-    assert (row["message"], row["error"]) == ("export to collector failed", "ConnectionRefusedError: nobody there")
-    os.close(reader)
     os.close(writer)
 
 
@@ -219,22 +200,6 @@ def test_the_writer_survives_a_bug_of_its_own(monkeypatch: pytest.MonkeyPatch) -
     log.write("kept")
     log.close()
     assert [row["event"] for row in lines(reader)] == ["kept"]
-    os.close(reader)
-    os.close(writer)
-
-
-def test_a_librarys_record_that_does_not_fit_its_arguments_is_a_row_and_an_exception_in_it_is_counted() -> None:
-    reader, writer = os.pipe()
-    log = RowLog(writer)
-    counted: list[int] = []
-    logger = logging.Logger("grpc")
-    logger.addHandler(LibraryRows(log, lambda: counted.append(1)))
-    logger.error("%d of %s", "x")
-    assert counted == []
-    logger.error("callback failed", exc_info=ValueError("no"))
-    log.close()
-    assert [row["message"] for row in lines(reader)] == ["%d of %s ('x',)", "callback failed"]
-    assert counted == [1]
     os.close(reader)
     os.close(writer)
 

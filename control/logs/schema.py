@@ -1,0 +1,130 @@
+"""The catalog as people and programs read it: a JSON Schema that every row is valid under, and a table."""
+
+import json
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Final, NotRequired
+
+from control.logs.catalog import COMMON, EVENTS, Event
+
+__all__ = ["json_schema", "schema_text", "table_text"]
+
+_PLAIN: Final[Mapping[Any, str]] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+    dict: "object",
+    list: "array",
+}
+_WORDS: Final[Mapping[Any, str]] = {str: "text", bool: "true or false", int: "integer", float: "number", type(None): "null"}
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+
+def _bare(hint: Any) -> Any:
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is NotRequired else hint
+
+
+def _object(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {name: _schema(_bare(hint)) for name, hint in fields.items()},
+        "required": [name for name, hint in fields.items() if typing.get_origin(hint) is not NotRequired],
+        "additionalProperties": False,
+    }
+
+
+def _schema(hint: Any) -> dict[str, Any]:
+    """The schema of a type that ``proxy.server.shape`` takes."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return {}
+    if typing.is_typeddict(hint):
+        return _object(typing.get_type_hints(hint, include_extras=True))
+    if hint in _PLAIN:
+        return {"type": _PLAIN[hint]}
+    if origin is typing.Literal:
+        return {"enum": list(parts)}
+    if origin is list:
+        return {"type": "array", "items": _schema(parts[0])}
+    if origin is dict and parts[0] is str:
+        return {"type": "object", "additionalProperties": _schema(parts[1])}
+    if origin in (types.UnionType, typing.Union):
+        return {"type": [_PLAIN[part] for part in parts]} if all(part in _PLAIN for part in parts) else {"anyOf": [_schema(part) for part in parts]}
+    raise TypeError(f"no field of a row is declared as {hint}")
+
+
+def _of_event(name: str, event: Event) -> dict[str, Any]:
+    fields = {**COMMON, **event.fields}
+    return {
+        "title": name,
+        "description": event.says,
+        **_object(fields),
+        "properties": {**_object(fields)["properties"], "event": {"const": name}, "level": {"enum": list(event.levels)}},
+    }
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a row. Which event it is decides what else must be in it; one that is not in the catalog is not valid."""
+    return {
+        "$schema": _DIALECT,
+        "title": "A row of framegate's log",
+        "type": "object",
+        "required": ["time", "level", "event"],
+        "properties": {"time": {"type": "string", "format": "date-time"}, "event": {"enum": list(EVENTS)}},
+        "allOf": [{"if": {"properties": {"event": {"const": name}}, "required": ["event"]}, "then": {"$ref": f"#/$defs/{name}"}} for name in EVENTS],
+        "$defs": {name: _of_event(name, event) for name, event in EVENTS.items()},
+    }
+
+
+def schema_text() -> str:
+    """``deploy/log.schema.json``: each event on a line of its own."""
+    schema = json_schema()
+    rules = ",\n".join(json.dumps(rule) for rule in schema.pop("allOf"))
+    events = ",\n".join(f"{json.dumps(name)}: {json.dumps(event)}" for name, event in schema.pop("$defs").items())
+    head = json.dumps(schema)
+    return f'{head[:-1]},\n"allOf": [\n{rules}\n],\n"$defs": {{\n{events}\n}}}}\n'
+
+
+def _words(hint: Any) -> str:
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return "anything"
+    if typing.is_typeddict(hint):
+        hints = typing.get_type_hints(hint, include_extras=True)
+        return f"{{{', '.join(f'{name}: {_words(_bare(item))}' for name, item in hints.items())}}}"
+    if origin is typing.Literal:
+        return " or ".join(f"`{part}`" for part in parts)
+    if origin is list:
+        return f"list of {_words(parts[0])}"
+    if origin is dict:
+        return f"{_words(parts[1])} by name"
+    return " or ".join(map(_words, parts)) if parts else _WORDS[hint]
+
+
+def _cell(fields: Mapping[str, Any]) -> str:
+    return (
+        "; ".join(f"`{name}`{'?' if typing.get_origin(hint) is NotRequired else ''}: {_words(_bare(hint))}" for name, hint in fields.items()) or "–"
+    )
+
+
+def table_text() -> str:
+    """``deploy/log.md``."""
+    head = (
+        "# Rows of the log",
+        "",
+        "One row for each thing that happened, on stdout. `log.schema.json` is the JSON Schema of the same. Made from the code by",
+        "`python -m control.logs`; do not edit.",
+        "",
+        f"Every row has {_cell(COMMON)}. A `?` marks a field that is not in every row: `rows_dropped` says how many rows were",
+        "not kept before this one, since nobody read stdout; `trace_id` and `span_id` name the span that a row belongs to. Fields whose name",
+        "ends in `_ns` are nanoseconds, since 1970 where they name a moment. `null`: not known, or there is none. A later release may add events",
+        "and fields.",
+        "",
+        "| event | level | what has happened | fields |",
+        "|---|---|---|---|",
+    )
+    rows = (f"| `{name}` | {', '.join(event.levels)} | {event.says} | {_cell(event.fields)} |" for name, event in EVENTS.items())
+    return "\n".join((*head, *rows)) + "\n"

@@ -1,0 +1,54 @@
+"""LogService."""
+
+from typing import Any, Final
+
+import grpc
+
+from control.gen.framegate.control.v1 import log_service_pb2 as pb2
+from control.gen.framegate.control.v1.log_service_pb2_grpc import LogServiceServicer
+from control.plane import ControlPlane, LogStatus
+from control.service.interceptor import note
+from control.service.validate import Violations
+from proxy.config.log import LEVELS, LogLevel
+
+__all__ = ["Logs"]
+
+Context = grpc.aio.ServicerContext[Any, Any]
+_LEVELS: Final[dict[int, LogLevel]] = {pb2.Log.Level.Value(f"LEVEL_{level.upper()}"): level for level in LEVELS}
+
+
+class Logs(LogServiceServicer):
+    """Shows and changes which rows are written."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+
+    async def GetLog(self, request: pb2.GetLogRequest, context: Context) -> pb2.GetLogResponse:
+        """What is in force."""
+        return pb2.GetLogResponse(log=_message(await self._plane.get_log()))
+
+    async def UpdateLog(self, request: pb2.UpdateLogRequest, context: Context) -> pb2.UpdateLogResponse:
+        """Another level, events that are silenced, and events that are not any more."""
+        violations = Violations()
+        if request.level and request.level not in _LEVELS:
+            violations.add("level", f"there is no value {request.level}")
+        if not request.level and not request.events:
+            violations.add("level", "is required, or events: there is nothing to change")
+        violations.check()
+        note(before=_noted(await self._plane.get_log()))
+        after = await self._plane.set_log(_LEVELS.get(request.level), dict(request.events))
+        note(after=_noted(after))
+        return pb2.UpdateLogResponse(log=_message(after))
+
+
+def _noted(status: LogStatus) -> dict[str, Any]:
+    return {"level": status.level, "silenced_events": list(status.silenced)}
+
+
+def _message(status: LogStatus) -> pb2.Log:
+    return pb2.Log(
+        level=pb2.Log.Level.Value(f"LEVEL_{status.level.upper()}"),
+        silenced_events=status.silenced,
+        dropped_row_count=status.dropped,
+        format=pb2.Log.Format.Value(f"FORMAT_{status.format.upper()}"),
+    )

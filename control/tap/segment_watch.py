@@ -1,0 +1,67 @@
+"""Which segments of the tap's log began and ended: seen in the listings that the keeper makes anyway. Only used where somebody wants to know."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from proxy.tap.headers import Seal, decode_segment_header
+from proxy.tap.log_reader import LogError, Segment, open_segment, segment_seal
+from proxy.tap.record import SEGMENT_HEADER_BYTES, FormatError
+
+__all__ = ["SegmentTold", "SegmentWatch"]
+
+SegmentTold = Callable[[Segment, int, Seal | None], None]
+"""Told of a segment that began, or with its seal that it ended; between them when it was created, by the wall clock in ns. It must not block."""
+
+
+class SegmentWatch:
+    """Compares listings. One thread.
+
+    What was sealed before the first look is not told: who kept the log then has told it. What was open then is told once it is sealed.
+
+    Args:
+        told: gets each segment when it is seen first, and when it is seen sealed. One that both began and ended between two looks is told twice, in
+            that order.
+        failed: is told why a segment cannot be read, in words; it is not looked at again before it is sealed.
+    """
+
+    def __init__(self, told: SegmentTold, failed: Callable[[str], None]) -> None:
+        self._told: Final = told
+        self._failed: Final = failed
+        self._known: dict[tuple[str, int], bool] | None = None  # whether it was sealed
+
+    def look(self, listed: Mapping[str, Sequence[Segment]]) -> None:
+        """Tell what is new in a listing of all streams."""
+        known, self._known = self._known, {}
+        for segment in (segment for found in listed.values() for segment in found):
+            name = (segment.stream, segment.base)
+            sealed = None if known is None else known.get(name)
+            self._known[name] = segment.sealed
+            if known is None or sealed is True or sealed is segment.sealed:
+                continue
+            try:
+                if not self._tell(segment, began=sealed is None):
+                    del self._known[name]  # its writer has just made it: the next look finds its header
+            except (OSError, LogError, FormatError) as error:
+                self._failed(str(error))
+
+    def _tell(self, segment: Segment, *, began: bool) -> bool:
+        created_ns = _created_ns(segment)
+        if created_ns is None:
+            return False
+        if began:
+            self._told(segment, created_ns, None)
+        if segment.sealed:
+            seal = segment_seal(segment)
+            if seal is not None:
+                self._told(segment, created_ns, seal)
+        return True
+
+
+def _created_ns(segment: Segment) -> int | None:
+    """When a segment was created; None while its header is not there."""
+    descriptor = open_segment(segment.path)
+    with open(descriptor, "rb", buffering=0) as file:
+        head = file.read(SEGMENT_HEADER_BYTES)
+    if len(head) < SEGMENT_HEADER_BYTES and not segment.sealed:
+        return None
+    return int(decode_segment_header(head)["created_ns"])

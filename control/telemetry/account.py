@@ -1,0 +1,51 @@
+"""What became of exports: how many, with which end, and how much of what they held the collector does not have."""
+
+import threading
+from collections.abc import Mapping
+
+from control.plane import Attributes
+from proxy.cells.metrics import ERROR_TYPE, SIGNAL
+
+__all__ = ["Account"]
+
+
+class Account:
+    """Counts. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._exports: dict[tuple[str, str], int] = {}
+        self._dropped: dict[str, int] = {}
+
+    def export(self, signal: str, end: str) -> None:
+        """One export ended. ``end``: one of ``EXPORT_ERRORS``."""
+        with self._lock:
+            self._exports[signal, end] = self._exports.get((signal, end), 0) + 1
+
+    def drop(self, signal: str, items: int) -> None:
+        """So many data points, spans or log records will not be sent again."""
+        if items:
+            with self._lock:
+                self._dropped[signal] = self._dropped.get(signal, 0) + items
+
+    def dropped(self, signal: str) -> int:
+        """How many were dropped."""
+        return self._dropped.get(signal, 0)
+
+    def expect(self, signal: str) -> None:
+        """That there is such a signal: its counts are there from the beginning, as 0."""
+        with self._lock:
+            self._exports.setdefault((signal, ""), 0)
+            self._dropped.setdefault(signal, 0)
+
+    def measurements(self) -> Mapping[tuple[str, Attributes], float]:
+        """By metric and attributes, as ``ControlPlane.measurements``."""
+        with self._lock:
+            exports, dropped = dict(self._exports), dict(self._dropped)
+        values: dict[tuple[str, Attributes], float] = {}
+        for (signal, end), count in exports.items():
+            error = ((ERROR_TYPE, end),) if end else ()
+            values["framegate.telemetry.exports", ((SIGNAL, signal), *error)] = count
+        for signal, count in dropped.items():
+            values["framegate.telemetry.dropped", ((SIGNAL, signal),)] = count
+        return values

@@ -1,0 +1,332 @@
+"""Spans of what happens: made from the events of the bus once it is over, with the times at which it happened.
+
+    framegate.upstream.connect   a connection's way to its upstream: of each that is open, and of those that did not get there
+    framegate.tls.handshake      a client's, where it failed or took ``SLOW_NS``
+    framegate.upstream.outage    an endpoint that was left out, from its first failure until it was used again
+    framegate.processor.restart  from the end of a processor until the next one is ready; ``framegate.handler.restart`` likewise
+    framegate.drain              from the first request to drain until the last connection is gone
+    framegate.reload             files that were replaced, from when they were seen until they were taken, or refused
+    framegate.change             a change that no call is there for any more, or that nobody called for
+
+There is no span of a frame, and none that lasts as long as a connection. The bus only queues here, in a queue with a bound; a thread of its own makes
+the spans. Of connections it makes at most ``RATE`` a second, whatever comes; those beyond are counted as dropped, and so is what the queue has no
+room for.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, NamedTuple
+
+from opentelemetry.trace import SpanContext, SpanKind
+from opentelemetry.util.types import AnyValue
+
+from control.events import Event, Row, Subscriber
+from control.telemetry.account import Account
+from control.telemetry.traces import Traces, current_span
+from proxy.network.connection_id import format_connection_id
+
+__all__ = ["RATE", "SLOW_NS", "EventSpans"]
+
+SLOW_NS: Final = 1_000_000_000
+"""From here on a handshake is slow. It is TLS and login together, and most of what is slow in it the other side's."""
+RATE: Final = 200
+"""Spans of connections a second, and at once."""
+_QUEUE: Final = 4_096
+_PAUSE_S: Final = 0.05
+"""Between two rounds: events that come fast are taken together."""
+_LOST_ON_THE_WAY: Final = ('"state": "handshaking"', '"state": "connecting_upstream"')
+"""In the text of a ``closed`` row of a connection that never was open. A string in a row cannot hold it: its quotes are escaped."""
+_HANDSHAKE_FAILURES: Final = frozenset({"tls_failed", "handshake_timeout", "peer_closed", "peer_reset"})
+_OPEN_ENDS: Final = 1_000
+"""Outages that wait for their end, at most."""
+
+Attributes = dict[str, AnyValue]
+
+
+class _Taken(NamedTuple):
+    event: Event
+    parent: SpanContext | None
+
+
+class _Begun(NamedTuple):
+    """Something that has begun and not ended."""
+
+    name: str
+    at_ns: int
+    attributes: Attributes
+    error: str
+    detail: str
+    parent: SpanContext | None
+    events: list[tuple[str, int, Attributes]]
+
+
+class EventSpans(Subscriber):
+    """Makes them, from ``__init__`` to ``stop``.
+
+    Args:
+        traces: where they go.
+        tls: the names of the listeners whose clients speak TLS.
+        account: gets what was dropped.
+        failed: is told what went wrong with one event, which costs that.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self, traces: Traces, tls: Collection[str], account: Account, failed: Callable[[Exception], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._traces = traces
+        self._tls = frozenset(tls)
+        self._account = account
+        self._failed = failed
+        self._clock = clock
+        self._tokens = float(RATE)
+        self._filled_s = clock()
+        self._queue: deque[_Taken] = deque()
+        self._begun: dict[tuple[object, ...], _Begun] = {}
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._handlers: dict[str, Callable[[Event, SpanContext | None], None]] = {
+            "opened": self._opened,
+            "closed": self._closed,
+            "endpoint_down": self._endpoint_down,
+            "endpoint_up": self._endpoint_up,
+            "processor_died": self._died,
+            "handler_died": self._died,
+            "processor_ready": self._ready,
+            "handler_ready": self._ready,
+            "drain_began": self._drain_began,
+            "drain_ended": self._drain_ended,
+            "files_replaced": self._reloaded,
+            "files_refused": self._reloaded,
+            "container_resized": self._changed,
+            "change_settled": self._changed,
+            "tap_rule_off": self._changed,
+        }
+        self._thread = threading.Thread(target=self._run, name="framegate-spans", daemon=True)
+        self._thread.start()
+
+    # --- the bus' side: any thread, its lock held -----------------------------------------------------------------------------------
+
+    def offer(self, event: Event, line: Row | str, size: int) -> None:
+        """See ``Subscriber``."""
+        if event.name in self._handlers and event.name != "closed":  # a connection whose processor died says nothing of its way
+            self._put(event)
+
+    def offer_lines(self, events: Sequence[Event], lines: Sequence[str]) -> None:
+        """See ``Subscriber``. Of those that are closed most were open, and have had their span."""
+        if events[0].name == "opened":
+            for event in events:
+                self._put(event)
+        elif events[0].name == "closed":
+            for event, line in zip(events, lines, strict=True):
+                if any(state in line for state in _LOST_ON_THE_WAY):
+                    self._put(event)
+
+    def _put(self, event: Event) -> None:
+        if len(self._queue) >= _QUEUE:
+            self._account.drop("traces", 1)
+            return
+        self._queue.append(_Taken(event, current_span()))
+        self._wake.set()
+
+    # --- the thread ---------------------------------------------------------------------------------------------------------------
+
+    def stop(self, timeout_s: float = 1.0) -> None:
+        """Make spans of all that was offered, and of what has not ended; ``traces`` is still there."""
+        self._stopping.set()
+        self._wake.set()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.wait()
+            self._wake.clear()
+            self._take_all()
+            self._stopping.wait(_PAUSE_S)
+        self._take_all()
+        now_ns = time.time_ns()
+        for key in list(self._begun):
+            self._end(key, now_ns, {"framegate.unfinished": True})
+
+    def _take_all(self) -> None:
+        while self._queue:
+            event, parent = self._queue.popleft()
+            try:
+                self._handlers[event.name](event, parent)
+            except Exception as error:
+                self._failed(error)
+
+    # --- connections --------------------------------------------------------------------------------------------------------------
+
+    def _opened(self, event: Event, parent: SpanContext | None) -> None:
+        trace_id = self._traces.draw("framegate.upstream.connect", SpanKind.CLIENT)
+        if trace_id is None and self._traces.draw("framegate.tls.handshake", SpanKind.SERVER) is None:
+            return  # nothing needs to be read
+        if not self._allowed():
+            return
+        row = event.row
+        if trace_id is not None:
+            self._connect(row, trace_id, "")
+        if row["tls"] is not None and (row.get("handshake_ns") or 0) >= SLOW_NS:
+            self._handshake(row, "")
+
+    def _closed(self, event: Event, parent: SpanContext | None) -> None:
+        if not self._allowed():
+            return
+        row = event.row
+        if row["state"] == "handshaking":
+            if row["listener"] in self._tls and row["tls"] is None and row["cause"] in _HANDSHAKE_FAILURES:
+                self._handshake(row, row["cause"])
+        elif row["side"] == "upstream" or row["cause"].startswith("upstream_"):
+            trace_id = self._traces.draw("framegate.upstream.connect", SpanKind.CLIENT)
+            if trace_id is not None:
+                self._connect(row, trace_id, row["cause"])
+
+    def _connect(self, row: Row, trace_id: int, error: str) -> None:
+        start_ns, took_ns = row.get("connect_started_ns"), row.get("connect_ns")
+        if start_ns is None:  # a handler answers, or there was no address to try
+            if not error:
+                return
+            start_ns = row["closed_ns"]
+        end_ns = _end_ns(row, start_ns, took_ns)
+        address = _address(row["endpoint"] or "")
+        attributes: Attributes = {
+            **address,
+            "server.address": address.get("network.peer.address"),
+            "server.port": address.get("network.peer.port"),
+            "framegate.upstream": row["upstream"],
+            "framegate.listener": row["listener"],
+            "framegate.connection": format_connection_id(row["id"]),
+            "framegate.connect.attempts": row.get("attempts"),
+        }
+        detail = row.get("detail", "")
+        self._traces.record(
+            "framegate.upstream.connect", start_ns, end_ns, attributes, kind=SpanKind.CLIENT, error=error, detail=detail, trace_id=trace_id
+        )
+
+    def _handshake(self, row: Row, error: str) -> None:
+        start_ns, took_ns, tls = row["opened_ns"], row.get("handshake_ns"), row["tls"]
+        end_ns = _end_ns(row, start_ns, took_ns)
+        attributes: Attributes = {
+            **_address(row["peer"]),
+            "framegate.listener": row["listener"],
+            "framegate.connection": format_connection_id(row["id"]),
+            **({} if tls is None else {"tls.protocol.version": tls["version"].removeprefix("TLSv"), "tls.cipher": tls["cipher"]}),
+        }
+        self._traces.record(
+            "framegate.tls.handshake", start_ns, end_ns, attributes, kind=SpanKind.SERVER, error=error, detail=row.get("detail", "") if error else ""
+        )
+
+    def _allowed(self) -> bool:
+        """Whether this second has a span left; else it is counted."""
+        now_s = self._clock()
+        self._tokens = min(float(RATE), self._tokens + (now_s - self._filled_s) * RATE)
+        self._filled_s = now_s
+        if self._tokens < 1:
+            self._account.drop("traces", 1)
+            return False
+        self._tokens -= 1
+        return True
+
+    # --- what begins and ends -----------------------------------------------------------------------------------------------------
+
+    def _begin(self, key: tuple[object, ...], begun: _Begun) -> None:
+        """Keep what has begun; what is known to have begun did so then."""
+        if key not in self._begun and len(self._begun) < _OPEN_ENDS:
+            self._begun[key] = begun
+
+    def _end(self, key: tuple[object, ...], at_ns: int, more: Attributes) -> None:
+        begun = self._begun.pop(key, None)
+        if begun is not None:
+            name, start_ns, attributes, error, detail, parent, events = begun
+            self._traces.record(name, start_ns, at_ns, {**attributes, **more}, error=error, detail=detail, parent=parent, events=events)
+
+    def _endpoint_down(self, event: Event, parent: SpanContext | None) -> None:
+        row = event.row
+        attributes: Attributes = {
+            **_address(row["endpoint"]),
+            "server.address": row.get("server_name"),
+            "framegate.upstream": row["upstream"],
+            "framegate.worker": str(row["slot"]),
+        }
+        begun = _Begun("framegate.upstream.outage", event.time_ns, attributes, row["reason"], row["detail"], None, [])
+        self._begin(_outage(row), begun)
+
+    def _endpoint_up(self, event: Event, parent: SpanContext | None) -> None:
+        row = event.row
+        self._end(_outage(row), event.time_ns, {"framegate.failures": row["failures"]})
+
+    def _died(self, event: Event, parent: SpanContext | None) -> None:
+        row, word = event.row, event.name.removesuffix("_died")
+        attributes: Attributes = {
+            "framegate.worker": str(row["slot"]),
+            "process.pid": row["pid"],
+            "process.exit.code": row["exit_code"],
+            "framegate.connections": row.get("connections"),
+        }
+        self._begin((word, row["slot"]), _Begun(f"framegate.{word}.restart", event.time_ns, attributes, row["reason"], "", None, []))
+
+    def _ready(self, event: Event, parent: SpanContext | None) -> None:
+        self._end((event.name.removesuffix("_ready"), event.row["slot"]), event.time_ns, {})
+
+    def _drain_began(self, event: Event, parent: SpanContext | None) -> None:
+        row = event.row
+        told: Attributes = {
+            "framegate.drain.accept": row["accept"],
+            "framegate.drain.by": row["by"] or "",
+            "framegate.drain.reason": row["reason"] or "",
+        }
+        begun = self._begun.get(("drain",))
+        if begun is not None:  # preStop began it, the signal goes on with it
+            begun.events.append((row["accept"], event.time_ns, told))
+            return
+        attributes: Attributes = {**told, "framegate.drain.connections": row["connections"]}
+        self._begin(("drain",), _Begun("framegate.drain", event.time_ns, attributes, "", "", parent, []))
+
+    def _drain_ended(self, event: Event, parent: SpanContext | None) -> None:
+        self._end(("drain",), event.time_ns, {"framegate.drain.left": event.row["connections"]})
+
+    # --- changes ------------------------------------------------------------------------------------------------------------------
+
+    def _reloaded(self, event: Event, parent: SpanContext | None) -> None:
+        row = event.row
+        refused = event.name == "files_refused"
+        attributes: Attributes = {
+            "framegate.file.owner": row["owner"],
+            "framegate.file.kind": row["kind"],
+            "file.path": row["file"] if refused else list(row["files"]),
+        }
+        error, detail = ("refused", row["reason"]) if refused else ("", "")
+        start_ns = event.time_ns - row.get("took_ns", 0)
+        self._traces.record("framegate.reload", start_ns, event.time_ns, attributes, error=error, detail=detail, parent=parent)
+
+    def _changed(self, event: Event, parent: SpanContext | None) -> None:
+        row = event.row
+        failed = row.get("result") == "failed" or bool(row.get("refused"))
+        attributes: Attributes = {
+            "framegate.change": row.get("change", event.name),
+            "framegate.change.result": row.get("result") or ("refused" if failed else "made"),
+            "framegate.change.subject": row.get("rule"),
+        }
+        detail = str(row.get("refused") or row.get("error") or "")
+        error = ("refused" if row.get("refused") else "failed") if failed else ""
+        self._traces.record("framegate.change", event.time_ns, event.time_ns, attributes, error=error, detail=detail if failed else "", parent=parent)
+
+
+def _end_ns(row: Row, start_ns: int, took_ns: int | None) -> int:
+    """When it was over: as long as it took, else, as far as is known, when the connection was closed."""
+    return int(row.get("closed_ns", start_ns)) if took_ns is None else start_ns + took_ns
+
+
+def _outage(row: Row) -> tuple[object, ...]:
+    return "outage", row["slot"], row["generation"], row["upstream"], row["endpoint"], row.get("server_name")
+
+
+def _address(text: str) -> Attributes:
+    """``host:port``, ``[v6]:port`` or ``unix:PATH`` by the conventions' names."""
+    if not text or text.startswith("unix:"):
+        return {"network.peer.address": text.removeprefix("unix:"), "network.transport": "unix"} if text else {}
+    host, _, port = text.rpartition(":")
+    return {"network.peer.address": host.strip("[]"), "network.peer.port": int(port)} if port.isdigit() else {"network.peer.address": text}

@@ -1,0 +1,231 @@
+"""Is it healthy? One look: green, or the reasons in words; then the few numbers."""
+
+from typing import Final
+
+from dashboards.panels import LEVELS, NONE_IS_GOOD, Dashboard, Panel, Query, Row
+from dashboards.problems import problem_table, problem_words
+from dashboards.promql import per_second, quantile, total
+from dashboards.trouble import BUSY, DRAINING, FRAMES, LOOP, LOST, NO_FRAME, NO_HANDSHAKE, NO_LOGIN, PROBLEMS, READY, TURNED_AWAY
+
+__all__ = ["HEALTHY"]
+
+REFUSALS: Final = "\nor ".join(
+    f'label_replace(sum({query}), "kind", "{kind}", "", "")'
+    for query, kind in ((TURNED_AWAY, "connections"), (NO_HANDSHAKE, "handshakes"), (NO_LOGIN, "logins"), (NO_FRAME, "frames"))
+)
+
+STARTED: Final = "framegate_worker_restarts_total{@}"
+RESTARTS: Final = f"sum(increase({STARTED}[$__range]) > 0 or {STARTED} unless {STARTED} offset $__range) or on () vector(0)"
+
+_LOOK: Final = (
+    Panel(
+        title="Is everything fine?",
+        good="Green. Otherwise it says what is wrong: red needs somebody now, orange today, blue is worth knowing. It speaks as soon as something is "
+        "so; the alerts of the same name wait until it lasts.",
+        otherwise="The table beside it says where. Then, where it is: `framegate doctor` looks at all that is around, `framegate status` at "
+        "framegate.",
+        queries=(Query(problem_words(PROBLEMS), "{{problem}}"),),
+        unit="short",
+        kind="words",
+        steps=LEVELS,
+        width=9,
+        height=9,
+        next="hurts",
+    ),
+    Panel(
+        title="What is it exactly, and where?",
+        good="One line that says that everything is fine. Otherwise a line for each place: what is wrong, how much, and the alert's name, which "
+        "is the "
+        "section of deploy/alerts/RUNBOOK.md that says what to do.",
+        otherwise="Do what the runbook's section says. To look closer: `framegate status`, and `framegate channels list` for who is connected.",
+        queries=(Query(problem_table(PROBLEMS)),),
+        unit="short",
+        kind="table",
+        width=15,
+        height=9,
+        decimals=2,
+        next="hurts",
+        renamed=(("problem", "Problem"), ("where", "Of"), ("Value", "How much"), ("instance", "Node"), ("pod", "Pod"), ("alert", "Runbook")),
+    ),
+)
+_NUMBERS: Final = (
+    Panel(
+        title="Are all ready?",
+        good="Every framegate is ready: 100 %. One that drains is not, and that is right.",
+        otherwise="`framegate status` says why it is not ready; `framegate drain` was asked for where it drains.",
+        queries=(Query(f"sum({READY}) / count({READY})"),),
+        unit="percentunit",
+        kind="stat",
+        steps=((None, "red"), (1.0, "green")),
+        width=4,
+        height=5,
+        maximum=1.0,
+        next="control",
+    ),
+    Panel(
+        title="How many are connected?",
+        good="About as many clients as there are at this time of day.",
+        otherwise="`framegate channels list --limit 50` shows who is there, `framegate channels list --closed` who has gone, and why.",
+        queries=(Query(total('framegate_connection_active{@l, framegate_side="downstream"}')),),
+        unit="short",
+        kind="stat",
+        width=4,
+        height=5,
+        next="traffic",
+    ),
+    Panel(
+        title="How much passes?",
+        good="Frames a second received, of both sides, about as many as at the same time yesterday.",
+        otherwise="None at all: `framegate channels list` says whether anybody is connected, and what mutes them.",
+        queries=(Query(f"sum({FRAMES})"),),
+        unit="cps",
+        kind="stat",
+        width=4,
+        height=5,
+        next="traffic",
+    ),
+    Panel(
+        title="How much is refused?",
+        good="0 a second, of connections, handshakes, logins and frames.",
+        otherwise="`framegate channels list --closed` has the cause of each; `framegate limits get` shows what is allowed.",
+        queries=(Query(f"sum({REFUSALS})"),),
+        unit="cps",
+        kind="stat",
+        steps=NONE_IS_GOOD,
+        width=4,
+        height=5,
+        next="hurts",
+    ),
+    Panel(
+        title="How long does a frame take?",
+        good="99 of 100 frames pass within a few milliseconds, from when they were read to when the other side's socket took their last byte.",
+        otherwise="`framegate pool get` says who holds memory, `framegate channels list` who is muted for a slow peer (`peer`).",
+        queries=(Query(quantile(0.99, "framegate_frame_forward_duration_seconds", "{@l}")),),
+        unit="s",
+        kind="stat",
+        steps=((None, "green"), (0.01, "orange"), (0.1, "red")),
+        width=4,
+        height=5,
+        next="traffic",
+    ),
+    Panel(
+        title="How full is the memory?",
+        good="Below 80 % of the pool. At 100 % large frames wait, and small ones pass all the same.",
+        otherwise="`framegate pool get --top 10` says who holds it; `framegate pool set --size 512MiB` makes it larger.",
+        queries=(Query(f"{total('framegate_memory_pool_usage_bytes{@}')} / {total('framegate_memory_pool_limit_bytes{@}')}"),),
+        unit="percentunit",
+        kind="stat",
+        steps=((None, "green"), (0.8, "orange"), (0.95, "red")),
+        width=4,
+        height=5,
+        maximum=1.0,
+        next="hurts",
+    ),
+    Panel(
+        title="How far behind are the tap's readers?",
+        good="Seconds: as long as the pipeline's trigger.",
+        otherwise="`framegate tap consumers list /var/lib/framegate/tap` says who reads how far. Is the Spark job there? It says so itself.",
+        queries=(Query("max(framegate_tap_lag_time_seconds{@})"),),
+        unit="s",
+        kind="stat",
+        steps=((None, "green"), (60, "orange"), (600, "red")),
+        width=6,
+        height=5,
+        next="tap",
+        nothing="nobody reads",
+    ),
+    Panel(
+        title="How many frames does the tap lose?",
+        good="0 a second. What a rule samples out is not lost.",
+        otherwise="`framegate tap verify /var/lib/framegate/tap` says which minutes are not complete, and why; `framegate taps list` which rules "
+        "there are.",
+        queries=(Query(per_second(LOST)),),
+        unit="cps",
+        kind="stat",
+        steps=NONE_IS_GOOD,
+        width=6,
+        height=5,
+        next="tap",
+    ),
+    Panel(
+        title="How long does the next certificate last?",
+        good="More than 14 days.",
+        otherwise="`framegate certificates list` says which it is and what failed last; replace its file, it is taken while traffic flows.",
+        queries=(Query("(min(framegate_tls_certificate_not_after_seconds{@}) - time()) / 86400"),),
+        unit="d",
+        kind="stat",
+        steps=((None, "red"), (3, "orange"), (14, "green")),
+        width=6,
+        height=5,
+        decimals=1,
+        next="identity",
+        nothing="no certificate",
+    ),
+    Panel(
+        title="How many processors were started again?",
+        good="0 in the time that is shown.",
+        otherwise="`framegate status` shows restarts and why; the log has the row `processor_died` with the signal.",
+        queries=(Query(RESTARTS),),
+        unit="short",
+        kind="stat",
+        steps=((None, "green"), (0.5, "orange"), (3, "red")),
+        width=6,
+        height=5,
+        decimals=0,
+        next="control",
+    ),
+)
+_HISTORY: Final = Row(
+    title="Since when?",
+    panels=(
+        Panel(
+            title="Which problems were there, and when?",
+            good="None: only the line that everything is fine. The height is how bad it is: 1 worth knowing, 2 today, 3 now.",
+            otherwise="Look at the same moment on the dashboard that the problem belongs to; `framegate channels list --closed` remembers 1,000 "
+            "ends.",
+            queries=(Query(problem_words(PROBLEMS), "{{problem}}"),),
+            unit="short",
+            width=24,
+            height=9,
+            maximum=3,
+            decimals=0,
+        ),
+        Panel(
+            title="What was refused?",
+            good="Nothing.",
+            otherwise="`framegate channels list --closed --cause frame_too_large` shows whose frames were refused.",
+            queries=(Query(REFUSALS, "{{kind}}"),),
+            unit="cps",
+            width=8,
+            next="hurts",
+        ),
+        Panel(
+            title="Who was not ready, or drained?",
+            good="Every line at 1; one that drains may be at 0.",
+            otherwise="`framegate status` says why.",
+            queries=(Query(READY, "ready {{instance}} {{pod}}"), Query(f"-1 * {DRAINING}", "drains {{instance}} {{pod}}")),
+            unit="short",
+            width=8,
+            next="control",
+        ),
+        Panel(
+            title="How busy are the processors?",
+            good="Below 70 % of one core each.",
+            otherwise="`framegate pool set --processors 3` starts another one; `framegate status` shows how many there are.",
+            queries=(Query(f"{BUSY} / {LOOP}", "{{framegate_worker}} {{instance}} {{pod}}"),),
+            unit="percentunit",
+            steps=((None, "green"), (0.7, "orange"), (0.9, "red")),
+            width=8,
+            maximum=1.0,
+            next="hurts",
+        ),
+    ),
+)
+
+HEALTHY: Final = Dashboard(
+    slug="healthy",
+    title="Is it healthy?",
+    description="One look: green, or the reasons in words. Then the few numbers, each with a link to the dashboard that explains it.",
+    panels=_LOOK + _NUMBERS,
+    rows=(_HISTORY,),
+)

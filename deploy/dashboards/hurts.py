@@ -1,0 +1,265 @@
+"""Who hurts, and why? What makes whom wait, what is refused, and where memory is."""
+
+from typing import Final
+
+from dashboards.panels import NONE_IS_GOOD, Dashboard, Panel, Query, Row
+from dashboards.promql import per_second, quantile, total
+from dashboards.trouble import BUSY, LOOP
+
+__all__ = ["HURTS"]
+
+LISTENER: Final = "framegate_listener"
+CAUSE: Final = "framegate_mute_cause"
+
+_WAITS: Final = (
+    Panel(
+        title="What makes channels wait?",
+        good="Little of `memory`; of `peer`, `throttle` and `handler` what you configured. The height is how many channels were muted for it, on "
+        "average.",
+        otherwise="`framegate channels list` shows who is muted; `framegate channels describe 0-27700000-12` since when. `admin`: somebody muted "
+        "it by hand: "
+        "`framegate channels unmute 0-27700000-12`.",
+        queries=(Query(per_second("framegate_channel_mute_time_seconds_total{@}", CAUSE), "{{framegate_mute_cause}}"),),
+        unit="short",
+        stacked=True,
+    ),
+    Panel(
+        title="Who does not take what is sent?",
+        good="A few, for moments. These are channels whose peer has not taken what was sent to it: slow clients (downstream), slow brokers "
+        "(upstream).",
+        otherwise="`framegate pool get --top 10` shows what waits for whom; `framegate channels close 0-27700000-12 --reason slow` ends one.",
+        queries=(Query(total("framegate_channel_pending{@}", "framegate_side"), "{{framegate_side}}"),),
+        unit="short",
+    ),
+    Panel(
+        title="How full is the memory, and of what?",
+        good="Below the limit, with room for the largest frame. `begun`: frames that are not whole yet. `pending`: sent, and not taken yet.",
+        otherwise="`framegate pool get --top 10` shows who holds most; `framegate pool set --size 512MiB` makes it larger.",
+        queries=(
+            Query(total("framegate_memory_pool_usage_bytes{@}", "framegate_memory_kind"), "{{framegate_memory_kind}}"),
+            Query(total("framegate_memory_pool_limit_bytes{@}"), "limit"),
+        ),
+        unit="bytes",
+    ),
+    Panel(
+        title="Whose connections hold the memory?",
+        good="As you would expect: all listeners share the pool, but for what `memory_pool.shares` guarantees.",
+        otherwise="`framegate pool get --top 10` names the connections.",
+        queries=(Query(total("framegate_memory_pool_listener_usage_bytes{@l}", LISTENER), "{{framegate_listener}}"),),
+        unit="bytes",
+        stacked=True,
+    ),
+    Panel(
+        title="How much of the time does somebody wait for memory?",
+        good="0 %. Above 5 % for long, the pool is too small for this traffic.",
+        otherwise="`framegate pool get --top 10`, then `framegate pool set --size 512MiB`; deploy/sizing.md says how much memory the container "
+        "needs.",
+        queries=(
+            Query(f"{per_second('framegate_memory_pool_depleted_time_seconds_total{@}')} / count(framegate_config_revision{{@}})", "of the time"),
+        ),
+        unit="percentunit",
+        steps=((None, "green"), (0.05, "red")),
+    ),
+    Panel(
+        title="How long do large frames wait for their turn?",
+        good="99 of 100 within a tenth of a second. Frames up to 256 KiB wait for nobody.",
+        otherwise="`framegate pool get` says how many wait; who holds memory and does not move for 10 s while others wait is closed.",
+        queries=(
+            Query(quantile(0.5, "framegate_memory_pool_wait_duration_seconds"), "half"),
+            Query(quantile(0.99, "framegate_memory_pool_wait_duration_seconds"), "99 %"),
+        ),
+        unit="s",
+    ),
+    Panel(
+        title="Which frames are refused?",
+        good="None. `frame_too_large`: above the listener's `maxReceiveSize`; `negative_size`: no frame at all; `incomplete`: the connection "
+        "ended within it.",
+        otherwise="`framegate channels list --closed --cause frame_too_large` names who sent them; "
+        "`framegate limits set --listener kafka --max-receive-size 2MiB` lets them pass.",
+        queries=(
+            Query(per_second("framegate_frame_rejected_total{@l}", f"{LISTENER}, framegate_reason"), "{{framegate_listener}} {{framegate_reason}}"),
+        ),
+        unit="cps",
+        steps=NONE_IS_GOOD,
+    ),
+    Panel(
+        title="Why do connections end?",
+        good="`peer_closed` and `no_data`, above all.",
+        otherwise="`framegate channels list --closed --limit 50` has the last ones, with who and a detail in words.",
+        queries=(Query(f"{per_second('framegate_connection_closed_total{@l}', 'framegate_cause')} > 0", "{{framegate_cause}}"),),
+        unit="cps",
+        stacked=True,
+        next="identity",
+    ),
+    Panel(
+        title="Who is slowed down by a rate?",
+        good="Whom you mean to slow down. The height is how many channels were held up, on average.",
+        otherwise="`framegate limits get` shows the rates; `framegate limits set --listener kafka --request-bytes-rate 100MiB` lets more pass.",
+        queries=(
+            Query(
+                per_second("framegate_throttle_time_seconds_total{@l}", f"{LISTENER}, framegate_side"), "{{framegate_listener}} {{framegate_side}}"
+            ),
+        ),
+        unit="short",
+        next="traffic",
+    ),
+)
+_DOOR: Final = Row(
+    title="Who does not come in?",
+    panels=(
+        Panel(
+            title="Which connections are refused at accept?",
+            good="None.",
+            otherwise="`framegate limits get --node` shows what is allowed; `framegate limits set --per-address --connections 200` changes it.",
+            queries=(
+                Query(
+                    per_second("framegate_connection_rejected_total{@l}", f"{LISTENER}, framegate_reason"),
+                    "{{framegate_listener}} {{framegate_reason}}",
+                ),
+            ),
+            unit="cps",
+            steps=NONE_IS_GOOD,
+        ),
+        Panel(
+            title="Who waits in the backlog?",
+            good="Nobody: 0 of the time.",
+            otherwise="`framegate limits get --node` shows the limits of connections; blocked by processors: `framegate status`.",
+            queries=(
+                Query(
+                    per_second("framegate_accept_limited_time_seconds_total{@l}", f"{LISTENER}, framegate_reason"),
+                    "{{framegate_listener}} {{framegate_reason}}",
+                ),
+                Query(per_second("framegate_accept_blocked_time_seconds_total{@l}", LISTENER), "{{framegate_listener}} no processor took it"),
+            ),
+            unit="percentunit",
+        ),
+        Panel(
+            title="Which errors does accept meet?",
+            good="None. `EMFILE`: the limit of descriptors is too low.",
+            otherwise="`framegate doctor` compares limits of the process with the configuration.",
+            queries=(Query(f"{per_second('framegate_accept_errors_total{@l}', 'error_type')} or on () vector(0)", "{{error_type}}"),),
+            unit="cps",
+            steps=NONE_IS_GOOD,
+        ),
+    ),
+)
+_UPSTREAM: Final = Row(
+    title="Which upstream hurts?",
+    panels=(
+        Panel(
+            title="Which addresses are left out?",
+            good="None. One that fails is left out for 1 s, doubling to 30 s.",
+            otherwise="`framegate upstreams list` names them with the reason; `framegate doctor` tries each.",
+            queries=(Query(total("framegate_upstream_endpoint_down{@}", "framegate_upstream"), "{{framegate_upstream}}"),),
+            unit="short",
+            steps=NONE_IS_GOOD,
+        ),
+        Panel(
+            title="Why do connections to upstreams fail?",
+            good="They do not.",
+            otherwise="`framegate upstreams list`; `framegate channels list --closed --cause upstream_refused` shows whom it hit.",
+            queries=(
+                Query(
+                    per_second('framegate_upstream_connect_duration_seconds_count{@, error_type!=""}', "framegate_upstream, error_type")
+                    + " or on () vector(0)",
+                    "{{framegate_upstream}} {{error_type}}",
+                ),
+            ),
+            unit="cps",
+            steps=NONE_IS_GOOD,
+        ),
+        Panel(
+            title="Which answers no longer match their requests?",
+            good="None.",
+            otherwise="A broker or client does not speak Kafka as we know it; `framegate channels list --closed --cause wrong_protocol` names it.",
+            queries=(Query(per_second("framegate_kafka_pairing_lost_total{@l}", LISTENER), "{{framegate_listener}}"),),
+            unit="cps",
+            steps=NONE_IS_GOOD,
+        ),
+    ),
+)
+_HANDLERS: Final = Row(
+    title="Are handlers slow?",
+    panels=(
+        Panel(
+            title="How many frames are with handlers?",
+            good="Fewer than `handlers.queue`.",
+            otherwise="`framegate handlers list` shows each process, its queue and the oldest frame.",
+            queries=(Query(total("framegate_handler_queue_size{@l}", LISTENER), "{{framegate_listener}}"),),
+            unit="short",
+        ),
+        Panel(
+            title="Where does a handled frame spend its time?",
+            good="In the handler; milliseconds.",
+            otherwise="In the queue: more `handlers.processes`; sent slowly: the client. `framegate handlers list` shows how busy each is.",
+            queries=(
+                Query(quantile(0.99, "framegate_handler_queue_time_seconds", "{@l}"), "99 %, waits"),
+                Query(quantile(0.99, "framegate_handler_time_seconds", "{@l}"), "99 %, in the handler"),
+                Query(quantile(0.99, "framegate_handler_response_queue_time_seconds", "{@l}"), "99 %, answer waits"),
+                Query(quantile(0.99, "framegate_handler_response_send_time_seconds", "{@l}"), "99 %, answer is sent"),
+            ),
+            unit="s",
+        ),
+        Panel(
+            title="What do handlers do?",
+            good="What they are for; `failed` never.",
+            otherwise="The row `handler_raised` has the traceback; `framegate handlers list` counts what failed.",
+            queries=(Query(per_second("framegate_handler_requests_total{@l}", "framegate_handler_action"), "{{framegate_handler_action}}"),),
+            unit="cps",
+            stacked=True,
+        ),
+    ),
+)
+_LOOPS: Final = Row(
+    title="Have the processors time?",
+    panels=(
+        Panel(
+            title="How busy is each processor?",
+            good="Below 70 %.",
+            otherwise="`framegate pool set --processors 3` starts another; one that is busier than others has the busiest connections.",
+            queries=(Query(f"{BUSY} / {LOOP}", "{{framegate_worker}} {{instance}} {{pod}}"),),
+            unit="percentunit",
+            width=6,
+            steps=((None, "green"), (0.7, "orange"), (0.9, "red")),
+            maximum=1.0,
+        ),
+        Panel(
+            title="How long does a processor not look up?",
+            good="99 of 100 times within a few milliseconds.",
+            otherwise="`framegate status` shows heartbeats; the container may be throttled: `framegate doctor` says so.",
+            queries=(Query(quantile(0.99, "framegate_event_loop_lag_seconds", "{@}", "framegate_worker"), "99 %, {{framegate_worker}}"),),
+            unit="s",
+            width=6,
+        ),
+        Panel(
+            title="Whose connections ended for what they held?",
+            good="None. A connection that holds memory, moves less than it holds in 10 s, and lets others wait, is closed.",
+            otherwise="`framegate channels list --closed --cause receive_stalled` names them, and those of `send_stalled`.",
+            queries=(
+                Query(per_second("framegate_memory_pool_evicted_total{@}"), "closed"),
+                Query(total("framegate_memory_pool_waiting{@}"), "turns waiting"),
+            ),
+            unit="short",
+            width=6,
+        ),
+        Panel(
+            title="What ended within a frame?",
+            good="Nothing.",
+            otherwise="`framegate channels list --closed` says whose connection it was, and why it ended.",
+            queries=(
+                Query(per_second("framegate_frame_cut_short_total{@l}", LISTENER), "cut short, {{framegate_listener}}"),
+                Query(per_second("framegate_frame_lost_io_bytes_total{@l}", LISTENER), "bytes not forwarded, {{framegate_listener}}"),
+            ),
+            unit="short",
+            width=6,
+        ),
+    ),
+)
+
+HURTS: Final = Dashboard(
+    slug="hurts",
+    title="Who hurts, and why?",
+    description="What makes whom wait, who holds memory, what is refused and ended, and for which reason.",
+    panels=_WAITS,
+    rows=(_DOOR, _UPSTREAM, _HANDLERS, _LOOPS),
+)

@@ -1,0 +1,171 @@
+"""A panel and a dashboard as they are described here, and what Grafana's Foundation SDK makes of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from grafana_foundation_sdk.builders import bargauge, common, stat, table, timeseries
+from grafana_foundation_sdk.builders import dashboard as builders
+from grafana_foundation_sdk.builders import prometheus as prometheus
+from grafana_foundation_sdk.models import common as common_models
+from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models import prometheus as prometheus_models
+
+from dashboards.promql import for_dashboard
+
+__all__ = ["DATASOURCE", "Dashboard", "Panel", "Query", "Row", "Step", "build_panel"]
+
+DATASOURCE: Final = common_models.DataSourceRef(type_val="prometheus", uid="${datasource}")
+VARIABLES_IN_LINKS: Final = (
+    "${datasource:queryparam}&${job:queryparam}&${node:queryparam}&${pod:queryparam}&${listener:queryparam}&${__url_time_range}"
+)
+Kind = Literal["stat", "series", "bars", "table", "words"]
+Step = tuple[float | None, str]
+"""From which value on which colour; the first is None."""
+
+PLAIN: Final[tuple[Step, ...]] = ((None, "blue"),)
+NONE_IS_GOOD: Final[tuple[Step, ...]] = ((None, "green"), (1e-9, "red"))
+LEVELS: Final[tuple[Step, ...]] = ((None, "green"), (1, "blue"), (2, "orange"), (3, "red"))
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One query of a panel. Attributes: ``text``, see ``promql``; ``legend``, with labels in double braces."""
+
+    text: str
+    legend: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One question, and where its answer is drawn.
+
+    Attributes:
+        title: the question.
+        good: what a good answer is.
+        otherwise: what to do when it is not, with the command to type.
+        queries: in PromQL, see ``promql``.
+        unit: as Grafana names units.
+        kind: ``words`` is a stat that shows names; ``bars`` are the latest values, lying.
+        steps: colours by value.
+        width, height: of a grid that is 24 wide; 320 pixels of height are 9.
+        next: the dashboard that explains, by its ``slug``.
+        stacked: series add up.
+        maximum: of the axis, where there is one by nature.
+        nothing: what is shown when there is no data.
+        renamed, hidden: a table's columns.
+    """
+
+    title: str
+    good: str
+    otherwise: str
+    queries: tuple[Query, ...]
+    unit: str
+    kind: Kind = "series"
+    steps: tuple[Step, ...] = PLAIN
+    width: int = 8
+    height: int = 8
+    next: str = ""
+    stacked: bool = False
+    maximum: float | None = None
+    decimals: int | None = None
+    nothing: str = ""
+    calculation: str = "lastNotNull"
+    renamed: tuple[tuple[str, str], ...] = ()
+    hidden: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Panels that are folded until somebody asks."""
+
+    title: str
+    panels: tuple[Panel, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dashboard:
+    """A dashboard: ``slug`` is the file's name, and of the links to it."""
+
+    slug: str
+    title: str
+    description: str
+    panels: tuple[Panel, ...]
+    rows: tuple[Row, ...] = field(default=())
+
+
+def _thresholds(steps: Sequence[Step]) -> builders.ThresholdsConfig:
+    made = [models.Threshold(value=value, color=colour) for value, colour in steps]
+    return builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(made)
+
+
+def _target(query: Query, letter: str, *, instant: bool, as_table: bool) -> prometheus.Dataquery:
+    made = prometheus.Dataquery().expr(for_dashboard(query.text)).ref_id(letter).datasource(DATASOURCE).interval("$interval")
+    made = made.editor_mode(prometheus_models.QueryEditorMode.CODE).legend_format(query.legend or "__auto")
+    made = made.instant() if instant else made.range()
+    return made.format(prometheus_models.PromQueryFormat.TABLE if as_table else prometheus_models.PromQueryFormat.TIME_SERIES)
+
+
+def _link(title: str, slug: str) -> builders.DashboardLink:
+    return builders.DashboardLink(title).type(models.DashboardLinkType.LINK).url(f"/d/framegate-{slug}?{VARIABLES_IN_LINKS}").target_blank(False)
+
+
+def build_panel(panel: Panel, number: int, titles: dict[str, str]) -> Any:
+    """The SDK's builder of a panel. ``titles`` are those of the dashboards, by slug, for the link to ``next``."""
+    maker = {"stat": _stat, "words": _words, "series": _series, "bars": _bars, "table": _table}[panel.kind]
+    made = maker(panel).id(number).title(panel.title).description(f"{panel.good}\n\n{panel.otherwise}").datasource(DATASOURCE)
+    made = made.unit(panel.unit).thresholds(_thresholds(panel.steps)).span(panel.width).height(panel.height)
+    if panel.decimals is not None:
+        made = made.decimals(panel.decimals)
+    if panel.nothing:
+        made = made.no_value(panel.nothing)
+    if panel.next:
+        made = made.links([_link(f"{titles[panel.next]}", panel.next)])
+    latest = panel.kind in ("words", "table", "bars")
+    for letter, query in zip("ABCDEFGH", panel.queries, strict=False):
+        made = made.with_target(_target(query, letter, instant=latest, as_table=panel.kind == "table"))
+    return made
+
+
+def _reduced(calculation: str) -> common.ReduceDataOptions:
+    return common.ReduceDataOptions().calcs([calculation]).fields("").values(False)
+
+
+def _stat(panel: Panel) -> Any:
+    made = stat.Panel().reduce_options(_reduced(panel.calculation)).min(0)
+    made = made.color_mode(common_models.BigValueColorMode.VALUE).graph_mode(common_models.BigValueGraphMode.AREA)
+    made = made.text_mode(common_models.BigValueTextMode.VALUE if len(panel.queries) == 1 else common_models.BigValueTextMode.VALUE_AND_NAME)
+    return made if panel.maximum is None else made.max(panel.maximum)
+
+
+def _words(panel: Panel) -> Any:
+    made = stat.Panel().reduce_options(_reduced("lastNotNull")).min(0).orientation(common_models.VizOrientation.HORIZONTAL)
+    made = made.color_mode(common_models.BigValueColorMode.BACKGROUND_SOLID).graph_mode(common_models.BigValueGraphMode.NONE)
+    return made.text_mode(common_models.BigValueTextMode.NAME)
+
+
+def _bars(panel: Panel) -> Any:
+    made = bargauge.Panel().reduce_options(_reduced("lastNotNull")).min(0).orientation(common_models.VizOrientation.HORIZONTAL)
+    made = made.display_mode(common_models.BarGaugeDisplayMode.BASIC)
+    return made if panel.maximum is None else made.max(panel.maximum)
+
+
+def _series(panel: Panel) -> Any:
+    legend = common.VizLegendOptions().display_mode(common_models.LegendDisplayMode.TABLE).placement(common_models.LegendPlacement.BOTTOM)
+    legend = legend.show_legend(True).calcs(["lastNotNull", "max"])
+    tooltip = common.VizTooltipOptions().mode(common_models.TooltipDisplayMode.MULTI).sort(common_models.SortOrder.DESCENDING)
+    made = timeseries.Panel().legend(legend).tooltip(tooltip).min(0).line_width(1).fill_opacity(20 if panel.stacked else 5)
+    made = made.show_points(common_models.VisibilityMode.NEVER)
+    if panel.stacked:
+        made = made.stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL).group("A"))
+    if len(panel.steps) > 1:
+        made = made.thresholds_style(common.GraphThresholdsStyleConfig().mode(common_models.GraphThresholdsStyleMode.DASHED))
+    return made if panel.maximum is None else made.max(panel.maximum)
+
+
+def _table(panel: Panel) -> Any:
+    names = dict(panel.renamed)
+    order = {name: position for position, name in enumerate(names)}
+    options = {"excludeByName": {**dict.fromkeys(("Time", *panel.hidden), True)}, "indexByName": order, "renameByName": names}
+    made = table.Panel().with_transformation(models.DataTransformerConfig(id_val="organize", options=options))
+    return made.show_header(True).cell_height(common_models.TableCellHeight.SM).min(0)

@@ -1,0 +1,297 @@
+"""The list of problems, the worst first: what the first dashboard's first panel says, and what alerts there are."""
+
+from typing import Final
+
+from dashboards.problems import Budget, Problem
+from dashboards.promql import WHO, either, grown, per_second, share_slower, total
+
+__all__ = ["PROBLEMS"]
+
+REFUSED: Final = 0.001
+"""The share of connections, handshakes, logins and frames that may be refused in a month."""
+SLOW: Final = 0.01
+"""The share of frames and requests that may be slow in a month."""
+AT: Final = f"{WHO}, framegate_listener"
+DOOR: Final = 'framegate_cause=~"tls_failed|wrong_protocol|handshake_timeout"'
+READY: Final = total(either("framegate_ready", "ratio", '{@, framegate_probe="readiness"}'), WHO)
+DRAINING: Final = f"max by ({WHO}) ({either('framegate_draining', 'ratio')})"
+LATE_FRAMES, SAMPLED_FRAMES = share_slower("0.01", "framegate_frame_forward_duration_seconds", "{@l}", AT)
+LATE_REQUESTS, KAFKA_REQUESTS = share_slower(
+    "1", "framegate_kafka_request_duration_seconds", '{@l, framegate_kafka_api!~"Fetch|JoinGroup|SyncGroup"}', AT
+)
+
+ACCEPTED: Final = per_second("framegate_connection_accepted_total{@l}", AT)
+TURNED_AWAY: Final = per_second('framegate_connection_rejected_total{@l, framegate_reason!="draining"}', AT)
+NO_HANDSHAKE: Final = per_second(f"framegate_connection_closed_total{{@l, {DOOR}}}", AT)
+NO_LOGIN: Final = per_second('framegate_authentication_count_total{@l, error_type!=""}', AT)
+LOGINS: Final = per_second("framegate_authentication_count_total{@l}", AT)
+NO_FRAME: Final = per_second("framegate_frame_rejected_total{@l}", AT)
+FRAMES: Final = per_second('framegate_frame_count_total{@l, network_io_direction="receive"}', AT)
+LOST: Final = 'framegate_tap_dropped_total{@, framegate_reason!="sampled"}'
+FAILED: Final = per_second('framegate_telemetry_exports_total{@, error_type!=""}', f"{WHO}, framegate_signal")
+PASSED: Final = per_second('framegate_telemetry_exports_total{@, error_type=""}', f"{WHO}, framegate_signal")
+DOWN: Final = total("framegate_upstream_endpoint_down{@}", f"{WHO}, framegate_upstream")
+ADDRESSES: Final = total("framegate_upstream_endpoint_count{@}", f"{WHO}, framegate_upstream")
+FOR_PEERS: Final = per_second('framegate_channel_mute_time_seconds_total{@, framegate_mute_cause="peer"}', WHO)
+BUSY: Final = per_second('framegate_event_loop_time_seconds_total{@, framegate_state="busy"}', f"{WHO}, framegate_worker")
+LOOP: Final = per_second("framegate_event_loop_time_seconds_total{@}", f"{WHO}, framegate_worker")
+UNAVAILABLE: Final = 'rpc_server_call_duration_seconds_count{@, rpc_method=~"framegate.*", error_type="UNAVAILABLE"}'
+DAYS: Final = f"(min by ({WHO}, framegate_certificate) (framegate_tls_certificate_not_after_seconds{{@}}) - time()) / 86400"
+UNREAD: Final = f"max by ({WHO}, framegate_consumer) (framegate_tap_lag_bytes{{@}})"
+LISTENER: Final = ("framegate_listener",)
+SECONDS: Final = "{{ $value | humanizeDuration }}"
+PERCENT: Final = "{{ $value | humanizePercentage }}"
+
+
+def _refusal(alert: str, words: str, bad: str, everything: str) -> Problem:
+    budget = Budget(bad=bad, all=everything, share=REFUSED)
+    return Problem(alert=alert, words=words, measure="a second", condition=f"{bad} > 0", severity="warning", where=LISTENER, budget=budget)
+
+
+def _slowness(alert: str, words: str, late: str, everything: str) -> Problem:
+    budget = Budget(bad=late, all=everything, share=SLOW)
+    condition = f"{late} / {everything} > {14.4 * SLOW:.12g}"
+    return Problem(alert=alert, words=words, measure="share of them", condition=condition, severity="warning", where=LISTENER, budget=budget)
+
+
+_GONE: Final = (
+    Problem(
+        alert="FramegateAbsent",
+        words="Nothing is heard from framegate",
+        measure="no series at all",
+        condition="absent(framegate_config_revision{@})",
+        severity="critical",
+        hold="10m",
+    ),
+    Problem(
+        alert="FramegateDown",
+        words="A framegate does not answer its scrape",
+        measure="it was there within the hour",
+        condition="up{@} == 0 and on (job, instance) max_over_time(framegate_config_revision{@}[1h])",
+        severity="critical",
+        hold="2m",
+    ),
+    Problem(
+        alert="FramegateNotReady",
+        words="A framegate is not ready, and does not drain",
+        measure="ready",
+        condition=f"{READY} == 0 unless {DRAINING} > 0",
+        severity="critical",
+        hold="2m",
+    ),
+    Problem(
+        alert="FramegateUpstreamGone",
+        words="No address of an upstream can be reached",
+        measure="addresses left out",
+        condition=f"{DOWN} >= {ADDRESSES} > 0",
+        severity="critical",
+        where=("framegate_upstream",),
+        hold="1m",
+    ),
+    Problem(
+        alert="FramegateCertificateEnds",
+        words="A certificate ends within three days",
+        measure="days left",
+        condition=f"{DAYS} < 3",
+        severity="critical",
+        where=("framegate_certificate",),
+        hold="0s",
+    ),
+)
+_REFUSED: Final = (
+    _refusal("FramegateConnectionsRefused", "Connections are refused at accept", TURNED_AWAY, f"({TURNED_AWAY} + {ACCEPTED})"),
+    _refusal("FramegateHandshakesFail", "Clients fail at the TLS handshake", NO_HANDSHAKE, f"({ACCEPTED} > 0)"),
+    _refusal("FramegateLoginsRefused", "Clients do not prove who they are", NO_LOGIN, f"({LOGINS} > 0)"),
+    _refusal("FramegateFramesRefused", "Frames are refused", NO_FRAME, f"({NO_FRAME} + {FRAMES})"),
+)
+_SLOW: Final = (
+    _slowness("FramegateForwardSlow", "Frames take longer than 10 ms to pass", LATE_FRAMES, f"({SAMPLED_FRAMES} > 0)"),
+    _slowness("FramegateKafkaSlow", "Kafka requests take longer than 1 s", LATE_REQUESTS, f"({KAFKA_REQUESTS} > 0)"),
+    Problem(
+        alert="FramegateMemoryDepleted",
+        words="Clients wait for memory",
+        measure="seconds a second in which somebody waited",
+        condition=f"{per_second('framegate_memory_pool_depleted_time_seconds_total{@}', WHO)} > 0.05",
+        severity="warning",
+    ),
+    Problem(
+        alert="FramegateSlowPeers",
+        words="Peers do not take what is sent to them",
+        measure="channels muted for them, on average",
+        condition=f"{FOR_PEERS} > clamp_min(0.02 * {total('framegate_connection_active{@}', WHO)}, 0.5)",
+        severity="info",
+        hold="10m",
+    ),
+    Problem(
+        alert="FramegateLoopBusy",
+        words="A processor has no time left",
+        measure="of its time it was busy",
+        condition=f"{BUSY} / {LOOP} > 0.9",
+        severity="warning",
+        where=("framegate_worker",),
+        hold="10m",
+        value=PERCENT,
+    ),
+)
+_TAP: Final = (
+    Problem(
+        alert="FramegateTapLoses",
+        words="The tap loses frames",
+        measure="frames a second that the record has as a gap only",
+        condition=f"{per_second(LOST, WHO + ', framegate_reason')} > 0",
+        severity="warning",
+        where=("framegate_reason",),
+        hold="0s",
+    ),
+    Problem(
+        alert="FramegateTapLags",
+        words="A reader of the tap is far behind",
+        measure="age of the oldest that it has yet to read",
+        condition="framegate_tap_lag_time_seconds{@} > 600",
+        severity="warning",
+        where=("framegate_consumer",),
+        value=SECONDS,
+    ),
+    Problem(
+        alert="FramegateTapForgets",
+        words="The tap's budget will pass what a reader has yet to read",
+        measure="of the budget is unread",
+        condition=f"{UNREAD} / on ({WHO}) group_left max by ({WHO}) (framegate_tap_limit_bytes{{@}}) > 0.8",
+        severity="critical",
+        where=("framegate_consumer",),
+        value=PERCENT,
+    ),
+    Problem(
+        alert="FramegateTapConsumerUnreadable",
+        words="A reader's file in the tap cannot be read",
+        measure="files",
+        condition="framegate_tap_consumer_unreadable{@} > 0",
+        severity="warning",
+    ),
+)
+_OWN: Final = (
+    Problem(
+        alert="FramegateProcessorRestarts",
+        words="A processor was started again",
+        measure="restarts",
+        condition=grown("framegate_worker_restarts_total{@}", f"{WHO}, framegate_reason"),
+        severity="warning",
+        where=("framegate_reason",),
+        hold="0s",
+        window="10m",
+    ),
+    Problem(
+        alert="FramegateHandlerRestarts",
+        words="A handler process was started again",
+        measure="restarts",
+        condition=grown("framegate_handler_restarts_total{@}", f"{WHO}, framegate_reason"),
+        severity="warning",
+        where=("framegate_reason",),
+        hold="0s",
+        window="10m",
+    ),
+    Problem(
+        alert="FramegateHandlerFails",
+        words="A handler raises",
+        measure="frames a second whose connection ended",
+        condition=per_second('framegate_handler_requests_total{@l, framegate_handler_action="failed"}', AT) + " > 0",
+        severity="warning",
+        where=LISTENER,
+    ),
+    Problem(
+        alert="FramegateInternalErrors",
+        words="A processor caught an error of its own",
+        measure="errors",
+        condition=grown("framegate_processor_errors_total{@}", f"{WHO}, framegate_place"),
+        severity="warning",
+        where=("framegate_place",),
+        hold="0s",
+        window="10m",
+    ),
+    Problem(
+        alert="FramegateTaskFailures",
+        words="A part of the control process failed",
+        measure="failures",
+        condition=grown("framegate_task_failures_total{@}", f"{WHO}, framegate_task"),
+        severity="warning",
+        where=("framegate_task",),
+        hold="0s",
+        window="10m",
+    ),
+    Problem(
+        alert="FramegateAcceptErrors",
+        words="Connections cannot be accepted",
+        measure="errors",
+        condition=grown("framegate_accept_errors_total{@l}", f"{AT}, error_type"),
+        severity="warning",
+        where=("framegate_listener", "error_type"),
+        hold="0s",
+    ),
+    Problem(
+        alert="FramegateDrainStuck",
+        words="A drain does not end",
+        measure="since it began, and connections are open",
+        condition=(f"max by ({WHO}) (framegate_drain_time_seconds{{@}}) > 300 and on ({WHO}) {total('framegate_connection_active{@}', WHO)} > 0"),
+        severity="warning",
+        hold="0s",
+        value=SECONDS,
+    ),
+)
+_AROUND: Final = (
+    Problem(
+        alert="FramegateUpstreamDown",
+        words="An address of an upstream is left out",
+        measure="addresses left out",
+        condition=f"{DOWN} > 0 < {ADDRESSES}",
+        severity="warning",
+        where=("framegate_upstream",),
+    ),
+    Problem(
+        alert="FramegateCertificateEndsSoon",
+        words="A certificate ends within two weeks",
+        measure="days left",
+        condition=f"{DAYS} >= 3 < 14",
+        severity="warning",
+        where=("framegate_certificate",),
+        hold="1h",
+    ),
+    Problem(
+        alert="FramegateReloadRefused",
+        words="A file that was replaced was not taken",
+        measure="files",
+        condition=grown('framegate_reload_count_total{@, error_type="refused"}', f"{WHO}, framegate_file_kind"),
+        severity="warning",
+        where=("framegate_file_kind",),
+        hold="0s",
+        window="10m",
+    ),
+    Problem(
+        alert="FramegateCollectorUnreachable",
+        words="The collector does not take what is exported",
+        measure="exports a second that failed, and none that did not",
+        condition=f"{FAILED} > 0 unless {PASSED} > 0",
+        severity="warning",
+        where=("framegate_signal",),
+    ),
+    Problem(
+        alert="FramegateLogBlocked",
+        words="Log rows are dropped: nobody reads standard output",
+        measure="rows",
+        condition=grown("framegate_log_dropped_total{@}", WHO),
+        severity="warning",
+        hold="0s",
+        window="10m",
+    ),
+    Problem(
+        alert="FramegateChangesRefused",
+        words="Calls of the control plane find it unavailable",
+        measure="calls",
+        condition=grown(UNAVAILABLE, f"{WHO}, rpc_method"),
+        severity="warning",
+        where=("rpc_method",),
+        hold="0s",
+        window="10m",
+    ),
+)
+
+PROBLEMS: Final = (*_GONE, *_REFUSED, *_SLOW, *_TAP, *_OWN, *_AROUND)

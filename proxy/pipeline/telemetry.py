@@ -1,0 +1,163 @@
+"""What the driver of the job exports over OTLP: a span of each batch, linked to the segments of the tap that it read, and counts.
+
+The only module of the pipeline that imports OpenTelemetry, and ``run`` imports it only where it is wanted (``settings.wants_telemetry``). Exporters,
+sampler, limits, queues and resource are as the SDK reads them from the OTEL_* variables; the endpoint may be given instead. Nothing here makes a
+batch wait: spans and metrics leave by threads of the SDK, through queues with bounds.
+"""
+
+import importlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricExporter, PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.util.types import AnyValue
+
+from proxy.pipeline.report import BatchFacts
+from proxy.tap.trace_ids import BASE_OFFSET, SEGMENT_SPAN, STREAM, segment_trace
+
+__all__ = ["MAX_LINKS", "SERVICE", "Telemetry"]
+
+SERVICE: Final = "framegate-pipeline"
+BATCH_SPAN: Final = "framegate.pipeline.batch"
+MAX_LINKS: Final = 128
+"""Segments that a batch's span links to, the oldest of each stream first; ``framegate.tap.segments`` says how many there were."""
+_BOUNDS_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+_LOGGER: Final = "opentelemetry"
+
+_log = logging.getLogger(_LOGGER)
+
+
+class Telemetry:
+    """What is exported, from ``__init__`` to ``close``.
+
+    Args:
+        endpoint: ``http://host:port`` or ``https://host:port`` of a collector; "": as OTEL_* say.
+        failed: is told once of trouble with the collector, in words, and again after it was over; any thread.
+
+    Raises:
+        ImportError: an exporter is not installed.
+        ValueError: an OTEL_* variable has a value that cannot be.
+    """
+
+    def __init__(self, endpoint: str, failed: Callable[[str], None]) -> None:
+        resource = Resource.create({"service.name": SERVICE}).merge(OTELResourceDetector().detect())
+        self._complaints = _Complaints(failed)
+        _log.addHandler(self._complaints)
+        self._exporters: list[SpanExporter | MetricExporter] = []
+        self._tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
+        if _exported("TRACES"):
+            spans: SpanExporter = _exporter("trace", endpoint)
+            self._exporters.append(spans)
+            self._tracers.add_span_processor(BatchSpanProcessor(spans))
+        readers = []
+        if _exported("METRICS"):
+            metrics: MetricExporter = _exporter("metric", endpoint)
+            self._exporters.append(metrics)
+            readers.append(PeriodicExportingMetricReader(metrics))
+        self._meters = MeterProvider(readers, resource, shutdown_on_exit=False)
+        self._tracer = self._tracers.get_tracer(SERVICE)
+        meter = self._meters.get_meter(SERVICE)
+        self._durations = meter.create_histogram(
+            "framegate.pipeline.batch.duration", "s", "Time of batches, from trigger to commit.", explicit_bucket_boundaries_advisory=_BOUNDS_S
+        )
+        self._frames = meter.create_counter("framegate.pipeline.frames", "{frame}", "Frames that batches wrote to the tables.")
+        self._minutes = meter.create_counter(
+            "framegate.pipeline.minutes",
+            "{minute}",
+            "Minutes of streams, listeners and directions that batches spoke of, by what the batch says of them.",
+        )
+
+    def batch(self, facts: BatchFacts) -> None:
+        """Tell of a batch that is committed."""
+        attributes: dict[str, AnyValue] = {
+            "framegate.pipeline.batch.id": facts.batch,
+            "framegate.pipeline.consumer": facts.consumer,
+            "framegate.pipeline.frames": facts.frames,
+            "framegate.pipeline.bytes": facts.bytes,
+            "framegate.tap.segments": len(facts.segments),
+            **{f"framegate.pipeline.step.{name}": seconds for name, seconds in facts.steps_s.items()},
+        }
+        start_ns, end_ns = facts.started_ns, facts.started_ns + max(0, facts.duration_ns)
+        span = self._tracer.start_span(
+            BATCH_SPAN, kind=SpanKind.CONSUMER, attributes=attributes, links=self._links(facts.segments), start_time=start_ns
+        )
+        span.end(end_ns)
+        self._durations.record(max(0, facts.duration_ns) / 1e9)
+        self._frames.add(facts.frames)
+        for state, count in facts.minutes.items():
+            self._minutes.add(count, {"framegate.state": state})
+
+    def failed(self, batch: int, reason: str, at_ns: int) -> None:
+        """Tell of the batch that ended the job. Only when it ended is known."""
+        attributes: dict[str, AnyValue] = {"framegate.pipeline.batch.id": batch, "error.type": "batch_failed"}
+        span = self._tracer.start_span(BATCH_SPAN, kind=SpanKind.CONSUMER, attributes=attributes, start_time=at_ns)
+        span.set_status(Status(StatusCode.ERROR, reason))
+        span.end(at_ns)
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Export what waits, and end. A collector that does not answer gets ``timeout_s``; what it did not take then is lost."""
+        ending = threading.Thread(target=self._shut_down, name="framegate-telemetry-end", daemon=True)
+        ending.start()
+        ending.join(timeout_s)
+        if ending.is_alive():  # an exporter that is shut down tries no more
+            for exporter in self._exporters:
+                threading.Thread(target=exporter.shutdown, args=(1,), name="framegate-telemetry-end", daemon=True).start()
+        _log.removeHandler(self._complaints)
+
+    def _shut_down(self) -> None:
+        self._tracers.shutdown()
+        self._meters.shutdown()
+
+    def _links(self, segments: Sequence[tuple[str, int]]) -> list[Link]:
+        """To the spans that control makes of segments, as far as its sampler takes them: that it is the same as ours, who sets OTEL_* sees to."""
+        links: list[Link] = []
+        for stream, base in segments:
+            trace_id, span_id = segment_trace(stream, base)
+            if (
+                len(links) < MAX_LINKS
+                and self._tracers.sampler.should_sample(Context(), trace_id, SEGMENT_SPAN).decision is Decision.RECORD_AND_SAMPLE
+            ):
+                context = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+                links.append(Link(context, {STREAM: stream, BASE_OFFSET: base}))
+        return links
+
+
+class _Complaints(logging.Handler):
+    """Tells of what the SDK logs, once: a collector that is down is logged with each attempt. Nothing of it goes to standard error."""
+
+    def __init__(self, failed: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._failed = failed
+        self._last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tell of it, unless it is the same again."""
+        if record.msg != self._last:
+            self._last = record.msg
+            self._failed(record.getMessage())
+
+
+def _exported(signal: str) -> bool:
+    """Whether a signal goes over OTLP."""
+    return "otlp" in os.environ.get(f"OTEL_{signal}_EXPORTER", "otlp").split(",")
+
+
+def _exporter(signal: str, endpoint: str) -> Any:
+    """The OTLP exporter of ``trace`` or ``metric``, by the protocol that the environment names. Only that of it is loaded."""
+    upper = f"{signal.upper()}S"
+    protocol = os.environ.get(f"OTEL_EXPORTER_OTLP_{upper}_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") or "grpc"
+    if protocol not in ("grpc", "http/protobuf"):
+        raise ValueError(f"OTEL_EXPORTER_OTLP_PROTOCOL: grpc or http/protobuf, not {protocol}")
+    module = importlib.import_module(f"opentelemetry.exporter.otlp.proto.{protocol.partition('/')[0]}.{signal}_exporter")
+    place = f"{endpoint.rstrip('/')}/v1/{signal}s" if endpoint and protocol != "grpc" else endpoint
+    return getattr(module, "OTLPSpanExporter" if signal == "trace" else "OTLPMetricExporter")(endpoint=place or None)

@@ -1,0 +1,122 @@
+"""The catalog has every event that the code writes, with what the code writes of it, and no others."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from control.fleet.handler_process import KIND as HANDLER
+from control.fleet.processor import KIND as PROCESSOR
+from control.logs.catalog import COMMON, EVENTS
+from proxy.config.log import LEVELS
+from proxy.server.protocol import EVENTS as OF_PROCESSORS
+from proxy.server.shape import shape_of
+
+ROOT = Path(__file__).parents[3]
+TOLD_BY = {"write", "publish", "write_encoded", "write_lines", "publish_lines", "log", "_complain", "_tell", "offer"}
+WORDS = (PROCESSOR.word, HANDLER.word)
+OTHERS = {"closed", "opened", "access", "row_failed"} | set(OF_PROCESSORS)
+"""What comes over the link, by the name of its notice or of its row; and what stands in the place of a row that could not be written."""
+
+
+class Told(NamedTuple):
+    """An event that the code writes: where, and the fields and level that it names there."""
+
+    where: str
+    event: str
+    fields: frozenset[str]
+    level: str | None
+
+
+def names_in(node: ast.expr, *, is_child: bool) -> Iterator[str]:
+    """The events that an expression may come to."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield from (f"{word}_{node.value}" for word in WORDS) if is_child else (node.value,)
+    elif isinstance(node, ast.IfExp):
+        yield from names_in(node.body, is_child=is_child)
+        yield from names_in(node.orelse, is_child=is_child)
+    elif isinstance(node, ast.JoinedStr) and isinstance(node.values[-1], ast.Constant):  # f"{kind.word}_start_failed"
+        yield from (f"{word}{node.values[-1].value}" for word in WORDS)
+
+
+def dictionary(node: ast.expr) -> tuple[frozenset[str], str | None] | None:
+    """Of a row that is written out: its fields, and its event."""
+    if not isinstance(node, ast.Dict):
+        return None
+    keys = {key.value: value for key, value in zip(node.keys, node.values, strict=True) if isinstance(key, ast.Constant)}
+    event = keys.get("event")
+    if not isinstance(event, ast.Constant):
+        return None
+    return frozenset(str(key) for key in keys) - {"event", "level"}, str(event.value)
+
+
+def told(path: Path) -> Iterator[Told]:
+    tree = ast.parse((ROOT / path).read_text())
+    for node in ast.walk(tree):
+        row = dictionary(node) if isinstance(node, ast.Dict) else None
+        if row is not None and row[1] is not None and "demo" not in path.parts:
+            yield Told(f"{path}:{node.lineno}", row[1], row[0], None)
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in TOLD_BY or not node.args:
+            continue
+        if node.func.attr == "log" and isinstance(node.func.value, ast.Name) and node.func.value.id == "math":
+            continue
+        level = next((item.value.value for item in node.keywords if item.arg == "level" and isinstance(item.value, ast.Constant)), None)
+        fields = frozenset(item.arg for item in node.keywords if item.arg is not None) - {"level", "line", "size", "reserved"}
+        for event in names_in(node.args[0], is_child=node.func.attr == "log" and "fleet" in path.parts):
+            yield Told(f"{path}:{node.lineno}", event, fields if node.func.attr in ("write", "log", "_tell") else frozenset(), level)
+
+
+def source(room: str) -> Iterator[Told]:
+    for path in sorted((ROOT / room).rglob("*.py")):
+        shown = path.relative_to(ROOT)
+        if "demo" not in shown.parts and "cli" not in shown.parts and "gen" not in shown.parts:
+            yield from told(shown)
+
+
+# What is no event: reasons of what the tap's keeper complains of (``_complain(what, error)``), and files that are written to.
+ALL = [each for each in source("control") if not (each.where.startswith("control/tap/keeper.py") and each.event in {
+    "keeper", "born", "carry", "deleted", "sweep", "seal", "orphans", "missing", "segments", "settlement"})]  # fmt: skip
+
+
+def test_there_is_something_to_find() -> None:
+    assert len({each.event for each in ALL}) > 60
+
+
+def test_every_event_of_the_code_is_in_the_catalog() -> None:
+    assert sorted(f"{each.where}: {each.event}" for each in ALL if each.event not in EVENTS) == []
+
+
+def test_the_catalog_has_no_event_that_the_code_does_not_write() -> None:
+    assert EVENTS.keys() - {each.event for each in ALL} - OTHERS == set()
+
+
+def test_what_the_code_names_of_an_event_is_in_the_catalog() -> None:
+    unknown = [(each, each.fields - EVENTS[each.event].fields.keys()) for each in ALL if each.event in EVENTS]
+    assert [f"{each.where}: {each.event} {sorted(fields)}" for each, fields in unknown if fields] == []
+
+
+def test_the_level_that_the_code_names_is_one_of_the_catalogs() -> None:
+    assert [
+        f"{each.where}: {each.event} {each.level}" for each in ALL if each.level is not None and each.level not in EVENTS[each.event].levels
+    ] == []
+
+
+@pytest.mark.parametrize("name", EVENTS)
+def test_an_event_has_fields_that_can_be_judged_and_none_that_every_row_has(name: str) -> None:
+    event = EVENTS[name]
+    assert event.levels
+    assert set(event.levels) <= set(LEVELS)
+    assert not event.fields.keys() & COMMON.keys()
+    for hint in event.fields.values():
+        bare = hint.__args__[0] if getattr(hint, "__name__", "") == "NotRequired" else hint
+        assert shape_of(bare).fault({"no": object()}) is not None
+    assert event.required <= event.fields.keys()
+
+
+def test_an_event_that_is_forgotten_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "new.py").write_text('def f(log):\n    log.write("brand_new", level="error", some=1)\n    log.publish({"event": "newer", "x": 1})\n')
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    found = {(each.event, each.fields) for each in told(Path("new.py"))}
+    assert found == {("brand_new", frozenset({"some"})), ("newer", frozenset({"x"}))}

@@ -1,0 +1,83 @@
+"""What is documented of rows is what the code says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from control.logs.catalog import EVENTS
+from control.logs.schema import json_schema, schema_text, table_text
+from tests.fakes.log import row_fault
+from tests.fakes.rows import access_row, closed_row, opened_row
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+HEAD = {"time": "2026-11-23T11:04:09.123Z", "level": "info"}
+ROWS: dict[str, dict[str, Any]] = {
+    "opened": {**HEAD, "event": "opened", **opened_row(), "id": "0-1-2"},
+    "access": {**HEAD, "event": "access", **access_row(), "id": "0-1-2"},
+    "closed": {**HEAD, "event": "closed", **closed_row(), "id": "0-1-2"},
+    "stopping": {**HEAD, "event": "stopping", "reason": "signal"},
+    "stopped": {**HEAD, "event": "stopped"},
+    "endpoint_down": {**HEAD, "level": "warning", "event": "endpoint_down", "slot": 0, "upstream": "u", "endpoint": "a:1", "failures": 1,
+                      "reason": "refused", "detail": "no", "backoff_ms": 1000},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "made"), [("log.schema.json", schema_text), ("log.md", table_text)])
+def test_what_lies_in_deploy_is_what_the_code_makes(name: str, made: Any) -> None:
+    assert (DEPLOY / name).read_text() == made(), "run python -m control.logs"
+
+
+def test_the_schema_is_one_and_the_file_is_the_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(json_schema())
+    assert json.loads(schema_text()) == json_schema()
+
+
+def test_the_table_names_every_event_and_every_field() -> None:
+    lines = {line.split("`")[1]: line for line in table_text().splitlines() if line.startswith("| `")}
+    assert list(lines) == list(EVENTS)
+    for name, event in EVENTS.items():
+        assert all(f"`{field}`" in lines[name] for field in event.fields)
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize("more", [{}, {"rows_dropped": 3}, {"trace_id": "0" * 32, "span_id": "0" * 16}])
+def test_a_row_is_valid_also_with_what_any_may_have(row: dict[str, Any], more: dict[str, Any]) -> None:
+    jsonschema.validate({**row, **more}, json_schema(), cls=jsonschema.Draft202012Validator)
+    assert row_fault({**row, **more}) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "told"),
+    [
+        ("closed", {"event": "clsoed"}, "clsoed"),
+        ("closed", {"level": "error"}, "error"),
+        ("closed", {"colour": "red"}, "colour"),
+        ("closed", {"lost": {"bytes": 1, "request": 1}}, "response"),
+        ("closed", {"attempts": "1"}, "'1'"),
+        ("closed", {"attempts": None}, ""),
+        ("stopping", {"reason": None}, "None"),
+        ("stopped", {"reason": "forced"}, ""),
+        ("stopped", {"rows_dropped": "3"}, "'3'"),
+        ("endpoint_down", {"server_name": "broker"}, ""),
+        ("endpoint_down", {"server_name": None}, "None"),
+    ],
+)
+def test_a_row_that_is_not_as_the_catalog_says_is_not_valid(name: str, change: dict[str, Any], told: str) -> None:
+    row = {**ROWS[name], **change}
+    try:
+        jsonschema.validate(row, json_schema(), cls=jsonschema.Draft202012Validator)
+        fault = ""
+    except jsonschema.ValidationError as error:
+        fault = error.message
+    assert bool(fault) is bool(told)
+    assert told in fault
+    assert bool(row_fault(row)) is bool(told), "what the rows of real runs are judged by"
+
+
+def test_a_field_that_is_missing_is_found() -> None:
+    for name, row in ROWS.items():
+        for field in EVENTS[name].required | {"time", "level", "event"}:
+            assert row_fault({key: value for key, value in row.items() if key != field}) != "", f"{name}.{field}"

@@ -1,0 +1,408 @@
+"""Spans of what happens, from the bus to a receiver of the protocol."""
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.context import Context
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from opentelemetry.trace import SpanKind, use_span
+
+from control.events import Bus, Line, Row
+from control.telemetry import event_spans
+from control.telemetry.event_spans import RATE, SLOW_NS, EventSpans
+from proxy.network.connection_id import format_connection_id
+from tests.fakes.clock import FakeClock
+from tests.fakes.otlp_receiver import attributes_of
+from tests.fakes.rows import CHANNEL, OPENED_NS
+from tests.fakes.tracing import Tracing, tracing
+
+MS = 1_000_000
+BEGAN_NS = OPENED_NS + 5 * MS
+WAY = {"handshake_ns": 3 * MS, "connect_ns": 4 * MS, "connect_started_ns": BEGAN_NS, "attempts": 1}
+NOWHERE = {"connect_ns": None, "connect_started_ns": None, "attempts": 0}
+
+
+class Bench:
+    """A bus whose events become spans; ``spans`` ends it all."""
+
+    def __init__(self, made: Tracing, clock: Callable[[], float]) -> None:
+        self.tracing = made
+        self.failures: list[Exception] = []
+        self.bus = Bus(on_failure=self.failures.append)
+        self.events = EventSpans(made.traces, ("kafka",), made.account, self.failures.append, clock)
+        self.bus.attach(self.events)
+
+    def lines(self, name: str, *rows: Row) -> None:
+        """Connections, as ``control.fleet.connections`` publishes them."""
+        lines: list[Line] = []
+        for row in rows:
+            shown = {**row, "id": format_connection_id(row["id"])}
+            lines.append((row["id"], json.dumps(shown), lambda row=row: {"event": name, **row}))  # type: ignore[misc]
+        self.bus.publish_lines(name, lines)
+
+    def spans(self) -> list[Span]:
+        self.events.stop(5)
+        return self.tracing.spans()
+
+
+@contextlib.contextmanager
+def bench(clock: Callable[[], float] = time.monotonic, **settings: Any) -> Iterator[Bench]:
+    with tracing(**settings) as made:
+        yield Bench(made, clock)
+
+
+def opened(**changes: Any) -> Row:
+    return {**CHANNEL, **WAY, **changes}
+
+
+def closed(**changes: Any) -> Row:
+    ended = {"cause": "peer_closed", "detail": "said the peer", "side": "downstream", "state": "open", "closed_ns": OPENED_NS + 50 * MS}
+    return {**CHANNEL, **WAY, **ended, **changes}
+
+
+def times(span: Span) -> tuple[int, int]:
+    return span.start_time_unix_nano, span.end_time_unix_nano
+
+
+# --- connections ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_is_open_has_a_span_of_its_way_to_the_upstream() -> None:
+    with bench() as at:
+        at.lines("opened", opened(attempts=2))
+        (span,) = at.spans()
+    assert (span.name, span.kind, times(span)) == ("framegate.upstream.connect", Span.SPAN_KIND_CLIENT, (BEGAN_NS, BEGAN_NS + 4 * MS))
+    assert attributes_of(span) == {
+        "server.address": "10.1.0.1",
+        "server.port": 9092,
+        "network.peer.address": "10.1.0.1",
+        "network.peer.port": 9092,
+        "framegate.upstream": "brokers",
+        "framegate.listener": "kafka",
+        "framegate.connection": format_connection_id(CHANNEL["id"]),
+        "framegate.connect.attempts": 2,
+    }
+    assert span.status.code == Status.STATUS_CODE_UNSET
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "found"),
+    [
+        ("[2001:db8::1]:9", {"network.peer.address": "2001:db8::1", "network.peer.port": 9}),
+        ("unix:/run/x", {"network.peer.address": "/run/x", "network.transport": "unix"}),
+        ("broker", {"network.peer.address": "broker"}),
+        ("", {}),
+    ],
+)
+def test_an_address_is_told_by_its_parts(endpoint: str, found: dict[str, Any]) -> None:
+    with bench() as at:
+        at.lines("opened", opened(endpoint=endpoint))
+        (span,) = at.spans()
+    assert {key: value for key, value in attributes_of(span).items() if key.startswith("network.")} == found
+
+
+@pytest.mark.parametrize(("took_ns", "slow"), [(SLOW_NS - 1, False), (SLOW_NS, True), (SLOW_NS + 1, True)])
+def test_a_handshake_that_took_long_has_a_span(took_ns: int, slow: bool) -> None:
+    with bench() as at:
+        at.lines("opened", opened(handshake_ns=took_ns))
+        found = [span for span in at.spans() if span.name == "framegate.tls.handshake"]
+    assert len(found) == slow
+    if slow:
+        assert times(found[0]) == (OPENED_NS, OPENED_NS + took_ns)
+        assert (found[0].kind, found[0].status.code) == (Span.SPAN_KIND_SERVER, Status.STATUS_CODE_UNSET)
+        shown = attributes_of(found[0])
+        assert (shown["tls.protocol.version"], shown["tls.cipher"], shown["network.peer.address"]) == ("1.3", "TLS_AES_256_GCM_SHA384", "10.0.0.9")
+        assert "detail" not in shown
+
+
+def test_without_tls_nothing_is_a_slow_handshake() -> None:
+    with bench() as at:
+        at.lines("opened", opened(handshake_ns=5 * SLOW_NS, tls=None))
+        assert [span.name for span in at.spans()] == ["framegate.upstream.connect"]
+
+
+def test_where_a_handler_answers_there_is_no_way_to_an_upstream() -> None:
+    with bench() as at:
+        at.lines("opened", opened(**NOWHERE, upstream="", endpoint=None))
+        assert (at.spans(), at.failures) == ([], [])
+
+
+def test_a_connection_that_was_open_has_had_its_span_and_no_span_lasts_as_long_as_it() -> None:
+    with bench() as at:
+        at.lines("closed", closed(), closed(state="half_closed", cause="upstream_closed", side="upstream"), closed(detail='"state": "handshaking"'))
+        assert at.spans() == []
+
+
+@pytest.mark.parametrize("cause", ["upstream_refused", "upstream_timeout", "tls_failed", "auth_failed"])
+def test_one_that_did_not_reach_its_upstream_has_a_span_with_the_cause(cause: str) -> None:
+    with bench() as at:
+        at.lines("closed", closed(state="connecting_upstream", cause=cause, side="upstream", detail="no route"))
+        (span,) = at.spans()
+    assert (span.name, times(span)) == ("framegate.upstream.connect", (BEGAN_NS, BEGAN_NS + 4 * MS))
+    assert (span.status.code, span.status.message, attributes_of(span)["error.type"]) == (Status.STATUS_CODE_ERROR, "no route", cause)
+
+
+def test_an_upstream_without_an_address_is_an_error_without_length() -> None:
+    with bench() as at:
+        at.lines("closed", closed(**NOWHERE, endpoint=None, state="connecting_upstream", cause="upstream_refused", side="upstream"))
+        (span,) = at.spans()
+    assert times(span) == (OPENED_NS + 50 * MS,) * 2
+
+
+def test_a_client_that_left_before_its_upstream_was_there_is_no_error() -> None:
+    with bench() as at:
+        at.lines("closed", closed(state="connecting_upstream", cause="peer_closed"))
+        assert at.spans() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"cause": "tls_failed"}, True),
+        ({"cause": "handshake_timeout"}, True),
+        ({"cause": "peer_closed"}, True),
+        ({"cause": "peer_reset"}, True),
+        ({"cause": "no_data"}, False),  # a probe of a port
+        ({"cause": "drained"}, False),
+        ({"cause": "handshake_timeout", "listener": "plain"}, False),
+        ({"cause": "handshake_timeout", "tls": CHANNEL["tls"]}, False),  # TLS was done: it is the login
+    ],
+)
+def test_a_handshake_that_fails_has_a_span_with_the_cause(changes: Row, told: bool) -> None:
+    with bench() as at:
+        at.lines("closed", closed(**{**NOWHERE, "state": "handshaking", "handshake_ns": 7 * MS, "tls": None, "detail": "unknown ca", **changes}))
+        spans = at.spans()
+    assert [span.name for span in spans] == ["framegate.tls.handshake"] * told
+    for span in spans:
+        assert times(span) == (OPENED_NS, OPENED_NS + 7 * MS)
+        assert (span.status.code, span.status.message, attributes_of(span)["error.type"]) == (
+            Status.STATUS_CODE_ERROR,
+            "unknown ca",
+            changes["cause"],
+        )
+
+
+def test_what_is_not_known_ends_when_the_connection_was_closed() -> None:
+    with bench() as at:
+        at.lines("closed", closed(state="connecting_upstream", cause="upstream_timeout", side="upstream", connect_ns=None))
+        (span,) = at.spans()
+    assert times(span) == (BEGAN_NS, OPENED_NS + 50 * MS)
+
+
+def test_a_clock_that_was_set_back_makes_no_negative_span() -> None:
+    with bench() as at:
+        at.lines("closed", closed(state="connecting_upstream", cause="upstream_timeout", side="upstream", connect_ns=None, closed_ns=BEGAN_NS - 1))
+        (span,) = at.spans()
+    assert times(span) == (BEGAN_NS, BEGAN_NS)
+
+
+def test_a_row_that_cannot_be_read_costs_its_span_and_is_told() -> None:
+    def broken() -> Row:
+        raise ValueError("no row")
+
+    with bench() as at:
+        at.bus.publish_lines("opened", [(1, "{}", broken)])
+        at.lines("opened", opened())
+        assert len(at.spans()) == 1
+    assert [str(error) for error in at.failures] == ["no row"]
+
+
+def test_spans_of_connections_are_bounded_in_a_second_and_the_rest_is_counted() -> None:
+    clock = FakeClock()
+    with bench(clock=lambda: clock.now_ns() / 1e9) as at:
+        at.lines("opened", *[opened()] * (RATE + 3))
+        deadline = time.monotonic() + 10
+        while at.tracing.account.dropped("traces") < 3 and time.monotonic() < deadline:
+            time.sleep(0.002)
+        clock.advance_ms(10)  # a hundredth of a second: two more
+        at.lines("opened", *[opened()] * 5)
+        assert len(at.spans()) == RATE + 2
+    assert at.tracing.account.dropped("traces") == 6
+
+
+def test_what_the_sampler_does_not_take_is_neither_read_nor_counted() -> None:
+    read: list[int] = []
+
+    def reading() -> Row:
+        read.append(1)
+        return opened()
+
+    with bench(sampler="always_off") as at:
+        at.bus.publish_lines("opened", [(1, "{}", reading)] * 10)
+        assert at.spans() == []
+    assert (read, at.tracing.account.dropped("traces")) == ([], 0)
+
+
+def test_the_queue_is_bounded_and_the_bus_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_spans, "_QUEUE", 4)
+    began, goes_on = threading.Event(), threading.Event()
+
+    def stands() -> Row:
+        began.set()
+        assert goes_on.wait(10)
+        return opened()
+
+    with bench() as at:
+        at.bus.publish_lines("opened", [(1, "{}", stands)])
+        assert began.wait(10)  # it is taken, and what comes now waits
+        at.lines("opened", *[opened()] * 6)
+        assert at.tracing.account.dropped("traces") == 2
+        goes_on.set()
+        assert len(at.spans()) == 5
+
+
+# --- what begins and ends ---------------------------------------------------------------------------------------------------------
+
+
+def times_of(bus: Bus) -> list[int]:
+    return [event.time_ns for event, _ in bus._history]
+
+
+DOWN = {
+    "slot": 1,
+    "generation": 3,
+    "upstream": "brokers",
+    "endpoint": "10.1.0.1:9092",
+    "failures": 1,
+    "reason": "refused",
+    "detail": "no",
+    "backoff_ms": 1,
+}
+UP = {"slot": 1, "generation": 3, "upstream": "brokers", "endpoint": "10.1.0.1:9092", "failures": 4, "down_ms": 9}
+
+
+def test_an_endpoint_that_was_left_out_has_one_span_from_the_first_failure_to_its_return() -> None:
+    with bench() as at:
+        for row in (DOWN, {**DOWN, "failures": 2}, UP):
+            at.bus.publish({"event": "endpoint_up" if row is UP else "endpoint_down", **row})
+        first, _, last = times_of(at.bus)
+        (span,) = at.spans()
+    assert (span.name, times(span)) == ("framegate.upstream.outage", (first, last))
+    found = attributes_of(span)
+    assert (found["error.type"], found["framegate.failures"], found["framegate.worker"], found["network.peer.port"]) == ("refused", 4, "1", 9092)
+    assert span.status.code == Status.STATUS_CODE_ERROR
+
+
+def test_what_lasts_to_the_end_ends_there_and_says_so() -> None:
+    with bench() as at:
+        at.bus.publish({"event": "endpoint_down", **DOWN})
+        at.bus.publish({"event": "endpoint_down", **DOWN, "slot": 2})
+        spans = at.spans()
+    assert [attributes_of(span)["framegate.unfinished"] for span in spans] == [True, True]
+
+
+def test_the_end_of_what_never_began_is_nothing() -> None:
+    with bench() as at:
+        at.bus.publish({"event": "endpoint_up", **UP})
+        at.bus.publish({"event": "processor_ready", "slot": 0, "pid": 7, "generation": 1})
+        at.bus.publish({"event": "drain_ended", "connections": 0})
+        assert (at.spans(), at.failures) == ([], [])
+
+
+@pytest.mark.parametrize("word", ["processor", "handler"])
+def test_a_process_that_dies_and_comes_back_is_a_span(word: str) -> None:
+    with bench() as at:
+        at.bus.publish({"event": f"{word}_died", "slot": 2, "pid": 77, "generation": 5, "exit_code": -9, "reason": "heartbeat", "connections": 3})
+        at.bus.publish({"event": f"{word}_ready", "slot": 1, "pid": 78, "generation": 6})
+        at.bus.publish({"event": f"{word}_ready", "slot": 2, "pid": 79, "generation": 6})
+        began, _, ended = times_of(at.bus)
+        (span,) = at.spans()
+    assert (span.name, times(span), span.status.code) == (f"framegate.{word}.restart", (began, ended), Status.STATUS_CODE_ERROR)
+    assert attributes_of(span) == {
+        "framegate.worker": "2",
+        "process.pid": 77,
+        "process.exit.code": -9,
+        "framegate.connections": 3,
+        "error.type": "heartbeat",
+    }
+
+
+def test_a_drain_is_one_span_from_its_first_step_to_the_last_connection() -> None:
+    with bench() as at:
+        at.bus.publish({"event": "drain_began", "accept": "until_stop", "by": "framegate cli", "reason": "preStop", "connections": 4})
+        at.bus.publish({"event": "drain_began", "accept": "refuse", "by": "signal", "reason": None, "timeout_ms": 9, "connections": 3})
+        at.bus.publish({"event": "drain_ended", "connections": 1})
+        began, second, ended = times_of(at.bus)
+        (span,) = at.spans()
+    assert (span.name, times(span)) == ("framegate.drain", (began, ended))
+    assert attributes_of(span) == {
+        "framegate.drain.accept": "until_stop",
+        "framegate.drain.by": "framegate cli",
+        "framegate.drain.reason": "preStop",
+        "framegate.drain.connections": 4,
+        "framegate.drain.left": 1,
+    }
+    assert [(event.name, event.time_unix_nano) for event in span.events] == [("refuse", second)]
+
+
+def test_what_happens_in_a_call_lies_beneath_its_span() -> None:
+    with bench() as at:
+        call = at.tracing.traces.begin("call", SpanKind.SERVER, {}, Context())
+        with use_span(call, end_on_exit=True):
+            at.bus.publish({"event": "drain_began", "accept": "refuse", "by": "framegate cli", "reason": None, "connections": 0})
+        at.bus.publish({"event": "drain_ended", "connections": 0})
+        found = {span.name: span for span in at.spans()}
+    assert found["framegate.drain"].parent_span_id == found["call"].span_id
+    assert found["framegate.drain"].trace_id == found["call"].trace_id
+
+
+# --- changes ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_files_that_were_replaced_are_a_span_since_they_were_seen() -> None:
+    with bench() as at:
+        at.bus.publish({"event": "files_replaced", "owner": "listener/kafka", "kind": "tls", "files": ["tls.crt", "tls.key"], "took_ns": 30 * MS})
+        (ended,) = times_of(at.bus)
+        (span,) = at.spans()
+    assert (span.name, times(span), span.status.code) == ("framegate.reload", (ended - 30 * MS, ended), Status.STATUS_CODE_UNSET)
+    assert attributes_of(span) == {"framegate.file.owner": "listener/kafka", "framegate.file.kind": "tls", "file.path": ["tls.crt", "tls.key"]}
+
+
+def test_files_that_were_refused_are_an_error_with_the_reason() -> None:
+    row = {"event": "files_refused", "owner": "listener/kafka", "kind": "tls", "file": "tls.key", "reason": "does not belong to it", "took_ns": 0}
+    with bench() as at:
+        at.bus.publish(row, level="error")
+        (span,) = at.spans()
+    assert (span.status.code, span.status.message) == (Status.STATUS_CODE_ERROR, "does not belong to it")
+    assert (attributes_of(span)["error.type"], attributes_of(span)["file.path"]) == ("refused", "tls.key")
+
+
+@pytest.mark.parametrize(
+    ("row", "change", "result", "error"),
+    [
+        ({"event": "container_resized", "refused": None}, "container_resized", "made", None),
+        ({"event": "container_resized", "refused": "too small"}, "container_resized", "refused", "refused"),
+        ({"event": "change_settled", "change": "pool", "result": "taken back"}, "pool", "taken back", None),
+        ({"event": "change_settled", "change": "pool", "result": "failed", "error": "silent"}, "pool", "failed", "failed"),
+        ({"event": "tap_rule_off", "rule": "debug", "cause": "cpu"}, "tap_rule_off", "made", None),
+    ],
+)
+def test_changes_that_no_call_is_there_for_have_a_span(row: Row, change: str, result: str, error: str | None) -> None:
+    with bench() as at:
+        at.bus.publish(row)
+        (span,) = at.spans()
+    found = attributes_of(span)
+    assert (span.name, found["framegate.change"], found["framegate.change.result"], found.get("error.type")) == (
+        "framegate.change",
+        change,
+        result,
+        error,
+    )
+    assert found.get("framegate.change.subject") == row.get("rule")
+
+
+def test_what_happened_before_it_was_attached_has_its_span_too() -> None:
+    with tracing() as made:
+        bus = Bus(on_failure=lambda error: None)
+        bus.publish({"event": "files_replaced", "owner": "o", "kind": "tls", "files": []})
+        events = EventSpans(made.traces, (), made.account, lambda error: None)
+        bus.attach(events)
+        bus.close()
+        bus.publish({"event": "files_replaced", "owner": "p", "kind": "tls", "files": []})
+        events.stop()
+        assert [attributes_of(span)["framegate.file.owner"] for span in made.spans()] == ["o", "p"]

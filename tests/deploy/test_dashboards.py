@@ -1,0 +1,269 @@
+"""The dashboards: what their description gives, after the rules of Grafana's dashboard-linter, over metrics and with commands that exist."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from control.cli.commands import main as framegate
+from tests.fakes import deploying, metric_names
+
+queries = deploying.module("dashboards.queries")
+write = deploying.module("dashboards.write")
+promql = deploying.module("dashboards.promql")
+FOLDER = deploying.FOLDER / "dashboards"
+SLUGS = [item.slug for item in write.DASHBOARDS]
+UNITS = {"short", "none", "cps", "s", "d", "bytes", "binBps", "percentunit"}
+"""Ids of Grafana's units."""
+TAP = "/var/lib/framegate/tap"
+COMMAND = re.compile(r"`(framegate [^`]*)`")
+
+
+def board(slug: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((FOLDER / f"{slug}.json").read_text())
+    return loaded
+
+
+PANELS = [(slug, panel) for slug in SLUGS for panel in queries.all_panels(board(slug))]
+TARGETS = [(panel["title"], target["expr"]) for _, panel in PANELS for target in panel["targets"]]
+each_board = pytest.mark.parametrize("slug", SLUGS)
+each_panel = pytest.mark.parametrize(("slug", "panel"), PANELS, ids=[f"{slug}-{panel['title']}" for slug, panel in PANELS])
+
+
+def test_what_is_committed_is_what_the_description_gives() -> None:
+    for name, text in write.files().items():
+        assert (deploying.FOLDER / name).read_text() == text, f"{name} is not up to date: python deploy/dashboards"
+
+
+@pytest.mark.slow
+def test_the_program_writes_the_same_files_and_another_runbook_into_the_alerts(tmp_path: Path) -> None:
+    command = [sys.executable, str(FOLDER), "--folder", str(tmp_path), "--runbook", "https://wiki.example.org/framegate"]
+    subprocess.run(command, check=True, timeout=60, cwd=tmp_path)
+    assert sorted(path.name for path in (tmp_path / "dashboards").iterdir()) == sorted(f"{slug}.json" for slug in SLUGS)
+    assert all((tmp_path / "dashboards" / f"{slug}.json").read_text() == (FOLDER / f"{slug}.json").read_text() for slug in SLUGS)
+    assert "runbook_url: https://wiki.example.org/framegate#framegatedown" in (tmp_path / "alerts" / "framegate.yaml").read_text()
+
+
+# --- the rules of the dashboard-linter -----------------------------------------------------------------------------------------------
+
+
+def variables(slug: str) -> dict[str, dict[str, Any]]:
+    return {variable["name"]: variable for variable in board(slug)["templating"]["list"]}
+
+
+@each_board
+def test_the_data_source_is_a_variable(slug: str) -> None:
+    chosen = variables(slug)["datasource"]
+    assert (chosen["type"], chosen["query"], chosen["label"]) == ("datasource", "prometheus", "Data source")
+
+
+@each_board
+@pytest.mark.parametrize(("name", "label"), [("job", "job"), ("node", "instance"), ("pod", "pod"), ("listener", "framegate_listener")])
+def test_who_is_looked_at_is_a_variable_of_which_one_may_choose_several_or_all(slug: str, name: str, label: str) -> None:
+    chosen = variables(slug)[name]
+    assert (chosen["type"], chosen["multi"], chosen["includeAll"], chosen["allValue"]) == ("query", True, True, ".*")
+    assert chosen["query"]["query"].endswith(f", {label})")
+    assert chosen["refresh"] == 2, "whenever the time changes"
+    assert chosen["datasource"]["uid"] == "${datasource}"
+
+
+@each_board
+def test_variables_are_looked_up_in_metrics_that_exist(slug: str) -> None:
+    for variable in variables(slug).values():
+        if variable["type"] == "query":
+            name = re.findall(r"label_values\((\w+)", variable["query"]["query"])[0]
+            assert name in metric_names.declared()
+
+
+@each_panel
+def test_every_panel_uses_the_chosen_data_source(slug: str, panel: dict[str, Any]) -> None:
+    assert {source["uid"] for source in (panel["datasource"], *(target["datasource"] for target in panel["targets"]))} == {"${datasource}"}
+
+
+@each_panel
+def test_every_panel_asks_a_question_and_says_what_is_good_and_what_to_do(slug: str, panel: dict[str, Any]) -> None:
+    assert panel["title"].endswith("?")
+    good, _, otherwise = panel["description"].partition("\n\n")
+    assert good.endswith(".")
+    assert otherwise.endswith(".")
+
+
+@each_panel
+def test_every_panel_has_a_unit_thresholds_a_least_value_and_a_legend(slug: str, panel: dict[str, Any]) -> None:
+    defaults = panel["fieldConfig"]["defaults"]
+    assert defaults["unit"] in UNITS
+    assert defaults["min"] == 0
+    values = [step["value"] for step in defaults["thresholds"]["steps"]]
+    assert values[0] is None
+    assert all(one < other for one, other in pairwise(values[1:]))
+    for target in panel["targets"]:
+        several = len(panel["targets"]) > 1 or metric_names.asked(target["expr"])[1] - {"le"}
+        assert target["legendFormat"] != "__auto" or not several or panel["type"] in ("stat", "table")
+
+
+@each_panel
+def test_every_panel_has_queries_and_each_its_letter(slug: str, panel: dict[str, Any]) -> None:
+    assert [target["refId"] for target in panel["targets"]] == list("ABCDEFGH"[: len(panel["targets"])]) != []
+
+
+def test_every_selector_has_job_node_and_pod() -> None:
+    for title, query in TARGETS:
+        selectors = re.findall(r"(?<![$\w])\w*\{([^}]*)\}", query)
+        assert selectors != []
+        for inside in selectors:
+            assert inside.startswith('job=~"$job", instance=~"$node", pod=~"$pod"'), (title, inside)
+
+
+def test_rates_are_over_the_interval_that_grafana_finds_right() -> None:
+    for title, query in TARGETS:
+        ranges = set(re.findall(r"\[([^]]*)\]", query)) | set(re.findall(r"offset (\S+?)[)\s]", query))
+        assert ranges <= {"$__rate_interval", "$__range", "1h"}, title
+        assert all(found == "$__rate_interval" for found in re.findall(r"\brate\([^[]*\[([^]]*)\]", query)), title
+
+
+@each_board
+def test_nobody_edits_it_by_accident(slug: str) -> None:
+    document = board(slug)
+    assert document["editable"] is False
+    assert document["uid"] == f"framegate-{slug}"
+    assert "id" not in document
+
+
+# --- names ------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_every_metric_and_every_label_exists() -> None:
+    known = metric_names.declared()
+    for title, query in TARGETS:
+        selected, grouped = metric_names.asked(query)
+        assert selected.keys() - known.keys() == set(), title
+        for name, labels in selected.items():
+            assert labels - known[name] - metric_names.TARGET == set(), (title, name)
+        anywhere: set[str] = set().union(*(known[name] for name in selected)) | metric_names.TARGET | metric_names.DERIVED
+        assert grouped - anywhere == set(), title
+
+
+@each_panel
+def test_legends_name_labels_that_the_query_keeps(slug: str, panel: dict[str, Any]) -> None:
+    for target in panel["targets"]:
+        shown = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+        assert all(label in target["expr"] or label in metric_names.TARGET for label in shown), target["legendFormat"]
+
+
+def test_what_is_asked_for_is_found_in_a_query() -> None:
+    assert metric_names.asked('rate(a_total{x="1"}[5m])')[0] == {"a_total": {"x"}}
+    assert metric_names.asked('max({job="j", __name__=~"b(_ratio)?", w="2"})')[0] == {"b": {"job", "w"}}
+    assert metric_names.asked('sum by (job, le) (c{d="by (e)"})')[1] == {"job", "le"}
+
+
+# --- how it looks ------------------------------------------------------------------------------------------------------------------------
+
+
+@each_board
+def test_not_more_than_a_dozen_panels_are_unfolded(slug: str) -> None:
+    rows = [item for item in board(slug)["panels"] if item["type"] == "row"]
+    assert 1 <= len(board(slug)["panels"]) - len(rows) <= 12
+    assert all(row["collapsed"] and row["panels"] for row in rows)
+
+
+@each_board
+def test_panels_fill_lines_of_24_and_none_lies_on_another(slug: str) -> None:
+    document = board(slug)
+    for panels in (
+        [panel for panel in document["panels"] if panel["type"] != "row"],
+        *(row["panels"] for row in document["panels"] if row["type"] == "row"),
+    ):
+        taken = [cell for panel in panels for cell in cells(panel["gridPos"])]
+        assert len(taken) == len(set(taken))
+        assert len(taken) % 24 == 0
+    numbers = [panel["id"] for panel in document["panels"]] + [panel["id"] for panel in queries.all_panels(document)]
+    assert len(set(numbers)) == len(list(queries.all_panels(document))) + sum(panel["type"] == "row" for panel in document["panels"])
+
+
+def cells(position: dict[str, int]) -> Iterator[tuple[int, int]]:
+    yield from ((x, y) for x in range(position["x"], position["x"] + position["w"]) for y in range(position["y"], position["y"] + position["h"]))
+
+
+@each_board
+def test_the_six_lead_to_each_other_and_take_along_what_was_chosen(slug: str) -> None:
+    document = board(slug)
+    linked = [link["url"] for link in document["links"]]
+    assert {url.split("?")[0] for url in linked} == {f"/d/framegate-{other}" for other in SLUGS if other != slug}
+    for panel in queries.all_panels(document):
+        linked += [link["url"] for link in panel.get("links", [])]
+    for url in linked:
+        assert url.split("?")[0].removeprefix("/d/framegate-") in set(SLUGS) - {slug}
+        assert all("${" + name + ":queryparam}" in url for name in ("datasource", "job", "node", "pod", "listener"))
+        assert url.endswith("${__url_time_range}")
+
+
+def test_the_first_dashboards_numbers_lead_on() -> None:
+    unfolded = [panel for panel in board("healthy")["panels"] if panel["type"] != "row"]
+    assert all(panel["links"] for panel in unfolded)
+
+
+# --- what to type ------------------------------------------------------------------------------------------------------------------------
+
+
+@each_panel
+def test_commands_that_are_to_be_typed_exist(slug: str, panel: dict[str, Any], tmp_path: Path) -> None:
+    found = COMMAND.findall(panel["description"])
+    assert found or "othing needs to be done" in panel["description"]
+    for command in found:
+        parse(command.replace(TAP, str(tmp_path)))
+
+
+def parse(command: str) -> None:
+    """Fails unless the command line takes it."""
+    words = command.replace("…", "").split()[1:]
+    if words == ["--version"]:
+        return
+    with framegate.make_context("framegate", words) as context:
+        node: click.Command = framegate
+        name, left = "", words
+        while isinstance(node, click.Group):
+            name, node, left = node.resolve_command(context, left)
+            assert node is not None
+        if left:
+            node.make_context(name, left, parent=context).close()
+
+
+@pytest.mark.parametrize("command", ["framegate channel list", "framegate pool get --bottom 3", "framegate limits set --max-receive-size many"])
+def test_a_command_that_does_not_exist_would_be_found(command: str) -> None:
+    with pytest.raises(click.ClickException):
+        parse(command)
+
+
+# --- the parts ---------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_query_is_filled_in_for_a_dashboard_and_for_a_rule() -> None:
+    text = 'rate(a{@}[@]) + b{@, x="1"} offset @ + c{@l}'
+    at = 'job=~"$job", instance=~"$node", pod=~"$pod"'
+    shown = f'rate(a{{{at}}}[$__rate_interval]) + b{{{at}, x="1"}} offset $__rate_interval + c{{{at}, framegate_listener=~"$listener"}}'
+    assert promql.for_dashboard(text) == shown
+    assert promql.for_rule(text, "5m") == 'rate(a[5m]) + b{x="1"} offset 5m + c'
+
+
+def test_variables_have_values_and_one_that_has_none_is_named() -> None:
+    document = {
+        "panels": [{"type": "row", "panels": [{"type": "stat", "title": "a", "targets": [{"expr": 'b{c=~"${d:regex}"}[$__rate_interval]'}]}]}]
+    }
+    assert queries.panels(document, {"d": "1|2", "__rate_interval": "5s"}) == [("a", ['b{c=~"1|2"}[5s]'])]
+    with pytest.raises(KeyError, match="d"):
+        queries.panels(document)
+
+
+def test_grafana_is_told_where_dashboards_and_prometheus_are() -> None:
+    provider = yaml.safe_load((FOLDER / "provisioning" / "dashboards.yaml").read_text())["providers"][0]
+    source = yaml.safe_load((FOLDER / "provisioning" / "datasources.yaml").read_text())["datasources"][0]
+    assert (provider["type"], provider["folder"]) == ("file", "framegate")
+    assert (source["type"], source["url"], source["jsonData"]["timeInterval"]) == ("prometheus", "${PROMETHEUS_URL}", "15s")

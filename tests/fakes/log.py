@@ -1,0 +1,24 @@
+"""Rows of the log, judged as ``deploy/log.schema.json`` says."""
+
+import functools
+from typing import Any
+
+import jsonschema
+
+from control.logs.catalog import EVENTS
+from control.logs.schema import json_schema
+
+__all__ = ["row_fault"]
+
+
+@functools.cache
+def _validator(event: str) -> Any:
+    return jsonschema.Draft202012Validator(json_schema()["$defs"][event])
+
+
+def row_fault(row: dict[str, Any]) -> str:
+    """What is wrong with a row; empty: nothing."""
+    event = row.get("event")
+    if event not in EVENTS:
+        return f"no event {event!r}"
+    return "; ".join(error.message for error in _validator(event).iter_errors(row))

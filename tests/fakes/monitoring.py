@@ -1,0 +1,166 @@
+"""Prometheus' own programs, where they are, and what a framegate that counts says to them."""
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import json
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from control.plane import Attributes
+from control.telemetry import start
+from proxy.cells import LISTENER, METRICS, Metric
+from proxy.config.model import PrometheusConfig, TelemetryConfig
+from tests.fakes.plane import FakePlane, fake_config
+
+__all__ = ["Prometheus", "Samples", "program", "scrapes"]
+
+STEP_S = 15
+"""Between two scrapes."""
+Sample = tuple[str, dict[str, str], float]
+Samples = list[list[Sample]]
+"""What each scrape gave."""
+
+
+def program(name: str) -> str | None:
+    """Where a program of Prometheus is: on the PATH, or among the tools that `make dashboards` keeps."""
+    kept = sorted(Path.home().glob(f".cache/framegate/telemetry-*/bin/{name}"))
+    return shutil.which(name) or (str(kept[-1]) if kept else None)
+
+
+def scrapes(count: int, grow: float = 10) -> Samples:
+    """Real scrapes of a control process whose plane counts: before each one every counter, gauge and bucket has grown by ``grow``."""
+    config = dataclasses.replace(fake_config("unix:unused", None), telemetry=TelemetryConfig(prometheus=PrometheusConfig(address="127.0.0.1:0")))
+    plane = FakePlane(config)
+    try:
+        telemetry = start(plane, config, {"listener/kafka": time.time() + 5 * 86_400})
+        assert telemetry is not None, "Prometheus is asked for"
+        found = []
+        for number in range(count):
+            _count(plane, round(number * grow))
+            telemetry.record_call("framegate.control.v1.ProxyService/GetStatus", "OK", 0.01)
+            telemetry.record_call("framegate.control.v1.LimitService/UpdateLimit", "UNAVAILABLE", 0.01)
+            with urllib.request.urlopen(f"http://{telemetry.prometheus_address}/metrics", timeout=10) as answer:
+                found.append(_parsed(answer.read().decode()))
+        asyncio.run(telemetry.stop())
+        return found
+    finally:
+        plane.close()
+
+
+def _count(plane: FakePlane, value: int) -> None:
+    """Every cell of every processor, and what control counts."""
+    for writer in plane.writers:
+        writer.publish(array("q", [value]) * plane.layout.count)
+    names = [listener.name for listener in plane.config.listeners]
+    for metric in METRICS:
+        if metric.source == "control":
+            plane.measured.update({(metric.name, attributes): value for attributes in _points(metric, names)})
+
+
+def _points(metric: Metric, listeners: Sequence[str]) -> Iterator[Attributes]:
+    """Every combination of attributes that a metric of control may have."""
+    keys = metric.keys
+    for values in itertools.product(*(known or (listeners if key == LISTENER else ("spark",)) for key, known in metric.attributes)):
+        yield tuple((key, value) for key, value in zip(keys, values, strict=True) if value)
+
+
+def _parsed(text: str) -> list[Sample]:
+    return [(sample.name, dict(sample.labels), sample.value) for family in text_string_to_metric_families(text) for sample in family.samples]
+
+
+class Prometheus:
+    """A real one over samples that it finds in its database: nobody scrapes, and nobody waits. A context manager.
+
+    Args:
+        folder: an empty one.
+        samples: of each scrape, ``STEP_S`` apart; the last is of ``now``.
+        target: labels that a scrape adds.
+    """
+
+    def __init__(self, folder: Path, samples: Samples, target: Mapping[str, str]) -> None:
+        self.now = int(time.time()) // STEP_S * STEP_S - 3_600
+        text = folder / "samples.txt"
+        text.write_text("".join(_openmetrics(samples, target, self.now)))
+        blocks = [_there("promtool"), "tsdb", "create-blocks-from", "openmetrics", str(text), str(folder / "data")]
+        made = subprocess.run(blocks, capture_output=True, text=True, check=False, timeout=60)
+        assert made.returncode == 0, made.stderr
+        (folder / "prometheus.yml").write_text("global: {}\n")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._address = f"127.0.0.1:{free.getsockname()[1]}"
+        options = {"config.file": folder / "prometheus.yml", "storage.tsdb.path": folder / "data", "web.listen-address": self._address}
+        command = [_there("prometheus"), *(f"--{key}={value}" for key, value in options.items()), "--log.level=error"]
+        self._log = (folder / "log").open("w")
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
+        self._wait_ready(folder)
+
+    def _wait_ready(self, folder: Path) -> None:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and self._process.poll() is None:
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{self._address}/-/ready", timeout=5) as answer:
+                if answer.status == 200:
+                    return
+            time.sleep(0.02)
+        self.stop()
+        raise AssertionError(f"Prometheus does not start: {(folder / 'log').read_text()}")
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """What an expression is now: elements with ``metric``, the labels, and ``value``, a time and a number as text.
+
+        Raises:
+            AssertionError: Prometheus does not take it.
+        """
+        body = urllib.parse.urlencode({"query": expression, "time": self.now}).encode()
+        try:
+            with urllib.request.urlopen(f"http://{self._address}/api/v1/query", body, timeout=20) as answer:
+                said = json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{error.read().decode()}\n{expression}") from error
+        assert said["status"] == "success", said
+        result: list[dict[str, Any]] = said["data"]["result"]
+        return result
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(20)
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+
+def _there(name: str) -> str:
+    found = program(name)
+    assert found is not None, f"{name} is not installed"
+    return found
+
+
+def _openmetrics(samples: Samples, target: Mapping[str, str], end: int) -> Iterable[str]:
+    """The samples as OpenMetrics with times; a series' samples follow one another."""
+    series: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = {}
+    for number, scrape in enumerate(samples):
+        at = end - STEP_S * (len(samples) - 1 - number)
+        extra = [("up", {}, 1.0), ("scrape_duration_seconds", {}, 0.01)]
+        for name, labels, value in [*scrape, *extra]:
+            key = (name, tuple(sorted({**labels, **target}.items())))
+            series.setdefault(key, []).append(f"{value} {at}")
+    for (name, labels), lines in series.items():
+        shown = ",".join(f"{key}={json.dumps(value)}" for key, value in labels)
+        yield from (f"{name}{{{shown}}} {line}\n" for line in lines)
+    yield "# EOF\n"
