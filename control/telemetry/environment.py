@@ -5,7 +5,7 @@ Imports nothing of OpenTelemetry: it is read even where nothing is exported.
 
 import os
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, cast
 
@@ -199,7 +199,6 @@ def _prometheus(config: TelemetryConfig, values: Values) -> str | None:
     if "prometheus" not in values.get("OTEL_METRICS_EXPORTER", ()):
         return None
     host = values.get("OTEL_EXPORTER_PROMETHEUS_HOST", "127.0.0.1")
-    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
     return f"{host}:{values.get('OTEL_EXPORTER_PROMETHEUS_PORT', 9464)}"
 
 
@@ -225,6 +224,8 @@ def _target(config: OtlpConfig | None, values: Values, signal: Signal, timeout_m
     if (certificate is None) != (key is None):
         there, missing = ("CLIENT_CERTIFICATE", "CLIENT_KEY") if key is None else ("CLIENT_KEY", "CLIENT_CERTIFICATE")
         values.faults.append(Fault(values.otlp_name(there, signal), None, f"is set without OTEL_EXPORTER_OTLP_{missing}"))
+    elif secure:
+        values.faults.extend(_tls_faults(values, signal))
     return Target(
         signal=signal,
         protocol=protocol,
@@ -237,6 +238,22 @@ def _target(config: OtlpConfig | None, values: Values, signal: Signal, timeout_m
         client_certificate=certificate,
         client_key=key,
     )
+
+
+def _tls_faults(values: Values, signal: Signal) -> Iterator[Fault]:
+    """What is wrong with the files of a collector that is spoken to over TLS; each has been read."""
+    files = {what: (values.otlp_name(what, signal), values.otlp(what, signal)) for what in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")}
+    if all(path is None for _, path in files.values()):
+        return
+    from control.configuration.files import authority_fault, identity_fault  # only who has such files pays for what judges them
+
+    name, path = files["CERTIFICATE"]
+    if path is not None and (text := authority_fault(path)) is not None:
+        yield Fault(name, path, f"names a file that {text}")
+    certificate, key = files["CLIENT_CERTIFICATE"][1], files["CLIENT_KEY"][1]
+    if certificate is not None and key is not None and (found := identity_fault(certificate, key)) is not None:
+        name, path = files["CLIENT_CERTIFICATE" if found[0] == "certificate" else "CLIENT_KEY"]
+        yield Fault(name, path, f"names a file that {found[1]}")
 
 
 def _batch(values: Values, prefix: str, delay_ms: int) -> Batch:

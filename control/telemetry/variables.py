@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from proxy.config.address import parse_address
+
 __all__ = ["PER_SIGNAL", "SIGNALS", "VARIABLES", "Fault", "Values", "Variable", "read"]
 
 SIGNALS: Final = ("metrics", "traces", "logs")
@@ -214,6 +216,21 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Host:
+    """An address or a name to listen at, without a port; of IPv6 with or without brackets."""
+
+    words: str = "an address or a host name, without a port"
+
+    def parse(self, text: str) -> str:
+        host = f"[{text}]" if ":" in text and not text.startswith("[") else text
+        try:
+            parse_address(f"{host}:0", port_zero=True, unix=False)
+        except ValueError:
+            raise ValueError("must be an address or a host name, without a port") from None
+        return host
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """Set, it is an error."""
 
@@ -301,7 +318,7 @@ def _general() -> Iterator[Variable]:
         )
     yield Variable(
         name="OTEL_EXPORTER_PROMETHEUS_HOST",
-        takes=Text(),
+        takes=Host(),
         default="`127.0.0.1`",
         meaning="With OTEL_METRICS_EXPORTER=prometheus: where scrapes are answered.",
     )

@@ -8,6 +8,7 @@ import pytest
 from control.errors import StartError
 from control.telemetry.environment import Settings, judge
 from proxy.config.model import OtlpConfig, PrometheusConfig, TelemetryConfig
+from tests.fakes.certificates import Authority
 
 NOTHING = TelemetryConfig()
 SECTION = TelemetryConfig(otlp=OtlpConfig())
@@ -179,6 +180,47 @@ def test_a_client_certificate_needs_its_key(tmp_path: Path) -> None:
     pem.write_text("x")
     assert "OTEL_EXPORTER_OTLP_CLIENT_KEY" in refusal({"OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": str(pem)})
     assert "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE" in refusal({"OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY": str(pem)})
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_certificates_that_cannot_be_used_are_named_with_their_variable(tmp_path: Path, protocol: str) -> None:
+    """Of who speaks TLS to the collector; else they are nobody's."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.leaf("client")
+    _, other_key = authority.leaf("other")
+    nonsense = tmp_path / "nonsense.pem"
+    nonsense.write_text("x")
+    secure = {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://there:9", "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
+    own = {"OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": certificate, "OTEL_EXPORTER_OTLP_CLIENT_KEY": key}
+    for name, path, text in (
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", str(nonsense), "holds no certificate"),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", key, "holds no certificate"),
+        ("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", str(nonsense), "holds no certificate"),
+        ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", str(nonsense), "holds no certificate"),
+        ("OTEL_EXPORTER_OTLP_CLIENT_KEY", str(nonsense), "is no private key"),
+        ("OTEL_EXPORTER_OTLP_CLIENT_KEY", other_key, "is not the key of the certificate"),
+        ("OTEL_EXPORTER_OTLP_METRICS_CLIENT_KEY", other_key, "is not the key of the certificate"),
+    ):
+        environ = {**secure, **own, "OTEL_EXPORTER_OTLP_CERTIFICATE": str(authority.path), name: path}
+        refused = refusal(environ)
+        assert f"{name}={path!r} names a file that {text}" in refused
+        assert refused.count("names a file") == 1
+        assert judge(SECTION, {**environ, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://there:9"}).metrics is not None
+    assert judge(SECTION, {**secure, **own, "OTEL_EXPORTER_OTLP_CERTIFICATE": str(authority.path)}).metrics is not None
+
+
+@pytest.mark.parametrize(
+    ("host", "address"), [("0.0.0.0", "0.0.0.0:9464"), ("::", "[::]:9464"), ("[::1]", "[::1]:9464"), ("localhost", "localhost:9464")]
+)
+def test_scrapes_are_answered_where_the_environment_says(host: str, address: str) -> None:
+    environ = {"OTEL_METRICS_EXPORTER": "prometheus", "OTEL_EXPORTER_PROMETHEUS_HOST": host}
+    assert judge(NOTHING, environ).prometheus == address
+
+
+@pytest.mark.parametrize("host", ["a b", "127.0.0.1:9", "[::1", "unix:/x", "http://a"])
+def test_a_host_that_is_none_is_refused_by_its_variable(host: str) -> None:
+    environ = {"OTEL_METRICS_EXPORTER": "prometheus", "OTEL_EXPORTER_PROMETHEUS_HOST": host}
+    assert f"OTEL_EXPORTER_PROMETHEUS_HOST={host!r} must be an address" in refusal(environ, NOTHING)
 
 
 def test_a_queue_smaller_than_a_batch_is_refused() -> None:

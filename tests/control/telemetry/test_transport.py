@@ -14,6 +14,7 @@ import pytest
 from control.errors import StartError
 from control.telemetry.transport import Carrier, Outcome, transport
 from tests.fakes.carrying import REQUEST, once, target
+from tests.fakes.certificates import Authority
 from tests.fakes.receivers import GrpcReceiver, HttpReceiver
 
 
@@ -107,10 +108,12 @@ def test_a_collector_that_asks_to_come_in_an_hour_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize("scheme", ["", "+http"])
 def test_a_certificate_that_is_none_keeps_from_starting(tmp_path: Path, scheme: str) -> None:
-    nonsense = tmp_path / "ca.pem"
-    nonsense.write_text("no certificate")
+    """One that was good when the variables were judged."""
+    path = Authority(tmp_path).path
+    found = target(f"https://127.0.0.1:1{scheme}", OTEL_EXPORTER_OTLP_CERTIFICATE=str(path))
+    path.write_text("no certificate")
     with pytest.raises(StartError) as caught:
-        transport(target(f"https://127.0.0.1:1{scheme}", OTEL_EXPORTER_OTLP_CERTIFICATE=str(nonsense)))
+        transport(found)
     assert caught.value.reason == "TELEMETRY_CERTIFICATE_UNUSABLE"
 
 
