@@ -10,12 +10,12 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_
 from opentelemetry.util.types import AnyValue
 
 from control.telemetry.traces import Traces
+from proxy.cells.standard_metrics import RPC_STATUS
 
 __all__ = ["CallSpan", "CallSpans"]
 
 _FAULTS: Final = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
 """The codes that are errors of the server's, as the conventions for spans of gRPC servers have it: what the caller asked wrong is none."""
-RPC_STATUS: Final = "rpc.response.status_code"
 
 
 class CallSpan:

@@ -6,7 +6,8 @@ from typing import Final
 from control.telemetry.fold import PER_WORKER, WORKER
 from control.telemetry.names import label_name, prometheus_name
 from control.telemetry.variables import PER_SIGNAL, VARIABLES
-from proxy.cells.metrics import CALLS, METRICS, PROCESS_METRICS, Metric
+from proxy.cells.metrics import METRICS, Metric
+from proxy.cells.standard_metrics import CALLS, PROCESS_METRICS
 
 __all__ = ["EXPORTED", "document"]
 

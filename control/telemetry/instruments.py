@@ -8,7 +8,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from control.telemetry.fold import LARGEST, Fold
 from control.telemetry.process import ProcessMetrics
 from proxy.cells import METRICS, Metric
-from proxy.cells.metrics import PROCESS_METRICS
+from proxy.cells.standard_metrics import PROCESS_METRICS
 
 __all__ = ["PLAIN_GAUGES", "Callback", "observe_fold", "observe_processes"]
 

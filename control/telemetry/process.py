@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from control.plane import ControlPlane
-from proxy.cells.metrics import GENERATION, MODE, PROCESS
+from proxy.cells.standard_metrics import GENERATION, MODE, PROCESS
 
 __all__ = ["ProcessMetrics"]
 

@@ -24,7 +24,8 @@ from control.telemetry.environment import Settings, judge
 from control.telemetry.fold import Fold, Source
 from control.telemetry.instruments import observe_fold, observe_processes
 from control.telemetry.process import ProcessMetrics
-from proxy.cells.metrics import CALLS, CERTIFICATE, RPC_STATUS
+from proxy.cells.metrics import CERTIFICATE
+from proxy.cells.standard_metrics import CALLS, RPC_STATUS
 from proxy.config.model import ProxyConfig
 
 if TYPE_CHECKING:

@@ -72,6 +72,7 @@ _WAITS: Final = (
             Query(quantile(0.5, "framegate_memory_pool_wait_duration_seconds"), "half"),
             Query(quantile(0.99, "framegate_memory_pool_wait_duration_seconds"), "99 %"),
         ),
+        nothing="nobody waits",
         unit="s",
     ),
     Panel(

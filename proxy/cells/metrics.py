@@ -4,8 +4,8 @@ A metric whose ``source`` is ``control`` has no cells: control counts it itself,
 the configured names, so the layout of the cells follows from this table and the configuration's names alone.
 """
 
-from dataclasses import dataclass, replace
-from typing import Final, Literal
+from dataclasses import replace
+from typing import Final
 
 from proxy.cause import ORDERLY_CAUSES, Cause
 from proxy.cells.bounds import (
@@ -17,11 +17,11 @@ from proxy.cells.bounds import (
     HANDSHAKE_BOUNDS,
     KAFKA_BOUNDS,
     LAG_BOUNDS,
-    RPC_BOUNDS,
     SIZE_BOUNDS,
     WAIT_BOUNDS,
 )
 from proxy.cells.kafka_apis import MEASURED_APIS
+from proxy.cells.metric import Kind, Metric
 
 __all__ = [
     "ACCEPT_ERRORS",
@@ -29,7 +29,6 @@ __all__ = [
     "API",
     "APPEND_ERRORS",
     "AUTHENTICATION_ERRORS",
-    "CALLS",
     "CAUSE",
     "CAUSES",
     "CERTIFICATE",
@@ -43,7 +42,6 @@ __all__ = [
     "FAULT_PLACES",
     "FILE_KIND",
     "FILE_KINDS",
-    "GENERATION",
     "HANDLER_ACTIONS",
     "INTERNAL",
     "LISTENER",
@@ -53,7 +51,6 @@ __all__ = [
     "MEMORY_KIND",
     "MEMORY_KINDS",
     "METRICS",
-    "MODE",
     "MUTE_CAUSE",
     "MUTE_CAUSES",
     "ORDERLY_CAUSES",
@@ -63,16 +60,11 @@ __all__ = [
     "PREFIX",
     "PROBE",
     "PROBES",
-    "PROCESS",
-    "PROCESS_METRICS",
     "QUEUE",
     "RATE_LEVEL",
     "RATE_LEVELS",
     "REASON",
     "REJECT_REASONS",
-    "RPC_METHOD",
-    "RPC_STATUS",
-    "RPC_SYSTEM",
     "SIDE",
     "SIDES",
     "SIGNAL",
@@ -92,8 +84,6 @@ __all__ = [
     "Metric",
 ]
 
-Kind = Literal["counter", "gauge", "histogram"]
-Source = Literal["processor", "control", "pipeline"]
 
 PREFIX: Final = "framegate"
 
@@ -127,13 +117,6 @@ RATE_LEVEL: Final = "framegate.rate.level"
 FILE_KIND: Final = "framegate.file.kind"
 CERTIFICATE: Final = "framegate.certificate"
 CONSUMER: Final = "framegate.consumer"
-PROCESS: Final = "framegate.process"
-MODE: Final = "cpu.mode"
-GENERATION: Final = "cpython.gc.generation"
-RPC_SYSTEM: Final = "rpc.system.name"
-RPC_METHOD: Final = "rpc.method"
-RPC_STATUS: Final = "rpc.response.status_code"
-"""Renamed ``rpc.status_code`` in the conventions after 1.44."""
 PROBE: Final = "framegate.probe"
 SIGNAL: Final = "framegate.signal"
 
@@ -217,42 +200,6 @@ ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED",
 CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "other")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """One instrument.
-
-    Attributes:
-        name: dotted, without the unit.
-        kind: ``gauge`` values go up and down (an UpDownCounter where they sum over processors).
-        unit: UCUM; a cell of a metric in ``s`` holds nanoseconds.
-        description: one sentence.
-        attributes: keys with their closed lists of values; an empty list stands for the configured names. A value ``""`` means that
-            the attribute is absent.
-        bounds: of a histogram, ascending upper bounds in ``unit``; one more bucket is unbounded.
-        source: who counts it.
-        exported: others than control see it; snapshots leave out what nobody else does.
-    """
-
-    name: str
-    kind: Kind
-    unit: str
-    description: str
-    attributes: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    bounds: tuple[float, ...] = ()
-    source: Source = "processor"
-    exported: bool = True
-
-    @property
-    def scale(self) -> float:
-        """What a cell's value is multiplied with to be in ``unit``."""
-        return 1e-9 if self.unit == "s" else 1.0
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The attributes' keys, in the order in which ``CellLayout.index`` takes the values."""
-        return tuple(key for key, _ in self.attributes)
-
-
 def _metric(name: str, kind: Kind, unit: str, description: str, *attributes: tuple[str, tuple[str, ...]], bounds: tuple[float, ...] = ()) -> Metric:
     return Metric(name=f"{PREFIX}.{name}", kind=kind, unit=unit, description=description, attributes=attributes, bounds=bounds)
 
@@ -269,7 +216,6 @@ _LISTENER: Final = (LISTENER, ())
 _UPSTREAM: Final = (UPSTREAM, ())
 _SIDE: Final = (SIDE, SIDES)
 _CERTIFICATE: Final = (CERTIFICATE, ())
-_PROCESS: Final = (PROCESS, ())
 _DIRECTION: Final = (DIRECTION, DIRECTIONS)
 _TAP_DIRECTION: Final = (TAP_DIRECTION, TAP_DIRECTIONS)
 
@@ -472,37 +418,6 @@ METRICS: Final = (
     _control("telemetry.dropped", "counter", "{item}", "Data points, spans and log records that no collector got.", (SIGNAL, SIGNALS)),
     _control("telemetry.skipped", "counter", "{span}", "Spans of connections that were not made: there are at most 200 a second."),
 )
-
-
-def _standard(name: str, kind: Kind, unit: str, description: str, *attributes: tuple[str, tuple[str, ...]], bounds: tuple[float, ...] = ()) -> Metric:
-    return Metric(name=name, kind=kind, unit=unit, description=description, attributes=attributes, bounds=bounds, source="control")
-
-
-PROCESS_METRICS: Final = (
-    _standard("process.cpu.time", "counter", "s", "Processor time used, by mode.", _PROCESS, (MODE, ("user", "system"))),
-    _standard("process.memory.usage", "gauge", "By", "Resident memory.", _PROCESS),
-    _standard("process.unix.file_descriptor.count", "gauge", "{file_descriptor}", "Descriptors open.", _PROCESS),
-    _standard("process.thread.count", "gauge", "{thread}", "Threads.", _PROCESS),
-    _standard("process.uptime", "gauge", "s", "Time since the process started.", _PROCESS),
-    _standard("cpython.gc.collections", "counter", "{collection}", "Collections of garbage, by generation.", _PROCESS, (GENERATION, ("0", "1", "2"))),
-    _standard("cpython.gc.collected_objects", "counter", "{object}", "Objects that were collected.", _PROCESS, (GENERATION, ("0", "1", "2"))),
-    _standard(
-        "cpython.gc.uncollectable_objects", "counter", "{object}", "Objects that could not be collected.", _PROCESS, (GENERATION, ("0", "1", "2"))
-    ),
-)
-"""Named by OpenTelemetry's conventions, and read out of the system at each collection, of the processes that run then."""
-CALLS: Final = _standard(
-    "rpc.server.call.duration",
-    "histogram",
-    "s",
-    "Time of calls of the control plane.",
-    (RPC_SYSTEM, ("grpc",)),
-    (RPC_METHOD, ()),
-    (RPC_STATUS, ()),
-    (ERROR_TYPE, ()),
-    bounds=RPC_BOUNDS,
-)
-"""Counted by OpenTelemetry's SDK, which adds exemplars."""
 INTERNAL: Final = (
     _internal("tap.seen", "Frames that a tap rule matched.", _LISTENER, _TAP_DIRECTION),
     _internal("tap.reserved", "What tap.seen has not passed, whenever the processor dies.", _LISTENER, _TAP_DIRECTION),

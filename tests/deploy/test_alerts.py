@@ -356,7 +356,7 @@ def judge(folder: Path, alert: str, step: int, *tests: Mapping[str, Any]) -> str
     own = [rule for rule in rules() if rule["alert"] == alert]
     (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "framegate", "rules": own}]}))
     (folder / "tests.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": f"{step}m", "tests": [*tests]}))
-    done = subprocess.run([PROMTOOL, "test", "rules", str(folder / "tests.yaml")], capture_output=True, text=True, check=False, timeout=50)
+    done = subprocess.run([PROMTOOL, "test", "rules", str(folder / "tests.yaml")], capture_output=True, text=True, check=False, timeout=150)
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
@@ -366,6 +366,7 @@ def length(series: Series) -> int:
 
 @judged
 @pytest.mark.slow  # some burn for days, and promtool evaluates each step
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("case", CASES, ids=[f"{number}-{case.alert}" for number, case in enumerate(CASES)])
 def test_it_fires_in_time_not_before_nor_below_and_recovers(case: Case, tmp_path: Path) -> None:
     quiet, loud = {**case.also, **case.quiet}, {**case.also, **case.loud}

@@ -42,6 +42,8 @@ INSTRUMENTS: Mapping[str, set[str]] = {
     "process_memory_usage_bytes": {"framegate_process"},
     "process_unix_file_descriptor_count": {"framegate_process"},
     "process_thread_count": {"framegate_process"},
+    "process_uptime_seconds": {"framegate_process"},
+    "cpython_gc_collections_total": {"framegate_process", "cpython_gc_generation"},
     "framegate_tls_certificate_not_after_seconds": {"framegate_certificate"},
     "framegate_scrape_refused_total": set(),
     "rpc_server_call_duration_seconds": {"le", "rpc_system_name", "rpc_method", "rpc_response_status_code", "error_type"},

@@ -1,4 +1,4 @@
-"""``framegate demo --telemetry`` as a user runs it, in short: two troubles of six, through a real collector and a real Prometheus, drawn."""
+"""``framegate demo --telemetry`` as a user runs it, in short: one trouble of six, through a real collector and a real Prometheus, drawn."""
 
 import json
 import os
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from control.demo.telemetry.run import INTERVAL_S
 from control.demo.telemetry.tools import find
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -15,26 +16,26 @@ COMMAND = [sys.executable, "-c", "import sys; from control.cli import main; sys.
 MISSING = [*find().missing(), *filter(None, [find().no_collector()])]
 
 
-def run(*words: str, timeout: float = 200.0, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(*words: str, timeout: float = 380.0, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *words], cwd=ROOT, capture_output=True, text=True, timeout=timeout, env={**os.environ, **variables}, check=False)
 
 
-@pytest.mark.slow  # calm, two troubles and the calm behind each take half a minute, since rates are measured over seconds
-@pytest.mark.timeout(240)
+@pytest.mark.slow  # calm, a trouble and the calm behind it take half a minute, since rates are measured over seconds; a picture takes three seconds
+@pytest.mark.timeout(400)
 @pytest.mark.skipif(bool(MISSING), reason="; ".join(MISSING))
-def test_troubles_are_seen_on_the_first_dashboard_every_panel_has_its_data_and_both_ways_the_same_series(tmp_path: Path) -> None:
+def test_a_trouble_is_seen_on_the_first_dashboard_every_panel_has_its_data_and_both_ways_the_same_series(tmp_path: Path) -> None:
     options = ["--directory", str(tmp_path / "demo"), "--pictures", str(tmp_path / "pictures"), "--seconds", "1"]
-    done = run(*options, "--trouble", "oversized-frames", "--trouble", "killed-processor")
+    done = run(*options, "--trouble", "oversized-frames")
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads((tmp_path / "pictures" / "panels.json").read_text())
-    assert list(written["phases"]) == ["calm", "oversized-frames", "killed-processor"]
+    assert list(written["phases"]) == ["calm", "oversized-frames"]
     assert written["phases"]["calm"]["words"] == ["Everything is fine"]
-    assert all(written["phases"][name]["visible_s"] <= 10 for name in ("oversized-frames", "killed-processor"))
+    assert written["phases"]["oversized-frames"]["visible_s"] <= INTERVAL_S
     assert written["series"]["both"] > 500
     changed = {row["panel"] for row in written["panels"] if row["oversized-frames"] == "changed"}
     assert {"Is everything fine?", "Which frames are refused?"} <= changed
     drawn = sorted(picture.name for picture in (tmp_path / "pictures").glob("*.png"))
-    assert len(drawn) == (0 if find().no_pictures() else 18)
+    assert len(drawn) == (0 if find().no_pictures() else 12)
     assert ("pictures: not drawn" in done.stdout) == bool(find().no_pictures())
 
 

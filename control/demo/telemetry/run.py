@@ -167,8 +167,7 @@ class _Run:
                 self._say(f"{trouble.title}: NOT SEEN within {INTERVAL_S} s; the first dashboard says: {'; '.join(words)}")
             else:
                 self._say(f"{trouble.title}: after {took:.1f} s the first dashboard says: {'; '.join(words)}")
-            lasting = min(self._seconds, RATE_S - 1.0) if trouble.name == "killed-processor" else self._seconds
-            self._wait(lasting, trouble.title)
+            self._wait(self._seconds if trouble.lasts else EXPORT_S, trouble.title)
             words, window = self._words(), self._window()
         again = self._until_fine(_CALM_AGAIN_S)
         if again == [FINE]:

@@ -35,6 +35,7 @@ class Trouble:
         explained: the dashboard that says why.
         going: the trouble itself, for the length of a block.
         needs_disk: it fills the tap's disk.
+        lasts: there is something to see for as long as it goes on; otherwise only at once.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Trouble:
     explained: str
     going: Callable[[Scene], AbstractContextManager[None]]
     needs_disk: bool = False
+    lasts: bool = True
 
 
 @contextlib.contextmanager
@@ -185,5 +187,6 @@ TROUBLES: Final = (
         words="A processor was started again",
         explained="control",
         going=_killed_processor,
+        lasts=False,
     ),
 )

@@ -10,7 +10,7 @@ from control.telemetry.fold import Fold
 from control.telemetry.instruments import PLAIN_GAUGES, observe_fold, observe_processes
 from control.telemetry.process import ProcessMetrics
 from proxy.cells import METRICS
-from proxy.cells.metrics import PROCESS_METRICS
+from proxy.cells.standard_metrics import PROCESS_METRICS
 from tests.fakes.plane import FakePlane, fake_config
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from control.telemetry.process import ProcessMetrics
-from proxy.cells.metrics import PROCESS_METRICS
+from proxy.cells.standard_metrics import PROCESS_METRICS
 from tests.fakes.plane import FakePlane, fake_config, handler_process
 
 

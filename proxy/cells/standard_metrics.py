@@ -1,0 +1,49 @@
+"""Metrics that OpenTelemetry's conventions name: of our processes, and of calls of the control plane. Control counts them, without cells."""
+
+from typing import Final
+
+from proxy.cells.bounds import RPC_BOUNDS
+from proxy.cells.metric import Kind, Metric
+from proxy.cells.metrics import ERROR_TYPE
+
+__all__ = ["CALLS", "GENERATION", "MODE", "PROCESS", "PROCESS_METRICS", "RPC_METHOD", "RPC_STATUS", "RPC_SYSTEM"]
+
+PROCESS: Final = "framegate.process"
+MODE: Final = "cpu.mode"
+GENERATION: Final = "cpython.gc.generation"
+RPC_SYSTEM: Final = "rpc.system.name"
+RPC_METHOD: Final = "rpc.method"
+RPC_STATUS: Final = "rpc.response.status_code"
+"""Renamed ``rpc.status_code`` in the conventions after 1.44."""
+_PROCESS: Final = (PROCESS, ())
+
+
+def _standard(name: str, kind: Kind, unit: str, description: str, *attributes: tuple[str, tuple[str, ...]], bounds: tuple[float, ...] = ()) -> Metric:
+    return Metric(name=name, kind=kind, unit=unit, description=description, attributes=attributes, bounds=bounds, source="control")
+
+
+PROCESS_METRICS: Final = (
+    _standard("process.cpu.time", "counter", "s", "Processor time used, by mode.", _PROCESS, (MODE, ("user", "system"))),
+    _standard("process.memory.usage", "gauge", "By", "Resident memory.", _PROCESS),
+    _standard("process.unix.file_descriptor.count", "gauge", "{file_descriptor}", "Descriptors open.", _PROCESS),
+    _standard("process.thread.count", "gauge", "{thread}", "Threads.", _PROCESS),
+    _standard("process.uptime", "gauge", "s", "Time since the process started.", _PROCESS),
+    _standard("cpython.gc.collections", "counter", "{collection}", "Collections of garbage, by generation.", _PROCESS, (GENERATION, ("0", "1", "2"))),
+    _standard("cpython.gc.collected_objects", "counter", "{object}", "Objects that were collected.", _PROCESS, (GENERATION, ("0", "1", "2"))),
+    _standard(
+        "cpython.gc.uncollectable_objects", "counter", "{object}", "Objects that could not be collected.", _PROCESS, (GENERATION, ("0", "1", "2"))
+    ),
+)
+"""Named by OpenTelemetry's conventions, and read out of the system at each collection, of the processes that run then."""
+CALLS: Final = _standard(
+    "rpc.server.call.duration",
+    "histogram",
+    "s",
+    "Time of calls of the control plane.",
+    (RPC_SYSTEM, ("grpc",)),
+    (RPC_METHOD, ()),
+    (RPC_STATUS, ()),
+    (ERROR_TYPE, ()),
+    bounds=RPC_BOUNDS,
+)
+"""Counted by OpenTelemetry's SDK, which adds exemplars."""

@@ -1,0 +1,35 @@
+"""Metrics that OpenTelemetry's conventions name have its names and units."""
+
+import inspect
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.semconv._incubating.metrics import cpython_metrics, process_metrics, rpc_metrics
+
+from proxy.cells.metric import Metric
+from proxy.cells.metrics import METRICS
+from proxy.cells.standard_metrics import CALLS, PROCESS_METRICS
+
+
+def conventional_unit(name: str) -> str | None:
+    """The unit that the conventions give a metric."""
+    function = f"create_{name.replace('.', '_')}"
+    for module in (cpython_metrics, process_metrics, rpc_metrics):
+        if hasattr(module, function):
+            meter = MeterProvider([InMemoryMetricReader()], shutdown_on_exit=False).get_meter("x")
+            create = getattr(module, function)
+            made = create(meter, []) if len(inspect.signature(create).parameters) > 1 else create(meter)
+            unit: str = made.unit if hasattr(made, "unit") else made._unit
+            return unit
+    return None
+
+
+@pytest.mark.parametrize("metric", [*PROCESS_METRICS, CALLS], ids=lambda metric: metric.name)
+def test_names_and_units_are_those_of_the_conventions(metric: Metric) -> None:
+    assert conventional_unit(metric.name) == metric.unit
+    assert metric.source == "control"
+
+
+def test_none_of_them_is_in_the_table_of_our_own() -> None:
+    assert not {metric.name for metric in (*PROCESS_METRICS, CALLS)} & {metric.name for metric in METRICS}
