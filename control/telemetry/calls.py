@@ -69,7 +69,7 @@ class CallSpans:
 
 
 def _carrier(metadata: Sequence[tuple[str, str | bytes]]) -> dict[str, str]:
-    """The caller's headers: those that come more than once are one list, as HTTP has it. No list is a ``traceparent``: two of them are as good as none
+    """The caller's headers: those that come more than once are one list, as HTTP has it. No list is a ``traceparent``: two are as good as none
     (which gRPC's core does not let us see today: it keeps the last).
     """
     found: dict[str, str] = {}

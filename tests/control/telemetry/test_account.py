@@ -13,7 +13,12 @@ def test_each_end_is_counted_by_its_signal() -> None:
     account.drop("traces", 5)
     account.drop("traces", 2)
     traces = ("framegate.signal", "traces")
-    assert account.measurements() == {(EXPORTS, (traces,)): 1, (EXPORTS, (traces, ("error.type", "timeout"))): 2, (DROPPED, (traces,)): 7, (SKIPPED, ()): 0}
+    assert account.measurements() == {
+        (EXPORTS, (traces,)): 1,
+        (EXPORTS, (traces, ("error.type", "timeout"))): 2,
+        (DROPPED, (traces,)): 7,
+        (SKIPPED, ()): 0,
+    }
     assert account.dropped("traces") == 7
 
 
