@@ -215,8 +215,9 @@ def _target(config: OtlpConfig | None, values: Values, signal: Signal, timeout_m
         secure = not values.otlp("INSECURE", signal, False)
     elif protocol == "grpc":
         url = urllib.parse.urlsplit(endpoint)
-        if url.path:
-            values.faults.append(Fault(name, endpoint, "has a path, which the protocol grpc has no place for; see OTEL_EXPORTER_OTLP_PROTOCOL"))
+        if url.path.rstrip("/"):
+            where = name if from_file is None else "telemetry.otlp.endpoint"
+            values.faults.append(Fault(where, endpoint, "has a path, which the protocol grpc has no place for; see OTEL_EXPORTER_OTLP_PROTOCOL"))
         endpoint = url.netloc if url.port is not None else f"{url.netloc}:{443 if secure else 80}"
     elif from_file is not None or name == "OTEL_EXPORTER_OTLP_ENDPOINT":
         endpoint = f"{endpoint.rstrip('/')}/v1/{signal}"
