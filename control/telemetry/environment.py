@@ -104,6 +104,8 @@ class Settings:
         exemplars: the filter, as OTEL_METRICS_EXEMPLAR_FILTER names it.
         resource: attributes that the environment gives it, ``service.name`` too.
         log_level: as OTEL_LOG_LEVEL names it.
+        disabled: sections of ``telemetry`` in the file that do nothing, since OTEL_SDK_DISABLED is true: the one variable that wins over the
+            file, for who sets it wants silence whatever else is said.
     """
 
     metrics: Metrics | None = None
@@ -113,6 +115,7 @@ class Settings:
     exemplars: str = "trace_based"
     resource: tuple[tuple[str, str], ...] = ()
     log_level: str = "info"
+    disabled: tuple[str, ...] = ()
 
     @property
     def wanted(self) -> bool:
@@ -137,7 +140,7 @@ def judge(config: TelemetryConfig, environ: Mapping[str, str] = os.environ) -> S
     """
     values = read(environ)
     if values.get("OTEL_SDK_DISABLED") is True:
-        return Settings()
+        return Settings(disabled=tuple(name for name, section in (("otlp", config.otlp), ("prometheus", config.prometheus)) if section is not None))
     signals = _signals(config, values)
     metrics = traces = logs = None
     if "metrics" in signals:

@@ -53,7 +53,7 @@ class GrpcTransport:
         found = error.code()
         text = f"{found.name}: {error.details()}"[:500]
         match found:
-            case code.UNAVAILABLE if (verdict := _verdict(error.details() or "")):
+            case code.UNAVAILABLE if verdict := _verdict(error.details() or ""):
                 return Outcome("refused", f"its certificate: {verdict}")
             case code.UNAVAILABLE:
                 return Outcome("unavailable", text, again=True, pause_s=_pause(error))
@@ -75,7 +75,7 @@ class GrpcTransport:
 
 
 def _verdict(details: str) -> str:
-    """What is wrong with the collector's certificate, in OpenSSL's words or gRPC's; empty: it is something else. gRPC says it nowhere but in a text."""
+    """What is wrong with the collector's certificate, in OpenSSL's words or gRPC's; empty: it is something else. gRPC has only text for it."""
     if _UNVERIFIED in details:
         return details.partition(_UNVERIFIED)[2].partition(": OK")[0].strip(": ") or "not verified"
     return _WRONG_NAME if _WRONG_NAME in details else ""
