@@ -4,6 +4,7 @@
     ├── NotFoundError             the named listener, channel, upstream, tap rule or user does not exist
     ├── AlreadyExistsError        something has the name that a new one is to have
     ├── InvalidArgumentError      a value is outside its range; ``violations`` names every field that is wrong
+    ├── MalformedRequestError     the bytes of a request are no message of its type
     ├── FailedPreconditionError   the value is good but the state does not allow it (a pool below the largest frame, draining)
     ├── AbortedError              a processor refused a change, or lived and was silent: no processor has it
     ├── EtagError                 what is to be changed is not what the caller saw any more
@@ -22,6 +23,7 @@ __all__ = [
     "EtagError",
     "FailedPreconditionError",
     "InvalidArgumentError",
+    "MalformedRequestError",
     "NotFoundError",
     "StartError",
     "UnavailableError",
@@ -81,6 +83,13 @@ class InvalidArgumentError(ControlError):
         text = "; ".join(f"{item.field}: {item.description}" for item in violations)
         super().__init__(text, reason="INVALID_ARGUMENT")
         self.violations = tuple(violations)
+
+
+class MalformedRequestError(ControlError):
+    """The bytes of a request are no message of its method's type."""
+
+    def __init__(self) -> None:
+        super().__init__("the request's bytes are no message of the method's type", reason="REQUEST_MALFORMED")
 
 
 class FailedPreconditionError(ControlError):

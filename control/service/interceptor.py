@@ -18,10 +18,10 @@ from typing import Any, Final, Protocol, cast
 import grpc
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.json_format import MessageToDict
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from grpc_status import rpc_status
 
-from control.errors import ControlError
+from control.errors import ControlError, MalformedRequestError
 from control.plane import ControlPlane, Row
 from control.service.access import access_of
 from control.service.status import code_of, status_of
@@ -45,13 +45,18 @@ class CallSpan(Protocol):
 class CallTracer(Protocol):
     """Makes spans of calls; ``control.telemetry.calls.CallSpans``."""
 
-    def begin(self, method: str, metadata: Sequence[tuple[str, str | bytes]], *, current: bool) -> CallSpan:
-        """The span of a call that begins: ``package.Service/Method``, the caller's metadata, and whether what its task does belongs to it."""
+    def begin(self, method: str, metadata: Sequence[tuple[str, str | bytes]], *, current: bool, original: str = "") -> CallSpan:
+        """The span of a call that begins: ``package.Service/Method``, the caller's metadata, and whether what its task does belongs to it.
+        ``original``: what the caller asked for, of a method that there is not.
+        """
 
 
 CLIENT_KEY: Final = "framegate-client"
 """Metadata in which a client may say who it is; at most 256 characters are kept."""
 _CLIENT_LIMIT: Final = 256
+OTHER: Final = "_OTHER"
+"""The conventions' name of every method that there is not: what callers make up is no attribute's value of a metric."""
+_METHOD_LIMIT: Final = 256
 
 _log = logging.getLogger(__name__)
 _notes: contextvars.ContextVar[Row] = contextvars.ContextVar("framegate_audit")
@@ -84,34 +89,37 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
     ) -> Any:
-        """Find the handler and wrap it; None (the method is unknown) stays None."""
+        """Find the handler and wrap it; a method that nobody handles gets one that says so."""
         handler = await continuation(handler_call_details)
         method = str(handler_call_details.method).lstrip("/")
         if handler is None:
-            return None
+            return grpc.stream_stream_rpc_method_handler(self._unknown(method))
         if handler.unary_unary is not None:
-            inner = self._unary(method, handler.unary_unary)
-            return grpc.unary_unary_rpc_method_handler(inner, handler.request_deserializer, handler.response_serializer)
+            inner = self._unary(method, handler.unary_unary, handler.request_deserializer)
+            return grpc.unary_unary_rpc_method_handler(inner, None, handler.response_serializer)
         if handler.stream_stream is not None:
             stream = self._stream(method, handler.stream_stream)
             return grpc.stream_stream_rpc_method_handler(stream, handler.request_deserializer, handler.response_serializer)
         raise AssertionError(f"no service here has a method of the kind of {method}")
 
-    def _unary(self, method: str, inner: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+    def _unary(
+        self, method: str, inner: Callable[[Any, Any], Awaitable[Any]], parse: Callable[[bytes], Message]
+    ) -> Callable[[Any, Any], Awaitable[Any]]:
         audited = access_of(method).audited
 
-        async def call(request: Message, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        async def call(data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             started = time.perf_counter()
             code, failure = grpc.StatusCode.OK, None
             row: Row = {}
             reserved = False
-            answer = None
+            answer = request = None
             _notes.set(row)
             span = self._span(method, context, current=True)
             try:
                 if audited:
                     self._plane.reserve_audit()
                     reserved = True
+                request = _parsed(data, parse)
                 answer = await inner(request, context)
             except asyncio.CancelledError:
                 code = grpc.StatusCode.CANCELLED
@@ -150,6 +158,18 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         return call
 
+    def _unknown(self, method: str) -> Callable[[Any, Any], AsyncIterator[Any]]:
+        async def call(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+            started = time.perf_counter()
+            if self._tracer is not None:
+                metadata = tuple(context.invocation_metadata() or ())
+                self._tracer.begin(OTHER, metadata, current=False, original=method[:_METHOD_LIMIT]).end("UNIMPLEMENTED")
+            self._ended(OTHER, grpc.StatusCode.UNIMPLEMENTED, started)
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")  # gRPC's own words
+            yield b""  # never: it makes a stream of this
+
+        return call
+
     def _span(self, method: str, context: grpc.aio.ServicerContext[Any, Any], *, current: bool) -> CallSpan | None:
         return None if self._tracer is None else self._tracer.begin(method, tuple(context.invocation_metadata() or ()), current=current)
 
@@ -158,19 +178,32 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             self._observe(method, code.name, time.perf_counter() - started)
 
     def _row(
-        self, method: str, request: Message, context: grpc.aio.ServicerContext[Any, Any], noted: Row, code: grpc.StatusCode, failure: Exception | None
+        self,
+        method: str,
+        request: Message | None,
+        context: grpc.aio.ServicerContext[Any, Any],
+        noted: Row,
+        code: grpc.StatusCode,
+        failure: Exception | None,
     ) -> Row:
         return {
             "event": "audit",
             "who": self._user,
             "client": caller(context),
             "method": method,
-            "request": shown(request),
+            "request": None if request is None else shown(request),
             "before": noted.get("before"),
             "after": noted.get("after"),
             "result": code.name,
             "error": "" if failure is None else getattr(failure, "reason", type(failure).__name__),
         }
+
+
+def _parsed(data: bytes, parse: Callable[[bytes], Message]) -> Message:
+    try:
+        return parse(data)
+    except DecodeError as error:
+        raise MalformedRequestError from error
 
 
 def caller(context: grpc.aio.ServicerContext[Any, Any]) -> str:

@@ -55,16 +55,19 @@ class CallSpans:
     def __init__(self, traces: Traces) -> None:
         self._traces = traces
 
-    def begin(self, method: str, metadata: Sequence[tuple[str, str | bytes]], *, current: bool) -> CallSpan:
+    def begin(self, method: str, metadata: Sequence[tuple[str, str | bytes]], *, current: bool, original: str = "") -> CallSpan:
         """The span of a call that begins.
 
         Args:
             method: ``package.Service/Method``.
             metadata: of the caller; names its span if it has one. What is damaged is taken for none.
             current: whether what the call does in this task belongs to the span until it ends.
+            original: what the caller asked for, where ``method`` stands for all that there are not.
         """
         parent = self._traces.propagator.extract(_carrier(metadata), Context())
         attributes: dict[str, AnyValue] = {"rpc.system.name": "grpc", "rpc.method": method}
+        if original:
+            attributes["rpc.method_original"] = original
         return CallSpan(self._traces.begin(method, SpanKind.SERVER, attributes, parent), current=current)
 
 

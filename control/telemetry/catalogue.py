@@ -20,7 +20,7 @@ _OPEN: Final = {
     "framegate.consumer": "names of the tap's consumers, at most 50, and `others`",
     "framegate.certificate": "what certificates are for",
     "framegate.process": "`control`, `processor-0` …, `handler-0` …",
-    "rpc.method": "methods of the API",
+    "rpc.method": "methods of the API, and `_OTHER` for all that there are not",
     "rpc.response.status_code": "names of gRPC's codes",
     "error.type": "names of gRPC's codes but `OK`",
     WORKER: "slots of processors, and `retired`",
@@ -47,7 +47,7 @@ _VALUES: Final = """
 _VARIABLES: Final = """
 ## Variables of the environment
 
-What `telemetry` in framegate.yaml says wins (but over `OTEL_SDK_DISABLED`); where it is silent, these hold. A value that cannot be used keeps
+What `telemetry` in framegate.yaml says wins (not over `OTEL_SDK_DISABLED`); where it is silent, these hold. A value that cannot be used keeps
 framegate from starting, with the variable's name, its value (never that of a secret), and what is possible. An empty value is as good as none.
 Of those with a star there is one for each signal, too, which wins: `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`. Other OTEL_* variables have no effect.
 

@@ -74,6 +74,46 @@ def test_a_change_that_cannot_be_audited_is_refused_and_not_made_while_looks_go_
     run(body)
 
 
+async def refused(at: Serving, method: str, data: bytes = b"") -> grpc.aio.AioRpcError:
+    """The end of a call with those bytes."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await at.channel.unary_unary(f"/{method}")(data)
+    return caught.value
+
+
+@pytest.mark.parametrize(("method", "audited"), [(METHOD, True), (METHOD.replace("MuteChannels", "ListChannels"), False)])
+def test_bytes_that_are_no_request_are_an_invalid_argument_and_audited_like_any_other_call(method: str, audited: bool) -> None:
+    seen: list[tuple[str, str]] = []
+
+    async def body(at: Serving) -> None:
+        error = await refused(at, method, b"\xff\xff\xff")
+        info = error_details_pb2.ErrorInfo()
+        assert rpc_status.from_call(error).details[0].Unpack(info)
+        assert (error.code(), info.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "REQUEST_MALFORMED")
+        told = [(row["method"], row["request"], row["result"], row["error"]) for row in at.plane.audits]
+        assert told == [(METHOD, None, "INVALID_ARGUMENT", "REQUEST_MALFORMED")] * audited
+        assert (at.plane.asked, at.plane.audit_places) == ([], 0)
+
+    run(body, lambda method, code, seconds: seen.append((method, code)))
+    assert seen == [(method, "INVALID_ARGUMENT")]
+
+
+def test_methods_that_there_are_not_are_measured_as_one() -> None:
+    seen: list[tuple[str, str]] = []
+
+    async def body(at: Serving) -> None:
+        for method in ("framegate.control.v1.ChannelService/Nothing", "a.B/C", "x"):
+            error = await refused(at, method, b"anything")
+            assert (error.code(), error.details()) == (grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        call = at.channel.stream_stream("/a.B/Stream")()
+        with pytest.raises(grpc.aio.AioRpcError):
+            await call.read()
+        assert at.plane.audits == []
+
+    run(body, lambda method, code, seconds: seen.append((method, code)))
+    assert seen == [("_OTHER", "UNIMPLEMENTED")] * 4
+
+
 def test_each_place_for_an_audit_row_is_used_however_the_call_ends() -> None:
     async def body(at: Serving) -> None:
         stub = ChannelServiceStub(at.channel)

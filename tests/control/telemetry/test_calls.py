@@ -112,6 +112,26 @@ def test_a_call_that_fails_says_how_and_is_an_error_where_the_fault_is_ours(fail
     assert "secret" not in str(span)
 
 
+@pytest.mark.parametrize(
+    ("method", "code", "found"),
+    [
+        (f"{SERVICE}/MuteChannels", "INVALID_ARGUMENT", {"rpc.method": f"{SERVICE}/MuteChannels", "framegate.reason": "REQUEST_MALFORMED"}),
+        ("a.B/C", "UNIMPLEMENTED", {"rpc.method": "_OTHER", "rpc.method_original": "a.B/C", "error.type": "UNIMPLEMENTED"}),
+        ("a.B/" + "x" * 400, "UNIMPLEMENTED", {"rpc.method": "_OTHER", "rpc.method_original": "a.B/" + "x" * 252, "error.type": "UNIMPLEMENTED"}),
+    ],
+)
+def test_what_is_no_request_or_for_nobody_has_a_span_too(method: str, code: str, found: dict[str, str]) -> None:
+    async def body(at: Serving) -> None:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await at.channel.unary_unary(f"/{method}")(b"\xff\xff\xff", metadata=(("traceparent", f"00-{TRACE}-{CALLER}-01"),))
+
+    with tracing() as made:
+        run(body, tracer=CallSpans(made.traces))
+        (span,) = made.spans()
+    assert (span.name, parent_of(span)) == (found["rpc.method"], (TRACE, CALLER))
+    assert attributes_of(span) == {"rpc.system.name": "grpc", "rpc.response.status_code": code, **found}
+
+
 def test_a_call_that_is_refused_because_it_cannot_be_audited_has_a_span() -> None:
     async def body(at: Serving) -> None:
         at.plane.audit_failure = UnavailableError("stdout is not read", reason="AUDIT_BLOCKED")
