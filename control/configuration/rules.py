@@ -191,8 +191,10 @@ def _telemetry(document: Document, telemetry: object) -> None:
         return
     path: Path = ("telemetry", "otlp", "endpoint")
     secret = any(mark in endpoint for mark in "@?#")  # a password, a token: not to be shown
+    has_path = False
     try:
         url = urllib.parse.urlsplit(endpoint)
+        has_path = bool(url.path.rstrip("/"))
         good = url.scheme in ("http", "https") and bool(url.hostname) and bool(url.port) and not secret
         good = good and endpoint.isascii() and endpoint.isprintable() and " " not in endpoint
     except ValueError:
@@ -200,5 +202,5 @@ def _telemetry(document: Document, telemetry: object) -> None:
     if not good:
         reason = "must be http://host:port or https://host:port, over HTTP perhaps with a path; without user, query and fragment"
         document.add(path, reason, "(not shown)" if secret else None)
-    elif url.path.rstrip("/") and otlp.get("protocol") == "grpc":
+    elif has_path and otlp.get("protocol") == "grpc":
         document.add(path, "has a path, which the protocol grpc has no place for; see telemetry.otlp.protocol")

@@ -93,7 +93,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         method = str(handler_call_details.method).lstrip("/")
         if handler is None:
-            return grpc.stream_stream_rpc_method_handler(self._unknown(method))
+            return grpc.stream_unary_rpc_method_handler(self._unknown(method))
         if handler.unary_unary is not None:
             inner = self._unary(method, handler.unary_unary, handler.request_deserializer)
             return grpc.unary_unary_rpc_method_handler(inner, None, handler.response_serializer)
@@ -158,15 +158,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         return call
 
-    def _unknown(self, method: str) -> Callable[[Any, Any], AsyncIterator[Any]]:
-        async def call(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+    def _unknown(self, method: str) -> Callable[[Any, Any], Awaitable[Any]]:
+        async def call(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
             started = time.perf_counter()
             if self._tracer is not None:
                 metadata = tuple(context.invocation_metadata() or ())
                 self._tracer.begin(OTHER, metadata, current=False, original=method[:_METHOD_LIMIT]).end("UNIMPLEMENTED")
             self._ended(OTHER, grpc.StatusCode.UNIMPLEMENTED, started)
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")  # gRPC's own words
-            yield b""  # never: it makes a stream of this
 
         return call
 

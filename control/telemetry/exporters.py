@@ -55,6 +55,7 @@ class Sender:
         self._rejected = rejected
         self._carrier = Carrier(transport(target), target.timeout_s)
         self._failing = ""
+        self._told = ""
         account.expect(target.signal)
 
     def send(self, request: Message, items: int) -> bool:
@@ -76,8 +77,9 @@ class Sender:
         text = partial.error_message[:500]
         if lost:
             return self._end("rejected", f"{lost} of {items} items: {text}", lost)
-        if text:
+        if text and text != self._told:
             _log.warning("the collector %s took %s and says: %s", self._endpoint, self._signal, text)
+        self._told = text
         return self._end("", "", 0)
 
     def failed(self, error: Exception, items: int) -> bool:

@@ -132,6 +132,19 @@ def test_a_warning_that_costs_nothing_is_no_failure(caplog: pytest.LogCaptureFix
     assert "use the new one" in caplog.text
 
 
+def test_a_warning_is_told_once_until_it_is_another(caplog: pytest.LogCaptureFixture) -> None:
+    said = ["old", "old", "older", "", "older"]
+    answers = iter(ExportTraceServiceResponse(partial_success=ExportTracePartialSuccess(error_message=text)).SerializeToString() for text in said)
+    with GrpcReceiver(lambda context: next(answers)) as receiver:
+        traces = judge(TelemetryConfig(otlp=OtlpConfig(endpoint=receiver.endpoint)), {}).traces
+        assert traces is not None
+        exporter = span_exporter(traces, Account())
+        for _ in said:
+            exporter.export(spans(1))
+        exporter.shutdown()
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["old", "older", "older"]
+
+
 @pytest.mark.parametrize("signal", list(MAKE))
 def test_an_answer_that_is_none_is_counted(signal: str) -> None:
     account = Account()
