@@ -8,10 +8,11 @@ import asyncio
 import contextlib
 import io
 import logging
+import re
 import socket
 import wsgiref.simple_server
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry.sdk.metrics.export import Gauge, HistogramDataPoint, MetricsData, NumberDataPoint, Sum
 from opentelemetry.sdk.metrics.export import Metric as SdkMetric
@@ -25,6 +26,8 @@ from control.web import Server
 __all__ = ["Scrapes", "families"]
 
 _log = logging.getLogger(__name__)
+_REFUSED: Final = re.compile(r";\s*q\s*=\s*0(\.0*)?\s*$", re.IGNORECASE)
+"""Behind an encoding: the client does not want it."""
 
 
 class Scrapes:
@@ -76,12 +79,25 @@ class _Site:
         return self._guarded
 
     def _guarded(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        encodings = environ.get("HTTP_ACCEPT_ENCODING", "").split(",")
+        environ["HTTP_ACCEPT_ENCODING"] = ",".join(item for item in encodings if not _REFUSED.search(item))  # the library does not look at weights
         try:
+            if environ["REQUEST_METHOD"] == "HEAD":
+                return _head_only(self._app, environ, start_response)
             return self._app(environ, start_response)
         except Exception:
             _log.exception("a scrape failed")
             start_response("500 Internal Server Error", [("Content-Type", "text/plain")])
             return [b"framegate's log says why\n"]
+
+
+def _head_only(app: Callable[..., Iterable[bytes]], environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+    """What GET answers without its body, and with its length."""
+    told: list[Any] = []
+    size = sum(map(len, app({**environ, "REQUEST_METHOD": "GET"}, lambda status, headers: told.extend((status, headers)))))
+    status, headers = told
+    start_response(status, [*headers, ("Content-Length", str(size))])
+    return []
 
 
 class _Request(wsgiref.simple_server.WSGIRequestHandler):

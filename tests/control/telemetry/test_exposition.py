@@ -117,6 +117,29 @@ def test_what_is_no_request_gets_a_status(at: Serving, request_: bytes, status: 
     assert "200" in at.ask().splitlines()[0]
 
 
+def test_head_is_get_without_its_body(at: Serving) -> None:
+    at.answers = [measured(), measured()]
+    head, _, body = at.ask(b"HEAD /metrics HTTP/1.0\r\n\r\n").partition("\r\n\r\n")
+    same, _, whole = at.ask().partition("\r\n\r\n")
+    assert (head.splitlines()[0].split()[1], body) == ("200", "")
+    assert f"Content-Length: {len(whole)}" in head
+    assert [line for line in head.splitlines() if line.startswith("Content-Type")] == [
+        line for line in same.splitlines() if line.startswith("Content-Type")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "compressed"),
+    [("gzip", True), ("gzip;q=1", True), ("gzip;q=0.1", True), ("gzip;q=0", False), ("gzip; q=0.000", False), ("br, gzip;q=0", False), ("", False)],
+)
+def test_an_answer_is_compressed_where_that_is_wanted(at: Serving, accepted: str, compressed: bool) -> None:
+    at.answers = [measured()]
+    with at.connect() as client:
+        client.sendall(f"GET /metrics HTTP/1.0\r\nAccept-Encoding: {accepted}\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert (b"Content-Encoding: gzip" in answer, b"frames_sent_total 3.0" in answer) == (compressed, not compressed)
+
+
 def test_a_scrape_that_fails_is_500_and_logged(at: Serving, caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> MetricsData | None:
         raise ValueError("our bug")
