@@ -1,5 +1,8 @@
 """Carries an export over gRPC."""
 
+import socket
+import ssl
+import urllib.parse
 from typing import Any, Final
 
 import grpc
@@ -13,6 +16,7 @@ from control.telemetry.transport import MAX_ANSWER, Outcome, tls_context
 __all__ = ["GrpcTransport"]
 
 _UNVERIFIED: Final = "CERTIFICATE_VERIFY_FAILED"
+_LOOK_S: Final = 1.0
 _WRONG_NAME: Final = "Hostname Verification Check failed"
 _SERVICES: Final = {"metrics": "metrics.v1.MetricsService", "traces": "trace.v1.TraceService", "logs": "logs.v1.LogsService"}
 
@@ -30,8 +34,13 @@ class GrpcTransport:
             ("grpc.enable_retries", 0),
         ]
         compression = grpc.Compression.Gzip if target.gzip else grpc.Compression.NoCompression
+        self._closed = False
+        self._context: ssl.SSLContext | None = None
         if target.secure:
-            tls_context(target)  # says what is wrong with the files; gRPC would not
+            self._context = tls_context(target)  # says what is wrong with the files; gRPC would not
+            self._context.set_alpn_protocols(["h2"])
+            url = urllib.parse.urlsplit(f"//{target.endpoint}")
+            self._host, self._port = url.hostname or "", url.port or 443
             roots, key, chain = (_read(path) for path in (target.certificate, target.client_key, target.client_certificate))
             credentials = grpc.ssl_channel_credentials(roots, key, chain)
             self._channel = grpc.secure_channel(target.endpoint, credentials, options, compression)
@@ -53,7 +62,7 @@ class GrpcTransport:
         found = error.code()
         text = f"{found.name}: {error.details()}"[:500]
         match found:
-            case code.UNAVAILABLE if verdict := _verdict(error.details() or ""):
+            case code.UNAVAILABLE if verdict := _verdict(error.details() or "") or self._looked_at():
                 return Outcome("refused", f"its certificate: {verdict}")
             case code.UNAVAILABLE:
                 return Outcome("unavailable", text, again=True, pause_s=_pause(error))
@@ -70,7 +79,25 @@ class GrpcTransport:
                 return Outcome("refused", text)
         return Outcome("other", text)
 
+    def _looked_at(self) -> str:
+        """As ``_verdict``, of who is there. Of a host with several addresses gRPC says what came of the last, behind which the certificate of another
+        may be hidden.
+        """
+        if self._context is None or self._closed:
+            return ""
+        try:
+            with (
+                socket.create_connection((self._host, self._port), _LOOK_S) as connection,
+                self._context.wrap_socket(connection, server_hostname=self._host),
+            ):
+                return ""
+        except ssl.SSLCertVerificationError as error:
+            return error.verify_message
+        except (OSError, ValueError):  # nobody is there, it is no name, or something else: what gRPC says stands
+            return ""
+
     def close(self) -> None:
+        self._closed = True
         self._channel.close()
 
 

@@ -12,6 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
+from control.telemetry import grpc_transport
 from control.telemetry.transport import Outcome
 from tests.fakes.carrying import once
 from tests.fakes.certificates import Authority
@@ -95,6 +96,17 @@ def test_a_collector_with_anothers_certificate_is_refused(tmp_path: Path) -> Non
     with GrpcReceiver(credentials=grpc.ssl_server_credentials([(key, certificate)])) as receiver:
         found = once(receiver.endpoint, OTEL_EXPORTER_OTLP_CERTIFICATE=str(authority.path))
     assert (found.end, found.again, found.text) == ("refused", False, "its certificate: Hostname Verification Check failed")
+
+
+def test_the_certificate_is_told_where_another_address_of_the_host_does_not_answer(
+    tls: tuple[GrpcReceiver, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC says what came of the last address only, so here it says nothing of the certificate."""
+    receiver, environ = tls
+    monkeypatch.setattr(grpc_transport, "_verdict", lambda details: "")
+    found = once(receiver.endpoint)
+    assert (found.end, found.again, found.text) == ("refused", False, "its certificate: unable to get local issuer certificate")
+    assert once("https://127.0.0.1:1", OTEL_EXPORTER_OTLP_CERTIFICATE=environ["OTEL_EXPORTER_OTLP_CERTIFICATE"]).end == "unavailable"
 
 
 def test_grpcs_core_writes_no_lines_beside_our_rows(tls: tuple[GrpcReceiver, dict[str, str]]) -> None:
