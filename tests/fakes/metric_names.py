@@ -4,10 +4,10 @@ import functools
 import re
 from collections.abc import Mapping
 
+from control.telemetry.catalogue import EXPORTED
 from control.telemetry.fold import PER_WORKER, WORKER
 from control.telemetry.names import label_name, prometheus_name
-from proxy.cells import METRICS, PIPELINE_METRICS
-from proxy.cells.metrics import CALLS
+from proxy.cells import PIPELINE_METRICS
 
 __all__ = ["DERIVED", "ELSEWHERE", "TARGET", "asked", "declared"]
 
@@ -30,7 +30,7 @@ def declared() -> dict[str, set[str]]:
     """The labels of each name that a scrape may give."""
     found: dict[str, set[str]] = {name: set(labels) for name, labels in MONITOR.items()}
     known = {}
-    for metric in (*METRICS, *PIPELINE_METRICS, CALLS):
+    for metric in (*EXPORTED, *PIPELINE_METRICS):
         labels = {label_name(key) for key in metric.keys} | ({label_name(WORKER)} if metric.name in PER_WORKER else set())
         known[prometheus_name(metric.name, metric.unit, monotonic=metric.kind == "counter")] = labels, metric.kind == "histogram"
     for name, (labels, histogram) in known.items():
