@@ -63,7 +63,17 @@ class CallSpans:
             metadata: of the caller; names its span if it has one. What is damaged is taken for none.
             current: whether what the call does in this task belongs to the span until it ends.
         """
-        carrier = {key: value for key, value in metadata if isinstance(value, str)}
-        parent = self._traces.propagator.extract(carrier, Context())
+        parent = self._traces.propagator.extract(_carrier(metadata), Context())
         attributes: dict[str, AnyValue] = {"rpc.system.name": "grpc", "rpc.method": method}
         return CallSpan(self._traces.begin(method, SpanKind.SERVER, attributes, parent), current=current)
+
+
+def _carrier(metadata: Sequence[tuple[str, str | bytes]]) -> dict[str, str]:
+    """The caller's headers: those that come more than once are one list, as HTTP has it. No list is a ``traceparent``: two are as good as none
+    (which gRPC's core does not let us see today: it keeps the last).
+    """
+    found: dict[str, str] = {}
+    for key, value in metadata:
+        if isinstance(value, str):
+            found[key] = f"{found[key]},{value}" if key in found else value
+    return found

@@ -9,8 +9,8 @@
     framegate.change             a change that no call is there for any more, or that nobody called for
 
 There is no span of a frame, and none that lasts as long as a connection. The bus only queues here, in a queue with a bound; a thread of its own makes
-the spans. Of connections it makes at most ``RATE`` a second, whatever comes; those beyond are counted as dropped, and so is what the queue has no
-room for.
+the spans. Of connections it makes at most ``RATE`` a second, whatever comes; those beyond are counted as skipped, and so is what the queue has no
+room for: no collector lost them.
 """
 
 import threading
@@ -69,7 +69,7 @@ class EventSpans(Subscriber):
     Args:
         traces: where they go.
         tls: the names of the listeners whose clients speak TLS.
-        account: gets what was dropped.
+        account: gets what was skipped.
         failed: is told what went wrong with one event, which costs that.
         clock: seconds that only grow.
     """
@@ -127,7 +127,7 @@ class EventSpans(Subscriber):
 
     def _put(self, event: Event, parent: SpanContext | None) -> None:
         if len(self._queue) >= _QUEUE:
-            self._account.drop("traces", 1)
+            self._account.skip(1)
             return
         self._queue.append(_Taken(event, parent))
         self._wake.set()
@@ -228,7 +228,7 @@ class EventSpans(Subscriber):
         self._tokens = min(float(RATE), self._tokens + (now_s - self._filled_s) * RATE)
         self._filled_s = now_s
         if self._tokens < 1:
-            self._account.drop("traces", 1)
+            self._account.skip(1)
             return False
         self._tokens -= 1
         return True
@@ -248,9 +248,11 @@ class EventSpans(Subscriber):
 
     def _endpoint_down(self, event: Event, parent: SpanContext | None) -> None:
         row = event.row
+        address = _address(row["endpoint"])
         attributes: Attributes = {
-            **_address(row["endpoint"]),
-            "server.address": row.get("server_name"),
+            **address,
+            "server.address": row.get("server_name") or address.get("network.peer.address"),
+            "server.port": address.get("network.peer.port"),
             "framegate.upstream": row["upstream"],
             "framegate.worker": str(row["slot"]),
         }

@@ -9,12 +9,14 @@ import json
 import queue
 import threading
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any, Final
 
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.context import Context
-from opentelemetry.sdk._logs import LoggerProvider, LogRecordLimits, ReadableLogRecord
+from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.sdk._logs import LoggerProvider, LogRecordDroppedAttributesWarning, LogRecordLimits, ReadableLogRecord
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExporter, LogRecordExportResult
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
@@ -32,6 +34,8 @@ _SEVERITIES: Final = {
     "warning": SeverityNumber.WARN,
     "error": SeverityNumber.ERROR,
 }
+_NO_METERS: Final = NoOpMeterProvider()
+"""As in ``traces``, which is not loaded for the sake of logs."""
 _OWN_LOGGERS: Final = ("opentelemetry", "control.telemetry", "grpc")
 """What they say of exports that fail is no part of exports."""
 
@@ -48,17 +52,22 @@ class LogRecords:
     """
 
     def __init__(self, settings: environment.Logs, resource: Resource, version: str, exporter: LogRecordExporter, account: Account) -> None:
+        # Records say themselves how many attributes a limit cost; the SDK's warning would be plain text beside the rows.
+        warnings.simplefilter("ignore", LogRecordDroppedAttributesWarning)
         batch = settings.batch
         self._account = account
         self._room = Room(batch.queue, lambda count: account.drop("logs", count))
         self._exporter = exporter
-        self._provider = LoggerProvider(resource, shutdown_on_exit=False, log_record_limits=LogRecordLimits(**dict(settings.limits)))
+        self._provider = LoggerProvider(
+            resource, shutdown_on_exit=False, log_record_limits=LogRecordLimits(**dict(settings.limits)), meter_provider=_NO_METERS
+        )
         waiting = BatchLogRecordProcessor(
             _Counted(exporter, self._room),
             schedule_delay_millis=batch.delay_ms,
             max_export_batch_size=batch.size,
             export_timeout_millis=batch.timeout_ms,
             max_queue_size=batch.queue,
+            meter_provider=_NO_METERS,
         )
         self._provider.add_log_record_processor(waiting)
         self._logger = self._provider.get_logger("framegate", version)

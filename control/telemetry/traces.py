@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from opentelemetry.context import Context
+from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk.resources import Resource
@@ -27,6 +28,8 @@ from control.telemetry.room import Room
 __all__ = ["Traces", "current_span", "trace_fields"]
 
 SCOPE: Final = "framegate"
+_NO_METERS: Final = NoOpMeterProvider()
+"""What the SDK would count of itself: ``Account`` does. Without one the SDK asks for the program's own, which OTEL_PYTHON_METER_PROVIDER may name."""
 
 
 class Traces:
@@ -54,6 +57,7 @@ class Traces:
             shutdown_on_exit=False,
             id_generator=self._ids,
             span_limits=SpanLimits(**dict(settings.limits)),
+            meter_provider=_NO_METERS,
         )
         waiting = BatchSpanProcessor(
             _Counted(exporter, room),
@@ -61,6 +65,7 @@ class Traces:
             schedule_delay_millis=batch.delay_ms,
             max_export_batch_size=batch.size,
             export_timeout_millis=batch.timeout_ms,
+            meter_provider=_NO_METERS,
         )
         self._provider.add_span_processor(_Bounded(waiting, room))
         self._tracer = self._provider.get_tracer(SCOPE, version)

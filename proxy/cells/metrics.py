@@ -416,6 +416,7 @@ METRICS: Final = (
         "telemetry.exports", "counter", "{export}", "Exports to a collector, by how they ended.", (SIGNAL, SIGNALS), (ERROR_TYPE, EXPORT_ERRORS)
     ),
     _control("telemetry.dropped", "counter", "{item}", "Data points, spans and log records that no collector got.", (SIGNAL, SIGNALS)),
+    _control("telemetry.skipped", "counter", "{span}", "Spans of connections that were not made: there are at most 200 a second."),
 )
 INTERNAL: Final = (
     _internal("tap.seen", "Frames that a tap rule matched.", _LISTENER, _TAP_DIRECTION),

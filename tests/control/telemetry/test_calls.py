@@ -56,6 +56,26 @@ def test_a_caller_without_a_span_or_with_a_damaged_one_begins_a_trace(header: st
     assert span.trace_id.hex() != TRACE
 
 
+@pytest.mark.parametrize("other", [f"00-{'1' * 32}-{CALLER}-01", f"00-{TRACE}-{CALLER}-01"])
+def test_a_caller_that_names_two_spans_begins_a_trace(other: str) -> None:
+    """Also when both are the same. Over a real connection gRPC's core keeps the last of them, and nobody learns of the other."""
+    with tracing() as made:
+        CallSpans(made.traces).begin("a.B/C", (("traceparent", other), ("traceparent", f"00-{TRACE}-{CALLER}-01")), current=False).end("OK")
+        (span,) = made.spans()
+    assert span.parent_span_id == b""
+
+
+def test_a_state_in_several_headers_is_one_list() -> None:
+    async def body(at: Serving) -> None:
+        metadata = (("traceparent", f"00-{TRACE}-{CALLER}-01"), ("tracestate", "a=1"), ("tracestate", "b=2"))
+        await ChannelServiceStub(at.channel).ListChannels(pb2.ListChannelsRequest(), metadata=metadata)
+
+    with tracing() as made:
+        run(body, tracer=CallSpans(made.traces))
+        (span,) = made.spans()
+    assert (parent_of(span), span.trace_state) == ((TRACE, CALLER), "a=1,b=2")
+
+
 @pytest.mark.parametrize(
     ("flags", "sampler", "kept"), [("01", "parentbased_always_off", 1), ("00", "parentbased_always_on", 0), ("00", "always_on", 1)]
 )

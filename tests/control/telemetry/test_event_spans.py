@@ -15,6 +15,7 @@ from opentelemetry.trace import SpanKind, use_span
 from control.events import Bus, Line, Row
 from control.telemetry import event_spans
 from control.telemetry.event_spans import RATE, SLOW_NS, EventSpans
+from proxy.cells.metrics import METRICS
 from proxy.network.connection_id import format_connection_id
 from tests.fakes.clock import FakeClock
 from tests.fakes.otlp_receiver import attributes_of
@@ -213,17 +214,22 @@ def test_a_row_that_cannot_be_read_costs_its_span_and_is_told() -> None:
     assert [str(error) for error in at.failures] == ["no row"]
 
 
+def test_the_bound_is_in_the_table_of_metrics() -> None:
+    (metric,) = (metric for metric in METRICS if metric.name == "framegate.telemetry.skipped")
+    assert f"at most {RATE} a second" in metric.description
+
+
 def test_spans_of_connections_are_bounded_in_a_second_and_the_rest_is_counted() -> None:
     clock = FakeClock()
     with bench(clock=lambda: clock.now_ns() / 1e9) as at:
         at.lines("opened", *[opened()] * (RATE + 3))
         deadline = time.monotonic() + 10
-        while at.tracing.account.dropped("traces") < 3 and time.monotonic() < deadline:
+        while at.tracing.account.skipped < 3 and time.monotonic() < deadline:
             time.sleep(0.002)
         clock.advance_ms(10)  # a hundredth of a second: two more
         at.lines("opened", *[opened()] * 5)
         assert len(at.spans()) == RATE + 2
-    assert at.tracing.account.dropped("traces") == 6
+    assert (at.tracing.account.skipped, at.tracing.account.dropped("traces")) == (6, 0)
 
 
 def test_what_the_sampler_does_not_take_is_neither_read_nor_counted() -> None:
@@ -236,7 +242,7 @@ def test_what_the_sampler_does_not_take_is_neither_read_nor_counted() -> None:
     with bench(sampler="always_off") as at:
         at.bus.publish_lines("opened", [(1, "{}", reading)] * 10)
         assert at.spans() == []
-    assert (read, at.tracing.account.dropped("traces")) == ([], 0)
+    assert (read, at.tracing.account.skipped) == ([], 0)
 
 
 def test_the_queue_is_bounded_and_the_bus_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +258,7 @@ def test_the_queue_is_bounded_and_the_bus_does_not_wait(monkeypatch: pytest.Monk
         at.bus.publish_lines("opened", [(1, "{}", stands)])
         assert began.wait(10)  # it is taken, and what comes now waits
         at.lines("opened", *[opened()] * 6)
-        assert at.tracing.account.dropped("traces") == 2
+        assert (at.tracing.account.skipped, at.tracing.account.dropped("traces")) == (2, 0)
         goes_on.set()
         assert len(at.spans()) == 5
 
@@ -287,6 +293,15 @@ def test_an_endpoint_that_was_left_out_has_one_span_from_the_first_failure_to_it
     found = attributes_of(span)
     assert (found["error.type"], found["framegate.failures"], found["framegate.worker"], found["network.peer.port"]) == ("refused", 4, "1", 9092)
     assert span.status.code == Status.STATUS_CODE_ERROR
+
+
+@pytest.mark.parametrize(("server_name", "address"), [(None, "10.1.0.1"), ("", "10.1.0.1"), ("broker.example", "broker.example")])
+def test_an_outage_names_its_server_as_connects_do(server_name: str | None, address: str) -> None:
+    with bench() as at:
+        at.bus.publish({"event": "endpoint_down", **DOWN, "server_name": server_name})
+        (span,) = at.spans()
+    found = attributes_of(span)
+    assert (found["server.address"], found["server.port"], found["network.peer.address"]) == (address, 9092, "10.1.0.1")
 
 
 def test_what_lasts_to_the_end_ends_there_and_says_so() -> None:

@@ -1,5 +1,6 @@
 """Rows as log records, as a receiver of the protocol gets them."""
 
+import dataclasses
 import json
 import logging
 import os
@@ -16,11 +17,13 @@ from opentelemetry.trace import SpanKind, use_span
 
 from control.events import Bus
 from control.logs import LibraryRows, RowCopy, RowLog
+from control.telemetry.account import Account
+from control.telemetry.exporters import log_exporter
 from control.telemetry.log_records import LogRecords
 from control.telemetry.traces import trace_fields
 from proxy.config.log import LogLevel
 from tests.fakes.otlp_receiver import OtlpReceiver, attributes_of
-from tests.fakes.tracing import recording, tracing
+from tests.fakes.tracing import RESOURCE, log_settings, recording, tracing
 
 
 @pytest.fixture
@@ -218,6 +221,24 @@ def test_nobody_pays_for_copies_that_nobody_wants(log: RowLog, tmp_path: Path) -
     log.write("x", a=1)
     (row,) = rows(log, tmp_path)
     assert list(row) == ["time", "level", "event", "a"]
+
+
+def test_a_provider_of_metrics_that_the_environment_names_is_not_asked_for(log: RowLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_PYTHON_METER_PROVIDER", "nope")
+    assert len(exported(log, lambda: log.write("serving"))) == 1
+
+
+def test_attributes_beyond_the_limit_are_counted_in_the_record_and_told_nowhere_else(log: RowLog, recwarn: pytest.WarningsRecorder) -> None:
+    with OtlpReceiver() as receiver:
+        account = Account()
+        settings = dataclasses.replace(log_settings(receiver), limits=(("max_attributes", 0),))
+        records = LogRecords(settings, RESOURCE, "1.2.3", log_exporter(settings, account), account)
+        log.copy_to = records.take
+        log.write("serving", processors=2)
+        records.stop()
+        (record,) = receiver.logs
+    assert (list(record.attributes), record.dropped_attributes_count > 0) == ([], True)
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 def test_the_resource_says_who_exports(log: RowLog) -> None:

@@ -181,6 +181,15 @@ def test_threads_do_not_take_each_others_ids() -> None:
         assert all(int.from_bytes(span.trace_id, "big") // 1_000 == int(span.name) for span in made.spans())
 
 
+def test_a_provider_of_metrics_that_the_environment_names_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a distribution's, often set for a whole pod, and need not be here."""
+    monkeypatch.setenv("OTEL_PYTHON_METER_PROVIDER", "nope")
+    monkeypatch.setenv("OTEL_PYTHON_TRACER_PROVIDER", "nope")
+    with tracing() as made:
+        made.traces.record("x", NOW_NS, NOW_NS, {})
+        assert len(made.spans()) == 1
+
+
 def test_nothing_of_spans_or_log_records_is_loaded_with_metrics() -> None:
     wanted = "('opentelemetry.sdk.trace', 'opentelemetry.sdk._logs')"
     program = f"import sys, control.service, control.telemetry; print([name for name in sys.modules if name in {wanted}])"
