@@ -364,6 +364,7 @@ class Proxy:
 
 def _load_servers(export: Export) -> None:
     """Import what answers gRPC and exports telemetry: a third of the time that a start takes."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else its core writes lines to stderr, beside our rows, for each handshake that fails
     import control.service
 
     if export.wanted:

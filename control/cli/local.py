@@ -9,8 +9,12 @@ import click
 from control.cli.options import example, output_option
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from control.configuration.fault import Fault
     from control.demo.run import Upstream
     from proxy.config.log import LogFormat
+    from proxy.config.model import ProxyConfig
 
 __all__ = ["check", "demo", "serve"]
 
@@ -29,9 +33,9 @@ def check(config: pathlib.Path, output: str) -> None:
     """Name every fault of a configuration at once, with line, key, value and reason.
 
     Looks at this machine, too, as the user who runs it: files and keys, folders that must be writable, addresses that must be this machine's (each
-    is bound for a moment). What another process uses now is a warning, so that a new configuration can be checked beside the framegate that it is
-    for; `serve` would not start there. So are expired certificates, a disk smaller than the tap's budget, a container with less memory than may be
-    needed (with the sum and its parts), and keys that have no effect.
+    is bound for a moment), the OTEL_* variables of this environment. What another process uses now is a warning, so that a new configuration can be
+    checked beside the framegate that it is for; `serve` would not start there. So are expired certificates, a disk smaller than the tap's budget, a
+    container with less memory than may be needed (with the sum and its parts), and keys that have no effect.
 
     Exit codes: 0 good, with or without warnings; 2 faulty.
     """
@@ -39,7 +43,8 @@ def check(config: pathlib.Path, output: str) -> None:
     from control.configuration.load import examine
 
     found = examine(config, in_use=True)
-    levels = [("fault", fault) for fault in found.faults] + [("warning", fault) for fault in found.warnings]
+    faults = found.faults if found.config is None else [*found.faults, *_environment_faults(found.config)]
+    levels = [("fault", fault) for fault in faults] + [("warning", fault) for fault in found.warnings]
     if output == "json":
         print_json([{"level": level, "line": row.line, "key": row.key, "value": row.value, "reason": row.reason} for level, row in levels])
     elif levels:
@@ -47,10 +52,22 @@ def check(config: pathlib.Path, output: str) -> None:
             ("LEVEL", "LINE", "KEY", "VALUE", "REASON"), ((level, row.line, row.key or "-", row.value or "-", row.reason) for level, row in levels)
         )
     besides = f" and {counted(len(found.warnings), 'warning')}" if found.warnings else ""
-    if found.faults:
-        click.echo(f"framegate: {config} has {counted(len(found.faults), 'fault')}{besides}", err=True)
+    if faults:
+        click.echo(f"framegate: {config} has {counted(len(faults), 'fault')}{besides}", err=True)
         sys.exit(2)
     click.echo(f"framegate: {config} is good{', with' + besides[4:] if besides else ''}", err=True)
+
+
+def _environment_faults(config: "ProxyConfig") -> "Iterator[Fault]":
+    """What `serve` would refuse of the environment's variables here."""
+    from control.configuration.fault import Fault
+    from control.errors import StartError
+    from control.telemetry.environment import judge
+
+    try:
+        judge(config.telemetry)
+    except StartError as error:
+        yield Fault(0, "telemetry", "", str(error))
 
 
 @click.command(epilog=example("framegate serve --config framegate.yaml", "framegate serve --config framegate.yaml --log-format text"))

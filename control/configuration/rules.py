@@ -180,14 +180,25 @@ def _log(document: Document, log: object) -> None:
 
 def _telemetry(document: Document, telemetry: object) -> None:
     otlp = telemetry.get("otlp") if isinstance(telemetry, dict) else None
-    endpoint = otlp.get("endpoint") if isinstance(otlp, dict) else None
+    if not isinstance(otlp, dict):
+        return
+    endpoint, signals = otlp.get("endpoint"), otlp.get("signals")
+    if signals is not None and not signals:
+        document.warn(("telemetry", "otlp", "signals"), "names none: `otlp` has no effect, and nothing is exported over OTLP")
+    elif signals is not None and len(set(signals)) < len(signals):
+        document.warn(("telemetry", "otlp", "signals"), "names one twice: the second has no effect")
     if not isinstance(endpoint, str):
         return
+    path: Path = ("telemetry", "otlp", "endpoint")
+    secret = any(mark in endpoint for mark in "@?#")  # a password, a token: not to be shown
     try:
         url = urllib.parse.urlsplit(endpoint)
-        good = url.scheme in ("http", "https") and bool(url.hostname) and bool(url.port) and f"{url.scheme}://{url.netloc}" == endpoint.rstrip("/")
-        good = good and "@" not in url.netloc
+        good = url.scheme in ("http", "https") and bool(url.hostname) and bool(url.port) and not secret
+        good = good and endpoint.isascii() and endpoint.isprintable() and " " not in endpoint
     except ValueError:
         good = False
     if not good:
-        document.add(("telemetry", "otlp", "endpoint"), "must be http://host:port or https://host:port")
+        reason = "must be http://host:port or https://host:port, over HTTP perhaps with a path; without user, query and fragment"
+        document.add(path, reason, "(not shown)" if secret else None)
+    elif url.path.rstrip("/") and otlp.get("protocol") == "grpc":
+        document.add(path, "has a path, which the protocol grpc has no place for; see telemetry.otlp.protocol")

@@ -183,6 +183,11 @@ _LIFE_OF_FRAMEGATE: Final = {
     "stop_failed": Event("A part of framegate could not be ended in order.", _ERROR, {"error": str}),
     "stopped": Event("framegate has ended.", _EITHER, {"reason": NotRequired[str]}),
     "stopping": Event("framegate is to end.", _INFO, {"reason": str}),
+    "telemetry_disabled": Event(
+        "A variable of the environment turns off telemetry of the configuration.",
+        _WARNING,
+        {"variable": str, "sections": list[str]},
+    ),
 }
 _UPSTREAMS: Final = {
     "api_versions_failed": Event("An upstream could not be asked which requests it understands.", _WARNING, {"upstream": str, "error": str}),

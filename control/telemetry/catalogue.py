@@ -49,9 +49,9 @@ _VALUES: Final = """
 _VARIABLES: Final = """
 ## Variables of the environment
 
-What `telemetry` in framegate.yaml says wins; where it is silent, these hold. A value that cannot be used keeps framegate from starting, with
-the variable's name, its value (never that of a secret), and what is possible. An empty value is as good as none. Of those with a star there
-is one for each signal, too, which wins: `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`. Other OTEL_* variables have no effect.
+What `telemetry` in framegate.yaml says wins (but over `OTEL_SDK_DISABLED`); where it is silent, these hold. A value that cannot be used keeps
+framegate from starting, with the variable's name, its value (never that of a secret), and what is possible. An empty value is as good as none.
+Of those with a star there is one for each signal, too, which wins: `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`. Other OTEL_* variables have no effect.
 
 | Variable | Values | Without it | What it does |
 | --- | --- | --- | --- |

@@ -104,6 +104,8 @@ class Settings:
         exemplars: the filter, as OTEL_METRICS_EXEMPLAR_FILTER names it.
         resource: attributes that the environment gives it, ``service.name`` too.
         log_level: as OTEL_LOG_LEVEL names it.
+        disabled: sections of ``telemetry`` in the file that do nothing, since OTEL_SDK_DISABLED is true: the one variable that wins over the
+            file, for who sets it wants silence whatever else is said.
     """
 
     metrics: Metrics | None = None
@@ -113,6 +115,7 @@ class Settings:
     exemplars: str = "trace_based"
     resource: tuple[tuple[str, str], ...] = ()
     log_level: str = "info"
+    disabled: tuple[str, ...] = ()
 
     @property
     def wanted(self) -> bool:
@@ -137,7 +140,7 @@ def judge(config: TelemetryConfig, environ: Mapping[str, str] = os.environ) -> S
     """
     values = read(environ)
     if values.get("OTEL_SDK_DISABLED") is True:
-        return Settings()
+        return Settings(disabled=tuple(name for name, section in (("otlp", config.otlp), ("prometheus", config.prometheus)) if section is not None))
     signals = _signals(config, values)
     metrics = traces = logs = None
     if "metrics" in signals:
@@ -215,8 +218,9 @@ def _target(config: OtlpConfig | None, values: Values, signal: Signal, timeout_m
         secure = not values.otlp("INSECURE", signal, False)
     elif protocol == "grpc":
         url = urllib.parse.urlsplit(endpoint)
-        if url.path:
-            values.faults.append(Fault(name, endpoint, "has a path, which the protocol grpc has no place for; see OTEL_EXPORTER_OTLP_PROTOCOL"))
+        if url.path.rstrip("/"):
+            where = name if from_file is None else "telemetry.otlp.endpoint"
+            values.faults.append(Fault(where, endpoint, "has a path, which the protocol grpc has no place for; see OTEL_EXPORTER_OTLP_PROTOCOL"))
         endpoint = url.netloc if url.port is not None else f"{url.netloc}:{443 if secure else 80}"
     elif from_file is not None or name == "OTEL_EXPORTER_OTLP_ENDPOINT":
         endpoint = f"{endpoint.rstrip('/')}/v1/{signal}"

@@ -75,6 +75,8 @@ class Export:
 
     def __init__(self, config: ProxyConfig, log: RowLog, guard: Guard) -> None:
         settings = judge(config.telemetry)
+        if settings.disabled:
+            log.write("telemetry_disabled", level="warning", variable="OTEL_SDK_DISABLED", sections=list(settings.disabled))
         self.calls: CallSpans | None = None
         self._settings = settings
         self._listeners = [listener.name for listener in config.listeners if listener.tls is not None]

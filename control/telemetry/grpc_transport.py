@@ -12,6 +12,8 @@ from control.telemetry.transport import MAX_ANSWER, Outcome, tls_context
 
 __all__ = ["GrpcTransport"]
 
+_UNVERIFIED: Final = "CERTIFICATE_VERIFY_FAILED"
+_WRONG_NAME: Final = "Hostname Verification Check failed"
 _SERVICES: Final = {"metrics": "metrics.v1.MetricsService", "traces": "trace.v1.TraceService", "logs": "logs.v1.LogsService"}
 
 
@@ -51,6 +53,8 @@ class GrpcTransport:
         found = error.code()
         text = f"{found.name}: {error.details()}"[:500]
         match found:
+            case code.UNAVAILABLE if verdict := _verdict(error.details() or ""):
+                return Outcome("refused", f"its certificate: {verdict}")
             case code.UNAVAILABLE:
                 return Outcome("unavailable", text, again=True, pause_s=_pause(error))
             case code.DEADLINE_EXCEEDED:
@@ -68,6 +72,13 @@ class GrpcTransport:
 
     def close(self) -> None:
         self._channel.close()
+
+
+def _verdict(details: str) -> str:
+    """What is wrong with the collector's certificate, in OpenSSL's words or gRPC's; empty: it is something else. gRPC has only text for it."""
+    if _UNVERIFIED in details:
+        return details.partition(_UNVERIFIED)[2].partition(": OK")[0].strip(": ") or "not verified"
+    return _WRONG_NAME if _WRONG_NAME in details else ""
 
 
 def _pause(error: Any) -> float | None:

@@ -275,7 +275,12 @@ def _general() -> Iterator[Variable]:
     ratio = (("jaeger_remote", "sampling is not fetched from elsewhere"), ("xray", "sampling is not fetched from elsewhere"))
     foreign = "give one of these to callers, too"
     propagators = tuple((name, foreign) for name in ("b3", "b3multi", "jaeger", "xray", "ottrace"))
-    yield Variable(name="OTEL_SDK_DISABLED", takes=Flag(), default="`false`", meaning="Nothing is exported, over OTLP or to Prometheus.")
+    yield Variable(
+        name="OTEL_SDK_DISABLED",
+        takes=Flag(),
+        default="`false`",
+        meaning="Nothing is exported, over OTLP or to Prometheus: it wins over the file, and a row (`telemetry_disabled`) says so.",
+    )
     yield Variable(
         name="OTEL_SERVICE_NAME", takes=Text(), default="`framegate`", meaning="The resource's `service.name`; wins over OTEL_RESOURCE_ATTRIBUTES."
     )

@@ -11,6 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from control.cli.commands import main
+from control.errors import StartError
+from control.telemetry.environment import judge
+from proxy.config.model import TelemetryConfig
 
 GOOD = """\
 node: edge-1
@@ -44,6 +47,18 @@ def test_every_fault_is_a_line_of_the_table(tmp_path: Path) -> None:
         assert row["key"] in result.stdout
         assert row["reason"] in result.stdout
     assert "has 3 faults" in result.stderr
+
+
+def test_variables_that_serve_would_refuse_are_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
+    path = tmp_path / "good.yaml"
+    path.write_text(GOOD)
+    result = run("check", "--config", str(path), "--output", "json")
+    (row,) = json.loads(result.stdout)
+    with pytest.raises(StartError) as caught:
+        judge(TelemetryConfig())
+    assert (result.exit_code, row["level"], row["key"], row["reason"]) == (2, "fault", "telemetry", str(caught.value))
+    assert "has 1 fault" in result.stderr
 
 
 def test_warnings_are_shown_and_the_configuration_is_good(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from control.configuration.fault import ConfigurationError
+from control.configuration.load import validate
 from control.demo.certificates import Certificates
 from tests.fakes.configuration import faults, put, warnings
 
@@ -47,18 +49,34 @@ def test_a_whole_configuration_has_no_fault(data: dict[str, Any]) -> None:
                 "127.0.0.1:4317",
                 "http://host",
                 "http://host:0",
-                "http://host:1/v1/metrics",
                 "http://user@host:1",
+                "http://host:1/a b",
                 "http://host:1?a=b",
                 "ftp://h:1",
             )
         ),
+        ("telemetry.otlp", {"endpoint": "http://h:1/x", "protocol": "grpc"}, "telemetry.otlp.endpoint", "has a path"),
         ("telemetry.prometheus.address", "127.0.0.1:9901", "telemetry.prometheus.address", "already used by health.address"),
     ],
 )
 def test_a_broken_rule_is_named_at_its_key(data: dict[str, Any], path: str, value: object, key: str, part: str) -> None:
     found = faults(put(data, path, value))
     assert [item for item, reason in found if part in reason] == [key], found
+
+
+@pytest.mark.parametrize("endpoint", ["http://me:hunter2@host:1", "http://host:1?token=hunter2", "http://host:1#hunter2"])
+def test_what_may_be_a_secret_in_an_endpoint_is_not_shown(data: dict[str, Any], endpoint: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        validate(put(data, "telemetry.otlp.endpoint", endpoint))
+    (fault,) = caught.value.faults
+    assert (fault.key, fault.value) == ("telemetry.otlp.endpoint", "(not shown)")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("protocol", [{}, {"protocol": "http/protobuf"}])
+@pytest.mark.parametrize("endpoint", ["http://host:1/", "https://host:443/otlp", "http://[::1]:2/a/b/"])
+def test_an_endpoint_may_have_a_path_where_it_is_not_grpcs(data: dict[str, Any], endpoint: str, protocol: dict[str, str]) -> None:
+    assert faults(put(data, "telemetry.otlp", {"endpoint": endpoint, **protocol})) == []
 
 
 def test_a_delay_as_long_as_the_handshake_is_taken(data: dict[str, Any]) -> None:
@@ -76,6 +94,8 @@ def test_the_key_of_another_certificate_is_named(data: dict[str, Any], made: Cer
     ("path", "value", "key", "part"),
     [
         ("upstreams.1", {"name": "spare", "endpoints": ["127.0.0.1:1"]}, "upstreams[1].name", "no listener names this upstream"),
+        ("telemetry.otlp.signals", [], "telemetry.otlp.signals", "nothing is exported over OTLP"),
+        ("telemetry.otlp.signals", ["metrics", "logs", "metrics"], "telemetry.otlp.signals", "names one twice"),
         ("listeners.0.tls.client_auth", "none", "listeners[0].tls.client_ca", "client_auth is none"),
         ("listeners.0.tls.client_auth", ..., "listeners[0].tls.client_ca", "client_auth is none"),
     ],

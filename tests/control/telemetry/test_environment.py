@@ -234,6 +234,14 @@ def test_http_needs_a_url_and_grpc_no_path() -> None:
     assert "has a path" in refusal({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://there:9/v1/traces"})
 
 
+def test_the_files_endpoint_may_have_a_path_over_http() -> None:
+    """Whether it is over HTTP the environment may say, so the path is judged with it."""
+    config = TelemetryConfig(otlp=OtlpConfig(endpoint="https://there:9/otlp/"))
+    assert target(config, {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}).endpoint == "https://there:9/otlp/v1/traces"
+    assert "telemetry.otlp.endpoint='https://there:9/otlp/' has a path" in refusal({}, config)
+    assert target(TelemetryConfig(otlp=OtlpConfig(endpoint="http://there:9/")), {}).endpoint == "there:9"
+
+
 def test_all_faults_are_named_at_once() -> None:
     text = refusal({"OTEL_TRACES_SAMPLER": "sometimes", "OTEL_BSP_MAX_QUEUE_SIZE": "many", "OTEL_CONFIG_FILE": "/x"}, NOTHING)
     for part in ("OTEL_TRACES_SAMPLER='sometimes'", "OTEL_BSP_MAX_QUEUE_SIZE='many'", "OTEL_CONFIG_FILE='/x'", "framegate.yaml"):

@@ -2,10 +2,12 @@
 
 import asyncio
 import dataclasses
+import json
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from control.telemetry.account import Account
 from control.telemetry.environment import judge
 from control.telemetry.export import Early, Export
 from control.telemetry.provider import Telemetry
-from proxy.config.model import OtlpConfig, ProxyConfig, TelemetryConfig
+from proxy.config.model import OtlpConfig, PrometheusConfig, ProxyConfig, TelemetryConfig
 from tests.control.telemetry.test_segment_spans import MADE_NS, SEAL, SEGMENT
 from tests.fakes.jobs import environment
 from tests.fakes.otlp_receiver import OtlpReceiver, attributes_of
@@ -123,6 +125,28 @@ def test_variables_that_cannot_be_are_a_fault_at_once(log: RowLog, monkeypatch: 
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "sometimes")
     with pytest.raises(StartError, match="OTEL_TRACES_SAMPLER"):
         Export(configured("http://127.0.0.1:1", "traces"), log, Guard(log, Meters()))
+
+
+@pytest.mark.parametrize(
+    ("telemetry", "sections"),
+    [
+        (TelemetryConfig(), None),
+        (TelemetryConfig(prometheus=PrometheusConfig(address="127.0.0.1:0")), ["prometheus"]),
+        (TelemetryConfig(otlp=OtlpConfig(), prometheus=PrometheusConfig(address="127.0.0.1:0")), ["otlp", "prometheus"]),
+    ],
+)
+def test_what_the_file_asks_for_and_the_environment_turns_off_is_told(
+    log: RowLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, telemetry: TelemetryConfig, sections: list[str] | None
+) -> None:
+    config = dataclasses.replace(fake_config("unix:unused"), telemetry=telemetry)
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    assert not Export(config, log, Guard(log, Meters())).wanted
+    monkeypatch.delenv("OTEL_SDK_DISABLED")
+    assert Export(config, log, Guard(log, Meters())).wanted is (sections is not None)
+    log.close()
+    rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
+    told = [(row["level"], row["event"], row["variable"], row["sections"]) for row in rows]
+    assert told == ([] if sections is None else [("warning", "telemetry_disabled", "OTEL_SDK_DISABLED", sections)])
 
 
 @pytest.mark.parametrize(

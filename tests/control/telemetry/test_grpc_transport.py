@@ -1,5 +1,7 @@
 """One export over gRPC: what each end of a call means, and TLS."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from control.telemetry.transport import Outcome
 from tests.fakes.carrying import once
 from tests.fakes.certificates import Authority
+from tests.fakes.jobs import environment
 from tests.fakes.receivers import GrpcReceiver
 
 
@@ -82,4 +85,27 @@ def test_certificates_prove_who_both_are(tls: tuple[GrpcReceiver, dict[str, str]
     receiver, environ = tls
     assert once(receiver.endpoint, **environ) == Outcome("")
     assert once(receiver.endpoint, OTEL_EXPORTER_OTLP_CERTIFICATE=environ["OTEL_EXPORTER_OTLP_CERTIFICATE"]).end == "unavailable"
-    assert once(receiver.endpoint).end == "unavailable"
+    found = once(receiver.endpoint)
+    assert (found.end, found.again, found.text) == ("refused", False, "its certificate: unable to get local issuer certificate")
+
+
+def test_a_collector_with_anothers_certificate_is_refused(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = (Path(path).read_bytes() for path in authority.leaf("elsewhere", hosts=("elsewhere",), addresses=()))
+    with GrpcReceiver(credentials=grpc.ssl_server_credentials([(key, certificate)])) as receiver:
+        found = once(receiver.endpoint, OTEL_EXPORTER_OTLP_CERTIFICATE=str(authority.path))
+    assert (found.end, found.again, found.text) == ("refused", False, "its certificate: Hostname Verification Check failed")
+
+
+def test_grpcs_core_writes_no_lines_beside_our_rows(tls: tuple[GrpcReceiver, dict[str, str]]) -> None:
+    """In a process of its own, since it is decided when gRPC is loaded."""
+    receiver, _ = tls
+    script = f"""
+import types, control.serve
+control.serve._load_servers(types.SimpleNamespace(wanted=False))
+from tests.fakes.carrying import once
+print(once({receiver.endpoint!r}).end)
+"""
+    environ = {name: value for name, value in environment().items() if name != "GRPC_VERBOSITY"}
+    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True)
+    assert (done.stdout.strip(), done.stderr) == ("refused", "")
