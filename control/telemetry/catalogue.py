@@ -6,13 +6,15 @@ from typing import Final
 from control.telemetry.fold import PER_WORKER, WORKER
 from control.telemetry.names import label_name, prometheus_name
 from control.telemetry.variables import PER_SIGNAL, VARIABLES
-from proxy.cells.metrics import METRICS, Metric
+from proxy.cells.metrics import METRICS, PIPELINE_METRICS, Metric
 from proxy.cells.standard_metrics import CALLS, PROCESS_METRICS
 
 __all__ = ["EXPORTED", "document"]
 
 EXPORTED: Final = (*METRICS, CALLS, *PROCESS_METRICS)
-"""Every metric, in the order of the table."""
+"""Every metric of framegate itself, in the order of the table."""
+_ALL: Final = (*EXPORTED, *PIPELINE_METRICS)
+_WHO: Final = {"processor": "processors", "control": "control", "pipeline": "the Spark job, over OTLP"}
 _FEW: Final = 6
 _OPEN: Final = {
     "framegate.listener": "names of listeners",
@@ -58,7 +60,7 @@ Of those with a star there is one for each signal, too, which wins: `OTEL_EXPORT
 
 def document() -> str:
     """The whole file."""
-    rows = "".join(_row(_metric_cells(metric)) for metric in EXPORTED)
+    rows = "".join(_row(_metric_cells(metric)) for metric in _ALL)
     values = "".join(_row(cells) for cells in _value_rows())
     variables = "".join(_row((f"`{item.name}`{' *' if item.variants else ''}", item.takes.words, item.default, item.meaning)) for item in VARIABLES)
     assert all(variable.name.startswith(PER_SIGNAL) for variable in VARIABLES if variable.variants), "the text above the table says so"
@@ -81,7 +83,7 @@ def _metric_cells(metric: Metric) -> Iterator[str]:
     yield f"`{metric.unit}`"
     yield ", ".join(f"`{key}`{_inline(key, values)}" for key, values in _attributes(metric))
     yield metric.description
-    yield "control" if metric.source == "control" else "processors"
+    yield _WHO[metric.source]
 
 
 def _inline(key: str, values: tuple[str, ...]) -> str:
@@ -92,7 +94,7 @@ def _inline(key: str, values: tuple[str, ...]) -> str:
 def _value_rows() -> Iterator[tuple[str, str, str]]:
     """The values that have no room in the first table, of each attribute by its metrics."""
     found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for metric in EXPORTED:
+    for metric in _ALL:
         for key, values in _attributes(metric):
             if not _inline(key, values):
                 found.setdefault((key, values), []).append(metric.name)

@@ -53,6 +53,7 @@ class Panel:
         width, height: of a grid that is 24 wide; a height of 9 is 334 pixels.
         next: the dashboard that explains, by its ``slug``.
         stacked: series add up.
+        logarithmic: the axis doubles from line to line.
         maximum: of the axis, where there is one by nature.
         nothing: what is shown when there is no data.
         columns: of a table: the label, what stands above it, and its width in pixels.
@@ -69,6 +70,7 @@ class Panel:
     height: int = 9
     next: str = ""
     stacked: bool = False
+    logarithmic: bool = False
     maximum: float | None = None
     decimals: int | None = None
     nothing: str = ""
@@ -157,6 +159,8 @@ def _series(panel: Panel) -> Any:
     tooltip = common.VizTooltipOptions().mode(common_models.TooltipDisplayMode.MULTI).sort(common_models.SortOrder.DESCENDING)
     made = timeseries.Panel().legend(legend).tooltip(tooltip).min(0).line_width(1).fill_opacity(20 if panel.stacked else 5)
     made = made.show_points(common_models.VisibilityMode.AUTO).axis_soft_max(SMALL.get(panel.unit, 1))
+    if panel.logarithmic:
+        made = made.scale_distribution(common.ScaleDistributionConfig().type(common_models.ScaleDistribution.LOG).log(2)).min(1)
     if panel.stacked:
         made = made.stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL).group("A"))
     if len(panel.steps) > 1:

@@ -78,6 +78,7 @@ _WHO: Final = (
             Query("max(framegate_frame_size_limit_bytes{@l})", "the largest limit"),
         ),
         unit="bytes",
+        logarithmic=True,
         next="hurts",
     ),
     Panel(

@@ -242,7 +242,8 @@ def _telemetry(settings: PipelineSettings, emit: Callable[[dict[str, Any]], None
 
         return Telemetry(settings.telemetry, lambda error: emit({"event": "telemetry_failed", "error": error}))
     except ImportError as error:
-        raise UsageError(f"--telemetry, or OTEL_EXPORTER_OTLP_*: {error.name} is not installed: pip install 'framegate[spark,otlp]'") from error
+        package = "opentelemetry-exporter-otlp-proto-http" if ".http" in str(error.name) else "'framegate[spark,otlp]'"
+        raise UsageError(f"--telemetry, or OTEL_EXPORTER_OTLP_*: {error.name} is not installed: pip install {package}") from error
     except ValueError as error:
         raise UsageError(f"telemetry: {error}") from error
 

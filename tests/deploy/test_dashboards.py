@@ -98,7 +98,7 @@ def test_every_panel_asks_a_question_and_says_what_is_good_and_what_to_do(slug: 
 def test_every_panel_has_a_unit_thresholds_a_least_value_and_a_legend(slug: str, panel: dict[str, Any]) -> None:
     defaults = panel["fieldConfig"]["defaults"]
     assert defaults["unit"] in UNITS
-    assert defaults["min"] == 0
+    assert defaults["min"] == (1 if defaults.get("custom", {}).get("scaleDistribution", {}).get("type") == "log" else 0)  # a logarithm of 0 is none
     values = [step["value"] for step in defaults["thresholds"]["steps"]]
     assert values[0] is None
     assert all(one < other for one, other in pairwise(values[1:]))

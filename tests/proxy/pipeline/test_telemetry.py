@@ -189,13 +189,15 @@ def test_telemetry_is_wanted_where_a_collector_is_named(tmp_path: Path, endpoint
     assert wants_telemetry(PipelineSettings(source=tmp_path, output=tmp_path, telemetry=endpoint), environ) is wanted
 
 
+@pytest.mark.parametrize(("protocol", "package"), [("grpc", "'framegate[spark,otlp]'"), ("http/protobuf", "opentelemetry-exporter-otlp-proto-http")])
 def test_an_exporter_that_is_not_there_is_said_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], protocol: str, package: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc.trace_exporter", None)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+    monkeypatch.setitem(sys.modules, f"opentelemetry.exporter.otlp.proto.{protocol.partition('/')[0]}", None)
     settings = PipelineSettings(source=tmp_path, output=tmp_path / "out", telemetry="http://127.0.0.1:1")
     assert run_pipeline(settings) == EXIT_USAGE
-    assert "pip install 'framegate[spark,otlp]'" in capsys.readouterr().err
+    assert f"pip install {package}\n" in capsys.readouterr().err
 
 
 def test_a_protocol_that_is_unknown_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
