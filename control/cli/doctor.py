@@ -43,9 +43,10 @@ _LEAST_MS, _MOST_MS = 100, 600_000
 def doctor(config: pathlib.Path | None, address: str | None, timeout: int, strict: bool, output: str) -> None:
     """Look at framegate's surroundings, and say of each thing what was found and what to do.
 
-    Limits of processes, memory and CPUs of the container, certificates, upstreams (name, connect, TLS, frames), names, the clock, the tap's disk,
-    permissions, settings of the kernel, Kubernetes, and the framegate that runs here. It harms nothing: every look is bounded in time, one file is
-    written to the tap's disk that is gone at once, no key or password is shown. Run it where framegate runs, and as its user.
+    Limits of processes, memory and CPUs of the container, certificates, upstreams (name, connect, TLS, frames), names, collectors (an empty export
+    to each), the clock, the tap's disk, permissions, settings of the kernel, Kubernetes, and the framegate that runs here. It harms nothing: every
+    look is bounded in time, one file is written to the tap's disk that is gone at once, no key or password is shown. Run it where framegate runs, and
+    as its user.
 
     Exit codes: 0 good, with or without warnings; 1 there is a fault; 2 wrong usage.
     """

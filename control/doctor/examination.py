@@ -14,7 +14,7 @@ from typing import Final
 from control.configuration.fault import Findings
 from control.configuration.load import examine
 from control.configuration.machine import IN_USE
-from control.doctor import certificates, clock, configuration, cpu, disk, kernel, kubernetes, limits, memory, names, permissions
+from control.doctor import certificates, clock, collector, configuration, cpu, disk, kernel, kubernetes, limits, memory, names, permissions
 from control.doctor.finding import Area, Finding
 from control.doctor.lookups import Lookups
 from control.doctor.probe import Probe, look_at_all
@@ -31,6 +31,7 @@ _AREAS: Final[tuple[tuple[Area, str, Look], ...]] = (
     ("cpu", "CPUs", cpu.look),
     ("certificates", "files", certificates.look),
     ("names", "resolver", names.look),
+    ("telemetry", "collector", collector.look),
     ("clock", "clock", clock.look),
     ("disk", "the tap's disk", disk.look),
     ("permissions", "permissions", permissions.look),

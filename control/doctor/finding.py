@@ -27,6 +27,7 @@ Area = Literal[
     "certificates",
     "names",
     "upstreams",
+    "telemetry",
     "clock",
     "disk",
     "permissions",

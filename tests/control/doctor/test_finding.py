@@ -33,8 +33,8 @@ def test_the_document_has_the_form_that_programs_read() -> None:
 def test_the_words_are_a_closed_list() -> None:
     assert LEVELS == ("fault", "warning", "unknown", "ok")
     assert AREAS == (
-        "configuration", "running", "limits", "memory", "cpu", "certificates", "names", "upstreams", "clock", "disk", "permissions", "kernel",
-        "kubernetes",
+        "configuration", "running", "limits", "memory", "cpu", "certificates", "names", "upstreams", "telemetry", "clock", "disk", "permissions",
+        "kernel", "kubernetes",
     )  # fmt: skip
 
 
