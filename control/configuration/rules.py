@@ -195,12 +195,12 @@ def _telemetry(document: Document, telemetry: object) -> None:
     try:
         url = urllib.parse.urlsplit(endpoint)
         has_path = bool(url.path.rstrip("/"))
-        good = url.scheme in ("http", "https") and bool(url.hostname) and bool(url.port) and not secret
+        good = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0 and not secret
         good = good and endpoint.isascii() and endpoint.isprintable() and " " not in endpoint
     except ValueError:
         good = False
     if not good:
-        reason = "must be http://host:port or https://host:port, over HTTP perhaps with a path; without user, query and fragment"
+        reason = "must be http://host:port or https://host:port (without a port: 80 or 443), over HTTP perhaps with a path; no user, query, fragment"
         document.add(path, reason, "(not shown)" if secret else None)
     elif has_path and otlp.get("protocol") == "grpc":
         document.add(path, "has a path, which the protocol grpc has no place for; see telemetry.otlp.protocol")

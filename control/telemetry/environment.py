@@ -175,7 +175,8 @@ def judge(config: TelemetryConfig, environ: Mapping[str, str] = os.environ) -> S
     if values.faults:
         text = "; ".join(str(fault) for fault in dict.fromkeys(values.faults))  # each once, that is one for several signals, too
         names = ",".join(dict.fromkeys(fault.name for fault in values.faults))
-        raise StartError(f"the environment's variables for telemetry cannot be used: {text}", reason="TELEMETRY_ENVIRONMENT_INVALID", variables=names)
+        whose = "the file's words" if all(fault.name.startswith("telemetry.") for fault in values.faults) else "the environment's variables"
+        raise StartError(f"{whose} for telemetry cannot be used: {text}", reason="TELEMETRY_ENVIRONMENT_INVALID", variables=names)
     return settings
 
 

@@ -47,7 +47,7 @@ def test_a_whole_configuration_has_no_fault(data: dict[str, Any]) -> None:
             ("telemetry.otlp.endpoint", value, "telemetry.otlp.endpoint", "http://host:port")
             for value in (
                 "127.0.0.1:4317",
-                "http://host",
+                "http://",
                 "http://host:0",
                 "http://user@host:1",
                 "http://host:1/a b",
@@ -74,7 +74,7 @@ def test_what_may_be_a_secret_in_an_endpoint_is_not_shown(data: dict[str, Any], 
 
 
 @pytest.mark.parametrize("protocol", [{}, {"protocol": "http/protobuf"}])
-@pytest.mark.parametrize("endpoint", ["http://host:1/", "https://host:443/otlp", "http://[::1]:2/a/b/"])
+@pytest.mark.parametrize("endpoint", ["http://host:1/", "https://host", "https://host/otlp", "https://host:443/otlp", "http://[::1]:2/a/b/"])
 def test_an_endpoint_may_have_a_path_where_it_is_not_grpcs(data: dict[str, Any], endpoint: str, protocol: dict[str, str]) -> None:
     assert faults(put(data, "telemetry.otlp", {"endpoint": endpoint, **protocol})) == []
 

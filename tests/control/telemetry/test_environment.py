@@ -239,6 +239,8 @@ def test_the_files_endpoint_may_have_a_path_over_http() -> None:
     config = TelemetryConfig(otlp=OtlpConfig(endpoint="https://there:9/otlp/"))
     assert target(config, {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}).endpoint == "https://there:9/otlp/v1/traces"
     assert "telemetry.otlp.endpoint='https://there:9/otlp/' has a path" in refusal({}, config)
+    assert "variables" not in refusal({}, config).partition(":")[0]
+    assert target(TelemetryConfig(otlp=OtlpConfig(endpoint="https://there")), {}).endpoint == "there:443"
     assert target(TelemetryConfig(otlp=OtlpConfig(endpoint="http://there:9/")), {}).endpoint == "there:9"
 
 
