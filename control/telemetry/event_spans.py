@@ -25,7 +25,10 @@ from opentelemetry.util.types import AnyValue
 from control.events import Event, Row, Subscriber
 from control.telemetry.account import Account
 from control.telemetry.traces import Traces, current_span
+from proxy.cause import Cause
+from proxy.errors import TlsError
 from proxy.network.connection_id import format_connection_id
+from proxy.network.tls_failure import handshake_error
 
 __all__ = ["RATE", "SLOW_NS", "EventSpans"]
 
@@ -40,6 +43,16 @@ _HANDSHAKING: Final = '"state": "handshaking"'
 _CONNECTING: Final = '"state": "connecting_upstream"'
 """In the text of a ``closed`` row of a connection that never was open. A string in a row cannot hold it: its quotes are escaped."""
 _HANDSHAKE_FAILURES: Final = frozenset({"tls_failed", "handshake_timeout", "peer_closed", "peer_reset"})
+_VERDICTS: Final = {
+    "certificate has expired": "certificate_expired",
+    "certificate revoked": "certificate_revoked",
+    "issuer certificate": "unknown_authority",
+    "unable to verify the first certificate": "unknown_authority",
+    "self-signed certificate": "unknown_authority",
+    "self signed certificate": "unknown_authority",
+    "certificate not trusted": "unknown_authority",
+}
+"""What OpenSSL says of a certificate (``X509_verify_cert_error_string``), as far as it has a name of its own among ``TLS_ERRORS``."""
 _OPEN_ENDS: Final = 1_000
 """Outages that wait for their end, at most."""
 
@@ -177,7 +190,7 @@ class EventSpans(Subscriber):
         row = event.row
         if row["state"] == "handshaking":
             if row["listener"] in self._tls and row["tls"] is None and row["cause"] in _HANDSHAKE_FAILURES:
-                self._handshake(row, trace_id, row["cause"])
+                self._handshake(row, trace_id, _tls_error(row["cause"], row.get("detail") or ""))
         elif row["side"] == "upstream" or row["cause"].startswith("upstream_"):
             self._connect(row, trace_id, row["cause"])
 
@@ -301,7 +314,7 @@ class EventSpans(Subscriber):
         attributes: Attributes = {
             "framegate.file.owner": row["owner"],
             "framegate.file.kind": row["kind"],
-            "file.path": row["file"] if refused else list(row["files"]),
+            "file.path": [row["file"]] if refused else list(row["files"]),
         }
         error, detail = ("refused", row["reason"]) if refused else ("", "")
         start_ns = event.time_ns - row.get("took_ns", 0)
@@ -323,6 +336,18 @@ class EventSpans(Subscriber):
 def _end_ns(row: Row, start_ns: int, took_ns: int | None) -> int:
     """When it was over: as long as it took, else, as far as is known, when the connection was closed."""
     return int(row.get("closed_ns", start_ns)) if took_ns is None else start_ns + took_ns
+
+
+def _tls_error(cause: str, detail: str) -> str:
+    """Why a handshake failed, as one of ``TLS_ERRORS``. The row has it in words only: OpenSSL's stands in brackets at their end, and of a certificate
+    that we refuse its verdict before that.
+    """
+    text, _, reason = detail.rstrip(")").rpartition(" (")
+    if cause != Cause.TLS_FAILED or not reason:
+        return handshake_error(Cause(cause), None)
+    if reason == "certificate_verify_failed":
+        return next((error for words, error in _VERDICTS.items() if words in text), "certificate_refused")
+    return handshake_error(None, TlsError(detail, reason=reason))
 
 
 def _outage(row: Row) -> tuple[object, ...]:

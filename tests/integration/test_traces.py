@@ -83,7 +83,7 @@ def test_a_life_from_the_first_connection_to_the_drain(tmp_path: Path, plain: Ro
         with pytest.raises(ssl.SSLError):
             proxy.connect("tls", ssl.create_default_context())  # which does not know the authority
         span = receiver.span("framegate.tls.handshake")
-        assert (span.status.code, attributes_of(span)["error.type"]) == (Status.STATUS_CODE_ERROR, "tls_failed")
+        assert (span.status.code, attributes_of(span)["error.type"]) == (Status.STATUS_CODE_ERROR, "peer_alert")
         with proxy.api() as channel:
             ChannelServiceStub(channel).ListChannels(channel_service_pb2.ListChannelsRequest(), metadata=PARENT, timeout=10)
         span = receiver.span("framegate.control.v1.ChannelService/ListChannels")

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from control.telemetry import event_spans
 from control.telemetry.event_spans import RATE, SLOW_NS, EventSpans
 from proxy.cells.metrics import METRICS
 from proxy.network.connection_id import format_connection_id
+from proxy.network.tls_failure import describe, handshake_error
 from tests.fakes.clock import FakeClock
 from tests.fakes.otlp_receiver import attributes_of
 from tests.fakes.rows import CHANNEL, OPENED_NS
@@ -163,30 +165,73 @@ def test_a_client_that_left_before_its_upstream_was_there_is_no_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "error"),
     [
-        ({"cause": "tls_failed"}, True),
-        ({"cause": "handshake_timeout"}, True),
-        ({"cause": "peer_closed"}, True),
-        ({"cause": "peer_reset"}, True),
-        ({"cause": "no_data"}, False),  # a probe of a port
-        ({"cause": "drained"}, False),
-        ({"cause": "handshake_timeout", "listener": "plain"}, False),
-        ({"cause": "handshake_timeout", "tls": CHANNEL["tls"]}, False),  # TLS was done: it is the login
+        ({"cause": "tls_failed"}, "other"),
+        ({"cause": "handshake_timeout"}, "handshake_timeout"),
+        ({"cause": "peer_closed"}, "closed"),
+        ({"cause": "peer_reset"}, "closed"),
+        ({"cause": "no_data"}, None),  # a probe of a port
+        ({"cause": "drained"}, None),
+        ({"cause": "handshake_timeout", "listener": "plain"}, None),
+        ({"cause": "handshake_timeout", "tls": CHANNEL["tls"]}, None),  # TLS was done: it is the login
     ],
 )
-def test_a_handshake_that_fails_has_a_span_with_the_cause(changes: Row, told: bool) -> None:
+def test_a_handshake_that_fails_has_a_span_with_the_cause(changes: Row, error: str | None) -> None:
     with bench() as at:
         at.lines("closed", closed(**{**NOWHERE, "state": "handshaking", "handshake_ns": 7 * MS, "tls": None, "detail": "unknown ca", **changes}))
         spans = at.spans()
-    assert [span.name for span in spans] == ["framegate.tls.handshake"] * told
+    assert [span.name for span in spans] == ["framegate.tls.handshake"] * (error is not None)
     for span in spans:
         assert times(span) == (OPENED_NS, OPENED_NS + 7 * MS)
         assert (span.status.code, span.status.message, attributes_of(span)["error.type"]) == (
             Status.STATUS_CODE_ERROR,
             "unknown ca",
-            changes["cause"],
+            error,
         )
+
+
+class Refused(ssl.SSLCertVerificationError):
+    """As OpenSSL says it, by its number."""
+
+    def __init__(self, code: int, words: str) -> None:
+        super().__init__(1, "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
+        self.reason, self.verify_code, self.verify_message = "CERTIFICATE_VERIFY_FAILED", code, words
+
+
+def alert(word: str) -> ssl.SSLError:
+    error = ssl.SSLError(1, word)
+    error.reason = word
+    return error
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [
+        (alert("TLSV1_ALERT_UNKNOWN_CA"), "peer_alert"),
+        (alert("WRONG_VERSION_NUMBER"), "not_tls"),
+        (alert("PEER_DID_NOT_RETURN_A_CERTIFICATE"), "certificate_missing"),
+        (alert("NO_SHARED_CIPHER"), "cipher"),
+        (alert("UNSUPPORTED_PROTOCOL"), "version"),
+        (Refused(2, "unable to get issuer certificate"), "unknown_authority"),
+        (Refused(10, "certificate has expired"), "certificate_expired"),
+        (Refused(18, "self-signed certificate"), "unknown_authority"),
+        (Refused(19, "self-signed certificate in certificate chain"), "unknown_authority"),
+        (Refused(20, "unable to get local issuer certificate"), "unknown_authority"),
+        (Refused(21, "unable to verify the first certificate"), "unknown_authority"),
+        (Refused(23, "certificate revoked"), "certificate_revoked"),
+        (Refused(27, "certificate not trusted"), "unknown_authority"),
+        (Refused(9, "certificate is not yet valid"), "certificate_refused"),
+    ],
+)
+def test_a_failed_handshake_is_called_what_its_metric_calls_it(failure: ssl.SSLError, error: str) -> None:
+    """The metric has OpenSSL's error, the row its words."""
+    told = describe(failure, "client")
+    assert handshake_error(None, told) == error
+    with bench() as at:
+        at.lines("closed", closed(**NOWHERE, state="handshaking", handshake_ns=1, tls=None, cause="tls_failed", detail=str(told)))
+        (span,) = at.spans()
+    assert (attributes_of(span)["error.type"], span.status.message) == (error, str(told))
 
 
 def test_what_is_not_known_ends_when_the_connection_was_closed() -> None:
@@ -385,7 +430,7 @@ def test_files_that_were_refused_are_an_error_with_the_reason() -> None:
         at.bus.publish(row, level="error")
         (span,) = at.spans()
     assert (span.status.code, span.status.message) == (Status.STATUS_CODE_ERROR, "does not belong to it")
-    assert (attributes_of(span)["error.type"], attributes_of(span)["file.path"]) == ("refused", "tls.key")
+    assert (attributes_of(span)["error.type"], attributes_of(span)["file.path"]) == ("refused", ["tls.key"])
 
 
 @pytest.mark.parametrize(
