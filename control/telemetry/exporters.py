@@ -31,6 +31,9 @@ _DELTA: Final[dict[Temporality, tuple[type, ...]]] = {
     "lowmemory": (Counter, Histogram),
 }
 
+_WELL: Final = 5
+"""Exports in a row that a collector took: then it is well again."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -54,7 +57,8 @@ class Sender:
         self._response = response
         self._rejected = rejected
         self._carrier = Carrier(transport(target), target.timeout_s)
-        self._failing = ""
+        self._failing: set[str] = set()
+        self._well = 0
         self._told = ""
         account.expect(target.signal)
 
@@ -89,13 +93,22 @@ class Sender:
     def _end(self, end: str, text: str, dropped: int) -> bool:
         self._account.export(self._signal, end)
         self._account.drop(self._signal, dropped)
-        if end != self._failing and not self._carrier.closed:  # at the end a collector that is dead was told of, or is no news
-            if end:
-                _log.warning("exports of %s to %s fail (%s): %s", self._signal, self._endpoint, end, text)
-            else:
-                _log.warning("exports of %s to %s no longer fail", self._signal, self._endpoint)
-            self._failing = end
+        if not self._carrier.closed:  # at the end a collector that is dead was told of, or is no news
+            self._tell(end, text)
         return not end
+
+    def _tell(self, end: str, text: str) -> None:
+        """Each way to fail once, until exports have been well for a while: of two collectors behind one address one may be broken."""
+        if end:
+            self._well = 0
+            if end not in self._failing:
+                self._failing.add(end)
+                _log.warning("exports of %s to %s fail (%s): %s", self._signal, self._endpoint, end, text)
+            return
+        self._well += 1
+        if self._failing and self._well == _WELL:
+            self._failing.clear()
+            _log.warning("exports of %s to %s no longer fail", self._signal, self._endpoint)
 
     def close(self) -> None:
         """End what is under way. Any thread."""

@@ -166,7 +166,8 @@ def test_a_refusal_is_counted_and_told_once(signal: str, caplog: pytest.LogCaptu
     assert caplog.text.count("who are you?") == 1
 
 
-def test_rows_say_when_exports_begin_to_fail_and_when_they_no_longer_do(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("well", [4, 5, 6])
+def test_rows_say_when_exports_begin_to_fail_and_when_they_no_longer_do(well: int, caplog: pytest.LogCaptureFixture) -> None:
     good = False
 
     def answer(context: grpc.ServicerContext) -> bytes:
@@ -177,13 +178,31 @@ def test_rows_say_when_exports_begin_to_fail_and_when_they_no_longer_do(caplog: 
         metrics = judge(TelemetryConfig(otlp=OtlpConfig(endpoint=receiver.endpoint)), {}).metrics
         assert metrics is not None
         exporter = metric_exporter(metrics, account)
-        for good in (False, False, True, True, False):  # noqa: B007
+        for good in (False, False, *[True] * well, False):  # noqa: B007
             exporter.export(points(1))
         exporter.shutdown()
     said = [record.message.partition(": ")[0].replace(receiver.address, "it") for record in caplog.records]
     fails, mended = "exports of metrics to it fail (refused)", "exports of metrics to it no longer fail"
-    assert said == [fails, mended, fails]
-    assert counted(account, "metrics") == ({"": 2, "refused": 3}, 3)
+    assert said == ([fails] if well < 5 else [fails, mended, fails])
+    assert counted(account, "metrics") == ({"": well, "refused": 3}, 3)
+
+
+def test_a_collector_that_is_broken_in_turn_is_told_once_for_each_way(caplog: pytest.LogCaptureFixture) -> None:
+    """One of two behind an address, say."""
+    ends = iter([b"", b"\xff", None, b""] * 10)
+
+    def answer(context: grpc.ServicerContext) -> bytes:
+        end = next(ends)
+        return refuse(context) if end is None else end
+
+    with GrpcReceiver(answer) as receiver:
+        traces = judge(TelemetryConfig(otlp=OtlpConfig(endpoint=receiver.endpoint)), {}).traces
+        assert traces is not None
+        exporter = span_exporter(traces, Account())
+        for _ in range(40):
+            exporter.export(spans(1))
+        exporter.shutdown()
+    assert ["(other)" in record.getMessage() for record in caplog.records] == [True, False]
 
 
 def test_what_fails_because_telemetry_ends_is_counted_and_no_news(caplog: pytest.LogCaptureFixture) -> None:
