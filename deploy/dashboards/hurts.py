@@ -13,6 +13,7 @@ CAUSE: Final = "framegate_mute_cause"
 REASON: Final = "framegate_reason"
 ACTION: Final = "framegate_handler_action"
 MUTED_FOR: Final = per_second("framegate_channel_mute_time_seconds_total{@}", CAUSE)
+PROCESSORS: Final = 'count(framegate_event_loop_time_seconds_total{@, framegate_state="busy", framegate_worker!="retired"})'
 MUTES: Final = per_second("framegate_channel_mute_count_total{@}", CAUSE)
 
 _WAITS: Final = (
@@ -58,9 +59,7 @@ _WAITS: Final = (
         good="0 %. Above 5 % for long, the pool is too small for this traffic.",
         otherwise="`framegate pool get --top 10`, then `framegate pool set --size 512MiB`; deploy/sizing.md says how much memory the container "
         "needs.",
-        queries=(
-            Query(f"{per_second('framegate_memory_pool_depleted_time_seconds_total{@}')} / count(framegate_config_revision{{@}})", "of the time"),
-        ),
+        queries=(Query(f"{per_second('framegate_memory_pool_depleted_time_seconds_total{@}')} / {PROCESSORS}", "of the time"),),
         unit="percentunit",
         steps=((None, "green"), (0.05, "red")),
     ),
