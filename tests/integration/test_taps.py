@@ -250,5 +250,4 @@ def test_a_call_that_ends_before_a_slow_processor_answers_is_taken_back(proxy: F
         assert [rule.name for rule in stub.ListTapRules(pb2.ListTapRulesRequest(), timeout=10).tap_rules] == ["all"]
         stub.CreateTapRule(request, timeout=10)
         assert [rule.name for rule in stub.ListTapRules(pb2.ListTapRulesRequest(), timeout=10).tap_rules] == ["new", "all"]
-    audits = [row for row in proxy.rows if row["event"] == "audit"]
-    assert [row["result"] for row in audits] == ["OK", "CANCELLED", "OK"]
+    proxy.wait_row(lambda _: [row["result"] for row in proxy.rows if row["event"] == "audit"] == ["OK", "CANCELLED", "OK"])

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from opentelemetry.semconv._incubating.metrics import cpython_metrics, process_metrics, rpc_metrics
 
-from control.telemetry.__main__ import DOCUMENT, main
+from control.telemetry.__main__ import main
 from control.telemetry.catalogue import EXPORTED, document
 from control.telemetry.names import prometheus_name
 from control.telemetry.variables import VARIABLES
 from proxy.cells.metrics import Metric
 
+DOCUMENT = Path(__file__).resolve().parents[3] / "deploy" / "metrics.md"
 UNITS = {"s", "By", "By/s"}  # not "1": the collector makes ``_ratio`` of it
 IDS = [metric.name for metric in EXPORTED]
 STANDARD = {

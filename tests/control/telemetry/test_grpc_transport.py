@@ -113,8 +113,9 @@ def test_grpcs_core_writes_no_lines_beside_our_rows(tls: tuple[GrpcReceiver, dic
     """In a process of its own, since it is decided when gRPC is loaded."""
     receiver, _ = tls
     script = f"""
-import types, control.serve
+import sys, types, control.serve
 control.serve._load_servers(types.SimpleNamespace(wanted=False))
+sys.path.append({str(Path(__file__).resolve().parents[3])!r})
 from tests.fakes.carrying import once
 print(once({receiver.endpoint!r}).end)
 """

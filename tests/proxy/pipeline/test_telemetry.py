@@ -194,7 +194,9 @@ def test_an_exporter_that_is_not_there_is_said_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], protocol: str, package: str
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
-    monkeypatch.setitem(sys.modules, f"opentelemetry.exporter.otlp.proto.{protocol.partition('/')[0]}", None)
+    room = f"opentelemetry.exporter.otlp.proto.{protocol.partition('/')[0]}"
+    for name in (room, f"{room}.trace_exporter", f"{room}.metric_exporter"):
+        monkeypatch.setitem(sys.modules, name, None)
     settings = PipelineSettings(source=tmp_path, output=tmp_path / "out", telemetry="http://127.0.0.1:1")
     assert run_pipeline(settings) == EXIT_USAGE
     assert f"pip install {package}\n" in capsys.readouterr().err
