@@ -1,0 +1,129 @@
+"""Features of a connection and their values, which combinations of them a configuration allows, and sets of combinations that cover all pairs."""
+
+import itertools
+import random
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
+
+__all__ = ["VALUES", "Combination", "covering", "pairs_of", "possible_pairs"]
+
+VALUES: Final[dict[str, tuple[str, ...]]] = {
+    "protocol": ("framed", "kafka"),
+    "client_framing": ("int32", "varint", "header"),
+    "upstream_framing": ("int32", "varint", "int32_inclusive"),
+    "client_tls": ("no", "yes"),
+    "upstream_tls": ("no", "yes"),
+    "sasl": ("no", "PLAIN"),
+    "upstream_sasl": ("no", "PLAIN"),
+    "handler": ("no", "passes", "changes", "answers"),
+    "requests": ("whole", "cut_through"),
+    "responses": ("cut_through", "whole"),
+    "quota": ("no", "bytes", "frames", "address"),
+    "tap": ("no", "full", "lengths", "sampled", "mute"),
+    "sizes": ("small", "mixed", "large"),
+    "window": ("1", "16"),
+    "reader": ("prompt", "late"),
+    "action": ("no", "mute", "limit", "login", "rule"),
+    "ending": (
+        "client_half_closes",
+        "client_closes",
+        "client_resets",
+        "upstream_closes",
+        "frame_too_large",
+        "negative_size",
+        "within_a_frame",
+        "sasl_frame",
+        "large_sasl_frame",
+        "admin",
+        "drain",
+    ),
+}
+"""The first value of each is the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """A value of ``VALUES`` for each feature of one connection."""
+
+    protocol: str
+    client_framing: str
+    upstream_framing: str
+    client_tls: str
+    upstream_tls: str
+    sasl: str
+    upstream_sasl: str
+    handler: str
+    requests: str
+    responses: str
+    quota: str
+    tap: str
+    sizes: str
+    window: str
+    reader: str
+    action: str
+    ending: str
+
+    @property
+    def possible(self) -> bool:
+        """Whether the configuration allows it, and the scenario makes sense."""
+        kafka = self.protocol == "kafka"
+        refused = (
+            kafka and (self.client_framing, self.upstream_framing) != ("int32", "int32"),
+            not kafka and "PLAIN" in (self.sasl, self.upstream_sasl),
+            self.handler != "no" and (self.requests, self.responses) != ("whole", "whole"),
+            self.handler == "answers" and (self.upstream_framing, self.upstream_tls, self.upstream_sasl) != ("int32", "no", "no"),
+            self.handler == "answers" and self.ending == "upstream_closes",
+            self.sasl == "no" and (self.action == "login" or self.ending in ("sasl_frame", "large_sasl_frame")),
+            self.handler != "no" and self.action == "login",  # no client authenticates again behind a handler
+            self.tap == "no" and self.action == "rule",
+            self.window == "1" and self.reader == "late",
+            self.ending == "negative_size" and self.client_framing != "int32",
+        )
+        return not any(refused)
+
+    def __str__(self) -> str:
+        changed = {name: value for name, value in asdict(self).items() if value != VALUES[name][0]}
+        return " ".join(f"{name}={value}" for name, value in changed.items()) or "defaults"
+
+
+Pair = tuple[tuple[str, Any], ...]
+
+
+def pairs_of(combination: Combination, strength: int = 2) -> frozenset[Pair]:
+    """The pairs (or triples, by ``strength``) of features with their values."""
+    values = [(field.name, getattr(combination, field.name)) for field in fields(combination)]
+    return frozenset(itertools.combinations(values, strength))
+
+
+def _random(rng: random.Random, fixed: Iterable[tuple[str, str]] = ()) -> Combination | None:
+    """A possible combination that has the fixed values; None: none was found."""
+    values = VALUES | {name: (value,) for name, value in fixed}
+    for _ in range(2000):
+        found = Combination(**{name: rng.choice(of) for name, of in values.items()})
+        if found.possible:
+            return found
+    return None
+
+
+def possible_pairs(rng: random.Random) -> frozenset[Pair]:
+    """Every pair of two features' values that some combination has."""
+    found: set[Pair] = set()
+    for one, other in itertools.combinations(VALUES, 2):
+        for first, second in itertools.product(VALUES[one], VALUES[other]):
+            pair = ((one, first), (other, second))
+            if pair not in found and (combination := _random(rng, pair)) is not None:
+                found |= pairs_of(combination)
+    return frozenset(found)
+
+
+def covering(rng: random.Random, wanted: frozenset[Pair]) -> list[Combination]:
+    """A short list of combinations that have all wanted pairs."""
+    left, found = set(wanted), []
+    while left:
+        start = min(left)
+        candidates = [made for _ in range(20) if (made := _random(rng, start)) is not None]
+        best = max(candidates, key=lambda item: len(left & pairs_of(item)))
+        found.append(best)
+        left -= pairs_of(best)
+    return found

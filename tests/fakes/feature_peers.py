@@ -1,0 +1,458 @@
+"""Both peers of one connection with a given combination of features: a client that drives it and an upstream that answers; each checks what comes."""
+
+import contextlib
+import hashlib
+import random
+import select
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from control.gen.framegate.control.v1 import channel_service_pb2 as channels_pb2
+from control.gen.framegate.control.v1 import limit_service_pb2 as limits_pb2
+from control.gen.framegate.control.v1 import tap_service_pb2 as taps_pb2
+from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+from control.gen.framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
+from control.gen.framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
+from proxy.auth.client import FIRST_CORRELATION_ID
+from proxy.auth.messages import ApiRange
+from tests.fakes import sasl_frames
+from tests.fakes.feature_model import Combination
+from tests.fakes.framegate import Framegate, Row
+from tests.fakes.traffic import channel_ids
+from tests.fakes.upstream import ScriptedUpstream, reset
+
+__all__ = ["HANDLERS", "HEADER", "LIMIT", "USER", "Client", "Upstream"]
+
+LIMIT: Final = 3 << 20
+USER, PASSWORD = "alice", "canary-52d1"
+UPSTREAM_USER, UPSTREAM_PASSWORD = "proxy", "canary-90ab"
+HEADER: Final = {"size": 8, "offset": 2, "width": 4, "byte_order": "little", "counts": "frame", "fill": "c0de0001"}
+CUT_FROM: Final = 256 * 1024
+METADATA, HANDSHAKE, VERSIONS, TOKEN = 3, 17, 18, 36
+SIZES: Final = {"small": (16, 100, 5000), "mixed": (16, 5000, 20_000, 300_000), "large": (100, 300_000, 1_500_000)}
+NOISE: Final = random.Random(7).randbytes(4 << 20)
+CAUSES: Final = {
+    "client_half_closes": {"peer_closed"},
+    "client_closes": {"peer_closed", "peer_reset"},  # a TLS client that closes at once may answer our close_notify with a reset
+    "client_resets": {"peer_reset"},
+    "upstream_closes": {"upstream_closed"},
+    "frame_too_large": {"frame_too_large"},
+    "negative_size": {"negative_size"},
+    "within_a_frame": {"peer_closed"},
+    "sasl_frame": {"auth_failed"},
+    "large_sasl_frame": {"auth_failed", "frame_too_large"},
+    "admin": {"admin"},
+    "drain": {"drained"},
+}
+HANDLERS: Final = '''
+from proxy.handler import PASS, Replace
+
+
+def passes(frame, context):
+    return PASS
+
+
+def changes(frame, context):
+    return Replace(bytes(frame) + (b"!" if context.direction == "request" else b"?"))
+
+
+def answers(frame, context):
+    return bytes(frame)
+
+
+def answers_kafka(frame, context):
+    return bytes(frame[4:])
+'''
+
+
+def encode(framing: str, body: bytes) -> bytes:
+    """A frame: its header and its body."""
+    size = len(body)
+    if framing == "varint":
+        header = b""
+        while size > 0x7F:
+            header += bytes((size & 0x7F | 0x80,))
+            size >>= 7
+        return header + bytes((size,)) + body
+    if framing == "header":
+        return b"\xc0\xde" + struct.pack("<I", size + 8) + b"\0\1" + body
+    return struct.pack(">i", size + (4 if framing == "int32_inclusive" else 0)) + body
+
+
+def header_of(framing: str, size: int) -> bytes:
+    """The header alone of a frame whose body would have that size."""
+    if framing == "varint":
+        return encode(framing, b"x" * size)[:-size]
+    return struct.pack(">i", size + (4 if framing == "int32_inclusive" else 0)) if framing != "header" else b"\xc0\xde" + struct.pack("<I", size + 8) + b"\0\1"
+
+
+def take(framing: str, data: bytearray) -> bytes | None:
+    """The first frame's body, taken from the data; None: it is not whole."""
+    if framing == "varint":
+        end = next((at for at, byte in enumerate(data[:5]) if byte < 0x80), -1)
+        if end < 0:
+            return None
+        begin, size = end + 1, sum((byte & 0x7F) << 7 * at for at, byte in enumerate(data[: end + 1]))
+    else:
+        begin = 8 if framing == "header" else 4
+        if len(data) < begin:
+            return None
+        size = struct.unpack_from("<I", data, 2)[0] - 8 if framing == "header" else struct.unpack_from(">i", data)[0]
+        size -= 4 if framing == "int32_inclusive" else 0
+    if len(data) < begin + size:
+        return None
+    body = bytes(data[begin : begin + size])
+    del data[: begin + size]
+    return body
+
+
+class Upstream(ScriptedUpstream):
+    """Answers each frame; knows Kafka's login.
+
+    Attributes:
+        requests: bodies of the frames that came, in order, those of our own login and of looks at versions left out.
+        rest: bytes behind the last whole frame.
+        leaked: bodies of SASL frames that are not the proxy's own.
+    """
+
+    def __init__(self, combination: Combination, tls: ssl.SSLContext | None) -> None:
+        self._combination = combination
+        self._tls = tls
+        self.requests: list[bytes] = []
+        self.rest = bytearray()
+        self.leaked: list[bytes] = []
+        self.sockets: list[socket.socket] = []
+        super().__init__(self._talk)
+
+    def end(self) -> None:
+        """End every connection in order."""
+        for sock in self.sockets:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def _talk(self, plain: socket.socket) -> None:
+        sock = plain if self._tls is None else self._tls.wrap_socket(plain, server_side=True)
+        data = bytearray()
+        framing = self._combination.upstream_framing
+        served = False
+        with sock:
+            while chunk := sock.recv(1 << 18):
+                data += chunk
+                while (body := take(framing, data)) is not None:
+                    if self._combination.protocol == "kafka" and (answer := self._login(body)):
+                        sock.sendall(encode(framing, answer))
+                        continue
+                    if not served:
+                        served = True
+                        self.sockets.append(sock)
+                    self.requests.append(body)
+                    sock.sendall(encode(framing, body[4:] if self._combination.protocol == "kafka" else body))
+                if served:
+                    self.rest = bytearray(data)
+
+    def _login(self, body: bytes) -> bytes:
+        """The answer to what is not traffic; empty: it is."""
+        key, version, correlation = struct.unpack_from(">hhi", body)
+        if key == VERSIONS:
+            known = (ApiRange(METADATA, 0, 12), ApiRange(HANDSHAKE, 0, 1), ApiRange(VERSIONS, 0, 3), ApiRange(TOKEN, 0, 1))
+            return sasl_frames.versions_answer(0, *known, error=35 if version > 2 else 0, correlation=correlation)
+        if key not in (HANDSHAKE, TOKEN):
+            return b""
+        if PASSWORD.encode() in body or correlation < FIRST_CORRELATION_ID or self._combination.upstream_sasl == "no":
+            self.leaked.append(body[:200])
+        if key == HANDSHAKE:
+            return sasl_frames.handshake_answer("PLAIN", correlation=correlation)
+        return sasl_frames.token_answer(version=version, correlation=correlation)
+
+
+class Client:
+    """One connection of a combination, from its login to its end; ``run`` raises AssertionError for what should not be.
+
+    Args:
+        number: of the listener ``c{number}``, and the last two numbers of the client's address.
+        tls: of the client; used when the combination says so.
+    """
+
+    def __init__(self, number: int, combination: Combination, upstream: Upstream, tls: ssl.SSLContext) -> None:
+        self.name = f"c{number}"
+        self.address = f"127.1.{number // 200}.{1 + number % 200}"
+        self.combination = combination
+        self.upstream = upstream
+        self.sent: list[bytes] = []  # bodies
+        self.answered = 0
+        self.row: Row = {}
+        self._tls = tls if combination.client_tls == "yes" else None
+        self._rng = random.Random(number)
+        self._data = bytearray()
+        self._correlation = 0
+        self._login_s = 0.0
+        self.abandoned = False
+        self._sock: Any = None
+        self._raw: Any = None
+        self.peer = ""
+
+    # --- bytes ---------------------------------------------------------------------------------------------------------------------
+
+    def _body(self) -> bytes:
+        """The body of the next request."""
+        size = self._rng.choice(SIZES[self.combination.sizes])
+        number = len(self.sent)
+        payload = struct.pack(">I", number) + NOISE[number : number + size - 4]
+        if self.combination.protocol == "framed":
+            return payload
+        self._correlation += 1
+        return struct.pack(">hhih", METADATA, 9, self._correlation, 1) + b"c" + payload
+
+    def _expected(self, body: bytes) -> tuple[bytes, bytes]:
+        """What the upstream must get for a request, and what the client must."""
+        changes = self.combination.handler == "changes"
+        request = body + b"!" * changes
+        return request, (request[4:] if self.combination.protocol == "kafka" else request) + b"?" * changes
+
+    def _receive(self, timeout: float) -> bool:
+        """Read once what there is; False: nothing came in that time. EOFError at the end of the stream."""
+        if not (isinstance(self._sock, ssl.SSLSocket) and self._sock.pending()) and not select.select([self._sock], [], [], timeout)[0]:
+            return False
+        try:
+            chunk = self._sock.recv(1 << 18)
+        except (ssl.SSLWantReadError, BlockingIOError):
+            return True
+        if not chunk:
+            raise EOFError
+        self._data += chunk
+        while (answer := take(self.combination.client_framing, self._data)) is not None:
+            wanted = self._expected(self.sent[self.answered])[1]
+            assert answer == wanted, f"answer {self.answered} differs: {len(answer)} bytes, {answer[:30]!r}, not {len(wanted)}, {wanted[:30]!r}"
+            self.answered += 1
+        return True
+
+    def _send(self, data: bytes, *, reads: bool = True) -> None:
+        """Send all, reading meanwhile; where it does not read, it begins to as soon as nothing can be sent for a while."""
+        view = memoryview(data)
+        deadline = time.monotonic() + 30
+        while view:
+            assert time.monotonic() < deadline, "nothing can be sent"
+            try:
+                view = view[self._sock.send(view[: 1 << 18]) :]
+                continue
+            except (ssl.SSLWantWriteError, BlockingIOError):
+                _, writable, _ = select.select([], [self._sock], [], 0 if reads else 0.1)
+                reads = reads or not writable
+            except ssl.SSLWantReadError:
+                reads = True
+            if reads:
+                self._receive(0.01)
+
+    def _await(self, count: int) -> None:
+        """Wait until so many requests are answered."""
+        deadline = time.monotonic() + 30
+        while self.answered < count:
+            assert time.monotonic() < deadline, f"{self.answered} of {count} answers came"
+            self._receive(1)
+
+    def exchange(self, count: int) -> None:
+        """Send so many requests; each is answered when this returns."""
+        window = int(self.combination.window)
+        late = self.combination.reader == "late"
+        for _ in range(count):
+            if not late:
+                self._await(len(self.sent) + 1 - window)
+            self.sent.append(self._body())
+            self._send(encode(self.combination.client_framing, self.sent[-1]), reads=not late)
+        self._await(len(self.sent))
+
+    def recorded(self) -> list[bytes]:
+        """What the tap has of its requests: other bytes of a header stand before the body."""
+        return [(b"\xc0\xde\0\1" if self.combination.client_framing == "header" else b"") + body for body in self.sent]
+
+    # --- its course ----------------------------------------------------------------------------------------------------------------
+
+    def open(self, proxy: Framegate) -> None:
+        """Connect and log in."""
+        self._raw = self._sock = socket.create_connection(proxy.address(self.name), timeout=20, source_address=(self.address, 0))
+        self.peer = "{}:{}".format(*self._raw.getsockname())
+        if self._tls is not None:
+            self._sock = self._tls.wrap_socket(self._sock, server_hostname="localhost")
+        if self.combination.sasl != "no":
+            self._login()
+        self._sock.setblocking(False)
+
+    def _login(self) -> None:
+        self._sock.settimeout(20)
+        for body in (sasl_frames.handshake("PLAIN", 1), sasl_frames.token(sasl_frames.plain_token(PASSWORD, USER), 2, 1)):
+            self._sock.sendall(encode("int32", body))
+            while (answer := take("int32", self._data)) is None:
+                chunk = self._sock.recv(65536)
+                assert chunk, "no login"
+                self._data += chunk
+            assert answer[4:6] == b"\0\0", answer
+        self._login_s = time.monotonic()
+        self._sock.setblocking(False)
+
+    def run(self, proxy: Framegate) -> None:
+        """All but the end of a connection that a drain ends."""
+        count = 3 if self.combination.sizes == "large" else 12
+        self.open(proxy)
+        self.exchange(count)
+        getattr(self, f"_action_{self.combination.action}")(proxy)
+        self.exchange(count)
+        if self.combination.ending != "drain":
+            getattr(self, f"_{self.combination.ending}")(proxy)
+            self.close(proxy)
+
+    def abandon(self) -> None:
+        """Leave: something was not as it should be."""
+        self.abandoned = True
+        if self._raw is not None:
+            self._sock.close()
+            self._raw.close()
+
+    def logins(self, direction: str) -> int:
+        """Frames of another login, which are counted and not in the tap, of a direction."""
+        refused = self.combination.ending in ("sasl_frame", "large_sasl_frame")
+        return (2 * (self.combination.action == "login") + refused) * (direction == "request")
+
+    def drain(self, proxy: Framegate) -> None:
+        """Ask, one request after the other, until the connection is ended; each request is answered."""
+        deadline = time.monotonic() + 20
+        with contextlib.suppress(EOFError):
+            while time.monotonic() < deadline:
+                self.sent.append(self._body())
+                self._send(encode(self.combination.client_framing, self.sent[-1]))
+                self._await(len(self.sent))
+                self._receive(0.02)
+            raise AssertionError("a drain did not end it")
+        self.close(proxy)
+
+    def close(self, proxy: Framegate) -> None:
+        """Close our side; judge the row and what came to whom."""
+        self._sock.close()
+        self._raw.close()
+        self.row = proxy.closed_row(self.peer, 20)
+        self.judge()
+
+    def judge(self) -> None:
+        """The rules of a pair."""
+        ending, got = self.combination.ending, self.upstream.requests
+        wanted = [self._expected(body)[0] for body in self.sent]
+        assert self.row["cause"] in CAUSES[ending], self.row
+        if self.combination.handler != "answers":
+            assert [hashlib.sha256(body).digest() for body in got] == [hashlib.sha256(body).digest() for body in wanted], (len(got), len(wanted))
+            assert not self.upstream.leaked, self.upstream.leaked
+            assert self.combination.requests == "cut_through" or not self.upstream.rest, "an upstream saw a part of a frame"
+        lost_answers = ending in ("frame_too_large", "negative_size")
+        assert self.answered == len(self.sent) or (lost_answers and self.answered == len(self.sent) - 1), (self.answered, len(self.sent))
+        assert self.row["frames"]["request"] == len(self.sent) + self.logins("request"), (self.row, len(self.sent))
+        assert self.row["frames"]["response"] in (len(self.sent), self.answered), (self.row, self.answered)
+
+    # --- actions -------------------------------------------------------------------------------------------------------------------
+
+    def _selector(self, proxy: Framegate) -> channels_pb2.ChannelSelector:
+        return channels_pb2.ChannelSelector(channels=channels_pb2.ChannelIds(ids=[channel_ids(proxy)[self.peer]]))
+
+    def _call(self, proxy: Framegate, call: Callable[[Any], Any]) -> None:
+        with proxy.api() as channel:
+            call(channel)
+
+    def _action_no(self, proxy: Framegate) -> None:
+        """Nothing."""
+
+    def _action_mute(self, proxy: Framegate) -> None:
+        """Nothing of what is sent passes until it is unmuted."""
+        selector = self._selector(proxy)
+        self._call(proxy, lambda at: ChannelServiceStub(at).MuteChannels(channels_pb2.MuteChannelsRequest(selector=selector, reason="test"), timeout=20))
+        before = len(self.upstream.requests)
+        self.sent.append(self._body()[:1000])
+        self._send(encode(self.combination.client_framing, self.sent[-1]))
+        assert not self._receive(0.05), "an answer of a muted connection"
+        assert len(self.upstream.requests) == before
+        self._call(
+            proxy, lambda at: ChannelServiceStub(at).UnmuteChannels(channels_pb2.UnmuteChannelsRequest(selector=selector, reason="test"), timeout=20)
+        )
+
+    def _action_limit(self, proxy: Framegate) -> None:
+        """The limit is as large as the largest frame so far, and as before again."""
+        for size in (max(map(len, self.sent)), LIMIT):
+            wanted = limits_pb2.UpdateLimitRequest(limit=limits_pb2.Limit(listener=self.name, max_receive_size_bytes=size))
+            self._call(proxy, lambda at, wanted=wanted: LimitServiceStub(at).UpdateLimit(wanted, timeout=20))
+            self.sent.append(max(self.sent, key=len) if self.combination.protocol == "framed" else self._body()[:16])
+            self._send(encode(self.combination.client_framing, self.sent[-1]))
+            self._await(len(self.sent))
+
+    def _action_login(self, proxy: Framegate) -> None:
+        """It logs in again, as Kafka's clients do when a session is about to end; in its first second that is refused, as by a broker."""
+        time.sleep(max(0.0, self._login_s + 1.1 - time.monotonic()))
+        self._login()
+
+    def _action_rule(self, proxy: Framegate) -> None:
+        """Its tap rule is deleted and made again."""
+
+        def change(at: Any) -> None:
+            stub = TapServiceStub(at)
+            rule = stub.GetTapRule(taps_pb2.GetTapRuleRequest(name=self.name), timeout=20).tap_rule
+            stub.DeleteTapRule(taps_pb2.DeleteTapRuleRequest(name=self.name), timeout=20)
+            stub.CreateTapRule(taps_pb2.CreateTapRuleRequest(tap_rule=rule), timeout=20)
+
+        self._call(proxy, change)
+
+    # --- endings -------------------------------------------------------------------------------------------------------------------
+
+    def _until_end(self) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            deadline = time.monotonic() + 20
+            while time.monotonic() < deadline:
+                self._receive(1)
+            raise AssertionError("it did not end")
+
+    def _client_half_closes(self, proxy: Framegate) -> None:
+        if isinstance(self._sock, ssl.SSLSocket):
+            self._sock.settimeout(20)
+            self._sock = self._sock.unwrap()
+        self._sock.setblocking(False)
+        self._sock.shutdown(socket.SHUT_WR)
+        self._until_end()
+
+    def _client_closes(self, proxy: Framegate) -> None:
+        self._sock.close()
+
+    def _client_resets(self, proxy: Framegate) -> None:
+        reset(self._sock)
+
+    def _upstream_closes(self, proxy: Framegate) -> None:
+        self.upstream.end()
+        self._until_end()
+
+    def _frame_too_large(self, proxy: Framegate) -> None:
+        self.sent.append(self._body())
+        self._send(encode(self.combination.client_framing, self.sent[-1]) + header_of(self.combination.client_framing, LIMIT + 1))
+        self._until_end()
+
+    def _negative_size(self, proxy: Framegate) -> None:
+        self.sent.append(self._body())
+        self._send(encode(self.combination.client_framing, self.sent[-1]) + b"\xff\xff\xff\xff")
+        self._until_end()
+
+    def _within_a_frame(self, proxy: Framegate) -> None:
+        whole = encode(self.combination.client_framing, self._body() + NOISE[:300_000])
+        self._send(whole[: len(whole) // 2])
+        self._client_half_closes(proxy)
+
+    def _sasl_frame(self, proxy: Framegate) -> None:
+        self._send(encode("int32", sasl_frames.token(sasl_frames.plain_token(PASSWORD, USER), 9, 1)))
+        self._until_end()
+
+    def _large_sasl_frame(self, proxy: Framegate) -> None:
+        with contextlib.suppress(OSError):  # it may be ended before all is sent
+            self._send(encode("int32", sasl_frames.token(sasl_frames.plain_token(PASSWORD, USER) + bytes(CUT_FROM), 9, 1)))
+        self._until_end()
+
+    def _admin(self, proxy: Framegate) -> None:
+        selector = self._selector(proxy)
+        self._call(proxy, lambda at: ChannelServiceStub(at).CloseChannels(channels_pb2.CloseChannelsRequest(selector=selector, reason="test"), timeout=20))
+        self._until_end()
+
+
