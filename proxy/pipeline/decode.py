@@ -30,6 +30,7 @@ _COUNTING: Final = (record.KIND_GAP, record.KIND_TOTALS)
 NOBODY: Final = "ANONYMOUS"
 """What the proxy calls a client that did not say who it is. No certificate's name is spelled so."""
 _JOIN_BELOW: Final = 8 << 20
+_REQUEST_HEADER: Final = np.dtype([("key", ">i2"), ("version", ">i2"), ("correlation", ">i4")])  # how each of Kafka's requests begins
 
 
 class _Group:
@@ -51,7 +52,7 @@ class _Group:
         if self._keep is None or int(self.rows["data_length"].max(initial=0)) <= self._keep:
             return None
         starts = self.ints(lambda b: b.ints(b.header.starts_at, b.header.starts_count))
-        made = _Cut(self.rows, starts, self.payload(), self._keep)
+        made = _Cut(self.rows, starts, self.payload, self._keep)
         return made if made.shorter else None
 
     def ints(self, values: "Callable[[Block], NDArray[np.int32]]") -> "NDArray[np.int32]":
@@ -59,6 +60,7 @@ class _Group:
         sections = [values(block) for block in self.blocks]
         return sections[0] if len(sections) == 1 else np.concatenate(sections)
 
+    @functools.cached_property
     def payload(self) -> pa.Buffer:
         """The data sections of all blocks."""
         return pa.py_buffer(self.blocks[0].data if len(self.blocks) == 1 else b"".join(block.data for block in self.blocks))
@@ -147,7 +149,7 @@ class _Group:
         _expect_dense(self.rows["data_offset"], offsets, np.repeat(begins[:-1], self.counts), lengths > 0, "data")
         if int(offsets[-1]) != sum(len(section) for section in sections):
             raise record.FormatError("the chunks of a block do not fill its data section")
-        return pa.Array.from_buffers(kind, len(self), [None, pa.py_buffer(offsets), self.payload()])
+        return pa.Array.from_buffers(kind, len(self), [None, pa.py_buffer(offsets), self.payload])
 
     def starts(self, kind: pa.DataType) -> pa.Array:
         if self.cut is not None:
@@ -176,6 +178,34 @@ class _Group:
 
         lengths = np.where(np.repeat(has, self.counts), self._flagged(record.FLAG_ANSWERS), np.int32(-1))
         return self._lists(kind, lengths, "answers_index", values)
+
+    def keys(self, kind: pa.DataType, part: int) -> pa.Array:
+        """``answers`` of part 0 or 3; for requests under protocol kafka the same of themselves, from their own headers, -1 where those are not stored."""
+        known = self.answers(kind, part)
+        asked = (
+            (self.rows["kind"] == record.KIND_FRAMES)
+            & (self.rows["direction"] == record.DIRECTION_REQUEST)
+            & (self.rows["protocol"] == record.PROTOCOL_KAFKA)
+            & (self.rows["capture"] == record.CAPTURE_FULL)
+            & (self.rows["reason"] != record.REASON_PIECES_LOST)
+            & (self.flags & (record.FLAG_ANSWERS | record.FLAG_REPLACED) == 0)
+        )
+        if not bool(asked.any()):
+            return known
+        frames = np.where(asked, self.rows["frame_count"], 0)
+        begins, ends = _frames(self.rows, self.ints(lambda b: b.ints(b.header.starts_at, b.header.starts_count)))
+        of_asked = np.repeat(asked, self.rows["frame_count"])
+        bodies = begins[of_asked] + record.FRAME_HEADER_BYTES
+        stored = ends[of_asked] - bodies >= _REQUEST_HEADER.itemsize
+        data = np.frombuffer(self.payload, dtype="u1")
+        raw = data[np.where(stored, bodies, 0)[:, None] + np.arange(_REQUEST_HEADER.itemsize)] if len(data) >= _REQUEST_HEADER.itemsize else None
+        values = np.full(len(bodies), -1, dtype="i4")
+        if raw is not None:
+            headers = raw.view(_REQUEST_HEADER)[:, 0]
+            key, version = (headers[name].astype("i4") for name in ("key", "version"))
+            values = np.where(stored & (key >= 0), headers["correlation"] if part else key << 16 | version & 0xFFFF, -1).astype("i4")
+        own = _list_array(kind, len(self), asked, _offsets(frames), values)
+        return pc.coalesce(known, own)
 
     def _flagged(self, flag: int) -> "NDArray[np.int32]":
         """Frame counts of the chunks with the flag, -1 for the others."""
@@ -214,11 +244,8 @@ class _Cut:
 
     def __init__(self, rows: "NDArray[Any]", starts: "NDArray[np.int32]", data: pa.Buffer, keep: int) -> None:
         frames = rows["frame_count"]
-        chunks = _offsets(rows["data_length"])
-        begins = starts + np.repeat(chunks[:-1], frames)
+        begins, ends = _frames(rows, starts)
         firsts = _offsets(frames)
-        ends = np.append(begins[1:], np.int32(0))
-        ends[firsts[1:][frames > 0] - 1] = chunks[1:][frames > 0]
         kept = np.minimum(ends - begins, np.int32(min(keep, record.MAX_CHUNK_BYTES)) + record.FRAME_HEADER_BYTES)
         self.shorter = bool((kept < ends - begins).any())
         if not self.shorter:
@@ -233,6 +260,17 @@ class _Cut:
         self.offsets: NDArray[np.int32] = moved[firsts]
         self.starts: NDArray[np.int32] = moved[:-1] - np.repeat(self.offsets[:-1], frames)
         self.sizes: NDArray[np.int32] = ends - begins - record.FRAME_HEADER_BYTES
+
+
+def _frames(rows: "NDArray[Any]", starts: "NDArray[np.int32]") -> "tuple[NDArray[np.int32], NDArray[np.int32]]":
+    """Where each frame of some chunks begins and ends, in their data; ``starts``: of each frame, in its chunk."""
+    frames = rows["frame_count"]
+    chunks = _offsets(rows["data_length"])
+    begins = starts + np.repeat(chunks[:-1], frames)
+    firsts = _offsets(frames)
+    ends = np.append(begins[1:], np.int32(0))
+    ends[firsts[1:][frames > 0] - 1] = chunks[1:][frames > 0]
+    return begins, ends
 
 
 def _list_array(
@@ -290,10 +328,10 @@ _MAKERS: Final[dict[str, Callable[[_Group, pa.DataType], pa.Array]]] = {
     "data": lambda group, kind: group.data(kind),
     "starts": lambda group, kind: group.starts(kind),
     "sizes": lambda group, kind: group.sizes(kind),
-    "request_key": lambda group, kind: group.answers(kind, 0),
+    "request_key": lambda group, kind: group.keys(kind, 0),
     "latency_us": lambda group, kind: group.answers(kind, 1),
     "request_size": lambda group, kind: group.answers(kind, 2),
-    "correlation_id": lambda group, kind: group.answers(kind, 3),
+    "correlation_id": lambda group, kind: group.keys(kind, 3),
     "transfer_us": lambda group, kind: group.transfer(),
 }
 

@@ -13,6 +13,7 @@ from proxy.pipeline.planner import MAX_PARTITION_BYTES
 __all__ = ["CONSUMER_NAME", "OptionError", "SourceOptions", "parse_payload", "parse_time"]
 
 CONSUMER_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+_NAMES: Final = ("path", "startingOffsets", "maxBytesPerTrigger", "failOnDataLoss", "payload", "consumer", "owner", "parallelism", "maxPartitionBytes")
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -38,11 +39,16 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
-        """Judge Spark's options, whose keys are lower case (or do not care).
+        """Judge Spark's options; case does not matter in their names.
 
         Raises:
             OptionError: the first one that cannot be.
         """
+        known = {name.lower() for name in _NAMES}
+        unknown = sorted(name for name in options if name.lower() not in known)
+        if unknown:
+            raise OptionError(f"{', '.join(unknown)}: no such option; there are {', '.join(_NAMES)}")
+        options = {name.lower(): value for name, value in options.items()}
         path = options.get("path")
         if not path:
             raise OptionError("path: name the tap's directory")

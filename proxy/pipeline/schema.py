@@ -52,10 +52,10 @@ _COLUMNS: Final[tuple[tuple[str, DataType, bool], ...]] = (
     ("data", BinaryType(), False),  # the frames as they passed, each behind its int32 header, as far as the option payload keeps them
     ("starts", _INTS, False),  # where in data each frame begins
     ("sizes", _INTS, True),  # body sizes on the wire; null: as stored
-    ("request_key", _INTS, True),  # kafka answers: api key << 16 | version for each frame, -1 unknown
+    ("request_key", _INTS, True),  # kafka: api key << 16 | version of each request, or of the request that is answered; -1 unknown
     ("latency_us", _INTS, True),  # kafka answers: time since the request, to the first byte; -1 unknown
     ("request_size", _INTS, True),  # kafka answers: body size of the request; -1 unknown; null as a whole in logs before version 3
-    ("correlation_id", _INTS, True),  # kafka answers: of request and answer; null as a whole in logs before version 3
+    ("correlation_id", _INTS, True),  # kafka: of each request or answer; -1 unknown; null as a whole for answers in logs before version 3
     ("transfer_us", LongType(), True),  # a frame that was cut through, alone in its chunk: from its first byte to its last; null: all came whole
 )
 

@@ -1,6 +1,7 @@
 import datetime
+import struct
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -80,15 +81,46 @@ def test_a_chunk_row_says_all_that_the_log_knows(tmp_path: Path) -> None:
 
 def test_answers_carry_keys_and_latencies_and_others_null(tmp_path: Path) -> None:
     processor = FakeProcessor(tmp_path)
-    processor.send([b"question"], protocol="kafka")
+    processor.send([b"ask"], protocol="kafka")
     processor.send([b"a", b"b"], direction="response", protocol="kafka", keys=[METADATA_V9, -1], latencies=[250, -1])
     processor.send([b"c"], direction="response", protocol="kafka", keys=[METADATA_V9], latencies=[7])
     processor.flush()
     assert [(row["request_key"], row["latency_us"]) for row in rows(tmp_path)] == [
-        (None, None),
+        ([-1], None),
         ([METADATA_V9, -1], [250, -1]),
         ([METADATA_V9], [7]),
     ]
+
+
+def test_requests_under_kafka_carry_the_key_and_correlation_id_of_their_own_header(tmp_path: Path) -> None:
+    def request(key: int, correlation: int, rest: bytes = b"") -> bytes:
+        return struct.pack(">hhi", key, 9, correlation) + rest
+
+    processor = FakeProcessor(tmp_path, boot_id="full")
+    processor.block([request(3, 77), request(0, 78, b"more"), request(3, 79)[:7], b"", request(-1, 80)], protocol="kafka")
+    processor.send([request(17, 5, b"token"), request(3, 6)], protocol="kafka", connection=2, sensitive=[0])
+    processor.send([request(3, 8)], connection=3)  # framed
+    processor.flush()
+    known = [(row["request_key"], row["correlation_id"], row["latency_us"]) for row in rows(tmp_path)]
+    assert known == [([METADATA_V9, 9, -1, -1, -1], [77, 78, -1, -1, -1], None), ([-1, METADATA_V9], [-1, 6], None), (None, None, None)]
+    cut = record_batch("s", blocks(tmp_path), SCHEMA, keep=0).to_pylist()
+    assert [(row["request_key"], row["correlation_id"]) for row in cut] == [row[:2] for row in known], "what Spark is not given was read all the same"
+
+
+@pytest.mark.parametrize(
+    ("rule", "keys"),
+    [
+        ({"max_frame_bytes": 8}, [METADATA_V9]),
+        ({"max_frame_bytes": 7}, [-1]),
+        ({"capture": "lengths"}, None),
+        ({"capture": "hash"}, None),
+        ({"blank": ("4-7",)}, None),
+    ],
+)
+def test_what_is_not_in_the_log_as_it_passed_is_no_key(tmp_path: Path, rule: dict[str, Any], keys: list[int] | None) -> None:
+    processor = FakeProcessor(tmp_path, rule=TapRule(name="some", **rule))
+    processor.block([struct.pack(">hhi", 3, 9, 77) + b"rest"], protocol="kafka")
+    assert [row["request_key"] for row in rows(tmp_path)] == [keys]
 
 
 def test_cut_and_withheld_frames_keep_their_sizes_on_the_wire(tmp_path: Path) -> None:
@@ -177,7 +209,7 @@ def with_requests(block: Block, requests: list[int] | None) -> Block:
 def test_answers_of_version_3_know_their_requests_and_older_ones_do_not(tmp_path: Path) -> None:
     processor = FakeProcessor(tmp_path)
     for number in range(3):
-        processor.send([b"question"], protocol="kafka")
+        processor.send([b"ask"], protocol="kafka")
         processor.send([b"a", b"b"], direction="response", protocol="kafka", keys=[METADATA_V9, -1], latencies=[number, -1])
         processor.send([b"c"], direction="response", protocol="kafka", keys=[METADATA_V9], latencies=[9])
         processor.flush()
@@ -185,9 +217,9 @@ def test_answers_of_version_3_know_their_requests_and_older_ones_do_not(tmp_path
     found = record_batch("s", [with_requests(first, None), with_requests(second, [100, -1, 7, 41, -1, 42]), with_requests(third, None)], SCHEMA)
     found.validate(full=True)
     assert [(row["latency_us"], row["request_size"], row["correlation_id"]) for row in found.to_pylist()] == [
-        (None, None, None), ([0, -1], None, None), ([9], None, None),
-        (None, None, None), ([1, -1], [100, -1], [41, -1]), ([9], [7], [42]),
-        (None, None, None), ([2, -1], None, None), ([9], None, None),
+        (None, None, [-1]), ([0, -1], None, None), ([9], None, None),
+        (None, None, [-1]), ([1, -1], [100, -1], [41, -1]), ([9], [7], [42]),
+        (None, None, [-1]), ([2, -1], None, None), ([9], None, None),
     ]  # fmt: skip
 
 

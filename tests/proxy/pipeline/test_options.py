@@ -25,6 +25,11 @@ def test_an_option_that_cannot_be_is_named(options: dict[str, str], fault: str) 
         SourceOptions.parse({**path, **options})
 
 
+def test_an_option_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(OptionError, match=r"startingoffset, topic: no such option; there are path, startingOffsets, .*maxPartitionBytes"):
+        SourceOptions.parse({"path": "/tap", "topic": "x", "startingoffset": "latest", "startingOffsets": "latest"})
+
+
 @pytest.mark.parametrize(("text", "size"), [("1", 1), ("64m", 64 << 20), ("64MiB", 64 << 20), ("2 KB", 2048), ("1g", 1 << 30), ("10b", 10)])
 def test_sizes_are_read_as_spark_writes_them(text: str, size: int) -> None:
     assert SourceOptions.parse({"path": "/tap", "maxbytespertrigger": text}).max_bytes_per_trigger == size

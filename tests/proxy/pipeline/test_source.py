@@ -19,11 +19,13 @@ from proxy.pipeline.transforms import explode_frames
 from proxy.tap.consumer import read_consumers
 from tests.fakes.runs import pieces_of
 from tests.fakes.tap_files import stored
-from tests.fakes.tap_log import START_NS, FakeProcessor
+from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+ISO = "2023-11-14T22:13:20Z"  # START_NS
 
 
 def reader(directory: Path, **options: str) -> StreamReader:
@@ -145,6 +147,24 @@ def test_a_batch_reader_plans_all_there_is(tmp_path: Path) -> None:
     batch = FramegateDataSource({"path": str(tmp_path)}).reader(CHUNK_SCHEMA)
     assert isinstance(batch, BatchReader)
     assert sum(rows.num_rows for part in batch.partitions() for rows in batch.read(part)) == 3
+
+
+@pytest.mark.parametrize(
+    ("starting", "found"), [("earliest", 3), (ISO, 3), (ISO.replace("20Z", "20.000001Z"), 2), ("2023-11-14T22:14:20Z", 1), ("2030-01-01T00:00:00Z", 0)]
+)
+def test_a_batch_begins_where_it_is_told(tmp_path: Path, starting: str, found: int) -> None:
+    processor = FakeProcessor(tmp_path)
+    for at_ns in (START_NS, START_NS + 1000, START_NS + MINUTE_NS):
+        processor.block([b"x"], at_ns=at_ns)
+    batch = FramegateDataSource({"path": str(tmp_path), "startingOffsets": starting}).reader(CHUNK_SCHEMA)
+    kinds = [kind for part in batch.partitions() for rows in batch.read(part) for kind in rows["kind"].to_pylist()]
+    assert kinds.count("frames") == found
+
+
+def test_a_batch_that_begins_at_latest_is_refused(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with pytest.raises(OptionError, match="startingOffsets: a batch that begins at latest has nothing to read"):
+        FramegateDataSource({"path": str(tmp_path), "startingOffsets": "latest"}).reader(CHUNK_SCHEMA).partitions()
 
 
 # With Spark
