@@ -24,7 +24,6 @@ import pyarrow.parquet as pq
 
 from proxy.pipeline.layout import ParquetStore
 from proxy.pipeline.manifest import DataFile
-from proxy.pipeline.partial_sums import add_up
 from proxy.tap.record import FOLDER_MODE
 
 if TYPE_CHECKING:
@@ -48,12 +47,12 @@ class Rules:
 
     Attributes:
         time_column: the rows' time.
-        sums: by column, how partial sums of it are put together: sum, min, max; empty: rows stay rows.
+        merge: puts rows that are partial sums together, a row for each key; None: rows stay rows.
         plain: columns whose values neither repeat nor are looked for: no dictionary, no statistics.
     """
 
     time_column: str
-    sums: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    merge: Callable[[pa.Table], pa.Table] | None = None
     plain: tuple[str, ...] = ()
 
 
@@ -100,7 +99,7 @@ def merge(store: ParquetStore, files: Sequence[DataFile], rules: Rules) -> None:
     with pq.ParquetWriter(
         target, schema, compression="zstd", compression_level=1, use_dictionary=names, write_statistics=names, write_page_index=True
     ) as writer:
-        for table in _summed(paths, schema, rules) if rules.sums else _pieces(paths, schema):
+        for table in _merged(paths, schema, rules) if rules.merge else _pieces(paths, schema):
             writer.write_table(table, row_group_size=max(1, table.num_rows))
     store.replace(files, [target], files[0].table, rules.time_column, level=max(file.level for file in files) + 1)
 
@@ -122,10 +121,11 @@ def _pieces(paths: Iterable[Path], schema: pa.Schema) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-def _summed(paths: Iterable[Path], schema: pa.Schema, rules: Rules) -> Iterator[pa.Table]:
-    """One table with the files' rows added up."""
-    added = add_up(pa.concat_tables(_pieces(paths, schema)), rules.sums)
-    yield added.select(schema.names).cast(schema).sort_by(rules.time_column)
+def _merged(paths: Iterable[Path], schema: pa.Schema, rules: Rules) -> Iterator[pa.Table]:
+    """One table with the files' rows put together."""
+    assert rules.merge is not None, "asked before"
+    rows = rules.merge(pa.concat_tables(_pieces(paths, schema)))
+    yield rows.select(schema.names).cast(schema).sort_by(rules.time_column)
 
 
 class Compactor:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from proxy.pipeline.partial_sums import add_up, count, minute
 from proxy.tap.account import MAX_SPAN
 
-__all__ = ["SCHEMA", "SUMS", "VIEW", "of_frames", "of_gaps_and_totals", "states"]
+__all__ = ["SCHEMA", "SUMS", "VIEW", "merge", "of_frames", "of_gaps_and_totals", "states"]
 
 # How partial sums of each column are put together.
 SUMS: Final = {
@@ -33,7 +33,9 @@ SUMS: Final = {
     "first_offset": "min",  # of the blocks with frames, gaps or totals of this minute alone
 }
 # minute and until: the first and the last of a gap that lies over several; else one minute, twice.
-SCHEMA: Final = "stream string, listener string, direction string, minute timestamp, until timestamp, " + ", ".join(f"{name} bigint" for name in SUMS)
+# state: what the row says by itself, see ``merge``; other rows may speak of the same minute.
+_SUM_COLUMNS: Final = ", ".join(f"{name} bigint" for name in SUMS)
+SCHEMA: Final = f"stream string, listener string, direction string, minute timestamp, until timestamp, {_SUM_COLUMNS}, state string"
 _COUNTS: Final = tuple(name for name, how in SUMS.items() if how == "sum")
 
 # stream: <node>.<slot>.<boot-id>; run: without the slot, what a processor's stream and its recovery have in common. Judged as ``verify`` does, but
@@ -118,19 +120,31 @@ def of_gaps_and_totals(rows: pa.Table) -> pa.Table:
     )
 
 
+def merge(rows: pa.Table) -> pa.Table:
+    """Rows of the table put together, a row for each key, with what it says by itself as ``state``.
+
+    ``unknown``, ``at_most`` and ``lost`` are as in the view. ``complete``: the equation holds within the row. ``partial``: it does not, because other rows
+    have the rest of the minute, or because it is missing: the view says which.
+    """
+    sums = add_up(rows.drop_columns("state") if "state" in rows.column_names else rows, SUMS)
+    lost = pc.or_(pc.greater(sums["lost"], 0), pc.greater(sums["shared"], 0))
+    accounted = functools.reduce(pc.add, (sums[name] for name in ("stored", "withheld", "sampled", "lost")))
+    state = pc.case_when(
+        pc.make_struct(pc.greater(sums["unknown"], 0), pc.greater(sums["at_most"], 0), lost, pc.equal(sums["seen"], accounted)),
+        "unknown", "at_most", "lost", "complete", "partial",
+    )  # fmt: skip
+    return sums.append_column("state", state)
+
+
 def states(sums: pa.Table) -> dict[str, int]:
     """How many rows of the table say what: ``unknown``, ``at_most`` or ``lost``, as the view calls it; ``complete``: a row that knows of no loss.
     Whether the minute is complete, only all its rows together say: in the view.
     """
-    lost = pc.or_(pc.greater(sums["lost"], 0), pc.greater(sums["shared"], 0))
-    worst = pc.case_when(
-        pc.make_struct(pc.greater(sums["unknown"], 0), pc.greater(sums["at_most"], 0), lost),
-        "unknown", "at_most", "lost", "complete",
-    )  # fmt: skip
-    return {item["values"]: item["counts"] for item in pc.value_counts(worst).to_pylist()}
+    known = pc.if_else(pc.equal(sums["state"], "partial"), "complete", sums["state"])
+    return {item["values"]: item["counts"] for item in pc.value_counts(known).to_pylist()}
 
 
 def _sums(rows: pa.Table, first: pa.ChunkedArray, last: pa.ChunkedArray, **sums: pa.ChunkedArray) -> pa.Table:
     """Rows of the table; what is not given is 0."""
     place = {name: rows[name] for name in ("stream", "listener", "direction")}
-    return add_up(pa.table({**place, "minute": first, "until": last, **sums, "first_offset": rows["offset"]}), SUMS)
+    return merge(pa.table({**place, "minute": first, "until": last, **sums, "first_offset": rows["offset"]}))

@@ -155,7 +155,7 @@ class DeltaWriter:
         spark = rows.sparkSession
         hour = transforms.hour_columns(tables.TIME_COLUMNS[table])
         split = rows.selectExpr("*", f"{hour['date']} as date", f"cast({hour['hour']} as int) as hour")
-        options = {"txnAppId": f"framegate/{application}", "txnVersion": str(batch)}
+        options = {"txnAppId": f"framegate/{application}", "txnVersion": str(batch), "mergeSchema": "true"}  # columns that an older version had not
         split.write.format("delta").mode("append").options(**options).save(self.path(table))
         fresh = [step for step in self._history(spark, table) if step["version"] > self._versions[table]]
         self._versions[table] = max([self._versions[table], *(int(step["version"]) for step in fresh)])

@@ -14,7 +14,7 @@ from proxy.pipeline import completeness
 from proxy.pipeline.partial_sums import MICROSECONDS, add_up, count, minute
 from proxy.pipeline.transforms import FRAME_COLUMNS, PLACE
 
-__all__ = ["COLUMNS", "OF_FRAMES", "OF_GAPS_AND_TOTALS", "TRAFFIC_SUMS", "Maker", "gaps", "on_batches", "requests", "traffic", "traffic_lost"]
+__all__ = ["COLUMNS", "OF_FRAMES", "OF_GAPS_AND_TOTALS", "TRAFFIC_SUMS", "Maker", "gaps", "merge_traffic", "on_batches", "requests", "traffic", "traffic_lost"]
 
 # Rows of frames, or of gaps and totals, to rows of a table.
 Maker = Callable[[pa.Table], pa.Table]
@@ -69,9 +69,14 @@ def traffic_lost(gaps_and_totals: pa.Table) -> pa.Table:
     return _traffic(rows, minute(pc.coalesce(rows["lost_from"], rows["capture_time"])), lost)
 
 
+def merge_traffic(rows: pa.Table) -> pa.Table:
+    """Rows of the table ``traffic_by_minute`` put together."""
+    return add_up(rows, TRAFFIC_SUMS)
+
+
 def _traffic(rows: pa.Table, minutes: pa.ChunkedArray, sums: Mapping[str, pa.ChunkedArray]) -> pa.Table:
     place = {name: rows[name] for name in ("listener", "principal", "direction")}
-    return add_up(pa.table({"minute": minutes, **place, **sums}), TRAFFIC_SUMS)
+    return merge_traffic(pa.table({"minute": minutes, **place, **sums}))
 
 
 OF_FRAMES: Final[dict[str, Maker]] = {"requests": requests, "traffic_by_minute": traffic, "completeness": completeness.of_frames}

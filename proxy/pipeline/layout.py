@@ -3,6 +3,7 @@
 Layout of an output folder::
 
     <output>/<table>/date=YYYY-MM-DD/hour=HH/<name>.parquet   what is in the table now: for who reads folders (DuckDB, pandas, pyarrow)
+    <output>/<table>/date=1970-01-01/hour=00/empty.parquet    no rows, of a table that had none when the job began
     <output>/_files/<table>/date=…/hour=…/<name>.parquet      the same files by a second name (hard links), and for a while those that compaction
                                                               or expiry took out of the tables: for who reads by the manifest
     <output>/_manifest                                        which files are the tables (``manifest``)
@@ -46,6 +47,7 @@ FILES: Final = "_files"
 STAGING: Final = "_staging"
 MERGING: Final = "_merging"
 _SUFFIX: Final = ".parquet"
+_NO_ROWS: Final = f"date=1970-01-01/hour=00/empty{_SUFFIX}"
 _HOUR_US: Final = 3_600_000_000
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
 
@@ -142,6 +144,15 @@ class ParquetStore:
             self._log.commit(gone=due)
             self._prune(self._files, due)
         return len(due)
+
+    def show_columns(self, table: str, schema: pa.Schema) -> None:
+        """Give a table without files one without rows: readers of folders fail where no file says which columns there are. No manifest has it."""
+        if not self.manifest.of(table):
+            path = self.output / table / _NO_ROWS
+            with self._folders:
+                _make(path.parent)
+                pq.write_table(schema.empty_table(), path)
+            os.chmod(path, FILE_MODE)
 
     def file(self, path: str) -> Path:
         """Where a file of the manifest is for who reads by the manifest."""

@@ -30,7 +30,7 @@ from proxy.pipeline import completeness, derived, transforms
 from proxy.pipeline.compaction import Compactor, Rules
 from proxy.pipeline.layout import HourFiles, ParquetStore
 from proxy.pipeline.manifest import Manifest, ManifestError, read_manifest, reason_for_refusal
-from proxy.pipeline.partial_sums import MICROSECONDS, add_up
+from proxy.pipeline.partial_sums import MICROSECONDS
 from proxy.pipeline.session import open_private
 
 if TYPE_CHECKING:
@@ -82,10 +82,8 @@ TIME_COLUMNS: Final = {
     "gaps": "capture_time",
     "completeness": "minute",
 }
-RULES: Final = {
-    table: Rules(column, {"traffic_by_minute": derived.TRAFFIC_SUMS, "completeness": completeness.SUMS}.get(table, {}), ("payload",))
-    for table, column in TIME_COLUMNS.items()
-}
+_MERGES: Final = {"traffic_by_minute": derived.merge_traffic, "completeness": completeness.merge}
+RULES: Final = {table: Rules(column, _MERGES.get(table), ("payload",)) for table, column in TIME_COLUMNS.items()}
 _ARROW: Final = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "binary": pa.binary(), "timestamp": MICROSECONDS}
 _PIECE_ROWS: Final = 1 << 16
 # Timestamps that everybody reads, with the statistics by which files are left out. What Spark writes is for this process alone: no marks.
@@ -218,6 +216,8 @@ class TableWriter:
         self._output = output
         self._store = ParquetStore(output, TABLE_SCHEMAS)
         self._compactor = Compactor(self._store, RULES, every_s=compact_ms / 1000, expire_after_s=expire_after_s, grace_s=grace_s)
+        for table, columns in TABLE_SCHEMAS.items():
+            self._store.show_columns(table, arrow_schema(columns))
         self.progress = Progress.of(self._store.manifest)
         self.progress.write(output)
         self.rows_of: dict[int, dict[str, int]] = {}
@@ -296,7 +296,7 @@ class _Staging:
     def add(self, rows: pa.Table, makers: dict[str, derived.Maker]) -> None:
         """Add what each maker makes of the rows to its table."""
         for table, make in makers.items():
-            if RULES[table].sums:
+            if table in _MERGES:
                 self._sums.setdefault(table, []).append(make(rows))
             else:
                 self._files[table].write(make(rows))
@@ -308,7 +308,7 @@ class _Staging:
     def close(self) -> None:
         """Write the sums, finish the files."""
         for table, parts in self._sums.items():
-            sums = add_up(pa.concat_tables(parts), RULES[table].sums)
+            sums = _MERGES[table](pa.concat_tables(parts))
             self._files[table].write(sums)
             if table == "completeness":
                 self.states = completeness.states(sums)

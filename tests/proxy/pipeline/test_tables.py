@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset
+import pyarrow.parquet as pq
 import pytest
 
+from proxy.pipeline import completeness
 from proxy.pipeline.manifest import ManifestError, ManifestLog, read_manifest
 from proxy.pipeline.tables import RULES, TABLE_SCHEMAS, TIME_COLUMNS, BatchError, Progress, TableWriter, make_writer
 from proxy.pipeline.views import register_views
@@ -48,7 +50,29 @@ def test_every_table_has_its_time_and_its_columns_for_sums() -> None:
     for table, column in TIME_COLUMNS.items():
         assert f"{column} timestamp" in TABLE_SCHEMAS[table]
     for rules, table in ((RULES["traffic_by_minute"], "traffic_by_minute"), (RULES["completeness"], "completeness")):
-        assert all(f"{name} bigint" in TABLE_SCHEMAS[table] for name in rules.sums)
+        assert (rules.merge is None) == (table not in ("traffic_by_minute", "completeness"))
+
+
+def test_each_table_can_be_read_by_its_folder_before_it_has_rows(tmp_path: Path) -> None:
+    for _ in range(2):  # again, by a job that begins anew
+        make_writer(tmp_path, compact_ms=0).close()
+        for table, columns in TABLE_SCHEMAS.items():
+            files = sorted(tmp_path.glob(f"{table}/date=*/hour=*/*.parquet"))
+            rows = pq.read_table(files)
+            assert (rows.num_rows, rows.column_names) == (0, [column.split()[0] for column in columns.split(", ")] + ["date", "hour"])
+
+
+def test_what_a_row_of_completeness_says_by_itself_is_in_the_file() -> None:
+    nothing = dict.fromkeys(completeness.SUMS, 0)
+
+    def row(minute: int, **sums: int) -> dict[str, int]:
+        return {"minute": minute, **nothing, **sums}
+
+    parts = [row(1, seen=5), row(1, stored=3, sampled=1, withheld=1), row(2, seen=2), row(2, stored=1), row(3, stored=1), row(4, lost=1, seen=1)]
+    whole = completeness.merge(pa.Table.from_pylist(parts))
+    assert dict(zip(whole["minute"].to_pylist(), whole["state"].to_pylist(), strict=True)) == {1: "complete", 2: "partial", 3: "partial", 4: "lost"}
+    again = completeness.merge(pa.concat_tables([whole, completeness.merge(pa.Table.from_pylist([row(2, stored=1), row(3, seen=2)]))]))
+    assert dict(zip(again["minute"].to_pylist(), again["state"].to_pylist(), strict=True)) == {1: "complete", 2: "complete", 3: "partial", 4: "lost"}
 
 
 class TestWithSpark:

@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from proxy.cells import PIPELINE_METRICS
 from proxy.cells.metrics import MINUTE_STATES
-from proxy.pipeline.completeness import states
+from proxy.pipeline.completeness import SUMS, merge, states
 from proxy.pipeline.report import BatchFacts, segments_between
 from proxy.pipeline.run import EXIT_OK, EXIT_USAGE, run_pipeline
 from proxy.pipeline.settings import PipelineSettings, wants_telemetry
@@ -259,9 +259,9 @@ def test_the_jobs_batches_link_to_the_segments_that_it_read(tmp_path: Path, rece
 
 
 def test_rows_of_completeness_are_told_by_the_worst_that_they_say() -> None:
-    nothing = dict.fromkeys(("lost", "shared", "at_most", "unknown"), 0)
-    rows = [{}, {"lost": 1}, {"shared": 1}, {"at_most": 1}, {"unknown": 1}, {"lost": 9, "at_most": 1}, {"at_most": 9, "unknown": 1}]
-    table = pa.Table.from_pylist([{**nothing, **row} for row in rows])
+    nothing = dict.fromkeys(SUMS, 0)
+    rows = [{"seen": 1}, {"lost": 1}, {"shared": 1}, {"at_most": 1}, {"unknown": 1}, {"lost": 9, "at_most": 1}, {"at_most": 9, "unknown": 1}]
+    table = merge(pa.Table.from_pylist([{"minute": number, **nothing, **row} for number, row in enumerate(rows)]))
     assert states(table) == {"complete": 1, "lost": 2, "at_most": 2, "unknown": 2}
     assert states(table).keys() == set(MINUTE_STATES)
     assert states(table.slice(0, 0)) == {}
