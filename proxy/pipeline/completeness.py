@@ -123,8 +123,8 @@ def of_gaps_and_totals(rows: pa.Table) -> pa.Table:
 def merge(rows: pa.Table) -> pa.Table:
     """Rows of the table put together, a row for each key, with what it says by itself as ``state``.
 
-    ``unknown``, ``at_most`` and ``lost`` are as in the view. ``complete``: the equation holds within the row. ``partial``: it does not, because other rows
-    have the rest of the minute, or because it is missing: the view says which.
+    ``unknown``, ``at_most`` and ``lost`` are as in the view. ``complete``: the equation holds within the row. ``partial``: it does not, because other
+    rows have the rest of the minute, or because it is missing: the view says which.
     """
     sums = add_up(rows.drop_columns("state") if "state" in rows.column_names else rows, SUMS)
     lost = pc.or_(pc.greater(sums["lost"], 0), pc.greater(sums["shared"], 0))

@@ -180,7 +180,7 @@ class _Group:
         return self._lists(kind, lengths, "answers_index", values)
 
     def keys(self, kind: pa.DataType, part: int) -> pa.Array:
-        """``answers`` of part 0 or 3; for requests under protocol kafka the same of themselves, from their own headers, -1 where those are not stored."""
+        """``answers`` of part 0 or 3; for requests under protocol kafka the same of themselves by their own headers; -1 where they are not stored."""
         known = self.answers(kind, part)
         asked = (
             (self.rows["kind"] == record.KIND_FRAMES)

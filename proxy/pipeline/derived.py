@@ -14,7 +14,18 @@ from proxy.pipeline import completeness
 from proxy.pipeline.partial_sums import MICROSECONDS, add_up, count, minute
 from proxy.pipeline.transforms import FRAME_COLUMNS, PLACE
 
-__all__ = ["COLUMNS", "OF_FRAMES", "OF_GAPS_AND_TOTALS", "TRAFFIC_SUMS", "Maker", "gaps", "merge_traffic", "on_batches", "requests", "traffic", "traffic_lost"]
+__all__ = [
+    "COLUMNS",
+    "OF_FRAMES",
+    "OF_GAPS_AND_TOTALS",
+    "Maker",
+    "gaps",
+    "merge_traffic",
+    "on_batches",
+    "requests",
+    "traffic",
+    "traffic_lost",
+]
 
 # Rows of frames, or of gaps and totals, to rows of a table.
 Maker = Callable[[pa.Table], pa.Table]
@@ -26,7 +37,7 @@ _REQUESTS: Final = (
 )
 # What these functions read of the table frames.
 COLUMNS: Final = tuple(name for name in FRAME_COLUMNS if name != "payload")
-TRAFFIC_SUMS: Final = dict.fromkeys(("frames", "bytes", "cut_bytes", "lost_frames", "lost_bytes"), "sum")
+_TRAFFIC_SUMS: Final = dict.fromkeys(("frames", "bytes", "cut_bytes", "lost_frames", "lost_bytes"), "sum")
 
 
 def requests(frames: pa.Table) -> pa.Table:
@@ -71,7 +82,7 @@ def traffic_lost(gaps_and_totals: pa.Table) -> pa.Table:
 
 def merge_traffic(rows: pa.Table) -> pa.Table:
     """Rows of the table ``traffic_by_minute`` put together."""
-    return add_up(rows, TRAFFIC_SUMS)
+    return add_up(rows, _TRAFFIC_SUMS)
 
 
 def _traffic(rows: pa.Table, minutes: pa.ChunkedArray, sums: Mapping[str, pa.ChunkedArray]) -> pa.Table:

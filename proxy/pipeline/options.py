@@ -13,7 +13,10 @@ from proxy.pipeline.planner import MAX_PARTITION_BYTES
 __all__ = ["CONSUMER_NAME", "OptionError", "SourceOptions", "parse_payload", "parse_time"]
 
 CONSUMER_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
-_NAMES: Final = ("path", "startingOffsets", "maxBytesPerTrigger", "failOnDataLoss", "payload", "consumer", "owner", "parallelism", "maxPartitionBytes")
+_NAMES: Final = (
+    *("path", "startingOffsets", "failOnDataLoss", "payload", "parallelism"),
+    *("maxBytesPerTrigger", "maxPartitionBytes", "consumer", "owner"),
+)
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 

@@ -10,10 +10,13 @@ killed loses nothing: see ``tables.py``.
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import re
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +45,7 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 POLL_S: Final = 0.2
 STOP_GRACE_S: Final = 30.0
+_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def print_event(event: dict[str, Any]) -> None:
@@ -80,8 +84,10 @@ def run_pipeline(
             return _report(stopping.word, stopping.exit_code)
         except spark_errors() as error:
             if not stopping.asked.is_set():
-                return _fail(log, log.reason() or _reason(str(error)))
+                return _fail(log, _why(str(error), log, settings))
             ending = _stopped(settings, stopping, through=False)  # who stops us stopped Spark's processes, too
+        except OSError as error:
+            return _fail(log, _why(f"{type(error).__name__}: {error}", log, settings))
         if ending.code == EXIT_FAILED:
             return _fail(log, ending.text)
         return _report(ending.text, ending.code) if ending.text else ending.code
@@ -218,7 +224,7 @@ def _follow(
     through = not query.isActive
     failure = query.exception() if through else None
     if failure is not None and not stopping.asked.is_set():  # who stops us may stop Spark's processes, too
-        reason = log.reason() or _reason(str(failure))
+        reason = _why(str(failure), log, settings)
         emit({"event": "failed", "reason": reason})
         reporter.failed(reason)
         return _Ending(EXIT_FAILED, reason)
@@ -281,9 +287,23 @@ def _finish_batch(query: "StreamingQuery") -> None:
         time.sleep(POLL_S / 4)
 
 
+def _why(message: str, log: SparkLog, settings: PipelineSettings) -> str:
+    """Why a query failed, in one line: what the JVM said when it died, a disk that is full, or what Spark's message says."""
+    if any(os.strerror(number) in message for number in _DISK_FULL):
+        places = (local_path(settings.output), local_path(settings.place_of_checkpoint), Path(tempfile.gettempdir()))
+        free, full = min((shutil.disk_usage(place).free, str(place)) for place in places if place is not None and place.exists())
+        return f"{full}: no space left on device ({free >> 10} KiB free): free some and start the job again: it goes on where it was"
+    return log.reason() or _reason(message)
+
+
 def _reason(message: str) -> str:
-    """The line of Spark's long message that says what happened: the last one that names a Python error, else the first that is not py4j's."""
+    """The line of Spark's long message that says what happened: the last one that names a Python error, or what caused it if that is the JVM's; else
+    the first that is not py4j's.
+    """
     stripped = (line.strip().removeprefix(": ") for line in message.splitlines())
     lines = [line for line in stripped if line and not line.startswith("An error occurred while calling")]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     errors = [line for line in lines if line.split(":")[0].endswith("Error") and not line.startswith(("at ", "Py4J"))]
+    if errors and causes and errors[-1].startswith("py4j.protocol.Py4JJavaError:"):
+        return causes[-1]
     return (errors or lines or ["unknown"])[-1 if errors else 0]

@@ -91,8 +91,8 @@ def frames(chunks: "DataFrame", **more: str) -> "DataFrame":
     ``connection`` is the connection as logs write it. ``size`` is the body's on the wire, ``kept_size`` how much of it is in ``payload``: less where
     ``capture`` says so, where the rule cuts frames, where a body carried credentials (``reason`` says which), and where the log has lost pieces of
     a frame that was cut through. ``latency_us`` is to the first byte of an answer, ``transfer_us`` from there to its last, null for frames that
-    came whole; ``request_size`` is that of the request that is answered. ``api_key``, ``api_version`` and ``correlation_id`` are those of a request, or of
-    the request that is answered; of requests they are null unless the first 8 bytes of the body are in the log as they passed.
+    came whole; ``request_size`` is that of the request that is answered. ``api_key``, ``api_version`` and ``correlation_id`` are those of a request,
+    or of the request that is answered; of requests they are null unless the first 8 bytes of the body are in the log as they passed.
 
     Args:
         chunks: rows of the source.

@@ -48,7 +48,7 @@ CAUSES: Final = {
     "admin": {"admin"},
     "drain": {"drained"},
 }
-HANDLERS: Final = '''
+HANDLERS: Final = """
 from proxy.handler import PASS, Replace
 
 
@@ -66,7 +66,7 @@ def answers(frame, context):
 
 def answers_kafka(frame, context):
     return bytes(frame[4:])
-'''
+"""
 
 
 def encode(framing: str, body: bytes) -> bytes:
@@ -84,10 +84,8 @@ def encode(framing: str, body: bytes) -> bytes:
 
 
 def header_of(framing: str, size: int) -> bytes:
-    """The header alone of a frame whose body would have that size."""
-    if framing == "varint":
-        return encode(framing, b"x" * size)[:-size]
-    return struct.pack(">i", size + (4 if framing == "int32_inclusive" else 0)) if framing != "header" else b"\xc0\xde" + struct.pack("<I", size + 8) + b"\0\1"
+    """The header alone of a frame whose body has that size."""
+    return encode(framing, bytes(size))[:-size]
 
 
 def take(framing: str, data: bytearray) -> bytes | None:
@@ -364,7 +362,9 @@ class Client:
     def _action_mute(self, proxy: Framegate) -> None:
         """Nothing of what is sent passes until it is unmuted."""
         selector = self._selector(proxy)
-        self._call(proxy, lambda at: ChannelServiceStub(at).MuteChannels(channels_pb2.MuteChannelsRequest(selector=selector, reason="test"), timeout=20))
+        self._call(
+            proxy, lambda at: ChannelServiceStub(at).MuteChannels(channels_pb2.MuteChannelsRequest(selector=selector, reason="test"), timeout=20)
+        )
         before = len(self.upstream.requests)
         self.sent.append(self._body()[:1000])
         self._send(encode(self.combination.client_framing, self.sent[-1]))
@@ -452,7 +452,7 @@ class Client:
 
     def _admin(self, proxy: Framegate) -> None:
         selector = self._selector(proxy)
-        self._call(proxy, lambda at: ChannelServiceStub(at).CloseChannels(channels_pb2.CloseChannelsRequest(selector=selector, reason="test"), timeout=20))
+        self._call(
+            proxy, lambda at: ChannelServiceStub(at).CloseChannels(channels_pb2.CloseChannelsRequest(selector=selector, reason="test"), timeout=20)
+        )
         self._until_end()
-
-

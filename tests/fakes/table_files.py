@@ -12,7 +12,10 @@ from proxy.pipeline.manifest import read_manifest
 from proxy.pipeline.partial_sums import add_up
 
 TIME_COLUMNS = {"rows": "capture_time", "sums": "minute"}
-RULES = {"rows": Rules("capture_time", plain=("payload",)), "sums": Rules("minute", functools.partial(add_up, how={"frames": "sum", "first": "min", "last": "max"}))}
+RULES = {
+    "rows": Rules("capture_time", plain=("payload",)),
+    "sums": Rules("minute", functools.partial(add_up, how={"frames": "sum", "first": "min", "last": "max"})),
+}
 HOUR_US = 3_600_000_000
 START_US = 1_700_002_800_000_000  # 2023-11-14 23:00
 _TIME = pa.timestamp("us", tz="UTC")

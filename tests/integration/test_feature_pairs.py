@@ -66,7 +66,8 @@ class Batch:
         serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         serving.load_cert_chain(certificates.server, certificates.server_key)
         self.clients = [
-            Client(number, item, Upstream(item, serving if item.upstream_tls == "yes" else None), trusting) for number, item in enumerate(combinations)
+            Client(number, item, Upstream(item, serving if item.upstream_tls == "yes" else None), trusting)
+            for number, item in enumerate(combinations)
         ]
 
     def run(self) -> list[str]:

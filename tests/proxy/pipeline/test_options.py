@@ -26,7 +26,7 @@ def test_an_option_that_cannot_be_is_named(options: dict[str, str], fault: str) 
 
 
 def test_an_option_that_there_is_not_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(OptionError, match=r"startingoffset, topic: no such option; there are path, startingOffsets, .*maxPartitionBytes"):
+    with pytest.raises(OptionError, match=r"startingoffset, topic: no such option; there are path, startingOffsets, .*, owner"):
         SourceOptions.parse({"path": "/tap", "topic": "x", "startingoffset": "latest", "startingOffsets": "latest"})
 
 

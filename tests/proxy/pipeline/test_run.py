@@ -50,3 +50,5 @@ def test_the_reason_of_a_failure_is_its_own_line() -> None:
     assert _reason("[STREAM_FAILED] Query terminated\n at x") == "[STREAM_FAILED] Query terminated"
     py4j = "An error occurred while calling o68.start.\n: java.io.IOException: mkdir of file:/x failed\n\tat org.x"
     assert _reason(py4j) == "java.io.IOException: mkdir of file:/x failed"
+    within = "py4j.protocol.Py4JJavaError: An error occurred while calling o1.parquet.\n: org.apache.spark.SparkException: Job aborted"
+    assert _reason(f"{within}\nCaused by: a.B: c\n\tat org.x\nCaused by: java.io.IOException: broken\n\tat org.y") == "java.io.IOException: broken"

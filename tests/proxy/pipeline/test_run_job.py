@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from control.demo.telemetry.small_disk import fill, tiny_disk
 from proxy.pipeline.run import EXIT_FAILED, EXIT_OK
 from proxy.tap import record
 from proxy.tap.consumer import read_consumers
@@ -134,6 +136,40 @@ def test_a_job_that_fails_says_why_first_and_last_and_goes_on_with_a_gap_when_to
     assert sorted(row["payload"] for row in narrow(output, ("payload",))) == [b"0", b"2"]
     gaps = [row for file in (output / "gaps").rglob("*.parquet") for row in pq.ParquetFile(file).read().to_pylist()]
     assert {(row["reason"], row["certainty"], row["lost_frames"]) for row in gaps} == {("vanished", "unknown", 0)}
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_full_output_disk_is_named_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    log, output = tmp_path / "log", tmp_path / "out"
+    processor = FakeProcessor(log)
+    bodies = [os.urandom(100_000) for _ in range(60)]
+    for body in bodies[:5]:
+        processor.block([body])
+    told = {"source": str(log), "output": str(output), "available_now": True}
+    with tiny_disk(output, 64) as mounted:
+        if not mounted:
+            pytest.skip("no disk can be mounted here")
+        with running(**told) as job:
+            assert job.communicate(timeout=WAIT_S)[1] == ""
+        for body in bodies[5:]:
+            processor.block([body])
+        processor.close()
+        ballast = output / "ballast"
+        for left in (1 << 20, 0):  # too little for the batch; too little for what Spark notes of it
+            fill(ballast)
+            os.truncate(ballast, ballast.stat().st_size - left)
+            with running(**told) as job:
+                _, said = job.communicate(timeout=WAIT_S)
+            assert job.returncode == EXIT_FAILED
+            assert re.match(rf"framegate pipeline: {output}: no space left on device \([0-9]+ KiB free\)", said.splitlines()[0]), said
+            assert said.splitlines()[0].endswith("start the job again: it goes on where it was")
+        ballast.unlink()
+        with running(**told) as job:
+            _, said = job.communicate(timeout=WAIT_S)
+        assert (job.returncode, said) == (EXIT_OK, "")
+        assert sorted(row["payload"] for row in narrow(output, ("payload",))) == sorted(bodies)
 
 
 def in_session(leader: int) -> list[str]:

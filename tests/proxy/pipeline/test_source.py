@@ -150,7 +150,8 @@ def test_a_batch_reader_plans_all_there_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("starting", "found"), [("earliest", 3), (ISO, 3), (ISO.replace("20Z", "20.000001Z"), 2), ("2023-11-14T22:14:20Z", 1), ("2030-01-01T00:00:00Z", 0)]
+    ("starting", "found"),
+    [("earliest", 3), (ISO, 3), (ISO.replace("20Z", "20.000001Z"), 2), ("2023-11-14T22:14:20Z", 1), ("2030-01-01T00:00:00Z", 0)],
 )
 def test_a_batch_begins_where_it_is_told(tmp_path: Path, starting: str, found: int) -> None:
     processor = FakeProcessor(tmp_path)
