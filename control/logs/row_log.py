@@ -11,6 +11,7 @@ import datetime
 import functools
 import os
 import queue
+import reprlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -30,6 +31,9 @@ _PLACE_BYTES: Final = 16 * 1024 * 1024
 _BATCH_BYTES: Final = 256 * 1024
 _PAUSE_S: Final = 0.005
 """Between two batches: rows that come fast go out together, instead of one with each waking of the thread."""
+_REPR: Final = reprlib.Repr()
+"""Says anything at all, also what raises when it is asked for its own words."""
+_REPR.maxdict, _REPR.maxstring, _REPR.maxother = 64, 1_024, 1_024
 
 Failure = Callable[[BaseException], None]
 
@@ -186,13 +190,13 @@ class RowLog(Subscriber):
 
     def write_reserved(self, event: str, fields: dict[str, Any]) -> None:
         """Queue the row that a place was taken for; at least one field, level info."""
-        fields = {**fields, **self.span_fields()}
-        self._copy("info", event, fields)
         try:
+            fields = {**fields, **self.span_fields()}
+            self._copy("info", event, fields)
             text = as_json(fields)
         except Exception as error:  # a key or a value that JSON cannot say: the row stays, as far as that goes
             self.on_failure(error)
-            text = as_json({"unreadable": repr(fields)})
+            text = as_json({"unreadable": _REPR.repr(fields)})
         with self._lock:
             self._taken_bytes += len(text)
         self._queue.put(_Lines(time.time(), "info", event, (text,), kept=True))

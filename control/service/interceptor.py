@@ -12,21 +12,20 @@ import contextvars
 import getpass
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 import grpc
-from google.protobuf.descriptor import Descriptor
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError, Message
 from grpc_status import rpc_status
 
 from control.errors import ControlError, MalformedRequestError
 from control.plane import ControlPlane, Row
 from control.service.access import access_of
+from control.service.quoting import shown
 from control.service.status import code_of, status_of
 
-__all__ = ["CLIENT_KEY", "CallInterceptor", "CallObserver", "CallSpan", "CallTracer", "caller", "note", "shown"]
+__all__ = ["CLIENT_KEY", "CallInterceptor", "CallObserver", "CallSpan", "CallTracer", "caller", "note"]
 
 CallObserver = Callable[[str, str, float], None]
 """Told of every call that ended: ``package.Service/Method``, the code's name, seconds."""
@@ -131,9 +130,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             finally:
                 if reserved:
                     self._plane.audit({**self._row(method, request, context, row, code, failure), **({} if span is None else span.fields)})
-                self._ended(method, code, started)
-                if span is not None:
-                    span.end(code.name, getattr(failure, "reason", ""))
+                self._ended(method, code, started, span, getattr(failure, "reason", ""))
             if failure is not None:  # told last: whoever has an answer finds the row
                 await context.abort_with_status(rpc_status.to_status(status_of(failure)))
             return answer
@@ -152,29 +149,38 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 code = _code(error)
                 raise
             finally:
-                self._ended(method, code, started)
-                if span is not None:
-                    span.end(code.name)
+                self._ended(method, code, started, span)
 
         return call
 
     def _unknown(self, method: str) -> Callable[[Any, Any], Awaitable[Any]]:
         async def call(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
             started = time.perf_counter()
-            if self._tracer is not None:
-                metadata = tuple(context.invocation_metadata() or ())
-                self._tracer.begin(OTHER, metadata, current=False, original=method[:_METHOD_LIMIT]).end("UNIMPLEMENTED")
-            self._ended(OTHER, grpc.StatusCode.UNIMPLEMENTED, started)
+            span = self._span(OTHER, context, current=False, original=method[:_METHOD_LIMIT])
+            self._ended(OTHER, grpc.StatusCode.UNIMPLEMENTED, started, span)
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")  # gRPC's own words
 
         return call
 
-    def _span(self, method: str, context: grpc.aio.ServicerContext[Any, Any], *, current: bool) -> CallSpan | None:
-        return None if self._tracer is None else self._tracer.begin(method, tuple(context.invocation_metadata() or ()), current=current)
+    def _span(self, method: str, context: grpc.aio.ServicerContext[Any, Any], *, current: bool, original: str = "") -> CallSpan | None:
+        """The span of a call, if there is one; a tracer that fails costs the call its span only."""
+        if self._tracer is None:
+            return None
+        try:
+            return self._tracer.begin(method, tuple(context.invocation_metadata() or ()), current=current, original=original)
+        except Exception:
+            _log.exception("a call has no span", extra={"method": method})
+            return None
 
-    def _ended(self, method: str, code: grpc.StatusCode, started: float) -> None:
-        if self._observe is not None:
-            self._observe(method, code.name, time.perf_counter() - started)
+    def _ended(self, method: str, code: grpc.StatusCode, started: float, span: CallSpan | None, reason: str = "") -> None:
+        """Measure a call. A fault of that is not the call's: a change that is in force is answered with OK."""
+        try:
+            if self._observe is not None:
+                self._observe(method, code.name, time.perf_counter() - started)
+            if span is not None:
+                span.end(code.name, reason)
+        except Exception:
+            _log.exception("a call was not measured", extra={"method": method})
 
     def _row(
         self,
@@ -209,31 +215,6 @@ def caller(context: grpc.aio.ServicerContext[Any, Any]) -> str:
     """Who calls, as the client says it."""
     metadata = dict(context.invocation_metadata() or ())
     return str(metadata.get(CLIENT_KEY, metadata.get("user-agent", "")))[:_CLIENT_LIMIT]
-
-
-def shown(message: Message) -> Row:
-    """A message as the audit shows it: without the fields that are marked ``debug_redact``, wherever they are."""
-    copy = type(message)()
-    copy.CopyFrom(message)
-    _clear_secrets(copy)
-    found: Row = MessageToDict(copy, preserving_proto_field_name=True)
-    return found
-
-
-def _clear_secrets(message: Message) -> None:
-    for field, value in message.ListFields():
-        if field.GetOptions().debug_redact:
-            message.ClearField(field.name)
-        elif field.message_type is not None:
-            for each in _messages(field.message_type, value if field.is_repeated else (value,)):
-                _clear_secrets(each)
-
-
-def _messages(kind: Descriptor, values: Any) -> Iterable[Message]:
-    """The messages in a field of a kind; of a map, its values, unless they are none."""
-    if not kind.GetOptions().map_entry:
-        return cast(Iterable[Message], values)
-    return cast(Iterable[Message], values.values()) if kind.fields_by_name["value"].message_type is not None else ()
 
 
 def _code(error: BaseException) -> grpc.StatusCode:

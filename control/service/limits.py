@@ -10,6 +10,7 @@ from control.plane import ControlPlane
 from control.service import paging
 from control.service.interceptor import note
 from control.service.quotas import NODE_FIELDS, QUOTA_FIELDS, limit_message, node_message, overrides_of, quotas_of
+from control.service.quoting import shown
 from control.service.validate import Violations, changed_fields, required
 from proxy.config.model import MAX_RECEIVE_SIZE
 
@@ -95,15 +96,13 @@ def _changed(request: pb2.UpdateNodeLimitsRequest, violations: Violations) -> se
 
 def _named(message: pb2.Limit | pb2.NodeLimits, names: set[str]) -> dict[str, Any]:
     """Some fields, as the audit shows them."""
-    from google.protobuf.json_format import MessageToDict
-
-    shown: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for name in sorted(names):
         value = getattr(message, name)
         if isinstance(value, int):
-            shown[name] = value
+            found[name] = value
         elif name == "overrides":
-            shown[name] = [MessageToDict(item, preserving_proto_field_name=True) for item in value]
+            found[name] = [shown(item) for item in value]
         else:
-            shown[name] = MessageToDict(value, preserving_proto_field_name=True)
-    return shown
+            found[name] = shown(value)
+    return found

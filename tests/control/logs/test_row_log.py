@@ -212,12 +212,20 @@ def test_a_row_that_cannot_be_written_costs_itself_and_is_told() -> None:
     assert log.reserve()
     log.write_reserved("audit", {"who": "root", "value": {(1, 2): 3}})
     log.write("good")
+    assert log.reserve()
+    log.write_reserved("audit", {"who": "ada", "value": Unspeakable()})
+    log.span_fields = lambda: dict([1 // 0])
+    assert log.reserve()
+    log.write_reserved("audit", {"who": "bob"})
     log.close()
+    assert log._taken == 0
     rows = lines(reader)
-    assert [(row["event"], row.get("row")) for row in rows] == [("row_failed", "odd"), ("row_failed", "odder"), ("audit", None), ("good", None)]
+    told = [("row_failed", "odd"), ("row_failed", "odder"), ("audit", None), ("good", None), ("audit", None), ("audit", None)]
+    assert [(row["event"], row.get("row")) for row in rows] == told
+    assert ["'who': 'ada'" in str(rows[4]["unreadable"]), "'who': 'bob'" in str(rows[5]["unreadable"])] == [True, True]
     assert rows[0]["error"] == "ZeroDivisionError('no words')"
     assert "'who': 'root'" in str(rows[2]["unreadable"])
-    assert [type(failure) for failure in sorted(failures, key=repr)] == [TypeError, TypeError, ZeroDivisionError]
+    assert [type(failure) for failure in sorted(failures, key=repr)] == [TypeError, TypeError, *[ZeroDivisionError] * 3]
     os.close(reader)
     os.close(writer)
 

@@ -1,11 +1,17 @@
 """Every call is measured; every change leaves an audit row; errors arrive with their details."""
 
 import contextlib
+import json
 import logging
+import math
+from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
@@ -17,10 +23,10 @@ from control.gen.framegate.control.v1 import (
     pool_service_pb2,
     proxy_service_pb2,
     upstream_service_pb2,
-    user_service_pb2,
 )
 from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
-from control.service.interceptor import CLIENT_KEY, shown
+from control.service.access import METHODS
+from control.service.interceptor import CLIENT_KEY
 from tests.fakes.plane import channel_row
 from tests.fakes.serving import Serving, run
 
@@ -182,35 +188,77 @@ def test_each_call_that_changes_something_is_audited_whatever_came_of_it() -> No
     run(body)
 
 
-def test_what_is_marked_is_left_out_wherever_it_is() -> None:
-    one = user_service_pb2.Credential(mechanism="m", iterations=1, salt=b"x", stored_key=b"y", server_key=b"z")
-    request = user_service_pb2.CreateUserRequest(listener="a", user=user_service_pb2.User(name="n", credentials=[one, one]))
-    shown_one = {"mechanism": "m", "iterations": 1}
-    assert shown(request) == {"listener": "a", "user": {"name": "n", "credentials": [shown_one, shown_one]}}
-    assert request.user.credentials[1].server_key == b"z", "the request itself is as it was"
+_ENDS: dict[int, tuple[Any, Any]] = {
+    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
+    FieldDescriptor.CPPTYPE_DOUBLE: (math.nan, math.inf),
+    FieldDescriptor.CPPTYPE_BOOL: (False, True),
+    FieldDescriptor.CPPTYPE_ENUM: (-(2**31), 2**31 - 1),
+}
 
 
-def test_what_is_marked_is_left_out_of_maps_as_well() -> None:
-    of = descriptor_pb2.FieldDescriptorProto
-    secret = descriptor_pb2.FieldOptions(debug_redact=True)
-    entry = descriptor_pb2.MessageOptions(map_entry=True)
-    kept = of(name="kept", number=1, type=of.TYPE_STRING, label=of.LABEL_OPTIONAL)
-    inner = descriptor_pb2.DescriptorProto(
-        name="Inner", field=[kept, of(name="lost", number=2, type=of.TYPE_STRING, label=of.LABEL_OPTIONAL, options=secret)]
-    )
-    key = of(name="key", number=1, type=of.TYPE_STRING, label=of.LABEL_OPTIONAL)
-    entries = [
-        descriptor_pb2.DescriptorProto(name=name, field=[key, of(name="value", number=2, label=of.LABEL_OPTIONAL, **kind)], options=entry)
-        for name, kind in (("TextsEntry", {"type": of.TYPE_STRING}), ("InnersEntry", {"type": of.TYPE_MESSAGE, "type_name": ".audit.Inner"}))
-    ]
-    maps = [
-        of(name=name, number=number, type=of.TYPE_MESSAGE, label=of.LABEL_REPEATED, type_name=f".audit.Outer.{name.title()}Entry")
-        for number, name in enumerate(("texts", "inners"), 1)
-    ]
-    outer = descriptor_pb2.DescriptorProto(name="Outer", field=maps, nested_type=entries)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(descriptor_pb2.FileDescriptorProto(name="audit.proto", package="audit", syntax="proto3", message_type=[inner, outer]))
-    request = message_factory.GetMessageClass(pool.FindMessageTypeByName("audit.Outer"))()
-    request.texts["a"] = "b"
-    request.inners["c"].kept, request.inners["c"].lost = "d", "canary"
-    assert shown(request) == {"texts": {"a": "b"}, "inners": {"c": {"kept": "d"}}}
+def fill(message: Message, end: int, only: str = "") -> Message:
+    """Set every field of a message, and of those in it, to its least (0) or greatest (1) value; ``only``: one field of it."""
+    for field in message.DESCRIPTOR.fields:
+        if only and field.name != only:
+            continue
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            getattr(message, field.name)["maxReceiveSize\0\u2028"] = _ENDS[field.message_type.fields_by_name["value"].cpp_type][end]
+        elif field.message_type is not None:
+            inner = getattr(message, field.name)
+            fill(inner.add() if field.is_repeated else inner, end)
+        else:
+            texts = ("maxReceiveSizeBytes", "\0\u2028\U0010ffff")
+            value = _ENDS[field.cpp_type][end] if field.cpp_type in _ENDS else texts[end] if field.type == field.TYPE_STRING else b"\xff"
+            if field.is_repeated:
+                getattr(message, field.name).append(value)
+            else:
+                setattr(message, field.name, value)
+    return message
+
+
+def extremes(method: str) -> Iterator[Message]:
+    """Requests of a method at the ends of what its fields can say."""
+    service, _, name = method.partition("/")
+    described = descriptor_pool.Default().FindServiceByName(service).methods_by_name[name].input_type
+    kind = message_factory.GetMessageClass(described)
+    for end in (0, 1):
+        yield fill(kind(), end)
+        yield from (fill(kind(), end, field.name) for field in described.fields)
+        for field in described.fields:
+            if field.message_type is not None and not field.is_repeated:
+                for inner in field.message_type.fields:
+                    request = kind()
+                    fill(getattr(request, field.name), end, inner.name)
+                    yield request
+
+
+@pytest.mark.slow
+def test_whatever_a_request_says_its_call_has_an_answer_and_its_audit_row_a_place() -> None:
+    async def body(at: Serving) -> None:
+        for method, access in METHODS.items():
+            for request in extremes(method):
+                at.plane.audits.clear()
+                try:
+                    await at.channel.unary_unary(f"/{method}")(request.SerializeToString())
+                    code = grpc.StatusCode.OK
+                except grpc.aio.AioRpcError as error:
+                    code = error.code()
+                assert code not in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN), f"{method}: {request}"
+                assert [row["result"] for row in at.plane.audits] == [code.name] * access.audited, f"{method}: {request}"
+                assert at.plane.audit_places == 0, method
+                json.dumps(at.plane.audits, allow_nan=False)
+
+    run(body)
+
+
+def test_what_measures_calls_may_fail_and_the_change_is_answered_all_the_same() -> None:
+    def observe(method: str, code: str, seconds: float) -> None:
+        raise ZeroDivisionError
+
+    async def body(at: Serving) -> None:
+        at.plane.add(channel_row("0-1-7"))
+        await ChannelServiceStub(at.channel).MuteChannels(MUTE)
+        assert ([row["result"] for row in at.plane.audits], at.plane.audit_places) == (["OK"], 0)
+
+    run(body, observe)

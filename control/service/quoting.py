@@ -1,0 +1,97 @@
+"""What an audit row quotes of a request. Whatever a caller sent can be quoted, and no quotation is longer than a bound."""
+
+import base64
+import math
+from typing import Any, Final
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from control.plane import Row
+
+__all__ = ["MAX_QUOTED", "cut", "shown"]
+
+MAX_QUOTED: Final = 16 * 1024
+"""Characters of texts and keys that are quoted of one message, about."""
+_ENTRY: Final = 8
+"""What an entry counts besides its text: the marks around it."""
+_WIDE: Final = frozenset({FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64})
+_REAL: Final = frozenset({FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT})
+
+
+def cut(text: str, limit: int) -> str:
+    """A text of at most ``limit`` characters; of a longer one the beginning, and how long it is."""
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
+
+def shown(message: Message) -> Row:
+    """A message as the audit shows it, in values of JSON: as ``MessageToDict`` with the fields' own names, without the fields that are marked
+    ``debug_redact``, wherever they are. It never raises: what protobuf's JSON cannot say is told as it is (a time out of range, a path of a mask).
+    Texts are cut where ``MAX_QUOTED`` is reached; of what is left out behind it, the number of entries is told.
+    """
+    return _Quotation().message(message)
+
+
+class _Quotation:
+    def __init__(self) -> None:
+        self._left = MAX_QUOTED
+
+    def message(self, message: Message) -> Row:
+        row: Row = {}
+        for field, value in message.ListFields():
+            if not field.GetOptions().debug_redact:
+                row[field.name] = self._field(field, value)
+        return row
+
+    def _field(self, field: FieldDescriptor, value: Any) -> Any:
+        kind = field.message_type
+        if kind is not None and kind.GetOptions().map_entry:
+            pairs = iter(value.items())
+            found = {self._text(str(key)): self._value(kind.fields_by_name["value"], item) for key, item in pairs if self._has_room()}
+            return found if len(found) == len(value) else {**found, "…": f"{len(value) - len(found)} more"}
+        if field.is_repeated:
+            items: list[Any] = []
+            for item in value:
+                if not self._has_room():
+                    return [*items, f"… {len(value) - len(items)} more"]
+                items.append(self._value(field, item))
+            return items
+        return self._value(field, value)
+
+    def _value(self, field: FieldDescriptor, value: Any) -> Any:
+        match value:
+            case Timestamp() | Duration():
+                return _time(value)
+            case FieldMask():
+                return self._text(",".join(value.paths))
+            case Message():
+                return self.message(value)
+            case bytes():
+                return self._text(base64.b64encode(value).decode())
+            case str():
+                return self._text(value)
+        if field.enum_type is not None:
+            known = field.enum_type.values_by_number.get(value)
+            return value if known is None else known.name
+        if field.cpp_type in _WIDE or (field.cpp_type in _REAL and not math.isfinite(value)):
+            return str(value)
+        return value
+
+    def _has_room(self) -> bool:
+        self._left -= _ENTRY
+        return self._left > 0
+
+    def _text(self, text: str) -> str:
+        told = cut(text, max(self._left, 0))
+        self._left -= len(told)
+        return told
+
+
+def _time(value: Timestamp | Duration) -> str:
+    try:
+        return value.ToJsonString()
+    except ValueError:
+        return f"{value.seconds} s and {value.nanos} ns"
