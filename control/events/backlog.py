@@ -10,7 +10,7 @@ __all__ = ["MAX_BYTES", "MAX_EVENTS", "Backlog"]
 
 MAX_EVENTS: Final = 1_024
 MAX_BYTES: Final = 4 * 1024 * 1024
-"""Of rows as JSON; an audit row has as many as its request, which may be 1 MiB."""
+"""Of rows as JSON."""
 
 
 class Backlog:

@@ -124,9 +124,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 code = grpc.StatusCode.CANCELLED
                 raise
             except Exception as error:
-                code, failure = _code(error), error
                 if not isinstance(error, ControlError):
                     _log.exception("a call failed", extra={"method": method})
+                code, failure = _code(error), error.with_traceback(None)  # which holds this frame, and so the request, until the next collection
             finally:
                 if reserved:
                     self._plane.audit({**self._row(method, request, context, row, code, failure), **({} if span is None else span.fields)})

@@ -48,12 +48,17 @@ from control.service.users import Users
 from proxy.config.address import MAX_UNIX_PATH_BYTES
 from proxy.config.model import ProxyConfig
 
-__all__ = ["SERVICE_NAMES", "Service", "start"]
+__all__ = ["MAX_CALLS", "MAX_REQUEST", "SERVICE_NAMES", "Service", "start"]
 
 SERVICE_NAMES: Final = tuple(dict.fromkeys(method.partition("/")[0] for method in METHODS))
 _REFLECTION: Final = "grpc.reflection.v1alpha.ServerReflection"
 _UNIX: Final = "unix:"
-_OPTIONS: Final = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 1024 * 1024))
+MAX_REQUEST: Final = 256 * 1024
+"""Bytes. The largest that make sense are a thousand overrides, or a tap rule with a thousand principals. A larger one is refused by its header."""
+_OPTIONS: Final = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_REQUEST), ("grpc.http2.bdp_probe", 0))
+"""Without the probe, which finds a Unix socket so fast that gRPC takes whole requests of hundreds of calls into memory before their turn."""
+MAX_CALLS: Final = 64
+"""In progress at once; a further one is refused (RESOURCE_EXHAUSTED) before its request is received. One that waits for a drain is one of them."""
 
 
 class Service:
@@ -112,7 +117,7 @@ async def start(plane: ControlPlane, config: ProxyConfig, observe: CallObserver 
 
 
 def _api_server(plane: ControlPlane, closed: ClosedChannels, observe: CallObserver | None, tracer: CallTracer | None) -> grpc.aio.Server:
-    server = grpc.aio.server(interceptors=[CallInterceptor(plane, observe, tracer)], options=_OPTIONS)
+    server = grpc.aio.server(interceptors=[CallInterceptor(plane, observe, tracer)], options=_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
     certificate_service_pb2_grpc.add_CertificateServiceServicer_to_server(Certificates(plane), server)
     channel_service_pb2_grpc.add_ChannelServiceServicer_to_server(Channels(plane, closed), server)
     handler_service_pb2_grpc.add_HandlerServiceServicer_to_server(Handlers(plane), server)

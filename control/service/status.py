@@ -4,6 +4,7 @@ Every failure of a call is a google.rpc.Status with an ErrorInfo: the reason in 
 the message as metadata. Each kind of detail occurs at most once (AIP-193).
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import grpc
@@ -22,7 +23,9 @@ from control.errors import (
     NotFoundError,
     StartError,
     UnavailableError,
+    Violation,
 )
+from control.service.quoting import cut
 
 __all__ = ["CODES", "DOMAIN", "INTERNAL_REASON", "code_of", "status_of"]
 
@@ -30,6 +33,10 @@ DOMAIN: Final = "framegate"
 INTERNAL_REASON: Final = "INTERNAL"
 RETRY_DELAY_MS: Final = 1_000
 """What RetryInfo tells a client that may ask again."""
+_TEXT: Final = 512
+"""Characters of each text. A status travels in trailers, of which clients take 8 KiB; what a caller sent may be quoted in several places."""
+_VIOLATIONS: Final = 2_048
+"""Of all violations together."""
 
 CODES: Final[dict[type[ControlError], grpc.StatusCode]] = {
     NotFoundError: grpc.StatusCode.NOT_FOUND,
@@ -56,12 +63,12 @@ def _details(error: ControlError) -> list[Message]:
     """What the error says besides its ErrorInfo."""
     match error:
         case InvalidArgumentError():
-            violations = [error_details_pb2.BadRequest.FieldViolation(field=item.field, description=item.description) for item in error.violations]
-            return [error_details_pb2.BadRequest(field_violations=violations)]
+            return [error_details_pb2.BadRequest(field_violations=_violations(error.violations))]
         case NotFoundError() | AlreadyExistsError() | EtagError():
-            return [error_details_pb2.ResourceInfo(resource_type=f"{DOMAIN}/{error.kind}", resource_name=error.name, description=error.message)]
+            name, description = cut(error.name, _TEXT), cut(error.message, _TEXT)
+            return [error_details_pb2.ResourceInfo(resource_type=f"{DOMAIN}/{error.kind}", resource_name=name, description=description)]
         case FailedPreconditionError():
-            violation = error_details_pb2.PreconditionFailure.Violation(type=error.reason, subject=DOMAIN, description=error.message)
+            violation = error_details_pb2.PreconditionFailure.Violation(type=error.reason, subject=DOMAIN, description=cut(error.message, _TEXT))
             return [error_details_pb2.PreconditionFailure(violations=[violation])]
         case AbortedError() | UnavailableError():
             delay = duration_pb2.Duration()
@@ -69,6 +76,19 @@ def _details(error: ControlError) -> list[Message]:
             return [error_details_pb2.RetryInfo(retry_delay=delay)]
         case _:
             return []
+
+
+def _violations(items: Sequence[Violation]) -> list[error_details_pb2.BadRequest.FieldViolation]:
+    """The first of them, as many as there is room for, then one that says how many there are besides."""
+    told, left = list[error_details_pb2.BadRequest.FieldViolation](), _VIOLATIONS
+    for item in items:
+        field, description = cut(item.field, _TEXT), cut(item.description, _TEXT)
+        left -= len(field) + len(description)
+        if told and left < 0:
+            told.append(error_details_pb2.BadRequest.FieldViolation(field="…", description=f"{len(items) - len(told)} more"))
+            break
+        told.append(error_details_pb2.BadRequest.FieldViolation(field=field, description=description))
+    return told
 
 
 def _packed(message: Message) -> any_pb2.Any:
@@ -83,8 +103,9 @@ def status_of(error: Exception) -> status_pb2.Status:
         number, message, details = _number(grpc.StatusCode.INTERNAL), "a fault of framegate itself; its log says more", list[Message]()
         info = error_details_pb2.ErrorInfo(reason=INTERNAL_REASON, domain=DOMAIN, metadata={"type": type(error).__name__})
     else:
-        number, message, details = _number(code_of(error)), error.message, _details(error)
-        info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata)
+        number, message, details = _number(code_of(error)), cut(error.message, _TEXT), _details(error)
+        metadata = {name: cut(value, _TEXT) for name, value in error.metadata.items()}
+        info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata)
     return status_pb2.Status(code=number, message=message, details=[_packed(detail) for detail in (info, *details)])
 
 

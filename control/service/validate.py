@@ -9,25 +9,35 @@ from google.protobuf.message import Message
 from control.errors import InvalidArgumentError, Violation
 from control.gen.framegate.control.v1.channel_service_pb2 import ChannelSelector
 from control.service.convert import channel_number
+from control.service.quoting import cut
 
-__all__ = ["MAX_IDS", "MAX_REASON", "Violations", "changed_fields", "reason", "required", "selection"]
+__all__ = ["MAX_IDS", "MAX_REASON", "MAX_VIOLATIONS", "Violations", "changed_fields", "reason", "required", "selection"]
 
 MAX_IDS: Final = 1_000
 MAX_REASON: Final = 256
+MAX_VIOLATIONS: Final = 100
+_DESCRIPTION: Final = 512
+"""Characters; a request may have an unknown path of a mask as long as itself."""
 
 
 class Violations:
-    """Collects what is wrong with a request."""
+    """Collects what is wrong with a request: the first ``MAX_VIOLATIONS``, and how many there are besides."""
 
     def __init__(self) -> None:
         self._items: list[Violation] = []
+        self._more = 0
 
     def add(self, field: str, description: str) -> None:
         """One more field that is wrong; ``description`` is a sentence without the field's name."""
-        self._items.append(Violation(field, description))
+        if len(self._items) < MAX_VIOLATIONS:
+            self._items.append(Violation(field, cut(description, _DESCRIPTION)))
+        else:
+            self._more += 1
 
     def check(self) -> None:
         """Raise InvalidArgumentError when there were any."""
+        if self._more:
+            self._items.append(Violation("…", f"{self._more} more"))
         if self._items:
             raise InvalidArgumentError(self._items)
 

@@ -11,8 +11,11 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from control.errors import StartError
+from control.gen.framegate.control.v1.limit_service_pb2 import GetNodeLimitsRequest, Limit, UpdateLimitRequest
+from control.gen.framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
+from control.plane import NodeLimits
 from control.service import start
-from control.service.server import SERVICE_NAMES
+from control.service.server import MAX_CALLS, MAX_REQUEST, SERVICE_NAMES
 from tests.fakes.plane import FakePlane, fake_config
 from tests.fakes.serving import Serving, run
 
@@ -129,5 +132,49 @@ def test_a_reflection_client_finds_every_service_with_its_files() -> None:
             answer = await reflect(at.channel, reflection_pb2.ServerReflectionRequest(file_containing_symbol=name))
             file = FileDescriptorProto.FromString(answer.file_descriptor_response.file_descriptor_proto[0])
             assert name in [f"{file.package}.{service.name}" for service in file.service]
+
+    run(body)
+
+
+def test_no_more_calls_than_the_bound_are_in_progress_and_who_is_refused_may_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(at: Serving) -> None:
+        gate, inside = asyncio.Event(), 0
+
+        async def wait() -> NodeLimits:
+            nonlocal inside
+            inside += 1
+            await gate.wait()
+            return NodeLimits(quotas=at.plane.config.limits, etag="")
+
+        monkeypatch.setattr(at.plane, "get_node_limits", wait)
+        stub = LimitServiceStub(at.channel)
+        calls = [asyncio.ensure_future(stub.GetNodeLimits(GetNodeLimitsRequest())) for _ in range(MAX_CALLS)]
+        while inside < MAX_CALLS:
+            await asyncio.sleep(0.005)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.GetNodeLimits(GetNodeLimitsRequest())
+        assert (caught.value.code(), inside) == (grpc.StatusCode.RESOURCE_EXHAUSTED, MAX_CALLS)
+        gate.set()
+        await asyncio.gather(*calls)
+        await stub.GetNodeLimits(GetNodeLimitsRequest())
+
+    run(body)
+
+
+def test_a_request_above_the_bound_is_refused_by_its_size_and_one_at_it_has_a_short_row() -> None:
+    async def body(at: Serving) -> None:
+        codes = []
+        for excess in (0, 1):
+            request = UpdateLimitRequest(limit=Limit(listener="kafka", max_receive_size_bytes=1))
+            request.update_mask.paths.append("x" * 250_000)
+            request.update_mask.paths.append("y" * (MAX_REQUEST - request.ByteSize() - 3 + excess))
+            assert request.ByteSize() == MAX_REQUEST + excess
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await LimitServiceStub(at.channel).UpdateLimit(request)
+            codes.append(caught.value.code())
+        assert codes == [grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED]
+        (row,) = at.plane.audits
+        assert row["request"]["update_mask"].endswith(" characters)")
+        assert len(str(row)) < 20_000
 
     run(body)

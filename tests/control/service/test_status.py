@@ -45,3 +45,24 @@ def test_a_bug_of_ours_does_not_show_its_text() -> None:
     status = status_of(ZeroDivisionError("secret"))
     assert status.code == grpc.StatusCode.INTERNAL.value[0]
     assert "secret" not in str(status)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.NotFoundError("listener", "\u20ac" * 900_000),
+        errors.InvalidArgumentError([errors.Violation("a" * 900_000, "b" * 900_000)]),
+        errors.InvalidArgumentError([errors.Violation(f"paths[{number}]", "is bad") for number in range(10_000)]),
+        errors.FailedPreconditionError("c" * 900_000, reason="WHY", size="d" * 900_000),
+    ],
+)
+def test_a_status_fits_into_the_trailers_of_a_call_whatever_it_quotes(error: errors.ControlError) -> None:
+    status = status_of(error)
+    assert len(status.SerializeToString()) * 4 / 3 + len(status.message.encode()) * 3 < 16 * 1024
+    assert status.message.endswith(f"({len(error.message)} characters)")
+    if isinstance(error, errors.InvalidArgumentError) and len(error.violations) > 1:
+        own = error_details_pb2.BadRequest()
+        assert status.details[1].Unpack(own)
+        told = len(own.field_violations) - 1
+        assert own.field_violations[-1].description == f"{10_000 - told} more"
+        assert [item.field for item in own.field_violations[:told]] == [f"paths[{number}]" for number in range(told)]
