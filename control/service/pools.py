@@ -10,7 +10,7 @@ from control.plane import MAX_HOLDERS, ControlPlane
 from control.service.convert import holder_message, memory_pool_message, origin_value, processor_message
 from control.service.interceptor import note
 from control.service.validate import Violations, changed_fields
-from proxy.config.model import MAX_PROCESSORS
+from proxy.config.model import MAX_PROCESSORS, POOL_SIZE
 
 __all__ = ["Pools"]
 
@@ -38,8 +38,8 @@ class Pools(PoolServiceServicer):
         violations = Violations()
         changed_fields(request.memory_pool, request.update_mask, {"size_bytes"}, "memory_pool", violations)
         size = request.memory_pool.size_bytes
-        if request.memory_pool.HasField("size_bytes") and size < 1:
-            violations.add("memory_pool.size_bytes", f"must be at least 1, not {size}")
+        if request.memory_pool.HasField("size_bytes") and not POOL_SIZE.takes(size):
+            violations.add("memory_pool.size_bytes", f"must be {POOL_SIZE.least} to {POOL_SIZE.most}, not {size}")
         violations.check()
         note(before={"size_bytes": (await self._plane.get_pool()).size})
         after = await self._plane.set_pool_size(size)

@@ -15,12 +15,13 @@ from control.plane import CertificateStatus, ControlPlane
 from control.service.convert import timestamp
 from control.service.interceptor import caller, note
 from control.service.validate import Violations, reason
-from proxy.config.model import DrainAccept
+from proxy.config.key import keys
+from proxy.config.model import DrainAccept, DrainConfig
 
-__all__ = ["MAX_DRAIN_MS", "Proxies", "config_revision"]
+__all__ = ["Proxies", "config_revision"]
 
 Context = grpc.aio.ServicerContext[Any, Any]
-MAX_DRAIN_MS: Final = 3_600_000
+_TIMEOUT: Final = keys(DrainConfig)["timeout_ms"]
 _ACCEPTS: Final[dict[int, DrainAccept]] = {
     pb2.DrainProxyRequest.ACCEPT_REFUSE: "refuse",
     pb2.DrainProxyRequest.ACCEPT_UNTIL_STOP: "until_stop",
@@ -103,7 +104,7 @@ class Proxies(ProxyServiceServicer):
         """Take no new connections and end the open ones in order."""
         violations = Violations()
         timeout_ms = request.timeout.ToMilliseconds() if request.HasField("timeout") else None
-        if timeout_ms is not None and not 0 <= timeout_ms <= MAX_DRAIN_MS:
+        if timeout_ms is not None and not _TIMEOUT.takes(timeout_ms):
             violations.add("timeout", "must be 0 s to 1 h")
         reason(request.reason, violations)
         accept = _ACCEPTS.get(request.accept)

@@ -18,7 +18,8 @@ from control.plane import DrainResult
 from control.steering.listeners import Listeners
 from control.steering.pool import Pool
 from control.steering.transactions import Transaction, Transactions
-from proxy.config.model import DrainAccept
+from proxy.config.key import keys
+from proxy.config.model import DrainAccept, DrainConfig
 
 __all__ = ["Drain"]
 
@@ -61,8 +62,8 @@ class Drain:
             raise InvalidArgumentError([Violation("accept", "until the stop: then there is no end to wait for, and no timeout")])
         chosen = accept or ("refuse" if ends else config.accept)
         timeout = config.timeout_ms if timeout_ms is None else timeout_ms
-        if timeout < 0:
-            raise InvalidArgumentError([Violation("timeout", "must not be negative")])
+        if not (allowed := keys(DrainConfig)["timeout_ms"]).takes(timeout):
+            raise InvalidArgumentError([Violation("timeout", f"must be from {allowed.least} to {allowed.most} ms, not {timeout}")])
         who: dict[str, Any] = {"by": by or None, "reason": reason or None}
         if chosen == "until_stop":
             return self._lead_in(who)

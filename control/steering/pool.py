@@ -24,7 +24,7 @@ from control.plane import Origin, PoolShare, PoolStatus
 from control.steering.balance import Need, Sample, moved_shares
 from control.steering.transactions import Transaction, Transactions
 from proxy.cells import MEMORY_KINDS, CellReader
-from proxy.config.model import MAX_PROCESSORS, largest_whole
+from proxy.config.model import MAX_PROCESSORS, POOL_SIZE, largest_whole
 from proxy.server.messages import Change
 
 __all__ = ["Pool", "counted", "equal_shares", "too_small"]
@@ -144,8 +144,8 @@ class Pool:
 
     async def _resize(self, size: int, transaction: Transaction, origin: Origin) -> PoolStatus:
         with counted(self._meters):
-            if size < 1:
-                raise InvalidArgumentError([Violation("size", f"must be positive, not {size}")])
+            if not POOL_SIZE.takes(size):
+                raise InvalidArgumentError([Violation("size", f"must be from {POOL_SIZE.least} to {POOL_SIZE.most} bytes, not {size}")])
             async with self._scale:
                 if origin == "container" and self.size_origin == "operator":
                     return self.status()  # who set it meanwhile decides

@@ -278,6 +278,15 @@ class TapConfig:
     rules: Annotated[tuple[TapRule, ...], Key("in order", live=True)] = ()
 
 
+POOL_SIZE: Final = Key(
+    "what all processors together may retain, at least 64 KiB; 0 asks for what the memory limit of the pod allows",
+    "bytes",
+    (LEAST_POOL, 1024 * TIB),
+    live=True,
+)
+"""Of the memory pool; who changes it asks this for the range. A file may also leave it open."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPoolConfig:
     """What traffic may hold in memory. Each processor's part is at least the largest frame that passes whole."""
@@ -289,15 +298,7 @@ class MemoryPoolConfig:
             "knows who holds what, and notes a fault of the place ``pool`` for what is given back twice or not at all, for tests and debugging"
         ),
     ] = "bounded"
-    size: Annotated[
-        int,
-        Key(
-            "what all processors together may retain, at least 64 KiB; 0 asks for what the memory limit of the pod allows",
-            "bytes",
-            (0, 1024 * TIB),
-            live=True,
-        ),
-    ] = 256 * MIB
+    size: Annotated[int, POOL_SIZE._replace(range=(0, POOL_SIZE.most))] = 256 * MIB
     shares: Annotated[
         dict[str, int],
         Key("of each processor's part, what a listener is guaranteed, by its name; together at most 100", "percent", (1, 100)),

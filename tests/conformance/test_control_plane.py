@@ -17,7 +17,7 @@ from control.fleet.processor import COMMAND
 from control.plane import ControlPlane
 from control.steering.steering import Steering
 from proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
-from proxy.config.model import MIB, Forwarding, TapConfig, TapRule
+from proxy.config.model import LEAST_POOL, MIB, Forwarding, TapConfig, TapRule
 from tests.fakes.conformance import Kind
 from tests.fakes.fleet import Fleet, fleet_config
 from tests.fakes.plane import FakePlane, channel_row, closed_row
@@ -198,6 +198,9 @@ REFUSALS: list[tuple[str, Callable[[ControlPlane], Awaitable[Any]], type[Control
     ("nobody of those who hold most", lambda plane: plane.top_holders(0), InvalidArgumentError),
     ("too many of those who hold most", lambda plane: plane.top_holders(101), InvalidArgumentError),
     ("pool of nothing", lambda plane: plane.set_pool_size(0), InvalidArgumentError),
+    ("pool below the least", lambda plane: plane.set_pool_size(LEAST_POOL - 1), InvalidArgumentError),
+    ("pool above the most", lambda plane: plane.set_pool_size((1 << 50) + 1), InvalidArgumentError),
+    ("drain above the most", lambda plane: plane.drain(3_600_001), InvalidArgumentError),
     ("pool below the frames", lambda plane: plane.set_pool_size(2 * MIB - 1), FailedPreconditionError),
     ("no processors", lambda plane: plane.set_processors(0), InvalidArgumentError),
     ("too many processors", lambda plane: plane.set_processors(65), InvalidArgumentError),

@@ -62,6 +62,7 @@ from proxy.config.log import LogLevel
 from proxy.config.model import (
     MAX_PROCESSORS,
     MAX_RECEIVE_SIZE,
+    POOL_SIZE,
     AdminConfig,
     DrainAccept,
     HealthConfig,
@@ -435,8 +436,8 @@ class FakePlane(ControlPlane):
 
     async def set_pool_size(self, size: int) -> PoolStatus:
         self._fail()
-        if size < 1:
-            raise InvalidArgumentError([Violation("size", "must be positive")])
+        if not POOL_SIZE.takes(size):
+            raise InvalidArgumentError([Violation("size", "out of range")])
         self._check_share(size, self.processors, self._largest())
         self.pool, self.size_origin = size, "operator"
         return await self.get_pool()
@@ -516,8 +517,8 @@ class FakePlane(ControlPlane):
     ) -> DrainResult:
         self.asked.append(("drain", timeout_ms, wait, accept, by.partition(",")[0], reason))
         self._fail()
-        if timeout_ms is not None and timeout_ms < 0:
-            raise InvalidArgumentError([Violation("timeout", "must not be negative")])
+        if timeout_ms is not None and not 0 <= timeout_ms <= 3_600_000:
+            raise InvalidArgumentError([Violation("timeout", "out of range")])
         ends = wait or timeout_ms is not None
         if accept == "until_stop" and ends:
             raise InvalidArgumentError([Violation("accept", "has no end to wait for")])

@@ -103,7 +103,7 @@ def test_nothing_to_set_or_out_of_range_is_wrong_usage(cli: Cli, words: tuple[st
 
 def test_a_refusal_of_the_state_exits_with_1(cli: Cli) -> None:
     cli.plane.failure = FailedPreconditionError("a share would be too small", reason="POOL_TOO_SMALL")
-    result = cli("pool", "set", "--size", "1")
+    result = cli("pool", "set", "--size", "64KiB")
     assert (result.exit_code, result.stderr) == (1, "framegate: a share would be too small (POOL_TOO_SMALL)\n")
 
 

@@ -6,6 +6,7 @@ import pytest
 from control.errors import FailedPreconditionError, UnavailableError
 from control.gen.framegate.control.v1 import pool_service_pb2 as pb2
 from control.gen.framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
+from proxy.config.model import LEAST_POOL
 from tests.fakes.plane import holder
 from tests.fakes.serving import Serving, run
 
@@ -82,7 +83,7 @@ def test_a_pool_that_the_state_forbids_is_a_failed_precondition() -> None:
     async def body(at: Serving) -> None:
         at.plane.failure = FailedPreconditionError("a share would be too small", reason="POOL_TOO_SMALL", share="1")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await PoolServiceStub(at.channel).UpdateMemoryPool(pb2.UpdateMemoryPoolRequest(memory_pool=pb2.MemoryPool(size_bytes=1)))
+            await PoolServiceStub(at.channel).UpdateMemoryPool(pb2.UpdateMemoryPoolRequest(memory_pool=pb2.MemoryPool(size_bytes=LEAST_POOL)))
         assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         (audit,) = at.plane.audits
         assert (audit["result"], audit["error"], audit["after"]) == ("FAILED_PRECONDITION", "POOL_TOO_SMALL", None)

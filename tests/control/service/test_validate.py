@@ -1,12 +1,25 @@
 """What a request may say."""
 
+from typing import Any
+
+import grpc
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from control.errors import InvalidArgumentError
 from control.gen.framegate.control.v1.channel_service_pb2 import ChannelIds, ChannelSelector
-from control.gen.framegate.control.v1.pool_service_pb2 import MemoryPool
+from control.gen.framegate.control.v1.limit_service_pb2 import UpdateLimitRequest, UpdateNodeLimitsRequest
+from control.gen.framegate.control.v1.pool_service_pb2 import MemoryPool, UpdateMemoryPoolRequest, UpdateProcessorPoolRequest
+from control.gen.framegate.control.v1.proxy_service_pb2 import DrainProxyRequest
+from control.gen.framegate.control.v1.tap_service_pb2 import CreateTapRuleRequest
+from control.gen.framegate.control.v1.user_service_pb2 import CreateUserRequest
+from control.identity.passwords import MAX_ITERATIONS, MIN_ITERATIONS
+from control.service.quotas import QUOTA_FIELDS
 from control.service.validate import MAX_IDS, MAX_REASON, Violations, changed_fields, reason, required, selection
+from proxy.config.key import Key, keys
+from proxy.config.limits import RateLimits
+from proxy.config.model import MAX_PROCESSORS, MAX_RECEIVE_SIZE, POOL_SIZE, DrainConfig, TapConfig, TapRule
+from tests.fakes.serving import Serving, run
 
 
 def fields(violations: Violations) -> list[str]:
@@ -61,3 +74,76 @@ def test_a_mask_says_what_changes(pool: MemoryPool, paths: list[str], changed: s
     violations = Violations()
     assert changed_fields(pool, FieldMask(paths=paths), {"size_bytes"}, "memory_pool", violations) == changed
     assert fields(violations) == wrong
+
+
+_CREATED = CreateTapRuleRequest(validate_only=True)
+_CREATED.tap_rule.name = "new"
+_LIMIT = UpdateLimitRequest()
+_LIMIT.limit.listener = "kafka"
+_RULE_KEYS = {"min_size": "min_size_bytes", "max_size": "max_size_bytes"}
+_SETTABLE: list[tuple[str, Any, str, Key]] = [
+    ("LimitService/UpdateLimit", _LIMIT, "limit.max_receive_size_bytes", MAX_RECEIVE_SIZE),
+    ("PoolService/UpdateMemoryPool", UpdateMemoryPoolRequest(), "memory_pool.size_bytes", POOL_SIZE),
+    ("PoolService/UpdateProcessorPool", UpdateProcessorPoolRequest(), "processor_pool.size", Key("", range=(1, MAX_PROCESSORS))),
+    ("ProxyService/DrainProxy", DrainProxyRequest(), "timeout", keys(DrainConfig)["timeout_ms"]),
+    ("UserService/CreateUser", CreateUserRequest(), "user.credentials.iterations", Key("", range=(MIN_ITERATIONS, MAX_ITERATIONS))),
+    *(("LimitService/UpdateLimit", _LIMIT, f"limit.{name}", keys(RateLimits)[own]) for name, own in QUOTA_FIELDS.items()),
+    *(
+        ("LimitService/UpdateNodeLimits", UpdateNodeLimitsRequest(), f"node_limits.{where}{name}", keys(RateLimits)[own])
+        for name, own in QUOTA_FIELDS.items()
+        for where in ("", "per_address.", "overrides.limits.")
+    ),
+    *(
+        ("TapService/CreateTapRule", _CREATED, f"tap_rule.{_RULE_KEYS.get(name, name)}", key)
+        for name, key in keys(TapRule).items()
+        if key.range is not None
+    ),
+]
+
+
+def _request(empty: Any, path: str, value: float) -> Any:
+    """A request that sets one value; None: the field's type has no such value."""
+    request = type(empty)()
+    request.CopyFrom(empty)
+    message, (*parts, name) = request, path.split(".")
+    for part in parts:
+        inner = getattr(message, part)
+        message = inner.add() if message.DESCRIPTOR.fields_by_name[part].is_repeated else inner
+    if "mechanism" in message.DESCRIPTOR.fields_by_name:
+        message.mechanism = "SCRAM-SHA-256"
+    try:
+        if name == "timeout":
+            seconds, ms = divmod(int(value), 1000)
+            message.timeout.seconds, message.timeout.nanos = seconds, ms * 10**6
+        else:
+            setattr(message, name, value)
+    except ValueError:
+        return None
+    return request
+
+
+async def _refused(at: Serving, method: str, request: Any) -> set[str]:
+    """The fields that a call is refused for."""
+    try:
+        await at.channel.unary_unary(f"/framegate.control.v1.{method}")(request.SerializeToString())
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not grpc.StatusCode.INVALID_ARGUMENT:
+            return {error.code().name}
+        return {word.partition(":")[0].replace("[0]", "") for word in str(error.details()).split("; ")}
+    return set()
+
+
+@pytest.mark.slow
+def test_each_value_that_can_be_set_has_the_range_of_its_key_in_the_file() -> None:
+    assert len(_SETTABLE) == 5 + 4 * 6 + 7, "a field of the API that sets a number is in the list"
+
+    async def body(at: Serving) -> None:
+        for method, empty, path, key in _SETTABLE:
+            for value in (key.least - 1, key.most + 1, -1, 2**63 - 1, 2**31 - 1, -(2**63), key.least, key.most):
+                request = _request(empty, path, value)
+                if request is not None:
+                    told = await _refused(at, method, request)
+                    assert "INTERNAL" not in told
+                    assert (path in told) is not key.takes(value), f"{method}: {path} = {value}: {told}"
+
+    run(body, tap=TapConfig(directory="/nowhere"))

@@ -11,7 +11,7 @@ from control.configuration.cgroup import Container
 from control.errors import AbortedError, FailedPreconditionError
 from control.steering.sizing import RETRY_LOOKS, Chosen, Sizing
 from proxy.config.limits import RateLimits
-from proxy.config.model import KIB, MIB
+from proxy.config.model import KIB, LEAST_POOL, MIB
 from tests.fakes.fleet import Fleet, facts, open_channels, run, until
 
 SMALL, LARGE = 256 * MIB, 512 * MIB
@@ -175,7 +175,7 @@ def test_what_an_operator_set_wins_until_the_next_start() -> None:
 def test_an_operator_who_was_refused_decides_nothing() -> None:
     async def body(at: Following) -> None:
         with pytest.raises(FailedPreconditionError):
-            await at.made.steering.set_pool_size(1)
+            await at.made.steering.set_pool_size(LEAST_POOL)
         with pytest.raises(FailedPreconditionError):
             await at.made.steering.set_processors(13)
         status = await at.made.steering.get_pool()

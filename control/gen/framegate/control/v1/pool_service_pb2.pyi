@@ -116,7 +116,7 @@ class MemoryPool(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     SIZE_ORIGIN_FIELD_NUMBER: _builtins.int
     size_bytes: _builtins.int
-    """Its size in bytes; each processor's share must hold the largest frame that passes whole."""
+    """Its size in bytes, 64 KiB to 1024 TiB; each processor's share must hold the largest frame that passes whole."""
     usage_bytes: _builtins.int
     """Bytes in use. May pass the size for a while: bytes in hand are never refused. The sum of the next three."""
     begun_bytes: _builtins.int
