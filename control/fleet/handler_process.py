@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Final
 
 from control.fleet.child import Child, ChildKind, Hiring
-from control.fleet.place import Place
+from control.fleet.place import Heartbeat, Place
 from control.plane import HandlerProcessStatus, HandlerStatus
-from proxy.server.handler_messages import BeatNotice, HandlerFacts, HandlerStartMessage
+from proxy.handler.cells import Beat, BeatCells, create_cells
+from proxy.server.handler_messages import HandlerFacts, HandlerStartMessage
 from proxy.server.protocol import Message, MessageError, read_handler_ready
 
 __all__ = ["COMMAND", "KIND", "HandlerPlace", "HandlerProcess"]
@@ -29,21 +30,21 @@ class HandlerProcess(Child):
     """One process in one place.
 
     Attributes:
-        ready: it said that it is; from then on it tells that it lives (``note``).
+        ready: it said that it is; from then on its heartbeat moves.
         handlers: what its handlers said of themselves, by listener.
-        heard_ns: when it told last that it lives, or became ready; of the monotonic clock.
-        beat: what it told then; None before it did.
+        heartbeat: see ``Heartbeat``.
     """
 
-    def __init__(
-        self, slot: int, generation: int, hiring: Hiring, on_notice: Callable[["HandlerProcess", Message], None], now_ns: Callable[[], int]
-    ) -> None:
+    def __init__(self, slot: int, generation: int, hiring: Hiring, on_notice: Callable[["HandlerProcess", Message], None]) -> None:
         self.handlers: dict[str, HandlerFacts] = {}
-        self.heard_ns = 0
-        self.beat: BeatNotice | None = None
-        self._now_ns = now_ns
+        self.heartbeat = Heartbeat()
         self._busy: deque[tuple[int, int]] = deque()
-        super().__init__(slot, generation, hiring, {}, lambda message: on_notice(self, message))
+        descriptor = create_cells(f"framegate-handler-{slot}")
+        try:
+            self._cells = BeatCells(descriptor)
+            super().__init__(slot, generation, hiring, {"--cells-fd": descriptor}, lambda message: on_notice(self, message))
+        finally:
+            os.close(descriptor)
 
     async def start(self, message: HandlerStartMessage) -> None:
         """Send ``start`` and wait until the handlers are there.
@@ -56,18 +57,25 @@ class HandlerProcess(Child):
             self.handlers = read_handler_ready(answer)["handlers"]
         except MessageError as error:
             raise self.start_error(f"could not start: {error}") from error
-        self.heard_ns = self._now_ns()
-        if not self._busy:
-            self._busy.append((self.heard_ns, 0))
         self.ready = True
 
-    def note(self, beat: BeatNotice) -> None:
-        """It lives."""
-        self.heard_ns = self._now_ns()
-        self.beat = beat
-        self._busy.append((self.heard_ns, beat["busy_ns"]))
-        while len(self._busy) > 1 and self._busy[1][0] <= self.heard_ns - BUSY_OVER_NS:
-            self._busy.popleft()
+    @property
+    def beat(self) -> Beat | None:
+        """How it stands; None: it has not told yet."""
+        return self._cells.read() if self._cells.heartbeat_ns else None
+
+    def look(self) -> int:
+        """See how it stands. In so many looks in a row, this one included, its heartbeat was what it had been before."""
+        beat_ns = self._cells.heartbeat_ns
+        if beat_ns and (not self._busy or beat_ns != self._busy[-1][0]):
+            self._busy.append((beat_ns, self._cells.read().busy_ns))
+            while len(self._busy) > 1 and self._busy[1][0] <= beat_ns - BUSY_OVER_NS:
+                self._busy.popleft()
+        return self.heartbeat.look(beat_ns)
+
+    def close(self) -> None:
+        super().close()
+        self._cells.close()
 
     @property
     def busy(self) -> float:
@@ -137,11 +145,11 @@ class HandlerPlace(Place):
             last_reason=self.last_reason,
             last_ended_ns=self.last_ended_ns,
             started_ns=self.started_ns,
-            handled=0 if beat is None else beat["handled"],
-            failed=0 if beat is None else beat["failed"],
-            in_handler=0 if beat is None else beat["in_handler"],
-            queued=0 if beat is None else beat["queued"],
-            oldest_ms=0 if beat is None else beat["oldest_ns"] // 1_000_000,
+            handled=0 if beat is None else beat.handled,
+            failed=0 if beat is None else beat.failed,
+            in_handler=0 if beat is None else beat.in_handler,
+            queued=0 if beat is None else beat.queued,
+            oldest_ms=0 if beat is None else beat.oldest_ns // 1_000_000,
             busy=0.0 if process is None else process.busy,
             resident=0 if process is None else process.resident,
             handlers=tuple(

@@ -1,15 +1,14 @@
 """The handler processes: started, watched, restarted and ended, and joined with the processors. All on the event loop.
 
 Each place has one task that starts a process, waits for its end and starts the next after a growing pause, as the slots of processors do. One that
-is longer in a handler than ``handlers.timeout``, says nothing for 10 s, or has more memory than ``handlers.memory`` is killed: what it was busy
-with is lost to the connections that asked for it, and to nobody else. Whatever its handlers have started goes with it. A socket between two that
-breaks costs no process (``wiring``).
+is longer in a handler than ``handlers.timeout``, whose heartbeat stands for 10 s, or that has more memory than ``handlers.memory`` is killed: what
+it was busy with is lost to the connections that asked for it, and to nobody else. Whatever its handlers have started goes with it. A socket between
+two that breaks costs no process (``wiring``).
 """
 
 import asyncio
 import functools
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from control.configuration.units import format_duration_ms, format_size
@@ -50,7 +49,6 @@ class Handlers:
     Args:
         config: has handlers.
         events: gets every row that others may see (``handler_died``, …), and what handler processes log.
-        now_ns: the monotonic clock.
     """
 
     def __init__(
@@ -63,7 +61,6 @@ class Handlers:
         *,
         events: Bus,
         command: Sequence[str] = COMMAND,
-        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.names: Final = handler_names(config)
         self._config = config
@@ -73,7 +70,6 @@ class Handlers:
         self._log = log
         self._guard = guard
         self._events = events
-        self._now_ns = now_ns
         self._places = [HandlerPlace(number) for number in range(config.handlers.processes)]
         self._processors: list[Processor] = []
         self._wiring = Wiring(self._rejoined)
@@ -140,7 +136,7 @@ class Handlers:
     def _spawn(self, place: HandlerPlace) -> HandlerProcess:
         place.next_life()
         try:
-            place.process = HandlerProcess(place.number, place.generation, self._hiring, self._notice, self._now_ns)
+            place.process = HandlerProcess(place.number, place.generation, self._hiring, self._notice)
         except OSError as error:
             raise KIND.start_error(place.number, f"could not be started: {error}") from error
         return place.process
@@ -188,9 +184,6 @@ class Handlers:
             self._log.write("link_unknown", level="error", handler=process.slot, type=message["type"])
             return
         notice = read_handler_notice(message)
-        if notice["type"] == "beat":
-            process.note(notice)
-            return
         if notice["type"] == "parted":
             self.parted(process, notice)
             return
@@ -208,10 +201,10 @@ class Handlers:
 
     def _fault(self, process: HandlerProcess) -> tuple[str, str] | None:
         """Why a process is to be killed: the word for the metric, and the text for the row."""
+        if process.look() * _WATCH_INTERVAL_S >= HEARTBEAT_LIMIT_S:
+            return "heartbeat", f"its heartbeat stands for {HEARTBEAT_LIMIT_S:g} s"
         limits, beat = self._config.handlers, process.beat
-        if self._now_ns() - process.heard_ns > HEARTBEAT_LIMIT_S * 1e9:
-            return "heartbeat", f"it has said nothing for {HEARTBEAT_LIMIT_S:g} s"
-        if limits.timeout_ms and beat is not None and beat["oldest_ns"] > limits.timeout_ms * 1_000_000:
+        if limits.timeout_ms and beat is not None and beat.oldest_ns > limits.timeout_ms * 1_000_000:
             return "timeout", f"a handler is at one frame for more than {format_duration_ms(limits.timeout_ms)}"
         if limits.memory and self._looks % _LOOK_AT_MEMORY == 0:
             resident = process.resident

@@ -13,7 +13,7 @@ from control.logs import RowLog
 from control.plane import ProcessorState
 from proxy.network.connection_id import GENERATION_BITS
 
-__all__ = ["Backoff", "Place", "Succession"]
+__all__ = ["Backoff", "Heartbeat", "Place", "Succession"]
 
 _BACKOFF_FIRST_S: Final = 0.1
 _BACKOFF_MOST_S: Final = 10.0
@@ -39,6 +39,22 @@ class Backoff:
         pause_s = _BACKOFF_FIRST_S if lasted_s >= _HEALTHY_AFTER_S else self.next_s
         self.next_s = min(pause_s * 2, _BACKOFF_MOST_S)
         return pause_s
+
+
+class Heartbeat:
+    """How long a heartbeat has not moved, in looks at it. Time in which nobody looked does not count: who was stopped himself, or paused with the
+    whole machine, has learned nothing of it.
+    """
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._looks = 0
+
+    def look(self, beat: int) -> int:
+        """So many looks in a row, this one included, found what the one before them did."""
+        self._looks = self._looks + 1 if beat == self._last else 0
+        self._last = beat
+        return self._looks
 
 
 class Place(abc.ABC):

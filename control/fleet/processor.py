@@ -6,6 +6,7 @@ from typing import Final, NamedTuple, TypeVar, cast
 
 from control.errors import UnavailableError
 from control.fleet.child import Child, ChildKind, Hiring
+from control.fleet.place import Heartbeat
 from control.fleet.slot_cells import SlotCells
 from proxy.network.connection_id import COUNTER_BITS, GENERATION_BITS, make_connection_id
 from proxy.server.link import Handover
@@ -37,12 +38,14 @@ class Processor(Child):
 
     Attributes:
         ready: it said that it is; from then on its heart beats.
+        heartbeat: see ``Heartbeat``.
         modules: hot module names and files, as the process reported.
         open: connections handed over and not reported closed, by ``accepted_ns``; None for one that was reported before it was booked.
     """
 
     def __init__(self, slot: int, generation: int, cells: SlotCells, hiring: Hiring, on_notice: Callable[["Processor", Message], None]) -> None:
         self.modules: dict[str, str] = {}
+        self.heartbeat = Heartbeat()
         self.open: dict[int, Given | None] = {}
         self._given = 0
         self._first_id = make_connection_id(slot, generation & (1 << GENERATION_BITS) - 1, 0)

@@ -341,7 +341,9 @@ class Supervisor:
         self.connections.count_handed()
         for slot in self._ordered():
             processor = slot.processor
-            if processor is not None and processor.ready and slot.heartbeat_age_ms() > HEARTBEAT_LIMIT_S * 1000:
+            if processor is None or not processor.ready:
+                continue
+            if processor.heartbeat.look(slot.cells.reader.heartbeat_ns) * _WATCH_INTERVAL_S >= HEARTBEAT_LIMIT_S:
                 reason = f"its heartbeat stands for {HEARTBEAT_LIMIT_S:g} s"
                 processor.log("killed", level="error", reason=reason)
                 processor.kill("heartbeat")

@@ -6,7 +6,7 @@
 ``runtime``: what runs in a handler process: its handlers, the sockets to the processors. ``python -P -m proxy.handler`` runs it.
 ``processor``: the socket to one processor: requests in batches, replies in one write; ``connection``: a connection as a handler process knows it;
 ``tasks``: handles that are ``async def``.
-``reporter``: the thread that speaks with control, whatever a handler does; ``activity``: what there is to be told.
+``reporter``: the thread that speaks with control, whatever a handler does; ``activity``: what there is to be told; ``cells``: where it is told.
 ``echo``: a handler that answers every frame with itself.
 """
 

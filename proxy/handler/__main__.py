@@ -1,4 +1,4 @@
-"""The entry of a handler process: ``python -P -m proxy.handler --slot N --handover-fd A --command-fd B``.
+"""The entry of a handler process: ``python -P -m proxy.handler --slot N --handover-fd A --command-fd B --cells-fd C``.
 
 It waits for the ``start`` message, imports and starts the handlers, says ``ready`` (or ``failed``), and serves until it is told to end.
 
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from proxy.handler.activity import Activity, Interrupted
+from proxy.handler.cells import BeatCells
 from proxy.handler.load import LoadedHandler, LoadError, extend_path, load
 from proxy.handler.reporter import Reporter
 from proxy.handler.runtime import Runtime
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
     if first is None:
         return 0
     activity = Activity()
-    reporter = Reporter(command, reader, activity)
+    reporter = Reporter(command, reader, activity, BeatCells(options["--cells-fd"]))
     reporter.start()
     try:
         message = read_handler_start(first)

@@ -4,11 +4,12 @@ Each attribute is one store, so that nothing is locked; a reader may see a frame
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
+from proxy.handler.cells import Beat
 from proxy.handler.wire import REQUEST, record_end
 
-__all__ = ["Activity", "Beat", "Begun", "Interrupted"]
+__all__ = ["Activity", "Begun", "Interrupted"]
 
 
 class Interrupted(BaseException):
@@ -19,17 +20,6 @@ class Begun(Protocol):
     """A handle that is ``async def``; ``began_ns`` is 0 until its first step."""
 
     began_ns: int
-
-
-class Beat(NamedTuple):
-    """What control is told; see ``BeatNotice`` of ``proxy.server.handler_messages``."""
-
-    handled: int
-    failed: int
-    busy_ns: int
-    in_handler: int
-    oldest_ns: int
-    queued: int
 
 
 class Activity:

@@ -1,8 +1,8 @@
 """The thread that speaks with control: whatever a handler does to the main thread, control hears how things stand and the process can be ended.
 
-It owns the command socket: beats and rows go out, ``stop`` comes in. The end of the process begins with ``stop``, with the end of file of the socket,
-or with SIGTERM. From then on the main thread has its time: after 2 s a call of the user's code that has not returned is interrupted (``Interrupted``
-is raised in it), again after 3 and 4 s, and after 4.8 s the process is ended from here.
+It owns the command socket: rows go out, ``stop`` comes in. How things stand goes to shared cells, with a heartbeat. The end of the process begins
+with ``stop``, with the end of file of the socket, or with SIGTERM. From then on the main thread has its time: after 2 s a call of the user's code that
+has not returned is interrupted (``Interrupted`` is raised in it), again after 3 and 4 s, and after 4.8 s the process is ended from here.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Final
 
 from proxy.handler.activity import Activity, Interrupted
-from proxy.server.handler_messages import BeatNotice
+from proxy.handler.cells import BeatCells
 from proxy.server.link import LinkError, LinkReader, LinkWriter
 
 __all__ = ["Reporter"]
@@ -38,13 +38,14 @@ class Reporter:
     Args:
         command: non-blocking from here on.
         reader: what was read of it is in here.
+        cells: where control finds how things stand.
 
     Attributes:
         is_ending: the process is to end.
         is_interruptible: when it is time, the main thread is interrupted. False while it is known to be in code of ours, which ends by itself.
     """
 
-    def __init__(self, command: socket.socket, reader: LinkReader, activity: Activity) -> None:
+    def __init__(self, command: socket.socket, reader: LinkReader, activity: Activity, cells: BeatCells) -> None:
         command.setblocking(False)
         self.is_ending = False
         self.is_interruptible = True
@@ -52,6 +53,7 @@ class Reporter:
         self._reader: Final = reader
         self._writer: Final = LinkWriter(command)
         self._activity: Final = activity
+        self._cells: Final = cells
         self._rows: Final[deque[Mapping[str, object]]] = deque()
         self._wakeup, self._waker = socket.socketpair()
         self._wakeup.setblocking(False)
@@ -78,7 +80,7 @@ class Reporter:
         self._wake()
 
     def tell_ready(self, message: Mapping[str, object]) -> None:
-        """Send the first words, and beats from then on."""
+        """Send the first words; from then on the cells say how things stand."""
         self._rows.append(message)
         self._beats = True
         self._wake()
@@ -160,21 +162,10 @@ class Reporter:
 
     def _beat(self, now_ns: int) -> None:
         if self._beats:
-            said = self._activity.beat(now_ns)
-            self._rows.append(
-                BeatNotice(
-                    type="beat",
-                    handled=said.handled,
-                    failed=said.failed,
-                    busy_ns=said.busy_ns,
-                    in_handler=said.in_handler,
-                    oldest_ns=said.oldest_ns,
-                    queued=said.queued,
-                )
-            )
+            self._cells.write(self._activity.beat(now_ns), now_ns)
 
     def _write(self) -> None:
-        """Write what was told; beats and rows that control does not take are lost, what must arrive is not."""
+        """Write what was told; rows that control does not take are lost, what must arrive is not."""
         finish = False
         try:
             while self._rows:

@@ -1,14 +1,15 @@
 """The messages between control and a handler process.
 
 It has the same link as a processor, and says less: it starts with ``start {wire, slot, generation, node, handlers, path, upstreams}``, answers
-``ready {wire, pid, handlers}`` or ``failed {error}``, and tells ``beat`` (four times a second), ``log`` and ``parted`` until it is told ``stop``.
+``ready {wire, pid, handlers}`` or ``failed {error}``, and tells ``log`` and ``parted`` until it is told ``stop``. How it stands is in shared cells
+(``proxy.handler.cells``).
 """
 
 from typing import Literal, TypedDict
 
 from proxy.server.messages import LogNotice, PartedNotice
 
-__all__ = ["BeatNotice", "HandlerFacts", "HandlerNotice", "HandlerReadyMessage", "HandlerStartMessage"]
+__all__ = ["HandlerFacts", "HandlerNotice", "HandlerReadyMessage", "HandlerStartMessage"]
 
 
 class HandlerStartMessage(TypedDict):
@@ -47,23 +48,4 @@ class HandlerReadyMessage(TypedDict):
     handlers: dict[str, HandlerFacts]
 
 
-class BeatNotice(TypedDict):
-    """A handler process lives. It tells from a thread of its own, so that a handler that never returns is seen.
-
-    Attributes:
-        handled, failed: frames since the start, and those of them at which a handler raised.
-        busy_ns: for how long at least one frame was being handled, since the start.
-        in_handler: frames that are being handled now; the one that is longest for ``oldest_ns``, 0 when there is none.
-        queued: frames that wait for their turn.
-    """
-
-    type: Literal["beat"]
-    handled: int
-    failed: int
-    busy_ns: int
-    in_handler: int
-    oldest_ns: int
-    queued: int
-
-
-HandlerNotice = BeatNotice | LogNotice | PartedNotice
+HandlerNotice = LogNotice | PartedNotice

@@ -11,7 +11,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, cast
 
-from proxy.server.handler_messages import BeatNotice, HandlerNotice, HandlerReadyMessage, HandlerStartMessage
+from proxy.server.handler_messages import HandlerNotice, HandlerReadyMessage, HandlerStartMessage
 from proxy.server.limit_rows import PartRow
 from proxy.server.messages import (
     AbortedReply,
@@ -98,7 +98,7 @@ __all__ = [
     "upstreams_request",
 ]
 
-WIRE_VERSION: Final = 5
+WIRE_VERSION: Final = 6
 """Of ``messages`` and ``rows``: one more with every release that changes one of them."""
 
 Message = dict[str, Any]
@@ -148,7 +148,7 @@ def _by_type(*declared: Any) -> dict[str, Any]:
 NOTICES: Final = _by_type(
     OpenedNotice, AccessNotice, ClosedNotice, LogNotice, DrainedNotice, DemandNotice, PartedNotice, QuestionNotice, ForgetNotice
 )
-HANDLER_NOTICES: Final = _by_type(BeatNotice, LogNotice, PartedNotice)
+HANDLER_NOTICES: Final = _by_type(LogNotice, PartedNotice)
 """Of a handler process."""
 _COMMANDS: Final = _by_type(*typing.get_args(Command))
 REPLIES: Final = {

@@ -7,7 +7,7 @@ fail            cannot start
 slow_start      is ready after 300 ms
 exits           exits with code 3 when it is told to start
 hanging         says that it has been at one frame for an hour
-silent          tells nothing once it is ready
+silent          its heartbeat never moves
 hungry          takes 64 MiB once it is ready
 deaf            does not hear stop, nor the end of its link
 raising         says that a handler raised
@@ -29,6 +29,7 @@ import sys
 import time
 from typing import Any
 
+from proxy.handler.cells import Beat, BeatCells
 from proxy.handler.wire import (
     ANSWER,
     DIRECTIONS,
@@ -44,8 +45,8 @@ from proxy.handler.wire import (
     record_end,
     reply_head,
 )
-from proxy.server.handler_messages import BeatNotice, HandlerReadyMessage
 from proxy.server.handler_messages import HandlerFacts as FactsOfStart
+from proxy.server.handler_messages import HandlerReadyMessage
 from proxy.server.link import LinkReader, encode, receive_handovers
 from proxy.server.messages import FailedMessage, LogNotice, PartedNotice
 from proxy.server.protocol import WIRE_VERSION, event_notice, read_handler_start
@@ -55,8 +56,9 @@ BEAT_S = 0.02
 
 
 class FakeHandlerProcess:
-    def __init__(self, slot: int, handover: socket.socket, commands: socket.socket) -> None:
+    def __init__(self, slot: int, handover: socket.socket, commands: socket.socket, cells: BeatCells) -> None:
         self.slot = slot
+        self.cells = cells
         self.handover = handover
         self.commands = commands
         self.mode = ""
@@ -79,9 +81,7 @@ class FakeHandlerProcess:
             if self.started and self.mode != "silent":
                 oldest_ns = 3600 * 10**9 if self.mode == "hanging" else 0
                 busy = int(self.mode == "hanging")
-                self.send(
-                    BeatNotice(type="beat", handled=self.handled, failed=0, busy_ns=self.handled, in_handler=busy, oldest_ns=oldest_ns, queued=0)
-                )
+                self.cells.write(Beat(self.handled, 0, self.handled, busy, oldest_ns, 0), time.monotonic_ns())
 
     def read_commands(self) -> None:
         try:
@@ -216,12 +216,12 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     parser = argparse.ArgumentParser()
-    for name in ("--slot", "--handover-fd", "--command-fd"):
+    for name in ("--slot", "--handover-fd", "--command-fd", "--cells-fd"):
         parser.add_argument(name, type=int, required=True)
     arguments = parser.parse_args()
     handover = socket.socket(fileno=arguments.handover_fd)
     handover.setblocking(False)
-    FakeHandlerProcess(arguments.slot, handover, socket.socket(fileno=arguments.command_fd)).run()
+    FakeHandlerProcess(arguments.slot, handover, socket.socket(fileno=arguments.command_fd), BeatCells(arguments.cells_fd)).run()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from proxy.handler import wire
+from proxy.handler.cells import Beat, BeatCells, create_cells
 from proxy.handler.wire import RecordReader, record_end
 from proxy.server.handler_messages import HandlerStartMessage
 from proxy.server.link import Handover, LinkReader, encode, send_handovers
@@ -107,14 +108,17 @@ class HandlerProcess:
         self.command, command = socket.socketpair()
         self.handover, handover = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         arguments = ["--slot", "3", "--handover-fd", str(handover.fileno()), "--command-fd", str(command.fileno())]
+        cells = create_cells("test")
+        self._cells = BeatCells(cells)
         with command, handover:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "proxy.handler", *arguments],
-                pass_fds=(handover.fileno(), command.fileno()),
+                [sys.executable, "-P", "-m", "proxy.handler", *arguments, "--cells-fd", str(cells)],
+                pass_fds=(handover.fileno(), command.fileno(), cells),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
             )
+        os.close(cells)
         self.command.settimeout(PATIENCE)
         self._reader = LinkReader()
         self._messages: list[dict[str, Any]] = []
@@ -128,6 +132,7 @@ class HandlerProcess:
         self.process.wait()
         for sock in (self.command, self.handover, *(records.socket for records in self._records)):
             sock.close()
+        self._cells.close()
         for stream in (self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
@@ -161,10 +166,18 @@ class HandlerProcess:
         """The next message, of those kinds, or any; EOFError: there is none to come."""
         for message in self._all():
             if not kinds or message["type"] in kinds:
-                if message["type"] in ("beat", "log", "parted"):
+                if message["type"] in ("log", "parted"):
                     read_handler_notice(message)
                 return message
         raise EOFError
+
+    def beat(self) -> Beat:
+        """What it tells next of how it stands."""
+        before, deadline = self._cells.heartbeat_ns, time.monotonic() + PATIENCE
+        while self._cells.heartbeat_ns == before:
+            assert time.monotonic() < deadline, "its heartbeat stands"
+            time.sleep(0.01)
+        return self._cells.read()
 
     def row(self, event: str) -> dict[str, Any]:
         """The next row of that name."""

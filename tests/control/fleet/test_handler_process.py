@@ -11,7 +11,8 @@ from control.errors import StartError
 from control.fleet.child import Hiring
 from control.fleet.handler_process import KIND, HandlerPlace, HandlerProcess
 from control.fleet.reaper import Reaper
-from proxy.server.handler_messages import BeatNotice, HandlerStartMessage
+from proxy.handler.cells import Beat
+from proxy.server.handler_messages import HandlerStartMessage
 from proxy.server.protocol import WIRE_VERSION, Message
 from tests.fakes.fleet import ECHO, HANDLER_COMMAND, MemoryLog
 
@@ -19,24 +20,20 @@ SECOND = 10**9
 START = HandlerStartMessage(type="start", wire=WIRE_VERSION, slot=0, generation=7, node="n", handlers={"a": ECHO}, path=[], upstreams={"a": False})
 
 
-class Clock:
-    now_ns = 100 * SECOND
+def beat(busy_ns: int = 0) -> Beat:
+    return Beat(handled=5, failed=1, busy_ns=busy_ns, in_handler=1, oldest_ns=2_500_000, queued=3)
 
 
-def beat(busy_ns: int = 0) -> BeatNotice:
-    return BeatNotice(type="beat", handled=5, failed=1, busy_ns=busy_ns, in_handler=1, oldest_ns=2_500_000, queued=3)
-
-
-def run(scenario: Callable[[HandlerProcess, Clock], Awaitable[None]]) -> list[Message]:
+def run(scenario: Callable[[HandlerProcess], Awaitable[None]]) -> list[Message]:
     notices: list[Message] = []
 
     async def main() -> None:
-        reaper, clock = Reaper(), Clock()
+        reaper = Reaper()
         hiring = Hiring(KIND, HANDLER_COMMAND, reaper, MemoryLog())
-        process = HandlerProcess(0, 7, hiring, lambda _, message: notices.append(message), lambda: clock.now_ns)
+        process = HandlerProcess(0, 7, hiring, lambda _, message: notices.append(message))
         try:
             async with asyncio.timeout(20):
-                await scenario(process, clock)
+                await scenario(process)
         finally:
             process.kill("test")
             await process.ended
@@ -48,10 +45,10 @@ def run(scenario: Callable[[HandlerProcess, Clock], Awaitable[None]]) -> list[Me
 
 
 def test_it_starts_with_its_handlers_and_stops() -> None:
-    async def scenario(process: HandlerProcess, clock: Clock) -> None:
+    async def scenario(process: HandlerProcess) -> None:
         await process.start(START)
         assert process.handlers["a"]["description"] == "Answers every frame with itself."
-        assert (process.ready, process.heard_ns, process.beat) == (True, 100 * SECOND, None)
+        assert process.ready
         assert process.resident > 1_000_000
         await process.stop(5)
         assert (process.ended.result(), process.kill_reason, process.resident) == (0, "", 0)
@@ -60,7 +57,7 @@ def test_it_starts_with_its_handlers_and_stops() -> None:
 
 
 def test_a_handler_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(process: HandlerProcess, clock: Clock) -> None:
+    async def scenario(process: HandlerProcess) -> None:
         with pytest.raises(StartError, match="handler process 0 could not start: listener a, handler own:h"):
             await process.start({**START, "handlers": {"a": "own:h"}})
         assert not process.ready
@@ -68,35 +65,39 @@ def test_a_handler_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) ->
     run(scenario)
 
 
+def stop(process: HandlerProcess) -> None:
+    """It tells nothing any more: the test does."""
+    os.kill(process.pid, signal.SIGSTOP)
+
+
 def test_it_is_busy_for_a_share_of_the_last_seconds() -> None:
-    async def scenario(process: HandlerProcess, clock: Clock) -> None:
-        assert process.busy == 0.0
-        await process.start(START)
+    async def scenario(process: HandlerProcess) -> None:
+        assert (process.busy, process.beat) == (0.0, None)
+        stop(process)
         shares = []
-        for second in range(1, 21):
-            clock.now_ns = (100 + second) * SECOND
-            process.note(beat(second * SECOND // 2 if second <= 10 else 5 * SECOND))
+        for second in range(21):
+            process._cells.write(beat(second * SECOND // 2 if second <= 10 else 5 * SECOND), (100 + second) * SECOND)
+            for _ in range(3):
+                process.look()
             shares.append(round(process.busy, 2))
-        assert shares[:10] == [0.5] * 10
-        assert shares[10:] == [0.4, 0.3, 0.2, 0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-        assert process.heard_ns == 120 * SECOND
+        assert shares[:11] == [0.0] + [0.5] * 10
+        assert shares[11:] == [0.4, 0.3, 0.2, 0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
 
     run(scenario)
 
 
-def test_a_beat_that_comes_before_its_first_words_are_read_is_taken() -> None:
-    async def scenario(process: HandlerProcess, clock: Clock) -> None:
-        process.note(beat())
-        assert process.busy == 0.0
-        await process.start(START)
-        process.note(beat())
-        assert process.busy == 0.0
+def test_looks_that_find_the_same_heartbeat_are_counted() -> None:
+    async def scenario(process: HandlerProcess) -> None:
+        stop(process)
+        assert [process.look() for _ in range(3)] == [1, 2, 3]
+        process._cells.write(beat(), 100 * SECOND)
+        assert [process.look() for _ in range(3)] == [0, 1, 2]
 
     run(scenario)
 
 
 def test_its_kill_is_harmless_once_it_has_ended() -> None:
-    async def scenario(process: HandlerProcess, clock: Clock) -> None:
+    async def scenario(process: HandlerProcess) -> None:
         os.kill(process.pid, signal.SIGKILL)
         await process.ended
         process.kill("timeout")
@@ -109,12 +110,13 @@ def test_a_place_shows_what_its_process_says_and_why_the_last_one_ended() -> Non
     place = HandlerPlace(4)
     assert (place.status({}).pid, place.status({}).state, place.status({}).handlers) == (0, "stopped", ())
 
-    async def scenario(process: HandlerProcess, clock: Clock) -> None:
+    async def scenario(process: HandlerProcess) -> None:
         place.next_life()
         assert place.status({"a": ECHO}).state == "starting"
         await process.start(START)
         place.process, place.state = process, "running"
-        process.note(beat())
+        stop(process)
+        process._cells.write(beat(), SECOND)
         found = place.status({"a": ECHO})
         assert (found.pid, found.handled, found.failed, found.in_handler, found.queued, found.oldest_ms) == (process.pid, 5, 1, 1, 3, 2)
         assert [item.listener for item in found.handlers] == ["a"]

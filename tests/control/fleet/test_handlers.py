@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from control.errors import StartError
 from control.fleet import handlers as module
+from control.fleet import supervisor
 from control.fleet.handler_process import HandlerProcess
 from control.fleet.handlers import Handlers, handler_names
 from control.plane import HandlerProcessStatus, HandlerStatus
@@ -207,7 +209,7 @@ def test_one_that_dies_is_replaced_and_counted(monkeypatch: pytest.MonkeyPatch) 
     ("mode", "limits", "reason", "said"),
     [
         ("hanging", {"timeout_ms": 30_000}, "timeout", "a handler is at one frame for more than 30s"),
-        ("silent", {}, "heartbeat", "it has said nothing for 0.1 s"),
+        ("silent", {}, "heartbeat", "its heartbeat stands for 0.1 s"),
         ("hungry", {"memory": 64 * MIB}, "memory", "of memory, more than 64MiB"),
     ],
 )
@@ -236,6 +238,31 @@ def test_without_a_limit_or_below_it_nothing_is_killed(monkeypatch: pytest.Monke
         assert status(handlers).oldest_ms == (3_600_000 if mode == "hanging" else 0)
 
     run(monkeypatch, scenario, mode, **limits)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["control", "all"])
+def test_time_in_which_control_did_not_run_kills_nobody(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    """``all``: as when a virtual machine, or a container, is paused."""
+    for each in (module, supervisor):
+        monkeypatch.setattr(each, "HEARTBEAT_LIMIT_S", 1.0)
+        monkeypatch.setattr(each, "_WATCH_INTERVAL_S", 0.02)
+
+    async def scenario(made: Fleet, handlers: Handlers) -> None:
+        pids = [process(handlers).pid, made.supervisor.running[0].pid]
+        await until(lambda: process(handlers).beat is not None)
+        for pid in pids if who == "all" else []:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(1.2)
+        await asyncio.sleep(0.1)  # control looks first
+        for pid in pids if who == "all" else []:
+            os.kill(pid, signal.SIGCONT)
+        looks = handlers._looks
+        await until(lambda: handlers._looks > looks + 60)
+        assert [process(handlers).pid, made.supervisor.running[0].pid] == pids
+        assert made.log.events("handler_killed") + made.log.events("processor_killed") == []
+
+    run(monkeypatch, scenario)
 
 
 def test_a_first_start_that_fails_is_raised_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:

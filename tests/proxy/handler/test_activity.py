@@ -3,7 +3,8 @@
 from collections import OrderedDict
 
 from proxy.handler import wire
-from proxy.handler.activity import Activity, Beat
+from proxy.handler.activity import Activity
+from proxy.handler.cells import Beat
 
 CLOSED = wire.encode_closed(1)
 

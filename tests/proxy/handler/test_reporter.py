@@ -9,6 +9,7 @@ import time
 import pytest
 
 from proxy.handler.activity import Activity, Interrupted
+from proxy.handler.cells import BeatCells, create_cells
 from proxy.handler.reporter import EXIT_NS, INTERRUPTS_NS, Reporter
 from proxy.server.link import LinkReader, encode
 
@@ -18,8 +19,11 @@ def link():
     """Control's end, and a reporter that has not begun."""
     ours, theirs = socket.socketpair()
     ours.settimeout(10)
-    reporter = Reporter(theirs, LinkReader(), Activity())
+    descriptor = create_cells("test")
+    reporter = Reporter(theirs, LinkReader(), Activity(), BeatCells(descriptor))
+    os.close(descriptor)
     yield ours, reporter
+    reporter._cells.close()
     ours.close()
     theirs.close()
     reporter._wakeup.close()
@@ -42,23 +46,24 @@ def test_what_is_told_leaves_in_order(link):
     assert heard(ours, 4) == [*({"type": "log", "index": index} for index in range(3)), {"type": "ready"}]
 
 
-def test_there_is_no_beat_before_the_first_words_nor_after_the_last(link):
-    ours, reporter = link
+def test_the_heartbeat_moves_from_the_first_words_to_the_last(link):
+    _, reporter = link
+    told = []
     reporter._beat(1)
-    assert not reporter._rows
+    told.append(reporter._cells.heartbeat_ns)
     reporter.tell_ready({"type": "ready"})
-    reporter._beat(1)
-    reporter._write()
-    assert heard(ours, 2)[1] == {"type": "beat", "handled": 0, "failed": 0, "busy_ns": 0, "in_handler": 0, "oldest_ns": 0, "queued": 0}
+    reporter._beat(2)
+    told.append(reporter._cells.heartbeat_ns)
+    assert reporter._cells.read() == (0, 0, 0, 0, 0, 0)
     finishing = threading.Thread(target=reporter.finish)
     finishing.start()
-    while not reporter._rows:
+    while not reporter.is_ending:
         time.sleep(0.001)
-    reporter._write()
+    while not reporter._flushed.is_set():
+        reporter._write()
     finishing.join()
-    assert reporter.is_ending
-    reporter._beat(1)
-    assert not reporter._rows
+    reporter._beat(3)
+    assert [*told, reporter._cells.heartbeat_ns] == [0, 2, 2]
 
 
 def test_rows_that_control_does_not_take_are_lost_and_the_first_words_and_broken_sockets_are_not(link):

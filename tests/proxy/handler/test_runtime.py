@@ -51,7 +51,7 @@ def test_an_echo_from_the_first_words_to_the_last(process):
     replies = processor.replies(64)
     assert [(reply.action, reply.sequence, reply.body) for reply in replies] == [("answer", index, b"frame %d" % index) for index in range(64)]
     assert all(before.ended_ns <= after.began_ns <= after.ended_ns for before, after in itertools.pairwise(replies))
-    while process.message("beat")["handled"] < 64:
+    while process.beat().handled < 64:
         pass
     process.tell({"type": "stop"})
     assert process.wait() == 0
@@ -147,7 +147,7 @@ def test_what_a_handler_raises_is_told_with_its_traceback(scripted):
     assert where.splitlines()[-1] == "RuntimeError: one"
     assert f'File "{FAKES / "sample_handlers.py"}"' in where
     assert "proxy/handler" not in where
-    while scripted.message("beat")["failed"] < 10:
+    while scripted.beat().failed < 10:
         pass
 
 
@@ -253,7 +253,7 @@ def test_signals_of_a_terminal_are_for_control(process):
     for number in (signal.SIGINT, signal.SIGHUP):
         process.process.send_signal(number)
     process.processor().hello()
-    process.message("beat")
+    process.beat()
 
 
 @pytest.mark.slow  # it waits for the process, which has five seconds
@@ -277,7 +277,7 @@ def test_it_ends_within_five_seconds_whatever_hangs_and_stops_what_was_started(p
         processor.open(1, "b")
         if hangs != "stop":
             processor.request(1, 0, b"block" if hangs != "handle" else b"block now")
-            while process.message("beat")["in_handler"] == 0:
+            while process.beat().in_handler == 0:
                 pass
     began = time.monotonic()
     process.process.terminate()
@@ -313,12 +313,12 @@ def test_control_hears_of_a_handle_that_never_returns(scripted):
     processor.hello()
     processor.open(1)
     processor.send(request(1, 0, b"echo x"), request(1, 1, b"block now"), *(request(1, 2 + index, b"echo x") for index in range(5)))
-    while (beat := scripted.message("beat"))["oldest_ns"] < 300_000_000:
+    while (beat := scripted.beat()).oldest_ns < 300_000_000:
         pass
-    assert (beat["in_handler"], beat["queued"], beat["failed"]) == (1, 5, 0)
-    assert beat["busy_ns"] >= 300_000_000
-    later = scripted.message("beat")
-    assert later["oldest_ns"] - beat["oldest_ns"] >= 200_000_000
+    assert (beat.in_handler, beat.queued, beat.failed) == (1, 5, 0)
+    assert beat.busy_ns >= 300_000_000
+    later = scripted.beat()
+    assert later.oldest_ns - beat.oldest_ns >= 200_000_000
 
 
 def test_control_hears_of_the_oldest_of_tasks(process):
@@ -327,14 +327,14 @@ def test_control_hears_of_the_oldest_of_tasks(process):
     processor.open(1)
     processor.open(2)
     processor.send(request(1, 0, b"first"), request(1, 1, b"go"))
-    while (beat := process.message("beat"))["oldest_ns"] < 100_000_000:
+    while (beat := process.beat()).oldest_ns < 100_000_000:
         pass
-    assert (beat["in_handler"], beat["queued"], beat["handled"]) == (1, 1, 0)
+    assert (beat.in_handler, beat.queued, beat.handled) == (1, 1, 0)
     processor.request(2, 0, b"go")
-    while (beat := process.message("beat"))["handled"] < 3:
+    while (beat := process.beat()).handled < 3:
         pass
-    assert (beat["in_handler"], beat["queued"], beat["oldest_ns"]) == (0, 0, 0)
-    assert process.message("beat")["busy_ns"] == beat["busy_ns"]
+    assert (beat.in_handler, beat.queued, beat.oldest_ns) == (0, 0, 0)
+    assert process.beat().busy_ns == beat.busy_ns
 
 
 # Sockets to processors.
@@ -397,10 +397,10 @@ def test_a_processor_that_resets_its_socket_takes_its_connections_with_it_and_no
     lost, good = process.processor("0.1"), process.processor("1.1")
     lost.open(1)
     lost.request(1, 0, b"never answered")
-    while process.message("beat")["in_handler"] == 0:
+    while process.beat().in_handler == 0:
         pass
     lost.socket.close()  # with HELLO unread: a reset
-    while process.message("beat")["in_handler"]:
+    while process.beat().in_handler:
         pass
     good.open(1)
     good.hello()

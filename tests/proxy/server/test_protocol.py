@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.server import messages, rows
-from proxy.server.handler_messages import BeatNotice, HandlerFacts, HandlerReadyMessage, HandlerStartMessage
+from proxy.server.handler_messages import HandlerFacts, HandlerReadyMessage, HandlerStartMessage
 from proxy.server.limit_rows import DemandRow
 from proxy.server.messages import BulkCommand, Change, DemandNotice, DrainedNotice, LogNotice, PartedNotice, ReadyMessage, StartMessage
 from proxy.server.protocol import (
@@ -49,7 +49,6 @@ HANDLER_START = HandlerStartMessage(
 HANDLER_READY = HandlerReadyMessage(
     type="ready", wire=WIRE_VERSION, pid=1, handlers={"l": HandlerFacts(ordered_pipelining=False, directions=["request"], description="")}
 )
-BEAT = BeatNotice(type="beat", handled=5, failed=1, busy_ns=7, in_handler=1, oldest_ns=3, queued=2)
 BULK = BulkCommand(type="mute", listener="l", reason="")
 REQUESTS: list[Request[Any]] = [
     prepare_request(Change(share=5)),
@@ -143,11 +142,9 @@ def test_the_first_words_of_a_handler_process_are_judged() -> None:
 
 def test_the_notices_of_a_handler_process_are_judged() -> None:
     raised = event_notice("handler_raised", HandlerRaisedRow(listener="l", handler="m:h", connection="c", error="e", traceback="t", suppressed=0))
-    for notice in (BEAT, raised, PartedNotice(type="parted", pair=5, error="why")):
+    for notice in (raised, PartedNotice(type="parted", pair=5, error="why")):
         assert read_handler_notice(sent(notice)) == notice
-    assert set(HANDLER_NOTICES) == {"beat", "log", "parted"}
-    with pytest.raises(MessageError, match=r"^beat\.oldest_ns must be int, not null$"):
-        read_handler_notice({**BEAT, "oldest_ns": None})
+    assert set(HANDLER_NOTICES) == {"log", "parted"}
     with pytest.raises(MessageError, match=r"^handler_raised\.listener is missing$"):
         read_handler_notice({**raised, "fields": {}})
 
