@@ -27,6 +27,8 @@ __all__ = ["Child", "ChildKind", "Hiring", "child_environment"]
 LINK_LOST_S: Final = 6.0
 """One that has lost its link delivers what it has (a processor flushes its tap, too) and exits within 5 s."""
 _OUTPUT_LINE_BYTES: Final = 4096
+_OUTPUT_ROWS: Final = 500
+"""Of what one process prints, a second."""
 _HANDOVER_BUFFER: Final = 64 * 1024
 # glibc's: with its defaults a large read is mapped anew, or the top of the heap given back and faulted in again, with each frame. In one run:
 # 64 KiB frames 0.92 (plain) and 0.95 (TLS) of the defaults' processor time, 1 MB 0.96 and 0.98, small ones the same. A user's own setting wins.
@@ -137,6 +139,9 @@ class Child:
         self._log = hiring.log
         self._on_notice = on_notice
         self._output = b""
+        self._printed = 0  # in this second
+        self._unprinted = (0, b"")  # lines without a row, and the last of them
+        self._second: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[int] = self._loop.create_future()
         self._ready: asyncio.Future[Message] = self._loop.create_future()
@@ -224,6 +229,9 @@ class Child:
         self._pipe.close()
         if self._output:
             self._print(self._output)
+        if self._second is not None:
+            self._second.cancel()
+            self._end_second()
 
     def log(self, event: str, *, level: str = "info", **fields: object) -> None:
         """A row about it, ``processor_ready`` and the like."""
@@ -265,4 +273,21 @@ class Child:
         self._output = self._output[-_OUTPUT_LINE_BYTES:]
 
     def _print(self, line: bytes) -> None:
-        self.log("output", level=self._kind.output_level, line=line[:_OUTPUT_LINE_BYTES].decode("utf-8", "replace"))
+        """A row of a line, while there are not too many; of the others the last, and their number, when the second is over."""
+        if self._second is None:
+            self._second = self._loop.call_later(1.0, self._end_second)
+        if self._printed < _OUTPUT_ROWS:
+            self._printed += 1
+            self._log_line(line)
+        else:
+            self._unprinted = self._unprinted[0] + 1, line
+
+    def _end_second(self) -> None:
+        self._second = None
+        count, last = self._unprinted
+        self._printed, self._unprinted = 0, (0, b"")
+        if count:
+            self._log_line(last, suppressed=count - 1)
+
+    def _log_line(self, line: bytes, **fields: int) -> None:
+        self.log("output", level=self._kind.output_level, line=line[:_OUTPUT_LINE_BYTES].decode("utf-8", "replace"), **fields)

@@ -87,7 +87,7 @@ _CONNECTIONS: Final = {
 _PROCESSES: Final = {
     "handler_died": Event("A handler process ended that should not have.", _ERROR, {**_ENDED, "reason": str}),
     "handler_killed": Event("A handler process is killed.", _TROUBLE, {**_PROCESS, "reason": str}),
-    "handler_output": Event("A handler process printed a line.", _INFO, {**_PROCESS, "line": str}),
+    "handler_output": Event("A handler process printed a line.", _INFO, {**_PROCESS, "line": str, "suppressed": NotRequired[int]}),
     "handler_ready": Event("A handler process takes frames.", _INFO, _LIFE),
     "handler_rejoined": Event(
         "A processor and a handler process have a socket again.", _WARNING, {**_LIFE, "processor": int, "error": str, "apart_ms": int}
@@ -99,7 +99,9 @@ _PROCESSES: Final = {
     ),
     "processor_died": Event("A processor ended that should not have.", _ERROR, {**_ENDED, "reason": str, "connections": int}),
     "processor_killed": Event("A processor is killed.", _TROUBLE, {**_PROCESS, "reason": str}),
-    "processor_output": Event("A processor printed a line, which it has no reason to.", _ERROR, {**_PROCESS, "line": str}),
+    "processor_output": Event(
+        "A processor printed a line, which it has no reason to.", _ERROR, {**_PROCESS, "line": str, "suppressed": NotRequired[int]}
+    ),
     "processor_ready": Event("A processor takes connections.", _INFO, _LIFE),
     "processor_start_failed": Event("A processor could not be started; it is tried again.", _ERROR, {"slot": int, "error": str}),
     "processor_stopped": Event("A processor has ended as it was to.", _EITHER, {**_ENDED, "connections": int, "forced": NotRequired[bool]}),

@@ -1,7 +1,7 @@
 """The thread that speaks with control: whatever a handler does to the main thread, control hears how things stand and the process can be ended.
 
 It owns the command socket: rows go out, ``stop`` comes in. How things stand goes to shared cells, with a heartbeat. The end of the process begins
-with ``stop``, with the end of file of the socket, or with SIGTERM. From then on the main thread has its time: after 2 s a call of the user's code that
+with ``stop``, with the end of file of the socket, or with SIGTERM. Then the main thread has its time: after 2 s a call of the user's code that
 has not returned is interrupted (``Interrupted`` is raised in it), again after 3 and 4 s, and after 4.8 s the process is ended from here.
 """
 

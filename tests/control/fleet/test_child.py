@@ -69,6 +69,23 @@ def test_one_that_ends_at_once_did_not_start_and_its_last_words_are_logged() -> 
     assert [row["line"] for row in log.events("processor_output")] == ["first", "last words"]
 
 
+@pytest.mark.parametrize("lines", [499, 500, 501, 502, 20_000])
+def test_of_what_a_process_prints_only_some_hundred_lines_a_second_have_a_row_and_the_others_are_counted(lines: int) -> None:
+    async def scenario(processor: Processor, log: MemoryLog) -> None:
+        with pytest.raises(StartError):
+            await processor.start(START)
+
+    log = run(scenario, (sys.executable, "-c", f"import sys; [print('line', n) for n in range({lines})]; sys.exit(3)"))
+    rows = log.events("processor_output")
+    numbers = [int(row["line"].split()[1]) for row in rows]
+    seconds = [index for index, row in enumerate(rows) if "suppressed" in row]  # a slow machine may need more than one
+    assert numbers[:499] == list(range(499))
+    assert numbers[-1] == lines - 1, "the last words are there"
+    assert len(rows) + sum(rows[index]["suppressed"] for index in seconds) == lines
+    assert len(rows) <= 501 * max(1, len(seconds))
+    assert len(rows) == lines or seconds
+
+
 def test_one_that_does_not_stop_is_killed() -> None:
     async def scenario(processor: Processor, log: MemoryLog) -> None:
         await processor.start(START)
