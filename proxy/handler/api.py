@@ -40,8 +40,8 @@ connection are under way at a time; what they return leaves in the order of the 
 (``asyncio.CancelledError``).
 
 What a handler prints, on stdout or stderr, becomes rows ``handler_output`` of framegate's log, one for each line, of the level ``info``; the two
-cannot be told apart. Of more than 500 lines a second of one process the others are counted, and the last of them has a row. ``sys.exit`` in a handle is a failure like any other. The environment has what Python needs, and the variables that
-``FRAMEGATE_HANDLER_ENV`` names, with commas between them.
+cannot be told apart. Of more than 500 lines a second of one process the others are counted, and the last of them has a row. ``sys.exit`` in a handle
+is a failure like any other. The environment has what Python needs, and the variables that ``FRAMEGATE_HANDLER_ENV`` names, with commas between them.
 """
 
 import math

@@ -7,7 +7,8 @@ every value of a field that is to be masked, whatever its type. A field is a nam
 the top (``user.card.number``; ``*`` is any key, and lists are passed through: ``users.name`` masks the name of every user). Names are compared
 without regard to case.
 
-Lines go to stderr, which framegate makes rows of its own log of, ``handler_output``, and cuts after 4 KiB, of 500 lines a second; ``log`` may send them elsewhere.
+Lines go to stderr, which framegate makes rows of its own log of, ``handler_output``, and cuts after 4 KiB, of at most 500
+lines a second; ``log`` may send them elsewhere.
 
 Of a body that is not JSON, or longer than ``most`` bytes, only the length is logged: what cannot be read cannot be masked either.
 
