@@ -370,7 +370,8 @@ class DrainConfig:
     quiet_ms: Annotated[
         int,
         Key(
-            "a ``framed`` pair is done when no byte passed for this long; a ``kafka`` pair is done whenever no answer is owed, and its client is "
+            "a ``framed`` pair is done right behind an answer with which it has as many answers as requests, or when no byte passed for this long; "
+            "a ``kafka`` pair is done whenever no answer is owed, and its client is "
             "read for this long at least, if it never comes to that",
             "ms",
             (0, 10 * _MINUTE),

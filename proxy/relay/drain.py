@@ -8,7 +8,8 @@ A pair goes through three phases, or ends in one of them:
 
 1. Frames pass as ever. A pair ends when nothing waits to be read or written, no frame is begun, and: ``kafka``, no answer is owed, which is looked
    at behind each answer, so that a client that asks and waits is told the end before it asks again; ``framed`` (and when pairing is lost), where
-   nobody knows what is owed, no byte passed for ``quiet_ns``, and the upstream's kernel has taken what it was sent.
+   nobody knows what is owed, right behind an answer with which the client was sent as many frames as it has sent, two or more; else when no byte
+   passed for ``quiet_ns``, and the upstream's kernel has taken what it was sent.
 2. The client is not read any more, from a frame's boundary on, and the pair ends as in 1. ``framed``: when a quarter of the time is left, or twice
    ``quiet_ns`` if that is more, for then no quiet would be seen. ``kafka``: once ``quiet_ns`` have passed since the beginning and all that the
    client sent is read; or, whether it is or not, when a quarter of the time is left.
@@ -28,7 +29,7 @@ from proxy.network import mute
 from proxy.network.channel import Channel
 from proxy.network.selector import Selector
 from proxy.network.timer import Timer
-from proxy.relay import ending
+from proxy.relay import ending, tapping
 from proxy.relay.pair import Pair
 from proxy.relay.state import PairState
 from proxy.relay.watcher import PairWatcher
@@ -79,7 +80,9 @@ class DrainTerms:
         if pair.state is PairState.HANDSHAKING or pair.state is PairState.CONNECTING_UPSTREAM:
             ending.end(pair, Cause.DRAINED, pair.drain_detail, "internal")
             return False
-        pair.draining = True
+        if not pair.draining:
+            pair.draining = True
+            tapping.forward(pair, pair.upstream)
         client = pair.client.channel
         if client is not None and self._is_to_stop(pair, client, now_ns):
             client.mute(mute.DRAIN)

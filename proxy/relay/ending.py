@@ -19,9 +19,23 @@ from proxy.relay.counters import ERROR_INDEX
 from proxy.relay.pair import Leg, Pair, PairTimer
 from proxy.relay.state import PairEvent, PairState
 
-__all__ = ["LINGER_NS", "abort", "check_done", "check_gone", "closed", "crash", "end", "end_if_answered", "end_of_stream", "time_out", "write_ended"]
+__all__ = [
+    "LINGER_NS",
+    "abort",
+    "check_done",
+    "check_gone",
+    "closed",
+    "crash",
+    "end",
+    "end_if_answered",
+    "end_if_even",
+    "end_of_stream",
+    "time_out",
+    "write_ended",
+]
 
 LINGER_NS: Final = 1_000_000_000
+EVEN_FROM: Final = 2  # frames each way
 ACTIVE: Final = SIDE_BLOCK.at("framegate.connection.active")
 LOST: Final = SIDE_BLOCK.at("framegate.frame.lost.io")
 CLOSED_BY: Final = {cause: LISTENER_BLOCK.at("framegate.connection.closed", cause) for cause in CAUSES}
@@ -118,6 +132,17 @@ def check_done(pair: Pair) -> None:
 def end_if_answered(pair: Pair) -> None:
     """End right behind the last answer that is owed: a client that asks and waits sees the end before it asks again."""
     if pair.counts_answers and pair.owes_nothing():
+        end(pair, Cause.DRAINED, pair.drain_detail, "internal")
+
+
+def end_if_even(pair: Pair) -> None:
+    """The same where nobody knows what is owed: the client has been sent as many frames as it has sent. To be asked right behind an answer. With one
+    request that says nothing yet: its answer may have a second frame.
+    """
+    client = pair.client.channel
+    if client is None or client.frames_received < EVEN_FROM or client.write_half.frames_sent != client.frames_received:
+        return
+    if pair.owes_nothing():
         end(pair, Cause.DRAINED, pair.drain_detail, "internal")
 
 

@@ -82,8 +82,7 @@ def _pass_on(pair: Pair, leg: Leg, channel: Channel, out: WriteHalf, run: Run, s
         sent = run.give_lease(sent)
     if not out.send(sent):
         channel.mute(PEER)
-    if pair.pairing is not None:
-        hold(pair, pair.pairing, leg)
+    _look_whether_done(pair, leg)
 
 
 def look_at(pair: Pair, leg: Leg, run: Run, now_ns: i64) -> bool:
@@ -141,8 +140,15 @@ def passed_by(pair: Pair, leg: Leg, size: i64, frames: i64) -> None:
     """As ``received``, for a piece that was not looked at."""
     leg.frames += frames
     leg.bytes += size
+    _look_whether_done(pair, leg)
+
+
+def _look_whether_done(pair: Pair, leg: Leg) -> None:
+    """A run of a leg has passed."""
     if pair.pairing is not None:
         hold(pair, pair.pairing, leg)
+    if pair.draining and not leg.is_client and not pair.counts_answers:
+        ending.end_if_even(pair)
 
 
 def _append_part(pair: Pair, tap: FrameTap, leg: Leg, run: Run, now_ns: i64) -> bool:
@@ -224,5 +230,7 @@ def sent(pair: Pair, leg: Leg) -> None:
         ending.check_done(pair)
     elif pair.draining:
         ending.end_if_answered(pair)
+        if leg.is_client and not pair.counts_answers:
+            ending.end_if_even(pair)
     if not leg.is_client and pair.renewal is not None and pair.renewal.holds:
         pair.renewal.advance()

@@ -76,11 +76,13 @@ def _set_tap(pair: Pair, leg: Leg, channel: Channel, tap: FrameTap | None) -> No
 
 
 def forward(pair: Pair, leg: Leg) -> None:
-    """Have a leg's runs written without another look, if nobody is to look, and there is somebody to write to."""
+    """Have a leg's runs written without another look, if nobody is to look, and there is somebody to write to. Behind an answer of a pair that drains
+    it is looked whether that was the last.
+    """
     upstream = pair.upstream.channel
     passes = (pair.state is OPEN or pair.state is HALF_CLOSED) and upstream is not None and upstream.ready_ns != 0
     out = leg.other.channel
-    leg.forward_to = out.write_half if out is not None and passes and not leg.looks() else None
+    leg.forward_to = out.write_half if out is not None and passes and not leg.looks() and not (pair.draining and not leg.is_client) else None
 
 
 def end_change(pair: Pair, leg: Leg) -> None:

@@ -186,6 +186,45 @@ def test_of_clients_that_never_pause_whatever_was_read_is_answered(tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("tapped", [False, True])
+def test_busy_framed_clients_lose_no_request_and_are_not_waited_for(tmp_path: Path, plain: dict[str, Any], tapped: bool) -> None:
+    """Each asks 20 times a second, which is never the second of quiet that is the default."""
+    lost: list[str] = []
+    tap = {"tap": {"directory": "tap", "rules": [{"name": "all"}]}} if tapped else {}
+
+    def ask(sock: socket.socket) -> None:
+        try:
+            while True:
+                sock.sendall(frame(b"question"))
+                assert read_frame(sock) == b"question"
+                sock.settimeout(0.05)
+                try:
+                    assert sock.recv(1) == b""  # the end, seen before anything was asked again
+                    return
+                except TimeoutError:
+                    sock.settimeout(10)
+        except (AssertionError, EOFError, OSError) as error:
+            lost.append(repr(error))
+
+    with Framegate(tmp_path, {**plain, "drain": {"timeout": "20s"}, **tap}) as proxy:
+        socks = [proxy.connect("plain") for _ in range(8)]
+        threads = [threading.Thread(target=ask, args=(sock,)) for sock in socks]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.5)
+        began = time.monotonic()
+        proxy.process.send_signal(signal.SIGTERM)
+        for thread, sock in zip(threads, socks, strict=True):
+            thread.join(20)
+            sock.close()
+        assert proxy.wait() == 0
+        assert time.monotonic() - began < 8, "a drain that waits for quiet takes 15 s and more"
+        closed = [row for row in proxy.rows if row["event"] == "closed"]
+    assert lost == []
+    assert [(row["cause"], row["lost"]["bytes"]) for row in closed] == [("drained", 0)] * 8
+
+
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once(tmp_path: Path, plain: dict[str, Any]) -> None:
     with before(push, plain, tmp_path, drain={"timeout": "1m", "quiet": "1s"}) as proxy, proxy.connect("plain") as client:
         client.sendall(frame(b"go"))

@@ -125,6 +125,89 @@ def test_draining_again_may_only_shorten_the_time_left(make, again_s, left_s):
     assert pair.cause is Cause.DRAIN_TIMEOUT
 
 
+def ask(world, client, upstream, text=b"q", answers=(b"a",)):
+    """One request, and what the upstream answers."""
+    client.sendall(frame(text))
+    assert world.read(upstream, 4 + len(text)) == frame(text)
+    data = b"".join(map(frame, answers))
+    upstream.sendall(data)
+    assert world.read(client, len(data)) == data
+
+
+@pytest.mark.parametrize("size", [1, 300_000])
+def test_a_framed_pair_with_as_many_answers_as_requests_ends_right_behind_an_answer(make, size):
+    """Its client asks every 50 ms and is never quiet; it loses no request. Also where the answer is cut through."""
+    world = make(quiet_s=1)
+    client, upstream, pair = world.pair()
+    for _ in range(3):
+        ask(world, client, upstream)
+        world.pass_time(0.05)
+    begin(world)
+    world.pass_time(0.05)
+    assert pair.state.value == "open"
+    ask(world, client, upstream, answers=(bytes(size),))
+    assert pair.state.value == "closing"
+    assert world.ended(client) == b""
+    client.close()
+    upstream.close()
+    world.until(lambda: world.rows)
+    assert (world.row["cause"], world.row["frames"], world.row["lost"]["bytes"]) == ("drained", {"request": 4, "response": 4}, 0)
+
+
+def test_an_answer_that_waits_for_the_client_is_out_before_the_end(make):
+    world = make(quiet_s=1)
+    client, upstream, pair = world.pair()
+    set_send_buffer(pair.client.channel, 4096)
+    ask(world, client, upstream)
+    begin(world)
+    client.sendall(frame(b"q"))
+    world.read(upstream, 5)
+    data = frame(bytes(200_000))
+    upstream.sendall(data)
+    world.until(lambda: pair.client.channel.pending_send > 0)
+    assert pair.state.value == "open"
+    assert world.read(client, len(data)) == data
+    assert world.ended(client) == b""
+    assert pair.cause is Cause.DRAINED
+
+
+@pytest.mark.parametrize("answers", [(b"1", b"2"), (b"1", b"2", b"3")])
+def test_where_a_request_has_several_answers_none_is_cut_off(make, answers):
+    """Behind the first answer to the first request, there are as many as requests."""
+    world = make(quiet_s=1)
+    client, upstream, pair = world.pair()
+    begin(world)
+    for _ in range(4):
+        client.sendall(frame(b"q"))
+        assert world.read(upstream, 5) == frame(b"q")
+        for text in answers:
+            upstream.sendall(frame(text))
+            assert world.read(client, 5) == frame(text)
+            world.pass_time(0.05)
+    assert pair.state.value == "open"
+    world.pass_time(1.1)
+    assert pair.cause is Cause.DRAINED
+
+
+def test_the_next_request_that_is_here_already_is_answered_first(make):
+    world = make(quiet_s=1)
+    client, upstream, pair = world.pair()
+    ask(world, client, upstream)
+    begin(world)
+    client.sendall(frame(b"q"))
+    world.read(upstream, 5)
+    pair.client.channel.mute(mute.TAP)
+    client.sendall(frame(b"r"))
+    upstream.sendall(frame(b"a"))
+    assert world.read(client, 5) == frame(b"a")
+    assert pair.state.value == "open"
+    pair.client.channel.unmute(mute.TAP)
+    assert world.read(upstream, 5) == frame(b"r")
+    upstream.sendall(frame(b"b"))
+    assert world.read(client, 5) == frame(b"b")
+    assert pair.state.value == "closing"
+
+
 def test_a_half_answer_is_waited_for(make):
     """Longer than it takes for a pair to be quiet."""
     world = make(quiet_s=1)
