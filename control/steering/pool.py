@@ -1,10 +1,12 @@
 """What the processors share, and how many they are: the memory pool, divided over the slots, follows their number and their need.
 
-Whatever changes either is one at a time (``_scale``): a share is part of a whole that must not change meanwhile.
+Whatever divides the memory is one at a time (``_scale``): a share is part of a whole that must not change meanwhile. So is whatever changes the
+number (``_counting``).
 
     size        one change of all shares, in every processor or in none
     grow        the old ones give up part of their shares; the new ones start. It is decided when all are ready; until then it is taken back
-    shrink      it is decided when the first is told to drain, for there is no way back from that: it ends whoever waits
+    shrink      it is decided when the first is told to drain, for there is no way back from that: it ends whoever waits. While they drain they keep
+                their shares, and the size may change: of that they get their parts, too
 """
 
 import asyncio
@@ -90,6 +92,7 @@ class Pool:
         self._meters = meters
         self._log = log
         self._scale = asyncio.Lock()
+        self._counting = asyncio.Lock()
         self._need = Need()
         self._balancer = asyncio.create_task(guard.job("shares", BALANCE_STANDS_S).keep_going(self._balance))
 
@@ -174,7 +177,7 @@ class Pool:
             if slot in slots
         }
         needy = self._need.update(samples)
-        if self._scale.locked() or self.draining or not slots:
+        if self._scale.locked() or self._counting.locked() or self.draining or not slots:
             return
         async with self._scale:
             await self._move_shares(needy, {slot: sample.usage for slot, sample in samples.items()}, calm=self._need.calm)
@@ -202,14 +205,15 @@ class Pool:
         with counted(self._meters):
             if not 1 <= count <= MAX_PROCESSORS:
                 raise InvalidArgumentError([Violation("processors", f"must be from 1 to {MAX_PROCESSORS}, not {count}")])
-            async with self._scale:
+            async with self._counting:
                 if self.draining:
                     raise FailedPreconditionError("the proxy drains", reason="DRAINING")
                 now = len(self.wanted_slots())
                 if origin == "container" and self.processors_origin == "operator":
                     return self.status()  # who set them meanwhile decides
                 if count > now:
-                    await self._grow(now, count, transaction)
+                    async with self._scale:
+                        await self._grow(now, count, transaction)
                 self.processors_origin = origin
                 if count < now:
                     transaction.decide()
@@ -242,7 +246,8 @@ class Pool:
         await self._supervisor.remove_slots(range(count, now), self._desired.config.drain.timeout_ms)
         self._set_count(count)
         try:
-            await self._put_shares(equal_shares(self._size, count), self._size)
+            async with self._scale:
+                await self._put_shares(equal_shares(self._size, count), self._size)
         except ControlError as error:
             text = f"{count} processors run, but the memory of those that are gone is not divided among them yet: {error}"
             raise UnavailableError(text, reason="SHARES_PENDING", **error.metadata) from error

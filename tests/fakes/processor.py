@@ -11,6 +11,7 @@ stuck           its heartbeat stands
 slow_start      is ready after 300 ms
 down            leaves an endpoint out
 partly          mutes, unmutes and closes all but one
+busy            drains until its clients have gone
 deaf            never answers mute, unmute, close and drain
 dying           dies when a change is prepared
 quitting        dies when a change is to be committed, before it has it
@@ -87,6 +88,7 @@ class FakeProcessor:
         self.cells = cells
         self.reader = LinkReader()
         self.selector = selectors.DefaultSelector()
+        self.draining = False
         self.connections: dict[int, tuple[socket.socket, int, Handover]] = {}
         self.facts: dict[str, Any] = {}
         self.first = ""
@@ -395,6 +397,9 @@ class FakeProcessor:
         if self.mode == "deaf":
             return
         self.send(DrainReply(type="result", id=message["id"]))
+        if self.mode == "busy" and self.connections:
+            self.draining = True
+            return
         for descriptor in list(self.connections):
             self.close(descriptor, "drained")
         self.send(DrainedNotice(type="drained", open=0, cut_off=0))
@@ -486,6 +491,8 @@ class FakeProcessor:
         end = {"cause": cause, "detail": "", "side": "downstream", "state": "open", "closed_ns": handover.accepted_ns}
         line = self.line(number, handover, **end, lost=LOST, mutes={})
         self.commands.sendall(encode(ClosedNotice(type="closed"), [line]))
+        if self.draining and not self.connections:
+            self.send(DrainedNotice(type="drained", open=0, cut_off=0))
 
     @staticmethod
     def line(number: int, handover: Handover, **fields: Any) -> str:

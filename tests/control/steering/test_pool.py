@@ -169,6 +169,33 @@ def test_a_size_that_is_cancelled_anywhere_is_in_force_everywhere_or_nowhere() -
     run_cancelling(main())
 
 
+@pytest.mark.slow  # it stops a process and starts one
+def test_changes_do_not_wait_until_processors_that_go_have_drained_and_those_have_them_too() -> None:
+    """Only another number of processors does."""
+
+    async def scenario(made: Fleet) -> None:
+        clients = [await made.connect() for _ in range(4)]
+        assert [await client.echo(b"x") for client in clients] == [b"x"] * 4
+        shrinking = asyncio.ensure_future(made.steering.set_processors(1))
+        await until(lambda: made.supervisor.status()[1].state == "draining")
+        counting = asyncio.ensure_future(made.steering.set_processors(2))
+        async with asyncio.timeout(2):
+            await made.steering.set_pool_size(8 * MIB)
+            await made.steering.set_limit("a", 7)
+        assert shares(made) == [4 * MIB, 4 * MIB]
+        assert [slot.cells.reader.cell("framegate.frame.size.limit", "a") for slot in made.supervisor.slots.values()] == [7, 7]
+        assert not shrinking.done()
+        assert not counting.done()
+        for client in clients:
+            await client.close()
+        await shrinking
+        assert made.desired.shares in ({0: 8 * MIB}, {0: 4 * MIB, 1: 4 * MIB})
+        await counting
+        await check_whole(made)
+
+    run(scenario, mode="busy")
+
+
 def test_growing_that_fails_leaves_all_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(made: Fleet) -> None:
         made.supervisor._hiring = made.supervisor._hiring._replace(command=("/nonexistent/processor",))
