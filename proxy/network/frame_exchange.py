@@ -16,10 +16,17 @@ from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
 from proxy.network.send import Send
 from proxy.network.transport import Transport
 
-__all__ = ["MAX_FRAME", "FrameExchange", "TransportFrames"]
+__all__ = ["MAX_FRAME", "SASL_AUTHENTICATE", "SASL_HANDSHAKE", "FrameExchange", "TransportFrames", "is_sasl"]
 
 MAX_FRAME: Final = 524288  # Kafka's sasl.server.max.receive.size
 ONE_READ: Final = 262144
+SASL_HANDSHAKE: Final = 17  # Kafka's api keys of what authenticates
+SASL_AUTHENTICATE: Final = 36
+
+
+def is_sasl(key: i64) -> bool:
+    """Whether a request with this api key is one to authenticate with."""
+    return key == SASL_AUTHENTICATE if key != SASL_HANDSHAKE else True
 
 
 class FrameExchange(abc.ABC):

@@ -17,6 +17,7 @@ __all__ = [
     "NEGATIVE_SIZE",
     "NOT_OURS",
     "OK",
+    "SASL_TOO_LARGE",
     "SIZE_BOUNDS",
     "SIZE_BUCKETS",
     "Framing",
@@ -30,6 +31,7 @@ OK: Final = 0
 NEGATIVE_SIZE: Final = 1
 FRAME_TOO_LARGE: Final = 2
 NOT_OURS: Final = 3  # the connection's first bytes belong to another protocol
+SASL_TOO_LARGE: Final = 4  # a frame to authenticate with that is larger than those may be
 
 SIZE_BOUNDS: Final = (256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)
 SIZE_BUCKETS: Final = 12

@@ -77,6 +77,7 @@ class ChannelOptions:
         framing: what that side speaks.
         onward: what the other side speaks, when it is another: frames that it cannot carry are refused.
         authenticators: makes what finds out who the peer is, after the handshake.
+        sasl_limit: bytes of the body of a client's frame to authenticate with again, at most; ``NEVER_CUT`` where nobody looks for such frames.
         failed_authentication_delay_ns: from a refusal to its answer, and the close; part of ``handshake_timeout_ns``.
         socket: what the kernel is told of a socket; None: nothing. A TCP socket that was accepted has it of its listening socket.
     """
@@ -100,6 +101,7 @@ class ChannelOptions:
         framing: Framing = INT32,
         onward: Framing | None = None,
         socket: SocketConfig | None = None,
+        sasl_limit: i64 = NEVER_CUT,
     ) -> None:
         self.side: Final[Side] = side
         self.limit: Final = limit
@@ -117,3 +119,4 @@ class ChannelOptions:
         self.authenticators: AuthenticatorFactory = CertificateAuthenticators() if authenticators is None else authenticators
         self.failed_authentication_delay_ns = failed_authentication_delay_ns
         self.socket: Final = socket
+        self.sasl_limit: Final[i64] = sasl_limit

@@ -75,7 +75,9 @@ class ReadHalf:
         account: Account,
         options: ChannelOptions,
     ) -> None:
-        self.receive: Final = Receive(account, options.limit, options.stats, options.cut_from, options.first_piece, options.framing, options.onward)
+        self.receive: Final = Receive(
+            account, options.limit, options.stats, options.cut_from, options.first_piece, options.framing, options.onward, options.sasl_limit
+        )
         self.ended: bool = False
         self.discards: bool = False
         self.by_frame: bool = False
@@ -428,7 +430,7 @@ class ReadHalf:
         """Close for what the receive found wrong. The frame is refused, not incomplete: what came of it is lost, and counted as such."""
         fault = self.receive.fault
         self._stats.refused_negative += 1 if fault == framing.NEGATIVE_SIZE else 0
-        self._stats.refused_too_large += 1 if fault == framing.FRAME_TOO_LARGE else 0
+        self._stats.refused_too_large += 1 if fault == framing.FRAME_TOO_LARGE or fault == framing.SASL_TOO_LARGE else 0
         cause, error = refusal(self.receive, self._options)
         self._count_lost(self.receive.drop() + self.receive.refused_bytes)
         self._channel.close(cause, str(error), error)

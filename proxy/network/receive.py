@@ -7,14 +7,19 @@ overhead.
 A frame that is larger than ``cut_from``, and not whole in one read, is *cut through*: what comes of it is handed out as it comes, as runs with a
 ``part``. Its first piece waits until it has ``first_piece`` bytes, and the beginning of the body; behind whole frames of the same read it stays
 staged until it is asked for (``take_part``). While such a frame lasts no more may be fed than it misses.
+
+Where clients authenticate with SASL, a frame of theirs to do so again that is larger than those may be is refused as soon as its api key is here,
+so that it is neither held nor handed out in pieces. One that came whole in one read is judged by who takes it.
 """
 
 from typing import Final
 
+from librt.strings import read_i16_be
 from mypy_extensions import i64
 
-from proxy.network.framing import FRAME_TOO_LARGE, NOT_OURS, OK, Framing, foreign_protocol, judge, size_bucket
-from proxy.network.int32 import INT32
+from proxy.network.frame_exchange import is_sasl
+from proxy.network.framing import FRAME_TOO_LARGE, NOT_OURS, OK, SASL_TOO_LARGE, Framing, foreign_protocol, judge, size_bucket
+from proxy.network.int32 import HEADER, INT32
 from proxy.network.leak_finding import LeakFindingAccount
 from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
 from proxy.network.run import PART, PART_FIRST, PART_LAST, Buffer, Run, held
@@ -24,6 +29,7 @@ __all__ = ["NEVER_CUT", "Receive", "ReceiveLimit"]
 
 JOIN_BELOW: Final = 4096  # pieces smaller than this are joined
 FIRST_BYTES: Final = 8  # of a body; they say what a Kafka frame is
+KEY_END: Final = HEADER + 2  # of the api key of a Kafka request
 NEVER_CUT: Final = 1 << 62
 VIEW_FROM: Final = 16384  # the rest of a read is kept as a view from this size on, if it is most of the read
 
@@ -66,6 +72,7 @@ class Receive:
         first_piece: i64 = 0,
         framing: Framing = INT32,
         onward: Framing | None = None,
+        sasl_limit: i64 = NEVER_CUT,
     ) -> None:
         self.framing: Final = framing
         self.growth: Final[i64] = 0 if onward is None else max(onward.least_frame - framing.least_frame, 0)
@@ -77,6 +84,7 @@ class Receive:
         self._stats: Final = stats
         self._cut_from: Final[i64] = cut_from if self.can_cut else NEVER_CUT
         self._least_piece: Final[i64] = framing.most_header + FIRST_BYTES
+        self._sasl_limit: Final[i64] = sasl_limit
         self._first_piece: Final[i64] = max(first_piece, self._least_piece)
         self._least: i64 = self._first_piece  # of the frame begun
         self._lacks: i64 = framing.least_header  # bytes that its header misses, at least
@@ -220,9 +228,8 @@ class Receive:
             return None
         first = self.size - self.staged
         if length < first:
-            self._stage(data)
-            self.cut = self._cut_next or self.size > self._cut_from
-            return self.take_part() if self.cut else None
+            self._begin(data)
+            return self.take_part()
         self._stats.frame_sizes[size_bucket(self._body)] += 1
         frames, end, rest, fault = self.framing.scan(data, first, self.limit, self._stats.frame_sizes)
         run = self._run(self.staged, data, first if self.staged else 0, end, frames + 1, 0)
@@ -235,6 +242,9 @@ class Receive:
         """As ``feed``, within a frame that is cut through."""
         assert length <= self.missing(), "no more is read than the frame misses"
         is_last = length == self.missing()
+        if self.passed == 0 and self._is_sasl_too_large(data):
+            self.refused_bytes = length
+            return None
         if self.staged + length < self._least and self.passed == 0 and not is_last:
             self._stage(data)
             return None
@@ -356,7 +366,24 @@ class Receive:
         else:
             self._body = self.framing.body_size(data, end)
             self.size = left + rest
-            self.cut = self._cut_next or self.size > self._cut_from
+            self.cut = not self._is_sasl_too_large(b"") and (self._cut_next or self.size > self._cut_from)
+
+    def _begin(self, data: bytes) -> None:
+        """Stage more of a frame whose size is known, and that is not whole."""
+        self._stage(data)
+        self.cut = not self._is_sasl_too_large(b"") and (self._cut_next or self.size > self._cut_from)
+
+    def _is_sasl_too_large(self, data: bytes) -> bool:
+        """Whether the frame begun, whose size is known and that goes on with ``data``, is one to authenticate with, and larger than those may be."""
+        if self._body <= self._sasl_limit:
+            return False
+        pieces = self._pieces
+        head = data if pieces is None else b"".join([*[piece[:KEY_END] for piece in pieces], data[:KEY_END]])
+        if len(head) < KEY_END or not is_sasl(i64(read_i16_be(head, HEADER))):
+            return False
+        self.fault = SASL_TOO_LARGE
+        self.faulty_size = self._body
+        return True
 
     def _stage(self, piece: Buffer) -> None:
         size: i64 = len(piece)

@@ -13,7 +13,7 @@ from mypy_extensions import i64, u8
 from proxy.network.framing import Framing
 from proxy.network.run import PART_FIRST, Buffer, Run
 
-__all__ = ["Scratch", "Translation", "holds"]
+__all__ = ["Scratch", "Translation", "holds", "refer"]
 
 REFER_FROM: Final = 16384  # bodies from here on are not copied
 WRITE_FROM: Final = 128  # those from here on are copied at once, not by eight bytes
@@ -53,8 +53,8 @@ class Translation:
         source: what the runs are in.
         target: what they are to be.
         scratch: of the processor.
-        joins: the result is to lie in one buffer, with all that a header of ``source`` says besides the size in front of the body: for who looks
-            into frames.
+        joins: the result is to lie in one buffer, but for a large first frame that came in pieces, with all that a header of ``source`` says besides
+            the size in front of the body: for who looks into frames.
 
     Attributes:
         stopped_at: frames of the last run that could be passed on, when not all of them could; else -1.
@@ -76,12 +76,14 @@ class Translation:
         writer = scratch.begin()
         pieces: list[Buffer] = []
         done: i64 = 0
+        begun: i64 = 0
         if run.head is not None:
             if not self._begun(run, run.head, pieces):
                 self.stopped_at = 0
                 return Run(None, 0, b"", 0, 0, 0, 0, 0, self.target)
             writer = scratch.writer
             done = 1
+            begun = len(pieces)
         source = self.source
         target = self.target
         data = run.data
@@ -107,7 +109,7 @@ class Translation:
                 writer.write(target.delimiter)
             position += source.tail
             done += 1
-        return self._finish(pieces, done, 0)
+        return self._finish(pieces, begun, done, 0)
 
     def part(self, run: Run) -> Run:
         """A piece of a frame that is cut through: the first gets another header, the others stay as they are. The lease stays with ``run``."""
@@ -116,8 +118,8 @@ class Translation:
         header, body = run.first_sizes()
         self._write_header(self._scratch.begin(), run.prefix(header), 0, body)
         pieces: list[Buffer] = [self._scratch.take()]
-        _refer(run.pieces(), header, run.size - header, pieces)
-        return self._finish(pieces, run.frames, run.part)
+        refer(run.pieces(), header, run.size - header, pieces)
+        return self._finish(pieces, 0, run.frames, run.part)
 
     def _begun(self, run: Run, head: list[Buffer], pieces: list[Buffer]) -> bool:
         """The run's first frame, whose beginning earlier reads gave; False: it cannot be passed on."""
@@ -132,7 +134,7 @@ class Translation:
             scratch.writer.write(whole[header : header + body])
         else:
             bodies: list[Buffer] = []
-            _refer([*head, run.data], header, body, bodies)
+            refer([*head, run.data], header, body, bodies)
             if target.tail != 0 and holds(bodies, target.delimiter):
                 return False
             self._write_header(scratch.writer, run.prefix(header), 0, body)
@@ -152,22 +154,27 @@ class Translation:
         else:
             target.write_header(writer, body, target.fill)
 
-    def _finish(self, pieces: list[Buffer], frames: i64, part: i64) -> Run:
+    def _finish(self, pieces: list[Buffer], begun: i64, frames: i64, part: i64) -> Run:
+        """The result. ``begun``: how many of the pieces are of a large first frame, of which no copy is made."""
         rest = self._scratch.take()
         if not pieces:
             return Run(None, 0, rest, 0, len(rest), frames, 0, part, self.target)
         if len(rest) != 0:
             pieces.append(rest)
+        joined = b""
+        if self._joins:
+            joined = b"".join(pieces[begun:])
+            del pieces[begun:]
+        end: i64 = len(joined)
+        if not pieces:
+            return Run(None, 0, joined, 0 if part == 0 else end, end, frames, 0, part, self.target)
         size: i64 = 0
         for piece in pieces:
             size += len(piece)
-        if self._joins:
-            joined = b"".join(pieces)
-            return Run(None, 0, joined, 0 if part == 0 else size, size, frames, 0, part, self.target)
-        return Run(pieces, size, b"", 0, 0, frames, 0, part, self.target)
+        return Run(pieces, size, joined, 0, end, frames, 0, part, self.target)
 
 
-def _refer(source: list[Buffer], skip: i64, size: i64, pieces: list[Buffer]) -> None:
+def refer(source: list[Buffer], skip: i64, size: i64, pieces: list[Buffer]) -> None:
     """Append ``size`` bytes of ``source``, which has as many behind its first ``skip``, as they lie there."""
     if size == 0:
         return

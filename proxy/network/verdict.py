@@ -57,13 +57,16 @@ def cause_of(error: TransportError | AuthenticationError | WrongProtocolError) -
     return Cause.PEER_RESET
 
 
-def refusal(receive: Receive, options: ChannelOptions) -> tuple[Cause, PeerError]:
+def refusal(receive: Receive, options: ChannelOptions) -> tuple[Cause, PeerError | AuthenticationError]:
     """The cause and the error for what a receive found wrong, by the limit in force."""
     side = options.side
     if receive.fault == framing.NOT_OURS:
         return Cause.WRONG_PROTOCOL, WrongProtocolError(receive.foreign, side=side)
     if receive.fault == framing.NEGATIVE_SIZE:
         return Cause.NEGATIVE_SIZE, NegativeSizeError(receive.faulty_size, side=side)
+    if receive.fault == framing.SASL_TOO_LARGE:
+        text = f"frame of {receive.faulty_size} bytes where at most {options.sasl_limit} are taken to authenticate"
+        return Cause.AUTH_FAILED, AuthenticationError(text, side=side)
     assert receive.fault == framing.FRAME_TOO_LARGE, "a refusal needs a fault"
     onward = options.onward
     beyond = onward is not None and receive.limit == onward.max_body < options.limit.value

@@ -26,7 +26,7 @@ from proxy.network.transport import DONE
 from proxy.relay import ending
 from proxy.relay.login import Login, LoginTry
 from proxy.relay.pair import Pair, Renewing
-from proxy.relay.session import ChannelFrames, body_of
+from proxy.relay.session import ChannelFrames
 from proxy.relay.state import PairState
 
 __all__ = ["AGAIN_NS", "Renewal"]
@@ -68,7 +68,7 @@ class Renewal(Renewing):
         self._pair: Pair | None = pair
         self._channel: Final = channel
         self._login: Final = login
-        self._frames: Final = ChannelFrames(channel)
+        self._frames: Final = ChannelFrames(channel, channel.options.account or pair.owner.selector.pool.common)
         self._waker: Final = _Waker(self)
         self._authenticator: Authenticator | None = None
         self._until_ns: i64 = 0  # for what is said
@@ -101,17 +101,21 @@ class Renewal(Renewing):
 
     def take(self, run: Run) -> None:
         pair = self._pair
-        is_ours = run.part == 0 and run.frames == 1
-        body = body_of(run, 0) if is_ours else b""
+        if pair is not None:
+            pair.upstream.keeps = True
+            self._put(pair, run)
         self._channel.discard(run)
-        if pair is None:
-            return
-        pair.upstream.keeps = True
-        if not is_ours or self._frames.came is not None:
+        if pair is not None:
+            self._step(pair)
+
+    def _put(self, pair: Pair, run: Run) -> None:
+        if run.part != 0 or run.frames != 1 or self._frames.came is not None:
             ending.end(pair, Cause.AUTH_FAILED, "the upstream sent something else while we logged in again", "upstream")
             return
-        self._frames.came = body
-        self._step(pair)
+        try:
+            self._frames.put(run, 0)
+        except AuthenticationError as error:
+            self._refused(pair, error)
 
     def close(self) -> None:
         pair, self._pair = self._pair, None
@@ -121,6 +125,7 @@ class Renewal(Renewing):
             for timer in (self._due, self._wake):
                 pair.owner.selector.cancel(timer)
                 timer.release()
+        self._frames.close()
         self._end_authenticator()
 
     # The steps.

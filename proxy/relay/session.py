@@ -17,47 +17,48 @@ from proxy.cause import Cause
 from proxy.errors import AuthenticationError
 from proxy.network.authenticator import Authenticator, Waker
 from proxy.network.channel import Channel
-from proxy.network.frame_exchange import FrameExchange
+from proxy.network.frame_exchange import SASL_HANDSHAKE, FrameExchange, is_sasl
 from proxy.network.int32 import HEADER, INT32
-from proxy.network.run import Run
+from proxy.network.memory_pool import BEGUN, Account
+from proxy.network.run import PART_FIRST, PART_LAST, Run
 from proxy.network.timer import NEVER, CallbackTimer
 from proxy.network.transport import DONE
+from proxy.network.write_half import WriteHalf
 from proxy.relay import ending, losses
 from proxy.relay.leg import RelayLeg
 from proxy.relay.pair import Leg, Pair
 from proxy.relay.state import PairState
 
-__all__ = ["ChannelFrames", "Session", "SessionLeg", "body_of", "check", "first_sasl"]
+__all__ = ["ChannelFrames", "Session", "SessionLeg", "body_of", "check", "first_sasl", "size_of"]
 
-SASL_HANDSHAKE: Final = 17
-SASL_AUTHENTICATE: Final = 36
 KEY_SIZE: Final = 2
 LATE: Final = "a request of a client that did not authenticate again"
 LEAST_NS: Final = 1_000_000_000  # between two; Kafka's
+NO_LIMIT: Final = 1 << 31
 CLOSING: Final = PairState.CLOSING
 CLOSED: Final = PairState.CLOSED
 
 
-def _is_sasl(key: i64) -> bool:
-    return key == SASL_AUTHENTICATE if key != SASL_HANDSHAKE else True
-
-
 def first_sasl(run: Run) -> tuple[i64, i64]:
-    """Which of a run's frames is the first of SASL, and its key; -1 when none is."""
+    """Which of a run's frames is the first of SASL, and its key; -1 when none is. A piece of a frame says what the frame is if it is the first."""
     index: i64 = 0
-    if run.head is not None:
+    if run.part != 0 and run.part & PART_FIRST == 0:
+        return -1, 0
+    if run.head is not None or run.part != 0:
         head = run.prefix(HEADER + KEY_SIZE)
         if INT32.body_size(head, 0) >= KEY_SIZE:
             key = i64(read_i16_be(head, HEADER))
-            if _is_sasl(key):
+            if is_sasl(key):
                 return 0, key
+        if run.part != 0:
+            return -1, 0
         index = 1
     data, pos, end = run.data, run.first, run.end
     while pos < end:
         size = INT32.body_size(data, pos)
         if size >= KEY_SIZE:
             key = i64(read_i16_be(data, pos + HEADER))
-            if _is_sasl(key):
+            if is_sasl(key):
                 return index, key
         pos += HEADER + size
         index += 1
@@ -66,36 +67,66 @@ def first_sasl(run: Run) -> tuple[i64, i64]:
 
 def check(pair: Pair, channel: Channel, run: Run) -> None:
     """End a pair whose client cannot authenticate again, since a handler has its frames, and sends what it may not: SASL, or anything too late."""
+    if not _begins(run):
+        return
     if channel.expires_ns < pair.owner.selector.now_ns:
         ending.end(pair, Cause.SESSION_EXPIRED, LATE, "downstream")
-    elif run.part == 0 and first_sasl(run)[0] >= 0:
+    elif first_sasl(run)[0] >= 0:
         ending.end(pair, Cause.AUTH_FAILED, "SASL where nobody authenticates again", "downstream")
+
+
+def _begins(run: Run) -> bool:
+    """Whether a frame begins in a run: a piece of one may only go on with it."""
+    return run.part == 0 or run.part & PART_FIRST != 0
 
 
 class ChannelFrames(FrameExchange):
     """Frames of an authenticator between those of the traffic.
 
     Attributes:
-        came: the one that was received last, until it is taken.
+        came: the body of the one that was received last, until it is taken. It is booked until the next comes, or is sent: whoever takes it may keep
+            what is in it until it answers.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, account: Account) -> None:
         super().__init__()
         self.came: bytes | None = None
         self._channel: Final = channel
+        self._account: Final = account
+        self._booked: i64 = 0
 
     @property
     def is_sending(self) -> bool:
         return not self._channel.can_send
 
+    def put(self, run: Run, index: i64) -> None:
+        """Take one of a run's frames, whose size is judged before it is copied.
+
+        Raises:
+            AuthenticationError: it is larger than ``max_size``.
+        """
+        size = size_of(run, index)
+        if size > self.max_size:
+            raise AuthenticationError(f"frame of {size} bytes where at most {self.max_size} are taken to authenticate")
+        self.close()
+        self.came = body_of(run, index)
+        self._booked = size
+        self._account.charge(BEGUN, size, self)
+
     def receive(self) -> bytes | None:
         came = self.came
         self.came = None
-        if came is not None and len(came) > self.max_size:
-            raise AuthenticationError(f"frame of {len(came)} bytes where at most {self.max_size} are taken to authenticate")
         return came
 
+    def close(self) -> None:
+        """Give back what is booked. Harmless twice."""
+        self.came = None
+        booked = self._booked
+        self._booked = 0
+        self._account.release(BEGUN, booked, self)
+
     def send(self, body: bytes) -> bool:
+        self.close()
         data = INT32.header_of(len(body)) + body
         return self._channel.send(Run(None, 0, data, 0, len(data), 1, 0))
 
@@ -111,7 +142,8 @@ class Session(Waker):
         self.waits: bool = False
         self._pair: Pair | None = pair
         self._channel: Final = channel
-        self._frames: Final = ChannelFrames(channel)
+        self._frames: Final = ChannelFrames(channel, channel.options.account or pair.owner.selector.pool.common)
+        self._frames.max_size = channel.options.sasl_limit
         self._authenticator: Authenticator | None = None
         self._refusal: AuthenticationError | None = None
         self._since_ns: i64 = channel.ready_ns
@@ -146,8 +178,8 @@ class Session(Waker):
 
     # What the leg calls.
 
-    def begin(self, key: i64, body: bytes) -> None:
-        """A frame of SASL came, of a client that does not authenticate now."""
+    def begin(self, key: i64, run: Run, index: i64) -> None:
+        """A frame of SASL came, of a client that does not authenticate now. The run is left as it is."""
         channel, now_ns = self._channel, self._pair_clock()
         if key != SASL_HANDSHAKE:
             self.refuse("SaslAuthenticate without SaslHandshake")
@@ -155,20 +187,28 @@ class Session(Waker):
             self.refuse("SaslHandshake of a client whose session does not end")
         elif now_ns - self._since_ns < LEAST_NS:
             self.refuse("SaslHandshake within a second of the last")
-        else:
-            self._frames.came = body
+        elif self._put(run, index):
             self.waits = True
-            self.advance()
 
-    def take(self, body: bytes) -> None:
-        """The next frame of a client that authenticates."""
+    def take(self, run: Run) -> None:
+        """What a client sent that authenticates. The run is left as it is."""
         if self._refusal is not None:
             return
-        if self.waits or self._frames.came is not None:
+        if run.part != 0 or run.frames != 1:
+            self.refuse("requests of a client that authenticates again")
+        elif self.waits or self._frames.came is not None:
             self.refuse("a request while the one before it is not answered, of a client that authenticates again")
-            return
-        self._frames.came = body
-        self._step()
+        else:
+            self._put(run, 0)
+
+    def _put(self, run: Run, index: i64) -> bool:
+        """Take a frame for the authenticator; False: it is refused."""
+        try:
+            self._frames.put(run, index)
+        except AuthenticationError as error:
+            self._refuse(error)
+            return False
+        return True
 
     def advance(self) -> None:
         """What was to leave first may have left."""
@@ -192,6 +232,7 @@ class Session(Waker):
             pair.owner.selector.cancel(self._timer)
             self._timer.release()
         self.waits = False
+        self._frames.close()
         self._end_authenticator()
 
     def _pair_clock(self) -> i64:
@@ -215,6 +256,7 @@ class Session(Waker):
             return
         self._authenticator = authenticator
         authenticator.start(self._frames, self)
+        self._frames.max_size = min(self._frames.max_size, channel.options.sasl_limit)
         self._step()
 
     def _step(self) -> None:
@@ -232,13 +274,14 @@ class Session(Waker):
             self._end_authenticator()
 
     def _refuse(self, error: AuthenticationError) -> None:
-        """After the listener's delay the answer, then the end."""
+        """After the listener's delay the answer, then the end. The first refusal counts."""
         pair = self._pair
-        if pair is None:
+        if pair is None or self._refusal is not None:
             return
         error.__traceback__ = None  # it holds the authenticator
         self._refusal = error
         self.waits = False
+        self._frames.close()
         self._end_authenticator()
         selector = pair.owner.selector
         delay_ns = self._channel.options.failed_authentication_delay_ns
@@ -281,13 +324,16 @@ class SessionLeg(RelayLeg):
         super().__init__(pair, is_client=is_client)
         self.session: Session | None = None
         self._answers: bool = False  # frames came that were answered here
+        self._refuses_part: bool = False  # of the frame that passes in pieces, each is thrown away
 
     def counts(self) -> bool:
         return not self._answers and super().counts()
 
     def received(self, run: Run) -> None:
         session = self.session
-        if session is None:
+        if self._refuses_part:
+            self._discard_part(run)
+        elif session is None:
             super().received(run)
             if not self.is_client:
                 _advance(self.pair)
@@ -301,11 +347,8 @@ class SessionLeg(RelayLeg):
         if session.is_busy:
             self._to_authenticator(session, run)
             return
-        index: i64 = -1
-        key: i64 = 0
-        if run.part == 0:
-            index, key = first_sasl(run)
-        if index != 0 and session.is_over:
+        index, key = first_sasl(run)
+        if index != 0 and session.is_over and _begins(run):
             ending.end(self.pair, Cause.SESSION_EXPIRED, LATE, "downstream")
             self._drop(run)
         elif index < 0:
@@ -316,31 +359,46 @@ class SessionLeg(RelayLeg):
     def _begin(self, session: Session, run: Run, index: i64, key: i64) -> None:
         """A frame of SASL, and those before it, which go on as ever."""
         self._answers = True
-        body = body_of(run, index)
-        is_last = index + 1 == run.frames
         channel = self.channel
         assert channel is not None, "a leg that is told of has a channel"
+        if run.part != 0:
+            self._refuses_part = True
+            self._discard_part(run)
+            session.refuse("a frame to authenticate with that passes in pieces, since memory is short")
+            return
         if index > 0:
             super().received(run.give_lease(run.first_frames(index)))
-        else:
-            channel.discard(run)
-        if not channel.is_open or self.pair.state is CLOSING:
-            return
-        if is_last:
-            session.begin(key, body)
-        else:
-            session.refuse("requests behind SaslHandshake, before it is answered")
+        if channel.is_open and self.pair.state is not CLOSING:
+            if index + 1 == run.frames:
+                session.begin(key, run, index)
+            else:
+                session.refuse("requests behind SaslHandshake, before it is answered")
+        channel.discard(run)
+        session.advance()
 
     def _to_authenticator(self, session: Session, run: Run) -> None:
         channel = self.channel
         assert channel is not None, "a leg that is told of has a channel"
         self._answers = True
-        body = b"" if run.part != 0 or run.frames != 1 else body_of(run, 0)
+        session.take(run)
         channel.discard(run)
-        if run.part != 0 or run.frames != 1:
-            session.refuse("requests of a client that authenticates again")
-        else:
-            session.take(body)
+        session.advance()
+
+    def _discard_part(self, run: Run) -> None:
+        channel = self.channel
+        assert channel is not None, "a leg that is told of has a channel"
+        self._refuses_part = run.part & PART_LAST == 0
+        channel.discard(run)
+
+    def room_for(self) -> tuple[i64, bool]:
+        """What an authenticator gets is to come whole, and needs no room."""
+        return (NO_LIMIT, True) if self._is_busy() else super().room_for()
+
+    def passes_to(self) -> WriteHalf | None:
+        return None if self._is_busy() else super().passes_to()
+
+    def _is_busy(self) -> bool:
+        return self._refuses_part or (self.session is not None and self.session.is_busy)
 
     def _drop(self, run: Run) -> None:
         channel = self.channel
@@ -381,8 +439,17 @@ def _advance(pair: Pair) -> None:
         client.session.advance()
 
 
+def size_of(run: Run, index: i64) -> i64:
+    """Bytes of the body of one frame of a run."""
+    if index == 0:
+        return INT32.body_size(run.prefix(HEADER), 0)
+    return INT32.body_size(run.data, run.starts()[index] - run.head_size)
+
+
 def body_of(run: Run, index: i64) -> bytes:
-    """The body of one frame of a run."""
-    data = b"".join(run.pieces())
-    start = i64(run.starts()[index])
-    return data[start + HEADER : start + HEADER + INT32.body_size(data, start)]
+    """The body of one frame of a run; of no other frame is a copy made."""
+    size = size_of(run, index)
+    if index == 0 and run.head is not None:
+        return run.prefix(HEADER + size)[HEADER:]
+    begin = run.starts()[index] - run.head_size + HEADER
+    return run.data[begin : begin + size]

@@ -18,7 +18,7 @@ from proxy.handler import wire
 from proxy.network import mute
 from proxy.network.framing import Framing
 from proxy.network.run import Body, Buffer, Run
-from proxy.network.translation import holds
+from proxy.network.translation import holds, refer
 from proxy.relay import ending, handling, passing
 from proxy.relay.handled_connection import Request
 from proxy.relay.handled_pair import Handled, HandledLeg, HeldAnswer, Outgoing
@@ -222,7 +222,8 @@ def _tap_answer(pair: Pair, upstream: HandledLeg, run: Run, now_ns: i64, *, with
     if tap is None or channel is None or client is None:
         return True
     header, size = run.first_sizes()
-    body = b"".join(run.pieces())[header : header + size]
+    body: list[Buffer] = []
+    refer(run.pieces(), header, size, body)
     framing = channel.options.framing
     seen = make_frame(framing, framing, body, framing.fill, False)
     if upstream.look is not None:

@@ -30,6 +30,7 @@ from proxy.config.model import (
 from proxy.errors import ConfigError
 from proxy.network.framing import Framing
 from proxy.network.framings import framing_of
+from proxy.network.int32 import HEADER
 from proxy.network.memory_pool import MemoryPool
 from proxy.network.options import ChannelOptions
 from proxy.network.receive import NEVER_CUT, ReceiveLimit
@@ -186,6 +187,7 @@ class Settings:
             framing=speaks,
             onward=onward if onward is not speaks else None,
             socket=_socket(listener.socket),
+            sasl_limit=NEVER_CUT if listener.sasl is None else min(listener.sasl.max_frame, CUT_ABOVE - HEADER),
         )
         return Route(
             listener=listener.name,

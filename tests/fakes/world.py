@@ -11,7 +11,7 @@ from proxy.network.connection_id import ConnectionIds
 from proxy.network.framing import Framing
 from proxy.network.int32 import INT32
 from proxy.network.options import ChannelOptions, TlsSettings
-from proxy.network.receive import ReceiveLimit
+from proxy.network.receive import NEVER_CUT, ReceiveLimit
 from proxy.network.selector import Selector
 from proxy.relay.counters import Counters
 from proxy.relay.drain import Drain
@@ -163,6 +163,7 @@ class World:
             onward=onward if translates else None,
             authenticators=authenticators,
             failed_authentication_delay_ns=refusal_ms * 1_000_000,
+            sasl_limit=NEVER_CUT if authenticators is None else SMALL - 4,
             **common,
             **(cut if cut_requests else {}),
         )

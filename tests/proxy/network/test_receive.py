@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, NOT_OURS, OK
+from proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, NOT_OURS, OK, SASL_TOO_LARGE
 from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, MemoryPool
 from proxy.network.receive import JOIN_BELOW, NEVER_CUT, VIEW_FROM, Receive, ReceiveLimit
 from proxy.network.run import PART, PART_FIRST, PART_LAST, Run
@@ -342,3 +342,31 @@ def test_the_next_frame_is_not_cut_for_the_last_one() -> None:
     assert bench.feed(frame(100)[:30]) is None
     assert not bench.receive.cut
     bench.settle()
+
+
+@pytest.mark.parametrize("cut_from", [NEVER_CUT, 600])
+def test_a_large_frame_to_authenticate_with_is_refused_before_it_is_held_or_handed_out(cut_from: int) -> None:
+    """However its beginning comes; at the limit, and a byte above it; behind whole frames, and not the key of another request."""
+    wrong = []
+    for key in (3, 17, 18, 36):
+        for size in (1000, 1001):
+            for before in (b"", frame(3)):
+                for first in range(1, 16):
+                    pool = MemoryPool(1 << 20, FakeClock().now_ns)
+                    receive = Receive(pool.common, ReceiveLimit(-1), SideStats(), cut_from, FIRST_PIECE, sasl_limit=1000)
+                    data = frame(2, 1) + before + struct.pack(">ih", size, key) + bytes(size - 2)
+                    begin, at = len(data) - size - 4, 0
+                    handed = 0
+                    for end in (begin + first, begin + first + 8, len(data)):
+                        if receive.fault == OK:
+                            run = receive.feed(data[at:end])
+                            handed += 0 if run is None else run.size
+                            pool.common.release(BEGUN, 0 if run is None else run.lease)
+                        at = end
+                    refused = key in (17, 36) and size == 1001
+                    lost = receive.drop() + receive.refused_bytes
+                    right = (SASL_TOO_LARGE, begin, 1001) if refused else (OK, len(data), 0)
+                    held = 6 <= lost <= first + 8 if refused else lost == 0
+                    if (receive.fault, handed, receive.faulty_size) != right or not held or pool.used != 0:
+                        wrong.append((key, size, len(before), first, receive.fault, handed, lost, pool.used))
+    assert wrong == []

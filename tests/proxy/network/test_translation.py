@@ -138,12 +138,29 @@ def test_a_large_body_that_came_in_pieces_is_not_copied(source: str, target: str
     other = Translation(FRAMINGS[source], FRAMINGS[target], SCRATCH, joins=joins).frames(run)
     pieces = other.pieces()
     assert b"".join(pieces) == stream(target, [b"x" * 5 * REFER_FROM])
-    if joins:
-        assert len(pieces) == 1
-    else:
-        kept = [piece.obj if isinstance(piece, memoryview) else piece for piece in pieces]
-        assert any(piece is head[1] for piece in kept)
-        assert any(piece is head[2] for piece in kept)
+    kept = [piece.obj if isinstance(piece, memoryview) else piece for piece in pieces]
+    assert any(piece is head[1] for piece in kept)
+    assert any(piece is head[2] for piece in kept)
+
+
+def test_of_a_large_frame_that_came_in_pieces_who_looks_gets_no_copy_and_of_those_behind_it_one_buffer() -> None:
+    large, packets = b"x" * 3 * REFER_FROM, b"".join(stream("mysql_packet", [body]) for body in (b"one", b"", b"three"))
+    data = stream("mysql_packet", [large])
+    run = Run([data[:1], data[1:-7]], len(data) - 7, data[-7:] + packets, 7, 7 + len(packets), 4, 0, 0, FRAMINGS["mysql_packet"])
+    seen = Translation(FRAMINGS["mysql_packet"], INT32, SCRATCH, joins=True).frames(run)
+    assert b"".join(seen.pieces()) == stream("int32", [bytes([number]) + body for number, body in seen_bodies(data + packets)])
+    assert seen.data == stream("int32", [bytes([number]) + body for number, body in seen_bodies(packets)])
+    assert [int(start) for start in seen.starts()] == [0, 5 + len(large), 5 + len(large) + 8, 5 + len(large) + 13]
+
+
+def seen_bodies(packets: bytes) -> list[tuple[int, bytes]]:
+    """Number and body of each of MySQL's packets."""
+    found = []
+    while packets:
+        size = int.from_bytes(packets[:3], "little")
+        found.append((packets[3], packets[4 : 4 + size]))
+        packets = packets[4 + size :]
+    return found
 
 
 def test_what_translations_write_into_is_empty_for_each_and_never_stays_large() -> None:

@@ -1,6 +1,8 @@
 """Clients that authenticate again between their requests (KIP-368), those whose time is over, and those who try what they may not."""
 
+import contextlib
 import socket
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,12 +11,13 @@ import pytest
 from proxy.auth import questions as q
 from proxy.auth.messages import ApiRange
 from proxy.auth.server import CANNOT_TELL, MECHANISMS, SaslServerAuthenticators, SaslServerSettings
+from proxy.errors import AuthenticationError
 from proxy.network.run import Run
-from proxy.relay.session import first_sasl
+from proxy.relay.session import ChannelFrames, first_sasl
 from tests.fakes.handled import HandledWorld
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.sasl_frames import SERVER_NONCE, handshake, handshake_answer, plain_token, scram_exchange, token, token_answer, versions
-from tests.fakes.world import SECOND, World, frame
+from tests.fakes.world import SECOND, SMALL, World, frame
 from tests.proxy.auth.conftest import Desk, usual_answer
 
 SESSION_S = 100
@@ -73,7 +76,8 @@ class Rig:
 
     def end(self, client: socket.socket) -> tuple[str, str, str]:
         """What the row says, once it is closed."""
-        self.world.ended(client)
+        with contextlib.suppress(ConnectionResetError):  # what it sent behind the frame that was refused is not read
+            self.world.ended(client)
         self.world.pass_time(1.1)
         row = self.world.row
         return row["cause"], row["detail"], row["side"]
@@ -340,6 +344,92 @@ def test_a_frame_that_is_too_large_to_authenticate_with_is_refused(make: Any) ->
     assert "600" in rig.end(client)[1]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("cuts", [False, True])
+@pytest.mark.parametrize("delay_ms", [0, 1000])
+def test_no_frame_of_sasl_is_forwarded_however_large_it_is_and_however_requests_pass(make: Any, cuts: bool, delay_ms: int) -> None:
+    """With others before it and behind it; at the size from which a frame passes in pieces, one byte less and one more."""
+    rig = make(cut_requests=cuts, refusal_ms=delay_ms)
+    wrong = []
+    for size in (SMALL - 5, SMALL - 4, SMALL - 3, 400_000):
+        for begin in (token(b"", version=1)[:-4], handshake("PLAIN")[:-7]):
+            for before, behind in ((b"", b""), (request(3, 9, 1, b"x"), b""), (b"", request(3, 9, 2, b"y"))):
+                client, upstream, _ = rig.login()
+                data = before + frame(begin + b"secret" * (size // 6) + b"s" * (size % 6 - len(begin))) + behind
+                with contextlib.suppress(ConnectionError):
+                    for start in range(0, len(data), 70_000):
+                        client.sendall(data[start : start + 70_000])
+                        rig.world.poll(2)
+                rig.world.pass_time(2)
+                got = rig.world.ended(upstream)
+                rig.world.pass_time(1.1)
+                row = rig.world.rows[-1]
+                if got != before or row["cause"] != "auth_failed" or row["side"] != "downstream":
+                    wrong.append((size, begin[:2], len(before), len(behind), len(got), row["cause"], row["detail"]))
+                client.close()
+    assert wrong == []
+
+
+def test_a_frame_of_sasl_larger_than_a_piece_may_be_is_refused_by_its_size(make: Any) -> None:
+    rig = make(cut_requests=True)
+    client, _, _ = rig.login()
+    client.sendall(frame(handshake("PLAIN") + bytes(SMALL - 3 - len(handshake("PLAIN")))))
+    assert rig.end(client) == ("auth_failed", f"frame of {SMALL - 3} bytes where at most {SMALL - 4} are taken to authenticate", "downstream")
+
+
+def test_a_frame_that_began_within_the_session_ends_behind_it(make: Any) -> None:
+    rig = make(cut_requests=True)
+    client, upstream, _ = rig.login()
+    asked = request(3, 9, 1, bytes(400_000))
+    client.sendall(asked[:300_000])
+    got = rig.world.read(upstream, 300_000)
+    rig.world.pass_time(SESSION_S)
+    client.sendall(asked[300_000:])
+    assert got + rig.world.read(upstream, len(asked) - len(got)) == asked
+    client.sendall(request(3, 9, 2, b"x"))
+    assert rig.end(client)[0] == "session_expired"
+
+
+def test_what_an_authenticator_gets_needs_no_room_at_the_upstream_and_goes_nowhere_else(rig: Rig) -> None:
+    client, _, pair = rig.login()
+    assert pair.client.passes_to() is pair.upstream.channel.write_half
+    client.sendall(frame(handshake("PLAIN")))
+    rig.frame_of(client)
+    assert pair.client.room_for() == (1 << 31, True)
+    assert pair.client.passes_to() is None
+    client.sendall(frame(token(plain_token())))
+    rig.frame_of(client)
+    assert pair.client.passes_to() is pair.upstream.channel.write_half
+
+
+def test_a_frame_to_authenticate_with_is_judged_before_it_is_copied_and_booked_until_it_is_answered(rig: Rig) -> None:
+    client, upstream, pair = rig.login()
+    used = rig.world.pool.used
+    client.sendall(request(3, 9, 1, b"x") + frame(handshake("PLAIN")))
+    rig.world.read(upstream, len(request(3, 9, 1, b"x")))
+    assert rig.world.pool.used == used + len(handshake("PLAIN")), "it waits for an answer that is owed"
+    large = [frame(handshake("PLAIN") + bytes(8 << 20))[:9], bytes(8 << 20)]
+    last = frame(handshake("PLAIN") + bytes(8 << 20))[9 + (8 << 20) :]
+    run = Run([*large], 9 + (8 << 20), last, len(last), len(last), 1, 0)
+    frames = ChannelFrames(pair.client.channel, rig.world.pool.common)
+    tracemalloc.start()
+    with pytest.raises(AuthenticationError, match="where at most 524288 are taken"):
+        frames.put(run, 0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 65536
+    upstream.sendall(answer(1, b"x"))
+    rig.expect(client, answer(1, b"x")[4:], handshake_answer(*MECHANISMS))
+    assert rig.world.pool.used == used
+    rig.desk.late = True
+    client.sendall(frame(token(plain_token())))
+    rig.world.until(lambda: rig.desk.open)
+    assert rig.world.pool.used == used + len(token(plain_token()))
+    rig.desk.settle()
+    rig.frame_of(client)
+    assert rig.world.pool.used == used
+
+
 def test_versions_may_be_asked_first_and_mean_nothing_later(rig: Rig) -> None:
     rig.desk.answer = lambda question: q.KnownApis((ApiRange(3, 0, 12),)) if isinstance(question, q.SupportedApis) else usual_answer(question)
     client, pair = rig.world.client()
@@ -414,3 +504,23 @@ def test_before_a_handler_nobody_authenticates_again(
     world.ended(client)
     world.pass_time(1.1)
     assert (world.row["cause"], world.row["detail"]) == (cause, detail)
+
+
+def test_before_a_handler_of_answers_no_piece_of_a_frame_of_sasl_is_forwarded() -> None:
+    desk = Desk()
+    settings = SaslServerSettings(MECHANISMS, SESSION_S * 1000, reauthenticates=False)
+    world = HandledWorld("kafka", upstream=True, cut_requests=True, authenticators=SaslServerAuthenticators(settings, desk))
+    world.process(directions=("response",))
+    client, pair = world.client()
+    client.sendall(frame(handshake("PLAIN")))
+    world.read(client, len(frame(handshake_answer(*MECHANISMS))))
+    client.sendall(frame(token(plain_token())))
+    world.read(client, len(frame(token_answer())))
+    world.until(lambda: pair.state.value == "open")
+    upstream, _ = world.server.accept()
+    world.sockets.append(upstream)
+    client.sendall(frame(token(bytes(400_000), version=1)))
+    assert world.ended(upstream) == b""
+    world.pass_time(1.1)
+    assert (world.row["cause"], world.row["side"]) == ("auth_failed", "downstream")
+    world.close()

@@ -35,6 +35,7 @@ from proxy.config.upstream_sasl import UpstreamSasl
 from proxy.errors import AuthenticationError, ConfigError
 from proxy.network.authenticator import AnonymousAuthenticators
 from proxy.network.memory_pool import BEGUN, PENDING, MemoryPool
+from proxy.network.receive import NEVER_CUT
 from proxy.network.transport import Identity
 from proxy.server.settings import ChangeError, Settings
 from proxy.server.store_rows import Store, pack_stores
@@ -96,6 +97,14 @@ def test_clients_are_asked_who_they_are_where_the_listener_says_so():
     assert counts.cells[LISTENER_BLOCK.at("framegate.authentication.count", "PLAIN", "credentials")] == 1
     handled = dataclasses.replace(CONFIG.listeners[1], sasl=sasl, upstream=None, handler="m:h")
     assert not settings_of(dataclasses.replace(CONFIG, listeners=(handled,))).routes["b"].options.authenticators._settings.reauthenticates
+
+
+def test_frames_to_authenticate_with_again_are_never_those_that_pass_in_pieces():
+    for max_frame, most in ((2048, 2048), (262140, 262140), (262141, 262140), (1 << 20, 262140)):
+        sasl = ListenerSasl(mechanisms=("PLAIN",), users="/users", max_frame=max_frame)
+        listeners = (CONFIG.listeners[0], dataclasses.replace(CONFIG.listeners[1], sasl=sasl))
+        routes = settings_of(dataclasses.replace(CONFIG, listeners=listeners)).routes
+        assert [routes[item.name].options.sasl_limit for item in listeners] == [NEVER_CUT, most]
 
 
 def test_our_logins_are_counted_where_the_upstream_is():
