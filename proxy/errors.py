@@ -119,11 +119,17 @@ class AuthenticationError(ProxyError):
 
 
 class LoginError(AuthenticationError):
-    """We are not let in by an upstream. ``refused``: it said so, or cannot be believed; else what proves who we are was not to be had."""
+    """We are not let in by an upstream.
 
-    def __init__(self, message: str, *, refused: bool) -> None:
+    Attributes:
+        refused: it said so, or cannot be believed; else what proves who we are was not to be had.
+        denied: there is no login for this client, which may not come in; otherwise the client may, and it is we who cannot log in.
+    """
+
+    def __init__(self, message: str, *, refused: bool, denied: bool = False) -> None:
         super().__init__(message, side="upstream")
         self.refused = refused
+        self.denied = denied
 
 
 class InternalError(ProxyError):

@@ -67,7 +67,8 @@ MAX_MESSAGE: Final = 65536
 PROTOCOL: Final = "protocol"
 NOT_ADMITTED: Final = "Authentication failed: the principal is not allowed to connect"
 CANNOT_TELL: Final = "It cannot be told at the moment who the client is; it may try again"
-"""Not as SASL_AUTHENTICATION_FAILED, which clients take for final: their applications would end."""
+CANNOT_LOG_IN: Final = "The proxy cannot log in to the upstream at the moment; the client may try again"
+"""These not as SASL_AUTHENTICATION_FAILED, which clients take for final: their applications would end."""
 Count = Callable[[str, str, int], None]
 """Is told of each end: the mechanism, why not (``proxy.cells.AUTHENTICATION_ERRORS``), and how long it took, in ns."""
 _NS_PER_MS: Final = 1_000_000
@@ -325,8 +326,9 @@ class SaslServerAuthenticator(Authenticator):
             if not waker.lets_in(mechanism.principal):
                 return WAIT
         except LoginError as error:
-            self._failure = "denied" if error.refused else "unavailable"
-            raise AuthenticationError(str(error), answer=self._failure_answer(NOT_ADMITTED)) from None
+            self._failure = "denied" if error.denied else "unavailable"
+            answer = TokenAnswer(SASL_AUTHENTICATION_FAILED, NOT_ADMITTED) if error.denied else TokenAnswer(UNKNOWN_SERVER_ERROR, CANNOT_LOG_IN)
+            raise AuthenticationError(str(error), answer=self._token_answer(answer)) from None
         self._last = None
         self._end(mechanism)
         return self._send(frames, self._token_answer(TokenAnswer(NONE, token=last, lifetime_ms=self.lifetime_ms)))
@@ -365,12 +367,10 @@ class SaslServerAuthenticator(Authenticator):
             self._failure = "credentials"
         again = "re-authentication" if self._session is not None else "authentication"
         message = told or f"Authentication failed during {again} due to invalid credentials with SASL mechanism {self.mechanism_name}"
-        return AuthenticationError(f"{self.mechanism_name}: {reason}" if self.mechanism_name else reason, answer=self._failure_answer(message))
-
-    def _failure_answer(self, message: str) -> bytes:
-        """The last that a client is told; who could not be asked about says nothing against it."""
         answer = TokenAnswer(SASL_AUTHENTICATION_FAILED, message)
-        return self._token_answer(TokenAnswer(UNKNOWN_SERVER_ERROR, CANNOT_TELL) if self._failure == "unavailable" else answer)
+        if self._failure == "unavailable":  # who could not be asked about: that says nothing against it
+            answer = TokenAnswer(UNKNOWN_SERVER_ERROR, CANNOT_TELL)
+        return AuthenticationError(f"{self.mechanism_name}: {reason}" if self.mechanism_name else reason, answer=self._token_answer(answer))
 
     def _send(self, frames: FrameExchange, body: bytes) -> i64:
         sent = frames.send(body)

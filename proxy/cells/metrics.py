@@ -134,7 +134,7 @@ MECHANISMS: Final = ("", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER
 """Of SASL; none while a client has not chosen one."""
 AUTHENTICATION_ERRORS: Final = ("", "credentials", "denied", "mechanism", "protocol", "unavailable")
 """Why a client does not come in: what it proved it with is not good, it is none of those who may, its mechanism is not enabled, it broke the rules,
-or nobody could say who it is."""
+or nobody could say who it is, or we could not log in to the upstream for it."""
 RATE_LEVELS: Final = ("node", "listener", "address")
 """Whose rates there are. Addresses have no series of their own: there are too many."""
 FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap", "pool")

@@ -2,7 +2,8 @@
 
 They are no traffic: no statistics, no tap and no max_receive_size but their own. Each is read to its last byte and not beyond, by a read for its
 header and one for its body, so that nothing has to be handed on to the channel. Its size is judged before a byte of its body is read. What is
-held is booked at the memory pool; while memory is short a body is read only when all of it is in the kernel (``MEMORY.md``).
+held is booked at the memory pool, the last frame until the next one begins or is sent, since whoever took it may keep what is in it until it answers;
+while memory is short a body is read only when all of it is in the kernel (``MEMORY.md``).
 """
 
 import abc
@@ -111,13 +112,16 @@ class TransportFrames(FrameExchange):
         if not self._read(missing):
             return None
         body = bytes(memoryview(self._staged)[HEADER:])
-        self._drop()
+        self._size = -1
+        self._staged = bytearray()
         self.received += 1
         return body
 
     def send(self, body: bytes) -> bool:
         if self.is_sending:
             raise InternalError("one frame at a time")
+        if not self._staged:
+            self._drop()
         data = INT32.header_of(len(body)) + body
         taken = self._transport.write(data)
         if taken < i64(len(data)):
@@ -167,6 +171,8 @@ class TransportFrames(FrameExchange):
             if length == 0:
                 self.ended = True
                 return False
+            if not self._staged:
+                self._drop()
             booked = length if self._staged else length + PIECE_OVERHEAD
             self._staged += data
             self._account.charge(BEGUN, booked, self)

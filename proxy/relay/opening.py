@@ -3,7 +3,8 @@
 Attempts are made one after the other, of the endpoints that ``Upstream.pick`` says; ``Pair.tried`` has what failed. An attempt ends as the
 upstream's channel does: READY, or closed before it was. Where the upstream asks who we are (``login``), who the client is decides what it is
 told; when it does not believe us the pair ends, and no other endpoint is asked. A client that proves who it is in an exchange of its own waits for
-that: before it is told that it may come in, the upstream has let us in for it (``lets_in``), and it hears of a refusal as of one of ours.
+that: before it is told that it may come in, the upstream has let us in for it (``lets_in``). One that no login is for is refused; any other hears
+that it may try again when the upstream refuses our login.
 """
 
 import errno
@@ -106,7 +107,7 @@ def _may_log_in(pair: Pair, logins: Logins, principal: str) -> bool:
     """Choose who we are to the upstream; False: nobody that it would let in, and the pair ends."""
     login = logins.choose(principal)
     if login is None:
-        _refuse(pair, f"no identity of {_upstream(pair).name} is for the principal {principal}", refused=True)
+        _refuse(pair, f"no identity of {_upstream(pair).name} is for the principal {principal}", refused=True, denied=True)
         return False
     now_ns = pair.owner.selector.now_ns
     pair.login = login.begin(now_ns)
@@ -116,11 +117,11 @@ def _may_log_in(pair: Pair, logins: Logins, principal: str) -> bool:
     return True
 
 
-def _refuse(pair: Pair, detail: str, *, refused: bool) -> None:
+def _refuse(pair: Pair, detail: str, *, refused: bool, denied: bool = False) -> None:
     """The upstream does not let us in for this client; or we have nothing to show, and are at fault ourselves. A client that waits is told first."""
     client = pair.client.channel
     assert client is not None, "the client came first"
-    error = LoginError(detail, refused=refused)
+    error = LoginError(detail, refused=refused, denied=denied)
     error.side = "upstream" if refused else "internal"
     if client.ready_ns != 0:
         ending.end(pair, Cause.AUTH_FAILED, detail, error.side)

@@ -47,8 +47,11 @@ def test_a_frame_is_read_to_its_last_byte_and_not_beyond(size: int, split: int |
     desk = Desk(split=split)
     desk.peer.write(framed(b"x" * size) + framed(b"second") + b"rest")
     assert receive(desk) == b"x" * size
-    assert desk.pool.used == 0
+    assert desk.pool.used == 4 + size + PIECE_OVERHEAD, "who took it may keep it until it answers"
     assert receive(desk) == b"second"
+    assert desk.pool.used == 10 + PIECE_OVERHEAD
+    assert desk.frames.send(b"answer")
+    assert desk.pool.used == 0
     assert desk.ours.inbound.take(100) == b"rest"[: split or 100]
     assert desk.frames.received == 2
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.auth.server import CANNOT_TELL, NOT_ADMITTED, SaslServerAuthenticators, SaslServerSettings
+from proxy.auth.server import CANNOT_LOG_IN, NOT_ADMITTED, SaslServerAuthenticators, SaslServerSettings
 from proxy.cause import Cause
 from proxy.config.upstream_sasl import UpstreamIdentity, UpstreamSasl
 from proxy.relay import ending
@@ -22,7 +22,7 @@ from tests.proxy.relay.test_login import GATE, SECRET, Secrets, address, ask
 DELAY_MS = 100
 TOLD = frame(token_answer())
 REFUSED = frame(token_answer(error=58, message=NOT_ADMITTED))
-UNKNOWN = frame(token_answer(error=-1, message=CANNOT_TELL))
+UNKNOWN = frame(token_answer(error=-1, message=CANNOT_LOG_IN))
 
 
 class Rig:
@@ -110,19 +110,19 @@ def test_it_is_told_when_the_upstream_has_let_us_in_and_not_before(rig: Rig, bro
     assert (rig.world.row["cause"], rig.world.row["frames"]) == ("peer_closed", {"request": 3, "response": 3})
 
 
-def test_a_refusal_of_the_upstreams_is_told_as_one_of_ours_and_so_is_the_back_off(rig: Rig, broker: SaslBroker) -> None:
+def test_a_refusal_of_our_login_is_not_the_clients_it_may_try_again_and_so_is_the_back_off(rig: Rig, broker: SaslBroker) -> None:
     rig.source.texts["u/0"] = "wrong"
     rig.source.late = False
     client, _ = rig.prove()
     rig.world.until(lambda: broker.refused)
     said, row = rig.refused(client)
-    assert said == REFUSED
+    assert said == UNKNOWN
     assert row == ("auth_failed", "upstream", "user", f"127.0.0.1:{broker.port}: PLAIN as gate: {broker.words}")
     said, row = rig.refused(rig.prove()[0])
-    assert said == REFUSED
+    assert said == UNKNOWN
     assert row[:3] == ("auth_failed", "upstream", "user")
     assert "not tried again" in row[3]
-    assert (broker.refused, rig.counts) == (1, [("PLAIN", "denied")] * 2)
+    assert (broker.refused, rig.counts) == (1, [("PLAIN", "unavailable")] * 2)
     rig.source.texts["u/0"] = SECRET
     rig.world.clock.ns += FIRST_NS
     client, _ = rig.prove()
