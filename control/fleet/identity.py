@@ -15,7 +15,7 @@ from control.identity.users import Users
 from control.intake.api_versions import ApiVersions, Tls
 from control.logs import RowLog
 from control.meters import Meters
-from proxy.auth.messages import ApiRange
+from proxy.auth.messages import NONE, ApiVersionsAnswer
 from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
 from proxy.config.upstream_sasl import secret_files
 from proxy.server.credentials import desk_of_listener, desk_of_upstream
@@ -113,11 +113,11 @@ class Identity:
 
     def _answers(self, listener: ListenerConfig, contents: Mapping[str, bytes]) -> Answers:
         assert listener.sasl is not None, "of a listener with SASL"
-        return listener_answers(listener.sasl, contents, self._ranges(listener))
+        return listener_answers(listener.sasl, contents, self._versions(listener))
 
-    def _ranges(self, listener: ListenerConfig) -> Callable[[], tuple[ApiRange, ...]]:
+    def _versions(self, listener: ListenerConfig) -> Callable[[int], ApiVersionsAnswer]:
         """What its upstream understands. Of a handler alone nobody can know: what framegate answers itself is all that is promised."""
-        return tuple if listener.upstream is None else self._apis[listener.upstream].ranges
+        return (lambda version: ApiVersionsAnswer(NONE)) if listener.upstream is None else self._apis[listener.upstream].known
 
     def _ask(self, upstream: UpstreamConfig) -> ApiVersions:
         def tls(host: str) -> Tls | None:

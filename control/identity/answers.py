@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from control.identity.passwords import keys_of
 from control.identity.secrets import SecretError, Secrets
 from control.identity.users import Users
-from proxy.auth.messages import ApiRange
+from proxy.auth.messages import NONE, ApiVersionsAnswer
 from proxy.auth.questions import (
     Answer,
     CheckPassword,
@@ -38,7 +38,8 @@ class UnknownApisError(Exception):
 class Answers:
     """Who answers for one listener, or for the upstreams. Each may be asked in a thread of its own.
 
-    ``apis`` says what the listener's upstream understands, and raises ``UnknownApisError`` while it does not know.
+    ``apis`` says what the listener's upstream understands, to who asks in a version of ApiVersions, and raises ``UnknownApisError`` while it does not
+    know.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Answers:
         users: Users | None = None,
         tokens: "Tokens | None" = None,
         secrets: Secrets | None = None,
-        apis: Callable[[], tuple[ApiRange, ...]] = tuple,
+        apis: Callable[[int], ApiVersionsAnswer] = lambda version: ApiVersionsAnswer(NONE),
         now_s: Callable[[], float] = time.time,
     ) -> None:
         self._users: Final = users
@@ -74,7 +75,7 @@ class Answers:
 
     def _answer(self, question: Question) -> Answer:
         if isinstance(question, SupportedApis):
-            return KnownApis(self._apis())
+            return KnownApis.of(self._apis(question.version))
         if isinstance(question, WantSecret):
             return Secret(self._secrets.read(question.credential))
         if isinstance(question, WantScramKeys):

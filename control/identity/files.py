@@ -7,7 +7,7 @@ from control.files import FileError, read_file
 from control.identity.answers import Answers
 from control.identity.users import Users
 from control.identity.users_file import UsersFileError, parse_users
-from proxy.auth.messages import ApiRange
+from proxy.auth.messages import ApiVersionsAnswer
 from proxy.config.sasl import ListenerSasl, TokenConfig
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def read_files(paths: tuple[str, ...]) -> dict[str, bytes]:
     return found
 
 
-def listener_answers(sasl: ListenerSasl, contents: Mapping[str, bytes], apis: Callable[[], tuple[ApiRange, ...]]) -> Answers:
+def listener_answers(sasl: ListenerSasl, contents: Mapping[str, bytes], apis: Callable[[int], ApiVersionsAnswer]) -> Answers:
     """Who answers for a listener.
 
     Args:

@@ -1,7 +1,10 @@
 """Which requests an upstream understands: what framegate tells clients that ask before they have said who they are.
 
-Kafka's brokers answer ApiVersions to everybody. So control asks them itself, over a connection of its own, now and then; a processor could only know
+Kafka's brokers answer ApiVersions to everybody. So control asks them itself, over connections of its own, now and then; a processor could only know
 what it has once spoken to. Several endpoints are asked, and what all that answer understand is told: a client does not know which one it will get.
+
+A broker's features (KIP-584) are in the tagged fields of versions 3 and 4, and are not the same in both: 3 says nothing of level 0. So both are
+asked, each over a connection of its own since a broker answers one; what it said in a version is what clients are told that ask in that one.
 """
 
 import asyncio
@@ -14,10 +17,20 @@ from typing import Any, Final, NamedTuple
 from control.guard import Guard
 from control.identity.answers import UnknownApisError
 from control.logs import RowLog
-from proxy.auth.messages import API_VERSIONS, NONE, ApiRange, ApiVersionsAnswer, ApiVersionsRequest, RequestHeader, answer_reader, request_writer
+from proxy.auth.messages import (
+    API_VERSIONS,
+    NONE,
+    UNSUPPORTED_VERSION,
+    ApiRange,
+    ApiVersionsAnswer,
+    ApiVersionsRequest,
+    RequestHeader,
+    answer_reader,
+    request_writer,
+)
 from proxy.errors import AuthenticationError, ProxyError
 
-__all__ = ["MAX_ANSWER", "ApiVersions", "Tls", "common_ranges", "question", "ranges_in"]
+__all__ = ["MAX_ANSWER", "ApiVersions", "Tls", "answer_in", "common", "common_ranges", "question", "ranges_in"]
 
 INTERVAL_S: Final = 60.0
 """Between two looks at what is known: brokers are upgraded."""
@@ -26,7 +39,10 @@ PAUSE_S: Final = 0.5
 MOST_PAUSE_S: Final = 30.0
 MAX_ANSWER: Final = 1 << 20
 """Bytes of an answer; who announces more does not speak Kafka's protocol."""
-_REQUEST: Final = RequestHeader(API_VERSIONS, 0, 1, "framegate")
+TAGGED: Final = (4, 3)
+"""Versions of ApiVersions whose answers have tagged fields, the newest that we know first."""
+EPOCH, FINALIZED = 1, 2
+"""Tagged fields that the brokers of a cluster have in common, in time: of the features that are in force."""
 Wire = Sequence[Any]
 
 
@@ -46,28 +62,51 @@ def common_ranges(answers: Sequence[Sequence[ApiRange]]) -> tuple[ApiRange, ...]
         same = [mine, *(other[key] for other in others if key in other)]
         least, most = max(item.least for item in same), min(item.most for item in same)
         if len(same) == len(answers) and least <= most:
-            found.append(ApiRange(key, least, most))
+            tags = tuple(tag for tag in mine.tags if all(tag in item.tags for item in same))
+            found.append(ApiRange(key, least, most, tags))
     return tuple(found)
 
 
-def question() -> bytes:
-    """The frame that asks, with its size; every broker knows this version of it, and answers before anybody has logged in."""
-    request = request_writer(_REQUEST)
-    ApiVersionsRequest().write(request, 0)
+def common(answers: Sequence[ApiVersionsAnswer]) -> ApiVersionsAnswer:
+    """What all of them say. Of the features in force what the one says that knows of the latest change: the others will."""
+    latest = max(answers, key=_epoch)
+    tags = tuple((tag, data) for tag, data in latest.tags if tag in (EPOCH, FINALIZED) or all((tag, data) in answer.tags for answer in answers))
+    return ApiVersionsAnswer(NONE, common_ranges([answer.ranges for answer in answers]), tags)
+
+
+def _epoch(answer: ApiVersionsAnswer) -> int:
+    return next((int.from_bytes(data, "big", signed=True) for tag, data in answer.tags if tag == EPOCH), -1)
+
+
+def _header(version: int) -> RequestHeader:
+    return RequestHeader(API_VERSIONS, version, 1, "framegate")
+
+
+def question(version: int = 0) -> bytes:
+    """The frame that asks, with its size; every broker knows version 0 of it, and answers before anybody has logged in."""
+    request = request_writer(_header(version))
+    ApiVersionsRequest("framegate", "1").write(request, version)
     body = request.message()
     return len(body).to_bytes(4, "big") + body
 
 
-def ranges_in(body: bytes) -> tuple[ApiRange, ...]:
-    """What the answer says, without its size. Raises OSError: it is a refusal; MalformedError: it is no answer."""
-    answer = ApiVersionsAnswer.read(answer_reader(body, _REQUEST), 0)
-    if answer.error != NONE or not answer.ranges:
+def answer_in(body: bytes, version: int) -> ApiVersionsAnswer:
+    """The answer, without its size, which may be that the version is not known. Raises OSError: it is a refusal; MalformedError: it is no answer."""
+    reader = answer_reader(body, _header(version))
+    unknown = body[4:6] == UNSUPPORTED_VERSION.to_bytes(2, "big")
+    answer = ApiVersionsAnswer.read(reader, 0 if unknown else version)
+    if (unknown and version == 0) or (not unknown and (answer.error != NONE or not answer.ranges)):
         raise OSError(f"ApiVersions is answered with error {answer.error}")
-    return answer.ranges
+    return answer
+
+
+def ranges_in(body: bytes) -> tuple[ApiRange, ...]:
+    """What the answer to version 0 says; see ``answer_in``."""
+    return answer_in(body, 0).ranges
 
 
 class ApiVersions:
-    """One upstream's. On the event loop, but for ``ranges``.
+    """One upstream's. On the event loop, but for ``known``.
 
     Args:
         upstream: its name.
@@ -96,23 +135,24 @@ class ApiVersions:
         self._timeout_s: Final = timeout_s
         self._interval_s: Final = interval_s
         self._pause_s: Final = pause_s
-        self._ranges: tuple[ApiRange, ...] = ()
+        self._known: dict[int, ApiVersionsAnswer] = {}  # by the version that is asked: those of ``TAGGED``
         self._error = "nobody has asked it yet"
         self._loop: Final = asyncio.get_running_loop()
         self._wanted: Final = asyncio.Event()
         self._task: Final = asyncio.create_task(self._run())
 
-    def ranges(self) -> tuple[ApiRange, ...]:
-        """What it understands. Any thread.
+    def known(self, version: int) -> ApiVersionsAnswer:
+        """What it understands, as it says to who asks in this version. Any thread.
 
         Raises:
             UnknownApisError: it has not been reached yet, and why.
         """
-        if not self._ranges:
+        known = self._known
+        if not known:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._wanted.set)
             raise UnknownApisError(f"what the upstream {self._upstream} understands is not known: {self._error}")
-        return self._ranges
+        return known[TAGGED[0] if version >= TAGGED[0] else TAGGED[-1]]
 
     async def stop(self) -> None:
         """Ask no more."""
@@ -128,7 +168,7 @@ class ApiVersions:
                 self._error = repr(error)
                 self._guard.failed("api_versions", error)
             await asyncio.sleep(self._pause_s)
-            if self._ranges and not self._error:
+            if self._known and not self._error:
                 pause_s = self._pause_s
                 await asyncio.sleep(self._interval_s)
                 continue
@@ -144,29 +184,38 @@ class ApiVersions:
         for found in asked:
             if isinstance(found, BaseException) and not isinstance(found, OSError | ProxyError | EOFError):
                 raise found
-        answers = [found for found in asked if isinstance(found, tuple)]
+        answers = [found for found in asked if isinstance(found, dict)]
         errors = [str(found) or type(found).__name__ for found in asked if isinstance(found, BaseException)]
         error = "" if answers else errors[0] if errors else "it has no address"
         if answers:
-            self._ranges = common_ranges(answers)
+            self._known = {version: common([found.get(version) or found[min(found)] for found in answers]) for version in TAGGED}
         if error and error != self._error:
             self._log.write("api_versions_failed", level="warning", upstream=self._upstream, error=error)
         self._error = error
 
-    async def _ask(self, address: Wire) -> tuple[ApiRange, ...]:
-        """What one endpoint understands. Raises OSError (TimeoutError is one), EOFError or ProxyError."""
+    async def _ask(self, address: Wire) -> dict[int, ApiVersionsAnswer]:
+        """What one endpoint says in each version of ``TAGGED`` that it knows; in version 0 if it knows none. Errors as ``_exchange``."""
+        found: dict[int, ApiVersionsAnswer] = {}
+        for version in TAGGED:
+            answer = await self._exchange(address, version)
+            if answer.error == NONE:
+                found[version] = answer
+        return found or {0: await self._exchange(address, 0)}
+
+    async def _exchange(self, address: Wire, version: int) -> ApiVersionsAnswer:
+        """One question, over a connection of its own. Raises OSError (TimeoutError is one), EOFError or ProxyError."""
         async with asyncio.timeout(self._timeout_s):
             tls = await asyncio.to_thread(self._tls, address[0])  # to build a context takes milliseconds, and to read the system's authorities tens
             reader, writer = await _connect(address, tls)
             try:
                 if tls is not None and tls.pins:
                     _check_key(writer, tls.pins)
-                writer.write(question())
+                writer.write(question(version))
                 await writer.drain()
                 size = int.from_bytes(await reader.readexactly(4), "big")
                 if size > MAX_ANSWER:
                     raise OSError(f"an answer of {size} bytes: it does not speak Kafka's protocol")
-                return ranges_in(await reader.readexactly(size))
+                return answer_in(await reader.readexactly(size), version)
             finally:
                 writer.transport.abort()
 

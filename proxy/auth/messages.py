@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.auth.wire import MalformedError, Reader, Writer
+from proxy.auth.wire import MalformedError, Reader, Tags, Writer
 
 __all__ = [
     "API_VERSIONS",
@@ -56,11 +56,12 @@ _RANGE_SIZE: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class ApiRange:
-    """The versions of a request, by its key, that somebody understands."""
+    """The versions of a request, by its key, that somebody understands, and what else is said of it."""
 
     key: int
     least: int
     most: int
+    tags: Tags = ()
 
 
 SUPPORTED: Final = {item.key: item for item in (ApiRange(SASL_HANDSHAKE, 0, 1), ApiRange(API_VERSIONS, 0, 4), ApiRange(SASL_AUTHENTICATE, 0, 2))}
@@ -112,7 +113,7 @@ def request_writer(header: RequestHeader) -> Writer:
     writer.int32(header.correlation_id)
     writer.string(header.client_id)
     if _is_flexible(header.key, header.version):
-        writer.no_tags()
+        writer.tags()
     return writer
 
 
@@ -121,7 +122,7 @@ def answer_writer(header: RequestHeader) -> Writer:
     writer = Writer()
     writer.int32(header.correlation_id)
     if header.key != API_VERSIONS and _is_flexible(header.key, header.version):
-        writer.no_tags()
+        writer.tags()
     return writer
 
 
@@ -164,15 +165,16 @@ class ApiVersionsRequest:
         if version >= 3:
             writer.string(self.software_name, compact=True)
             writer.string(self.software_version, compact=True)
-            writer.no_tags()
+            writer.tags()
 
 
 @dataclass(frozen=True, slots=True)
 class ApiVersionsAnswer:
-    """The requests that are understood."""
+    """The requests that are understood. ``tags``: what else a broker says, from version 3 on: its features (KIP-584), and whatever comes later."""
 
     error: int
     ranges: tuple[ApiRange, ...] = ()
+    tags: Tags = ()
 
     @classmethod
     def read(cls, reader: Reader, version: int) -> "ApiVersionsAnswer":
@@ -180,18 +182,15 @@ class ApiVersionsAnswer:
         error = reader.int16("error code")
 
         def read_range() -> ApiRange:
-            found = ApiRange(reader.int16("api key"), reader.int16("least version"), reader.int16("greatest version"))
-            if compact:
-                reader.tags("tagged fields")
-            return found
+            key, least, most = reader.int16("api key"), reader.int16("least version"), reader.int16("greatest version")
+            return ApiRange(key, least, most, reader.tags("tagged fields") if compact else ())
 
         ranges = reader.array("ApiVersions", read_range, _RANGE_SIZE, compact=compact)
         if version >= 1:
             reader.int32("throttle time")
-        if compact:
-            reader.tags("tagged fields")
+        tags = reader.tags("tagged fields") if compact else ()
         reader.end("ApiVersions")
-        return cls(error, tuple(ranges))
+        return cls(error, tuple(ranges), tags)
 
     def write(self, writer: Writer, version: int) -> None:
         compact = version >= 3
@@ -202,11 +201,11 @@ class ApiVersionsAnswer:
             writer.int16(item.least)
             writer.int16(item.most)
             if compact:
-                writer.no_tags()
+                writer.tags(item.tags)
         if version >= 1:
             writer.int32(0)
         if compact:
-            writer.no_tags()
+            writer.tags(self.tags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +266,7 @@ class TokenRequest:
     def write(self, writer: Writer, version: int) -> None:
         writer.data(self.token, compact=version >= 2)
         if version >= 2:
-            writer.no_tags()
+            writer.tags()
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,4 +305,4 @@ class TokenAnswer:
         if version >= 1:
             writer.int64(self.lifetime_ms)
         if compact:
-            writer.no_tags()
+            writer.tags()

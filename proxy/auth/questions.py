@@ -8,7 +8,8 @@ import abc
 from dataclasses import dataclass, field
 from typing import Final
 
-from proxy.auth.messages import ApiRange
+from proxy.auth.messages import ApiVersionsAnswer
+from proxy.auth.wire import Reader, Writer
 from proxy.network.authenticator import Waker
 
 __all__ = [
@@ -37,7 +38,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SupportedApis:
-    """Which requests will be understood once the client is known? Answer: ``KnownApis``."""
+    """What will be understood once the client is known, as told to who asks in a version of ApiVersions? Answer: ``KnownApis``."""
+
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +91,18 @@ Question = SupportedApis | WantCredential | CheckPassword | CheckToken | WantSec
 
 @dataclass(frozen=True, slots=True)
 class KnownApis:
-    """The requests that will be understood."""
+    """What will be understood: an answer to ApiVersions as of version 3, behind its header."""
 
-    ranges: tuple[ApiRange, ...]
+    answer: bytes
+
+    @classmethod
+    def of(cls, answer: ApiVersionsAnswer) -> "KnownApis":
+        writer = Writer()
+        answer.write(writer, 3)
+        return cls(writer.message())
+
+    def read(self) -> ApiVersionsAnswer:
+        return ApiVersionsAnswer.read(Reader(self.answer), 3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ from proxy.auth.messages import (
     UNKNOWN_SERVER_ERROR,
     UNSUPPORTED_SASL_MECHANISM,
     UNSUPPORTED_VERSION,
-    ApiRange,
     ApiVersionsAnswer,
     ApiVersionsRequest,
     HandshakeAnswer,
@@ -215,7 +214,7 @@ class SaslServerAuthenticator(Authenticator):
             self._move(ServerEvent.BAD_VERSIONS)
             return self._send_versions(frames, header.version, ApiVersionsAnswer(INVALID_REQUEST))
         self.software = (request.software_name, request.software_version)
-        return self._do(frames, Ask(SupportedApis()))
+        return self._do(frames, Ask(SupportedApis(header.version)))
 
     def _send_versions(self, frames: FrameExchange, version: int, answer: ApiVersionsAnswer) -> i64:
         writer = answer_writer(self._request)
@@ -285,16 +284,16 @@ class SaslServerAuthenticator(Authenticator):
         mechanism = self._mechanism
         try:
             if mechanism is None:
-                return self._on_apis(frames, expect(KnownApis, answer).ranges)
+                return self._on_apis(frames, expect(KnownApis, answer).read())
             return self._do(frames, mechanism.resume(answer))
         except RefusalError as error:
             raise self._refusal(str(error), error.told) from None
 
-    def _on_apis(self, frames: FrameExchange, ranges: tuple[ApiRange, ...]) -> i64:
+    def _on_apis(self, frames: FrameExchange, known: ApiVersionsAnswer) -> i64:
         """What will be understood, and of the three that we answer ourselves what we understand."""
-        merged = {item.key: item for item in ranges} | SUPPORTED
+        merged = {item.key: item for item in known.ranges} | SUPPORTED
         self._move(ServerEvent.VERSIONS)
-        answer = ApiVersionsAnswer(NONE, tuple(merged[key] for key in sorted(merged)))
+        answer = ApiVersionsAnswer(NONE, tuple(merged[key] for key in sorted(merged)), known.tags)
         return self._send_versions(frames, self._request.version, answer)
 
     def _do(self, frames: FrameExchange, step: Next | None) -> i64:

@@ -6,9 +6,11 @@ from typing import Final, TypeVar
 
 from proxy.errors import AuthenticationError
 
-__all__ = ["MAX_TAGS", "MalformedError", "Reader", "Writer"]
+__all__ = ["MAX_TAGS", "MalformedError", "Reader", "Tags", "Writer"]
 
 T = TypeVar("T")
+Tags = tuple[tuple[int, bytes], ...]
+"""Tagged fields: the number of each, ascending, and what it holds, as it came."""
 MAX_TAGS: Final = 128
 """In one place. Kafka's messages have a handful; who sends more has proved nothing yet, and others wait while they are read."""
 _MAX_VARINT: Final = 5  # bytes of an unsigned 32-bit varint
@@ -93,9 +95,10 @@ class Reader:
             raise MalformedError(f"{what} of {count} elements where {self.remaining} bytes are left")
         return [read() for _ in range(count)]
 
-    def tags(self, what: str) -> None:
-        """Tagged fields, ``MAX_TAGS`` at most, all passed over."""
+    def tags(self, what: str) -> Tags:
+        """Tagged fields, ``MAX_TAGS`` at most."""
         last = -1
+        found: list[tuple[int, bytes]] = []
         count = self.uvarint(what)
         if count > MAX_TAGS:
             raise MalformedError(f"{what}: {count} tagged fields, more than {MAX_TAGS}")
@@ -104,7 +107,8 @@ class Reader:
             if tag <= last:
                 raise MalformedError(f"{what}: tag {tag} behind tag {last}")
             last = tag
-            self.raw(self.uvarint(what), what)
+            found.append((tag, self.raw(self.uvarint(what), what)))
+        return tuple(found)
 
     def end(self, what: str) -> None:
         """There must be nothing more."""
@@ -157,5 +161,10 @@ class Writer:
         else:
             self.int32(size)
 
-    def no_tags(self) -> None:
-        self._parts.append(b"\0")
+    def tags(self, tags: Tags = ()) -> None:
+        """Tagged fields; none if none are given."""
+        self.uvarint(len(tags))
+        for tag, data in tags:
+            self.uvarint(tag)
+            self.uvarint(len(data))
+            self._parts.append(data)

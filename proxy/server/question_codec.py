@@ -4,7 +4,6 @@ import dataclasses
 from typing import Any, Final, cast
 
 from proxy.auth import questions
-from proxy.auth.messages import ApiRange
 from proxy.auth.questions import Answer, Question
 from proxy.server.protocol import MessageError
 from proxy.server.question_rows import ANSWERS, QUESTIONS
@@ -35,18 +34,12 @@ def answer_from_row(kind: str, row: dict[str, Any]) -> Answer:
 
 
 def _packed(value: object) -> object:
-    if isinstance(value, bytes):
-        return value.hex()
-    return [[item.key, item.least, item.most] for item in value] if isinstance(value, tuple) else value
+    return value.hex() if isinstance(value, bytes) else value
 
 
 def _made(kind: str, row: dict[str, Any]) -> object:
     in_hex = _BYTES[kind]
     try:
-        return _CLASSES[kind](**{name: bytes.fromhex(value) if name in in_hex else _unpacked(value) for name, value in row.items()})
+        return _CLASSES[kind](**{name: bytes.fromhex(value) if name in in_hex else value for name, value in row.items()})
     except (TypeError, ValueError):
         raise MessageError(f"{kind} has a field that cannot be read") from None
-
-
-def _unpacked(value: object) -> object:
-    return tuple(ApiRange(*item) for item in value) if isinstance(value, list) else value

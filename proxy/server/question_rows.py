@@ -11,6 +11,8 @@ __all__ = ["ANSWERS", "QUESTIONS"]
 class SupportedApisRow(TypedDict):
     """Which requests will be understood?"""
 
+    version: int
+
 
 class WantCredentialRow(TypedDict):
     """What is stored of a user?"""
@@ -48,9 +50,9 @@ class WantScramKeysRow(TypedDict):
 
 
 class KnownApisRow(TypedDict):
-    """Requests that will be understood: key, least and greatest version."""
+    """Requests that will be understood."""
 
-    ranges: list[list[int]]
+    answer: str
 
 
 class ScramCredentialRow(TypedDict):

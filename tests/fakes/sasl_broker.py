@@ -54,13 +54,14 @@ class SaslBroker(ScriptedUpstream):
         mechanism: ServerMechanism | None = None
         while True:
             body = read_frame(sock)
-            key, _, correlation = struct.unpack_from(">hhi", body)
+            key, version, correlation = struct.unpack_from(">hhi", body)
             self.requests.append((key, correlation, principal))
             size = struct.unpack_from(">h", body, 8)[0]
             rest = body[10 + max(size, 0) :]
             if key == _API_VERSIONS and (not principal or correlation >= FIRST_CORRELATION_ID):
-                known = ((3, 0, 12), (_HANDSHAKE, 0, 1), (_API_VERSIONS, 0, 3), (_TOKEN, 0, 1))
-                answer = struct.pack(">hi", 0, len(known)) + b"".join(struct.pack(">hhh", *item) for item in known)
+                known = ((3, 0, 12), (_HANDSHAKE, 0, 1), (_API_VERSIONS, 0, 0), (_TOKEN, 0, 1))
+                error = 0 if version == 0 else 35  # it knows no other
+                answer = struct.pack(">hi", error, len(known)) + b"".join(struct.pack(">hhh", *item) for item in known)
             elif key == _HANDSHAKE:
                 mechanism = self._mechanism(rest[2:].decode())
                 answer = struct.pack(">hi", 0, 0)

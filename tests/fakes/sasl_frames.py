@@ -7,8 +7,8 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from proxy.auth.messages import ApiRange
-from proxy.auth.questions import ScramCredential, ScramKeys, Secret, WantScramKeys, WantSecret
+from proxy.auth.messages import ApiRange, ApiVersionsAnswer
+from proxy.auth.questions import KnownApis, ScramCredential, ScramKeys, Secret, WantScramKeys, WantSecret
 from proxy.auth.scram import HASHES
 
 USER_NAME = "user"
@@ -58,6 +58,11 @@ def versions_answer(version: int, *ranges: ApiRange, error: int = 0, correlation
     known = sorted([*ranges, ApiRange(17, 0, 1), ApiRange(18, 0, 4), ApiRange(36, 0, 2)], key=lambda item: item.key)
     items = b"".join(struct.pack(">hhh", item.key, item.least, item.most) + b"\0" for item in known)
     return struct.pack(">ih", correlation, error) + bytes((len(known) + 1,)) + items + struct.pack(">i", 0) + b"\0"
+
+
+def known_apis(*ranges: ApiRange, tags: tuple[tuple[int, bytes], ...] = ()) -> KnownApis:
+    """What control says that an upstream understands."""
+    return KnownApis.of(ApiVersionsAnswer(0, ranges, tags))
 
 
 def handshake(mechanism: str, correlation: int = 7, version: int = 1) -> bytes:

@@ -24,7 +24,7 @@ from proxy.config.upstream_sasl import UpstreamSasl
 from proxy.server.messages import QuestionNotice
 from proxy.server.store_rows import Store
 from tests.fakes.fleet import MemoryLog
-from tests.fakes.sasl_frames import versions_answer
+from tests.fakes.sasl_frames import known_apis, versions_answer
 from tests.fakes.tls import TlsWorld
 
 Scenario = Callable[["Rig"], Awaitable[None]]
@@ -114,10 +114,10 @@ def test_each_listener_answers_from_its_files(tmp_path: Path) -> None:
         assert await rig.is_password("first")
         assert await rig.is_password("first", "listener:h")
         assert not await rig.is_password("other")
-        assert (await rig.ask("SupportedApis", "listener:h"))[1] == {"ranges": []}
-        kind, row = await rig.ask("SupportedApis")
+        assert (await rig.ask("SupportedApis", "listener:h", version=3))[1] == {"answer": known_apis().answer.hex()}
+        kind, row = await rig.ask("SupportedApis", version=3)
         assert (kind, row["reason"].partition(":")[0]) == ("Unavailable", "what the upstream u understands is not known")
-        assert (await rig.ask("SupportedApis", "listener:open"))[1] == {"reason": "there is no desk listener:open"}
+        assert (await rig.ask("SupportedApis", "listener:open", version=3))[1] == {"reason": "there is no desk listener:open"}
         assert (rig.identity.files("a"), rig.identity.files("open")) == ((str(rig.file),), ())
 
     run(tmp_path, scenario)
@@ -155,7 +155,7 @@ def test_an_upstream_is_asked_with_what_is_in_force_and_not_with_what_lies_in_it
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             names.append(dict(item[0] for item in writer.get_extra_info("peercert")["subject"])["commonName"])
             body = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
-            answer = versions_answer(0, ApiRange(3, 0, 12), correlation=int.from_bytes(body[4:8], "big"))
+            answer = versions_answer(body[3], ApiRange(3, 0, 12), correlation=int.from_bytes(body[4:8], "big"))
             writer.write(len(answer).to_bytes(4, "big") + answer)
             await writer.drain()
             writer.close()

@@ -10,13 +10,13 @@ from control.identity.secrets import Secrets
 from control.identity.users import Users
 from control.identity.users_file import UsersFile
 from proxy.auth import questions as q
-from proxy.auth.messages import ApiRange
+from proxy.auth.messages import ApiRange, ApiVersionsAnswer
 from proxy.auth.scram import HASHES, SCRAM_SHA_256, SCRAM_SHA_512
 from tests.control.identity.conftest import NOW, Signer
 from tests.fakes.sasl_frames import ITERATIONS, PASSWORD, SALT, keys, stored
 
 EVERY = (
-    q.SupportedApis(),
+    q.SupportedApis(4),
     q.WantCredential(SCRAM_SHA_256, "user"),
     q.CheckPassword("user", PASSWORD),
     q.CheckToken("canary"),
@@ -33,11 +33,13 @@ def users() -> Users:
 
 def test_each_question_is_answered(tmp_path: Path, signer: Signer) -> None:
     (tmp_path / "secret").write_text(PASSWORD)
-    ranges = (ApiRange(0, 3, 11),)
-    answers = Answers(users=users(), tokens=signer.tokens(), secrets=Secrets({"a": str(tmp_path / "secret")}), apis=lambda: ranges, now_s=lambda: NOW)
+    said = {4: ApiVersionsAnswer(0, (ApiRange(0, 3, 11),), ((1, bytes(8)),))}
+    answers = Answers(
+        users=users(), tokens=signer.tokens(), secrets=Secrets({"a": str(tmp_path / "secret")}), apis=said.__getitem__, now_s=lambda: NOW
+    )
     found = [answers.answer(question) for question in EVERY]
     expected = [
-        q.KnownApis(ranges),
+        q.KnownApis.of(said[4]),
         stored(SCRAM_SHA_256),
         q.Accepted("user"),
         q.Refused("token: not a signed token"),
@@ -51,7 +53,7 @@ def test_each_question_is_answered(tmp_path: Path, signer: Signer) -> None:
 @pytest.mark.parametrize("question", EVERY[1:], ids=lambda question: type(question).__name__)
 def test_what_is_not_configured_is_unavailable(question: q.Question) -> None:
     assert isinstance(Answers().answer(question), q.Unavailable)
-    assert Answers().answer(EVERY[0]) == q.KnownApis(())
+    assert Answers().answer(EVERY[0]) == q.KnownApis.of(ApiVersionsAnswer(0))
 
 
 def test_keys_of_the_same_password_and_salt_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 from control.identity.files import IdentityFileError, files_of, listener_answers, read_files
 from control.identity.passwords import new_credentials
 from control.identity.users_file import UsersFile
-from proxy.auth.messages import ApiRange
+from proxy.auth.messages import ApiRange, ApiVersionsAnswer
 from proxy.auth.questions import Accepted, CheckPassword, CheckToken, KnownApis, Refused, SupportedApis, Unavailable
 from proxy.config.sasl import ListenerSasl, TokenConfig
 from tests.control.identity.conftest import Signer
@@ -22,15 +22,15 @@ def users() -> bytes:
     return made.text().encode()
 
 
-def apis() -> tuple[ApiRange, ...]:
-    return (ApiRange(0, 1, 2),)
+def apis(version: int) -> ApiVersionsAnswer:
+    return ApiVersionsAnswer(0, (ApiRange(0, 1, version),))
 
 
 def test_all_that_was_configured_is_asked_for(signer: Signer) -> None:
     answers = listener_answers(BOTH, {"/users": users(), "/jwks": signer.jwks()}, apis)
     assert answers.answer(CheckPassword("alice", "secret")) == Accepted("alice")
     assert isinstance(answers.answer(CheckPassword("alice", "other")), Refused)
-    assert answers.answer(SupportedApis()) == KnownApis(apis())
+    assert answers.answer(SupportedApis(3)) == KnownApis.of(apis(3))
     good = answers.answer(CheckToken(signer.token(user="bob", scope="read write", exp=4_000_000_000)))
     assert isinstance(good, Accepted)
     assert good.principal == "bob"

@@ -13,12 +13,12 @@ import pytest
 
 from control.guard import Guard
 from control.identity.answers import UnknownApisError
-from control.intake.api_versions import ApiVersions, Tls, common_ranges
+from control.intake.api_versions import ApiVersions, Tls, common, common_ranges
 from control.meters import Meters
 from proxy.auth.certificate_pins import key_pin
-from proxy.auth.messages import ApiRange
+from proxy.auth.messages import ApiRange, ApiVersionsAnswer, RequestHeader, answer_writer
+from proxy.auth.wire import Tags
 from tests.fakes.fleet import MemoryLog
-from tests.fakes.sasl_frames import versions_answer
 from tests.fakes.tls import TlsWorld
 
 ONE, OTHER = (ApiRange(0, 3, 11), ApiRange(18, 0, 4)), (ApiRange(0, 5, 12), ApiRange(18, 0, 3), ApiRange(71, 0, 0))
@@ -31,8 +31,60 @@ def test_what_all_understand_is_told() -> None:
     assert common_ranges([ONE, (ApiRange(0, 12, 12),)]) == ()
 
 
-def broker(*ranges: ApiRange, error: int = 0) -> Body:
-    return lambda body: versions_answer(0, *ranges, error=error, correlation=int.from_bytes(body[4:8], "big"))
+def broker(*ranges: ApiRange, error: int = 0, tags: dict[int, Tags] | None = None) -> Body:
+    """Answers the versions that it has tagged fields for; others, which it does not know, as version 0."""
+
+    def body(asked: bytes) -> bytes:
+        version = asked[3]
+        header = RequestHeader(18, version, int.from_bytes(asked[4:8], "big"))
+        writer = answer_writer(header)
+        if version and version not in (tags or {}):
+            ApiVersionsAnswer(35, (ApiRange(18, 0, 0),)).write(writer, 0)
+        else:
+            ApiVersionsAnswer(error, ranges, (tags or {}).get(version, ())).write(writer, version)
+        return writer.message()
+
+    return body
+
+
+def test_of_what_several_say_besides_is_told_what_all_say_and_the_latest_of_what_is_in_force() -> None:
+    supported, other, ready, later = (0, b"a"), (0, b"b"), (3, b"\1"), (9, b"x")
+    old, new = ((1, (41).to_bytes(8, "big")), (2, b"old")), ((1, (42).to_bytes(8, "big")), (2, b"new"))
+    for sets, wanted in (
+        ([(supported, *old, ready)], (supported, *old, ready)),
+        ([(supported, *old, ready), (supported, *new, ready)], (supported, *new, ready)),
+        ([(supported, *new), (other, *old)], new),
+        ([(supported, *old, later), (supported, *old)], (supported, *old)),
+        ([(supported,), (supported, *old)], (supported, *old)),
+        ([(), ()], ()),
+    ):
+        assert common([ApiVersionsAnswer(0, ONE, tags) for tags in sets]) == ApiVersionsAnswer(0, ONE, wanted)
+    known = [ApiVersionsAnswer(0, (ApiRange(0, 3, most, ((5, b"k"), (6, bytes([most])))),)) for most in (11, 12)]
+    assert common(known).ranges == (ApiRange(0, 3, 11, ((5, b"k"),)),)
+
+
+@pytest.mark.parametrize("versions", [(3, 4), (3,), ()])
+def test_who_asks_in_a_version_is_told_what_the_broker_says_in_it(versions: tuple[int, ...]) -> None:
+    async def scenario() -> None:
+        said = {version: ((0, bytes([version])), (1, bytes(8))) for version in versions}
+        endpoint = Endpoint(framed(broker(*ONE, tags=said)))
+        async with endpoint as address, bench([address]) as made:
+            await made.until(ONE)
+            for version in range(6):
+                same = max((item for item in versions if item <= max(version, 3)), default=0)
+                assert made.apis.known(version) == ApiVersionsAnswer(0, ONE, said.get(same, ()))
+
+    run(scenario)
+
+
+def test_a_broker_without_features_and_one_with_them_have_none_in_common() -> None:
+    async def scenario() -> None:
+        said: dict[int, Tags] = dict.fromkeys((3, 4), ((0, b"x"),))
+        async with Endpoint(framed(broker(*ONE, tags=said))) as first, Endpoint(framed(broker(*ONE))) as second, bench([first, second]) as made:
+            await made.until(ONE)
+            assert made.apis.known(4).tags == ()
+
+    run(scenario)
 
 
 class Endpoint:
@@ -85,7 +137,7 @@ class Bench:
 
     def known(self) -> tuple[ApiRange, ...] | str:
         try:
-            return self.apis.ranges()
+            return self.apis.known(3).ranges
         except UnknownApisError as error:
             return str(error)
 

@@ -14,7 +14,7 @@ from proxy.network.memory_pool import MemoryPool
 from proxy.network.transport import DONE, WANT_READ
 from tests.fakes.clock import SECOND, FakeClock
 from tests.fakes.network import NetBench, net_bench
-from tests.fakes.sasl_frames import PASSWORD, USER_NAME, keys, stored
+from tests.fakes.sasl_frames import PASSWORD, USER_NAME, keys, known_apis, stored
 from tests.fakes.tls import TlsWorld
 from tests.fakes.transport import memory_transports
 from tests.proxy.network.test_authenticator import Alarm
@@ -23,7 +23,7 @@ from tests.proxy.network.test_authenticator import Alarm
 def usual_answer(question: Question) -> Answer:
     """One user, whose token is ``good``; for him as a client, too."""
     if isinstance(question, q.SupportedApis):
-        return q.KnownApis((ApiRange(0, 3, 11),))
+        return known_apis(ApiRange(0, 3, 11))
     if isinstance(question, q.WantCredential):
         return stored(question.mechanism, is_known=question.user == USER_NAME)
     if isinstance(question, q.CheckPassword):

@@ -34,6 +34,10 @@ MESSAGES: list[tuple[int, int, Any]] = [
 ANSWERS: list[tuple[int, int, Any]] = [
     *((18, version, ApiVersionsAnswer(0, RANGES)) for version in range(5)),
     (18, 0, ApiVersionsAnswer(35, (ApiRange(18, 0, 4),))),
+    *(
+        (18, version, ApiVersionsAnswer(0, (ApiRange(0, 3, 11, ((5, b"later"),)),), ((0, b"\1"), (3, b"\1"), (7000, b"x" * 200))))
+        for version in (3, 4)
+    ),
     *((17, version, HandshakeAnswer(33, ("PLAIN", "SCRAM-SHA-256"))) for version in range(2)),
     *((36, version, TokenAnswer(58, "no", b"abc", 0 if version == 0 else 5000)) for version in range(3)),
     *((36, version, TokenAnswer(0, None, b"")) for version in range(3)),
@@ -193,3 +197,24 @@ def test_random_bytes_are_no_answer(version: int, data: bytes) -> None:
     for key, kind in ((18, ApiVersionsAnswer), (17, HandshakeAnswer), (36, TokenAnswer)):
         with contextlib.suppress(MalformedError):
             assert isinstance(read_answer(b"\0\0\0\7" + data, key, version, kind), kind)
+
+
+FEATURES = bytes.fromhex(
+    "00000007 0000"  # correlation id, error
+    "03 0000 0003 000b 00 0012 0000 0004 01 05 02 abcd"  # Produce 3 to 11; ApiVersions 0 to 4, with a tagged field that nobody knows
+    "00000000"  # throttle time
+    "05"  # tagged fields
+    "00 1a 02 14 7472616e73616374696f6e2e76657273696f6e 0000 0002 00"  # supported: transaction.version 0 to 2
+    "01 08 0000000000000029"  # finalized features' epoch 41
+    "02 1a 02 14 7472616e73616374696f6e2e76657273696f6e 0002 0002 00"  # finalized: transaction.version 2
+    "03 01 00"  # ZkMigrationReady
+    "e807 03 010203"  # tag 1000, of a Kafka to come
+)
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_what_a_broker_says_of_its_features_and_what_nobody_knows_comes_out_byte_for_byte(version: int) -> None:
+    header = RequestHeader(18, version, 7)
+    answer = ApiVersionsAnswer.read(answer_reader(FEATURES, header), version)
+    assert [tag for tag, _ in answer.tags] == [0, 1, 2, 3, 1000]
+    assert answer_of(18, version, answer) == FEATURES

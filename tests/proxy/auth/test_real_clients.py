@@ -16,7 +16,7 @@ from proxy.cause import Cause
 from proxy.network.channel import Channel
 from tests.fakes.clock import MS
 from tests.fakes.network import NetBench
-from tests.fakes.sasl_frames import PASSWORD
+from tests.fakes.sasl_frames import PASSWORD, known_apis
 from tests.fakes.tls import TlsWorld
 from tests.proxy.auth.conftest import Desk, usual_answer
 
@@ -27,7 +27,7 @@ FOREVER_S = 4e9
 
 def with_metadata(question: q.Question) -> q.Answer:
     """As usual; and Metadata will be understood."""
-    return q.KnownApis((ApiRange(3, 0, 12),)) if isinstance(question, q.SupportedApis) else usual_answer(question)
+    return known_apis(ApiRange(3, 0, 12)) if isinstance(question, q.SupportedApis) else usual_answer(question)
 
 
 class Rig:

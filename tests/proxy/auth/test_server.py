@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from proxy.auth import questions as q
 from proxy.auth.admission import Admission
-from proxy.auth.messages import ApiRange
+from proxy.auth.messages import SUPPORTED, ApiRange, ApiVersionsAnswer, RequestHeader, answer_reader
 from proxy.auth.oauthbearer import MAX_PAIRS
 from proxy.auth.scram import SCRAM_SHA_256, SCRAM_SHA_512
 from proxy.auth.scram_messages import MAX_EXTENSIONS
@@ -24,6 +24,7 @@ from tests.fakes.sasl_frames import (
     compact,
     handshake,
     handshake_answer,
+    known_apis,
     plain_token,
     request,
     scram_exchange,
@@ -107,8 +108,20 @@ def test_versions_may_be_asked_for_once_and_before_the_handshake(desk: Desk, bef
 
 
 def test_what_the_source_knows_of_our_own_requests_does_not_count(desk: Desk) -> None:
-    desk.answer = lambda question: q.KnownApis((ApiRange(36, 0, 9), ApiRange(3, 0, 12), ApiRange(1, 4, 17)))
+    desk.answer = lambda question: known_apis(ApiRange(36, 0, 9), ApiRange(3, 0, 12), ApiRange(1, 4, 17))
     assert talk(desk).say(versions(3)) == [versions_answer(3, ApiRange(1, 4, 17), ApiRange(3, 0, 12))]
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_what_the_broker_says_besides_is_told_in_the_versions_that_have_it(desk: Desk, version: int) -> None:
+    features = ((0, b"supported"), (1, bytes(8)), (2, b"finalized"), (9, b"later"))
+    known = (ApiRange(3, 0, 12, ((6, b"of Metadata"),)), ApiRange(36, 0, 9, ((6, b"not of ours"),)))
+    desk.answer = lambda question: known_apis(*known, tags=features)
+    [said] = talk(desk).say(versions(version))
+    answer = ApiVersionsAnswer.read(answer_reader(said, RequestHeader(18, version, 7)), version)
+    assert answer.tags == (features if version >= 3 else ())
+    assert answer.ranges == (ApiRange(3, 0, 12, known[0].tags if version >= 3 else ()), *(SUPPORTED[key] for key in (17, 18, 36)))
+    assert desk.asked == [q.SupportedApis(version)]
 
 
 def test_without_knowing_what_will_be_understood_nothing_is_said(desk: Desk) -> None:
@@ -273,7 +286,7 @@ def test_while_somebody_is_asked_nothing_is_read(desk: Desk) -> None:
     desk.settle()
     assert one.say() == [token_answer()]
     assert one.code == DONE
-    assert desk.asked == [q.SupportedApis(), q.CheckPassword("user", "pencil")]
+    assert desk.asked == [q.SupportedApis(3), q.CheckPassword("user", "pencil")]
 
 
 @pytest.mark.parametrize("frames", [1, 2])

@@ -10,7 +10,7 @@ from proxy.auth.certificates import MappedAuthenticators
 from proxy.auth.client import FIRST_CORRELATION_ID, SaslClientAuthenticator, SaslClientAuthenticators, SaslClientSettings
 from proxy.auth.mapping_rules import MappingRules
 from proxy.auth.messages import ApiRange
-from proxy.auth.questions import Accepted, CheckPassword, CheckToken, CredentialSource, Inquiry, KnownApis, Refused, SupportedApis, WantCredential
+from proxy.auth.questions import Accepted, CheckPassword, CheckToken, CredentialSource, Inquiry, Refused, SupportedApis, WantCredential
 from proxy.auth.scram import SCRAM_SHA_256
 from proxy.auth.server import SaslServerAuthenticator, SaslServerAuthenticators, SaslServerSettings
 from proxy.errors import AuthenticationError
@@ -39,6 +39,7 @@ from tests.fakes.sasl_frames import (
     handshake,
     handshake_answer,
     keys,
+    known_apis,
     plain_token,
     scram_exchange,
     stored,
@@ -116,7 +117,7 @@ class Asked(CredentialSource):
         for inquiry in self.open:
             question = inquiry.question
             if isinstance(question, SupportedApis):
-                inquiry.settle(KnownApis((ApiRange(0, 3, 11),)))
+                inquiry.settle(known_apis(ApiRange(0, 3, 11)))
             elif isinstance(question, WantCredential):
                 inquiry.settle(stored(question.mechanism))
             elif isinstance(question, CheckPassword | CheckToken):

@@ -16,7 +16,7 @@ from proxy.network.run import Run
 from proxy.relay.session import ChannelFrames, first_sasl
 from tests.fakes.handled import HandledWorld
 from tests.fakes.kafka_frames import answer, request
-from tests.fakes.sasl_frames import SERVER_NONCE, handshake, handshake_answer, plain_token, scram_exchange, token, token_answer, versions
+from tests.fakes.sasl_frames import SERVER_NONCE, handshake, handshake_answer, known_apis, plain_token, scram_exchange, token, token_answer, versions
 from tests.fakes.world import SECOND, SMALL, World, frame
 from tests.proxy.auth.conftest import Desk, usual_answer
 
@@ -431,7 +431,7 @@ def test_a_frame_to_authenticate_with_is_judged_before_it_is_copied_and_booked_u
 
 
 def test_versions_may_be_asked_first_and_mean_nothing_later(rig: Rig) -> None:
-    rig.desk.answer = lambda question: q.KnownApis((ApiRange(3, 0, 12),)) if isinstance(question, q.SupportedApis) else usual_answer(question)
+    rig.desk.answer = lambda question: known_apis(ApiRange(3, 0, 12)) if isinstance(question, q.SupportedApis) else usual_answer(question)
     client, pair = rig.world.client()
     client.sendall(frame(versions(3)))
     rig.frame_of(client)

@@ -9,10 +9,11 @@ from proxy.auth import questions as q
 from proxy.auth.messages import ApiRange
 from proxy.server.protocol import MessageError, read_command, read_notice
 from proxy.server.question_codec import answer_from_row, question_from_row, row_of
+from tests.fakes.sasl_frames import known_apis
 
 SALT = bytes(range(256))
 QUESTIONS: list[q.Question] = [
-    q.SupportedApis(),
+    q.SupportedApis(3),
     q.WantCredential("SCRAM-SHA-256", "ålice\n\0"),
     q.CheckPassword("alice", "\ud800 ' \" \\ \u2028"),
     q.CheckToken("a.b.c"),
@@ -20,8 +21,8 @@ QUESTIONS: list[q.Question] = [
     q.WantScramKeys("brokers", "SCRAM-SHA-512", SALT, 4096),
 ]
 ANSWERS: list[q.Answer] = [
-    q.KnownApis((ApiRange(0, 3, 11), ApiRange(18, 0, 4))),
-    q.KnownApis(()),
+    known_apis(ApiRange(0, 3, 11), ApiRange(18, 0, 4)),
+    known_apis(),
     q.ScramCredential(SALT, 8192, b"stored", b"", is_known=False, lifetime_ms=5),
     q.ScramCredential(b"", 4096, b"s", b"k"),
     q.Accepted("alice", -1),
@@ -56,7 +57,7 @@ def test_an_answer_arrives_as_it_was_given(answer: q.Answer) -> None:
     [
         ("ScramKeys", {"client_key": "canary", "server_key": ""}),
         ("ScramKeys", {"client_key": "", "server_key": "0ä"}),
-        ("KnownApis", {"ranges": [[1, 2]]}),
+        ("KnownApis", {"answer": "0"}),
     ],
 )
 def test_a_row_that_is_none_in_spite_of_its_shape_is_refused_without_a_word_of_it(kind: str, row: dict[str, Any]) -> None:

@@ -87,8 +87,8 @@ def test_clients_are_asked_who_they_are_where_the_listener_says_so():
     factory = settings.routes["b"].options.authenticators
     assert isinstance(factory, SaslServerAuthenticators)
     assert factory._settings == SaslServerSettings(("PLAIN", "SCRAM-SHA-256"), 5000, 2048)
-    factory._source.ask(Inquiry(SupportedApis(), None))
-    assert told == [{"type": "question", "number": 1, "desk": "listener:b", "kind": "SupportedApis", "row": {}}]
+    factory._source.ask(Inquiry(SupportedApis(4), None))
+    assert told == [{"type": "question", "number": 1, "desk": "listener:b", "kind": "SupportedApis", "row": {"version": 4}}]
     assert isinstance(settings.routes["a"].options.authenticators, AnonymousAuthenticators)
     assert [settings.routes[name].authenticates for name in ("a", "b")] == [False, True]
     factory._count("PLAIN", "credentials", 5)
