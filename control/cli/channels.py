@@ -35,6 +35,8 @@ def list_(listener: str | None, closed: bool, cause: str | None, limit: int, add
 
     A channel that is muted, or throttled, is not read: when its client closes meanwhile, it is listed until it was read to that end, for what came
     before is not lost.
+
+    MUTED BY says why the client is not read, and behind "upstream:" why its upstream is not: "upstream: peer" is a client that is slow to read.
     """
     from control.cli.client import calling
     from control.cli.output import as_dict, print_json, print_note, print_table
@@ -97,14 +99,26 @@ def _mutes(row: dict[str, Any]) -> str:
     from control.cli.output import word
 
     causes = ",".join(word(name, "MUTE_CAUSE_") for name in row["mute_causes"])
-    return f"{causes} (muting)" if row["muting"] else causes or "-"
+    return f"{causes} (muting)" if row["muting"] else causes
+
+
+def _upstream_mutes(row: dict[str, Any]) -> str:
+    from control.cli.output import word
+
+    return ",".join(word(name, "MUTE_CAUSE_") for name in row["upstream_mute_causes"])
+
+
+def _both_mutes(row: dict[str, Any]) -> str:
+    """``admin; upstream: peer``: the client is not read for the one cause, the upstream for the other."""
+    upstream = _upstream_mutes(row)
+    return "; ".join(filter(None, (_mutes(row), f"upstream: {upstream}" if upstream else ""))) or "-"
 
 
 def _open_cells(row: dict[str, Any]) -> Sequence[Any]:
     from control.cli.output import size_text, time_text, word
 
     return (
-        row["id"], row["listener"], row["peer_address"], row["upstream"], word(row["state"], "STATE_"), _mutes(row),
+        row["id"], row["listener"], row["peer_address"], row["upstream"], word(row["state"], "STATE_"), _both_mutes(row),
         row["request"]["frame_count"], row["response"]["frame_count"],
         size_text(row["request"]["total_bytes"]), size_text(row["response"]["total_bytes"]),
         (row.get("tls") or {}).get("certificate_fingerprint") or "-", time_text(row.get("open_time")),
@@ -168,10 +182,9 @@ def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield name, f"{counted(traffic['frame_count'], 'frame')}, {size_text(traffic['total_bytes'])}" if traffic else "not known"
     close = row.get("close")
     if close is None:
-        upstream_mutes = ",".join(word(name, "MUTE_CAUSE_") for name in row["upstream_mute_causes"])
         yield from (
-            ("last active", time_text(row.get("last_active_time"))), ("muted by", _mutes(row)), ("mute reason", row["mute_reason"] or "-"),
-            ("upstream muted by", upstream_mutes or "-"), ("requests open", row["in_flight_count"]),
+            ("last active", time_text(row.get("last_active_time"))), ("muted by", _mutes(row) or "-"), ("mute reason", row["mute_reason"] or "-"),
+            ("upstream muted by", _upstream_mutes(row) or "-"), ("requests open", row["in_flight_count"]),
             ("pending send", size_text(row["pending_send_bytes"])), ("leased", size_text(row["leased_bytes"])),
         )  # fmt: skip
         return

@@ -53,7 +53,7 @@ def doctor(config: pathlib.Path | None, address: str | None, timeout: int, stric
     if not _LEAST_MS <= timeout <= _MOST_MS:
         raise click.BadParameter("must be from 100ms to 10m", param_hint="'--timeout'")
     from control.cli.client import EXIT_FAILED  # it also keeps grpc's own lines from standard error
-    from control.cli.output import print_json, print_note
+    from control.cli.output import counted, print_json, print_note
     from control.cli.reach import unreachable
     from control.doctor.examination import examine_all
     from control.doctor.finding import counts, report, sorted_findings, worst
@@ -67,7 +67,9 @@ def doctor(config: pathlib.Path | None, address: str | None, timeout: int, stric
         print_json(report(found.findings, version=own_version(), config=None if path is None else str(path), address=found.address, now=time.time()))
     else:
         _print(sorted_findings(found.findings))
-    print_note(", ".join(f"{count} {level}" for level, count in counts(found.findings).items()))
+    numbers = counts(found.findings)
+    said = (counted(numbers["fault"], "fault"), counted(numbers["warning"], "warning"), f"{numbers['unknown']} unknown", f"{numbers['ok']} ok")
+    print_note(", ".join(said))
     level = worst(found.findings)
     if level == "fault" or (strict and level == "warning"):
         sys.exit(EXIT_FAILED)

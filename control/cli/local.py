@@ -89,7 +89,10 @@ def serve(config: pathlib.Path, log_format: "LogFormat | None") -> None:
 @click.option("--connections", type=click.IntRange(1), default=32, show_default=True, help="Connections of the load.")
 @click.option("--upstream", type=click.Choice(["framed", "kafka"]), default="framed", show_default=True, help="Built in, or a real Kafka broker.")
 @click.option(
-    "--directory", type=click.Path(file_okay=False, path_type=pathlib.Path), help="Where everything lies.  [default: a new temporary folder]"
+    "--directory",
+    type=_FOLDER,
+    help="Where everything lies; what an earlier demo left there is deleted first.  [default: framegate-demo-UID in the folder for temporary files, "
+    "framegate-demo-kafka-UID with --upstream kafka, framegate-demo-telemetry-UID with --telemetry]",
 )
 @click.option("--plain", is_flag=True, help="Lines instead of the live view.")
 @click.option("--telemetry", is_flag=True, help="Instead: a collector, Prometheus and the dashboards, in calm and in six troubles.")

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from control.configuration.units import counted
+
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
@@ -97,11 +99,6 @@ def shown(value: object) -> str:
     """A value for a terminal, on one line."""
     text = str(value)
     return text if text.isprintable() else "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-
-
-def counted(count: int, noun: str) -> str:
-    """``1 connection``, ``2 connections``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def as_dict(message: "Message") -> dict[str, Any]:

@@ -29,7 +29,8 @@ def get(top: int, address: str, output: str) -> None:
     """Show the memory pool: what is booked, as what, in which processor, and by whom most.
 
     Begun are frames that wait for their rest, pending what the other side has not taken, TLS ciphertext that waits for a socket; the tap's queues are
-    beside the pool. Waiting are large frames that wait for their turn.
+    beside the pool. Waiting are large frames that wait for their turn. Who is slow to take a frame that is cut through is listed with 0 B pending:
+    its rest waits in the kernel, outside of the pool.
     """
     from control.cli.client import calling
     from control.gen.framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub

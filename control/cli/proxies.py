@@ -72,13 +72,15 @@ def _fields(proxy: "Proxy", pool: "MemoryPool", processors: "ProcessorPool", han
 
 
 def _memory_text(memory: "Memory") -> str:
-    """What is used of the container's memory, and what may be needed."""
+    """What our processes use, what is used of the container's memory, and what may be needed."""
     from control.cli.output import size_text
 
-    limit = f" of the container's {size_text(memory.limit_bytes)}" if memory.HasField("limit_bytes") else ", and the container sets no limit"
-    used = f"{size_text(memory.usage_bytes)} in use" if memory.HasField("usage_bytes") else "usage not known"
+    container = ", and the container sets no limit"
+    if memory.HasField("limit_bytes"):
+        used = size_text(memory.usage_bytes) if memory.HasField("usage_bytes") else "an unknown part"
+        container = f"; the container uses {used} of its {size_text(memory.limit_bytes)}"
     besides = f", and connections of {', '.join(memory.uncounted_listeners)}" if memory.uncounted_listeners else ""
-    return f"{used}{limit}; up to {size_text(memory.need_bytes)} may be needed{besides}"
+    return f"{size_text(memory.process_bytes)} in framegate's processes{container}; up to {size_text(memory.need_bytes)} may be needed{besides}"
 
 
 @click.command(

@@ -206,6 +206,7 @@ class _Lines:
         self._payload = payload
         self._waiting: list[str] = []
         self._size = 0
+        self._rules = ""  # waits for something that they decided on
 
     def frame(self, frame: "Frame") -> None:
         from control.cli.tap_lines import frame_line
@@ -214,8 +215,12 @@ class _Lines:
 
     def entry(self, entry: "Entry") -> None:
         from control.cli.tap_lines import entry_line
+        from proxy.tap.record import KIND_RULES
 
-        self._add(entry_line(entry))
+        if entry.row.kind == KIND_RULES:
+            self._rules = entry_line(entry)
+        else:
+            self._add(entry_line(entry))
 
     def cannot(self, trouble: "Trouble") -> None:
         from control.cli.tap_lines import trouble_line
@@ -224,8 +229,10 @@ class _Lines:
         self._add(trouble_line(trouble))
 
     def _add(self, line: str) -> None:
-        self._waiting.append(line)
-        self._size += len(line)
+        lines = [self._rules, line] if self._rules else [line]
+        self._rules = ""
+        self._waiting += lines
+        self._size += sum(map(len, lines))
         if self._size >= _CHUNK:
             self.end()
 
@@ -257,8 +264,10 @@ class _Raw:
     def entry(self, entry: "Entry") -> None:
         from control.cli.output import print_note
         from control.cli.tap_lines import entry_line
+        from proxy.tap.record import KIND_RULES
 
-        print_note(entry_line(entry).removeprefix("-- "))
+        if entry.row.kind != KIND_RULES:
+            print_note(entry_line(entry).removeprefix("-- "))
 
     def cannot(self, trouble: "Trouble") -> None:
         from control.cli.output import print_note

@@ -2,6 +2,7 @@
 
 import datetime
 import functools
+import json
 from typing import Final
 
 from control.cli.output import counted, shown, size_text
@@ -97,8 +98,16 @@ def entry_line(entry: Entry) -> str:
     elif row.kind == KIND_CLOCK:
         text = f"the clock was set back from {moment_text(row.lost_from_ns)} to {moment_text(row.capture_ns)}"
     else:
-        text = f"{moment_text(row.capture_ns)} rules from here on: {entry.block.word(row.rule) or '-'}"
+        text = f"{moment_text(row.capture_ns)} tap rules from here on: {_rule_names(entry.block.word(row.rule))}"
     return shown(f"-- {text}")
+
+
+def _rule_names(text: str | None) -> str:
+    """Of the rules in force, which the log has as JSON; that itself where it is another's."""
+    try:
+        return ", ".join(rule["name"] for rule in json.loads(text or "[]")) or "none"
+    except (ValueError, TypeError, KeyError):
+        return text or "none"
 
 
 def _lost_text(row: ChunkRow) -> str:

@@ -1,4 +1,5 @@
-"""What the container allows: the CPUs and memory of the cgroup that this process is in, of both versions, and of all around it that can be seen.
+"""What the container allows: the CPUs and memory of the cgroup that this process is in, of both versions, and of all around it that can be seen; and
+the memory that a process and its descendants use.
 
 Seen from within a container ``/sys/fs/cgroup`` is, as a rule, its own cgroup, whatever ``/proc/self/cgroup`` says; where it is the node's, its own
 lies below it. So each folder on the way from the one to the other is asked, and the tightest limit holds, as it does in the kernel.
@@ -10,10 +11,11 @@ import pathlib
 from collections.abc import Iterator
 from typing import Final
 
-__all__ = ["Container", "container", "cpu_limit", "folders", "memory_limit", "memory_usage"]
+__all__ = ["Container", "container", "cpu_limit", "folders", "memory_limit", "memory_usage", "process_memory"]
 
 _ROOT: Final = pathlib.Path("/sys/fs/cgroup")
 _OWN: Final = pathlib.Path("/proc/self/cgroup")
+_PROCESSES: Final = pathlib.Path("/proc")
 _UNLIMITED: Final = 2**60
 """What the older cgroups show where there is no limit is above this."""
 _NONE: Final = ("max", "-1")
@@ -70,6 +72,20 @@ def memory_usage(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> int | 
                 remembered = words[words.index(inactive) + 1] if inactive in words[:-1] else "0"
                 return max(0, int(used[0]) - int(remembered))
     return None
+
+
+def process_memory(pid: int, processes: pathlib.Path = _PROCESSES) -> int:
+    """Bytes that a process and all its descendants use: proportional set sizes, or resident ones where the kernel does not tell those. 0 when it is
+    gone.
+    """
+    folder = processes / str(pid)
+    words, pages = _words(folder / "smaps_rollup"), _words(folder / "statm")
+    if "Pss:" in words:
+        own = int(words[words.index("Pss:") + 1]) * 1024
+    else:
+        own = int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if pages else 0
+    children = [child for path in (folder / "task").glob("*/children") for child in _words(path)]
+    return own + sum(process_memory(int(child), processes) for child in children)
 
 
 def _quotas(root: pathlib.Path, own: pathlib.Path) -> Iterator[int | None]:

@@ -108,6 +108,10 @@ def identity_fault(certificate: str, key: str) -> tuple[str, str] | None:
         reason = error.reason or ""
         if reason == "KEY_VALUES_MISMATCH":
             return "key", f"is not the key of the certificate {os.path.basename(certificate)}"
+        if reason in ("NO_CERTIFICATE_ASSIGNED", "KEY_TYPE_MISMATCH"):  # OpenSSL keeps one certificate for each type of key
+            return "key", f"is not the key of the certificate {os.path.basename(certificate)}: it is of another type (RSA, EC, Ed25519)"
+        if reason == "UNKNOWN_CERTIFICATE_TYPE":
+            return "key", "is of a type that signs nothing in TLS; RSA, EC and Ed25519 do"
         if reason.endswith(("_TOO_SMALL", "_TOO_WEAK")):
             return "certificate", f"is refused by OpenSSL: {reason.lower().replace('_', ' ')}"
         return "key", f"is no private key in PEM form ({error.reason or error})"

@@ -28,11 +28,12 @@ def pool_rules(document: Document, values: Values, listeners: list[tuple[Path, V
     wanted = max([largest, *(limit for _, _, limit in answers)])
     count = processor_count(processors, size, wanted, cpu_limit())
     share = size // count
+    each = "the processor" if count == 1 else f"each of {count} processors"
     if share < largest:
         path = next(path for path, limit in requests if limit == largest)
         document.add(
             ("memory_pool", "size"),
-            f"gives each of {count} processors {format_size(share)}, less than the largest frame: {key_of(path)} is "
+            f"gives {each} {format_size(share)}, less than the largest frame: {key_of(path)} is "
             f"{format_size(largest)}, so at least {format_size(largest * count)} are needed",
             format_size(size),
         )
@@ -41,7 +42,7 @@ def pool_rules(document: Document, values: Values, listeners: list[tuple[Path, V
             other = ", or cut_through here" if path[-1] == "responses" else ""
             document.add(
                 path,
-                f"needs answers that a processor can hold: {key_of(upstream)} is {format_size(limit)}, and each of {count} processors has "
+                f"needs answers that a processor can hold: {key_of(upstream)} is {format_size(limit)}, and {each} has "
                 f"{format_size(share)} of memory_pool.size; set {key_of(upstream)} to at most {format_size(share)}{other}",
                 "whole" if other else None,
             )

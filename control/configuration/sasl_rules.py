@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from control.configuration.document import Document, Path
 from control.configuration.files import exposure_warning, readable_fault
+from control.configuration.units import counted
 from control.configuration.values import Values, default_of, given, names_below
 from proxy.config.model import ListenerConfig
 from proxy.config.sasl import TokenConfig
@@ -77,7 +78,7 @@ def _users(document: Document, path: Path, file: object) -> None:
         users = read_users(file)
     except UsersFileError as error:
         line, what = error.faults[0]
-        more = f", and {len(error.faults) - 1} lines more" if len(error.faults) > 1 else ""
+        more = f"; {counted(len(error.faults) - 1, 'other line')} as well" if len(error.faults) > 1 else ""
         document.add(path, f"is no file of users: line {line}: {what}{more}")
         return
     except OSError as error:

@@ -4,7 +4,7 @@ import datetime
 import re
 from typing import Final
 
-__all__ = ["format_duration_ms", "format_instant_ns", "format_size", "parse_duration_ms", "parse_instant_ns", "parse_size"]
+__all__ = ["counted", "format_duration_ms", "format_instant_ns", "format_size", "parse_duration_ms", "parse_instant_ns", "parse_size"]
 
 _SIZE_UNITS: Final = {
     "": 1,
@@ -30,6 +30,11 @@ _MAX: Final = 2**63 - 1
 """Bytes, milliseconds, nanoseconds: what the API's numbers and those of the hot path hold."""
 _MAX_DIGITS: Final = 100
 _DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 connection``, ``2 connections``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def parse_size(text: str) -> int:

@@ -35,6 +35,7 @@ EXIT_FAILED: Final = 1
 EXIT_MISSING: Final = 2
 
 Upstream = Literal["framed", "kafka"]
+_FOLDERS: Final[dict[Upstream, str]] = {"framed": "framegate-demo", "kafka": "framegate-demo-kafka"}
 
 _POOL_SIZE: Final = 64 * 1024 * 1024
 _REFRESH_S: Final = 0.25
@@ -80,7 +81,7 @@ def run(
         return EXIT_MISSING
     console = Console()
     try:
-        with sigterm_raises(), Stage(Workspace(directory)) as stage:
+        with sigterm_raises(), Stage(Workspace(directory, _FOLDERS[upstream])) as stage:
             if upstream == "kafka":
                 from control.demo import kafka  # its clients are an extra
 

@@ -23,14 +23,15 @@ class Workspace:
     """A folder of the demo's own, emptied of the run before.
 
     Args:
-        directory: new, empty or an earlier demo's; None: ``framegate-demo-<uid>`` in the folder for temporary files.
+        directory: new, empty or an earlier demo's; None: ``NAME-<uid>`` in the folder for temporary files.
+        name: of that folder; each demo has its own, so that none deletes what another one made.
 
     Raises:
         WorkspaceError: it cannot be written to or holds something else, or another demo uses it.
     """
 
-    def __init__(self, directory: Path | None = None) -> None:
-        self.root = (directory or Path(tempfile.gettempdir()) / f"framegate-demo-{os.getuid()}").resolve()
+    def __init__(self, directory: Path | None = None, name: str = "framegate-demo") -> None:
+        self.root = (directory or Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}").resolve()
         try:
             self._lock = self._take()
             try:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from control.configuration.tls_files import tls_files
+from control.configuration.units import counted
 from control.doctor.finding import Finding
 from control.doctor.mounts import Mount, mount_of, mounts
 from control.doctor.permissions import secret_files
@@ -41,7 +42,9 @@ def look(around: Surroundings) -> Iterator[Finding]:
     fixed = [finding for path in paths if (finding := _fixed(path, mount_of(os.path.abspath(path), found))) is not None]
     yield from fixed
     if paths and not fixed:
-        yield Finding("kubernetes", "mounts", "ok", f"all of {len(paths)} files can be replaced while framegate runs", figures={"files": len(paths)})
+        yield Finding(
+            "kubernetes", "mounts", "ok", f"{counted(len(paths), 'file')}, which can be replaced while framegate runs", figures={"files": len(paths)}
+        )
 
 
 def _fixed(path: str, mount: Mount | None) -> Finding | None:

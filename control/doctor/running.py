@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from control.configuration.units import counted
 from control.doctor.finding import Figure, Finding
 from control.doctor.surroundings import Surroundings
 from control.gen.framegate.control.v1 import listener_service_pb2, pool_service_pb2, proxy_service_pb2, upstream_service_pb2
@@ -112,7 +113,7 @@ class Running:
         state = type(proxy).State.Name(proxy.state).removeprefix("STATE_").lower()
         up = sum(item.state == type(item).STATE_RUNNING for item in processors.processors)
         figures = {"open_connections": proxy.open_connection_count, "processors": processors.size, "running": up}
-        words = f"is {state}, with {proxy.open_connection_count} open connections and {up} of {processors.size} processors"
+        words = f"is {state}, with {counted(proxy.open_connection_count, 'open connection')} and {up} of {processors.size} processors"
         if state != "serving":
             yield Finding(
                 "running", f"framegate {proxy.node}", "warning", words, "it takes no connections now: its rows say why (framegate status)", figures

@@ -92,9 +92,7 @@ def address_probes(around: Surroundings, addresses: Mapping[str, list[list[Any]]
         Probe("upstreams", f"{item.name}, {wire[2]}", functools.partial(_look, around, item, wire, item.name in kafka)) for item, wire in pairs[:MOST]
     ]
     if len(pairs) > MOST:
-        probes.append(
-            Probe("upstreams", "others", lambda: [Finding("upstreams", "others", "unknown", f"{len(pairs) - MOST} more addresses were not met")])
-        )
+        probes.append(Probe("upstreams", "others", lambda: [Finding("upstreams", "others", "unknown", f"{len(pairs) - MOST} more not met")]))
     unreached = [item for item in config.upstreams if not addresses.get(item.name)]
     probes += [Probe("upstreams", item.name, functools.partial(_without_address, item)) for item in unreached]
     return probes + [Probe("upstreams", item.name, functools.partial(_login, item)) for item in config.upstreams if item.sasl is not None]

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Final
 
+from control.configuration.units import counted
+
 if TYPE_CHECKING:
     from cryptography import x509
 
@@ -28,7 +30,7 @@ def days(ends: float, now: float) -> str:
 
 
 def _long(seconds: float) -> str:
-    return f"{seconds / DAY_S:.0f} days" if seconds >= 2 * DAY_S else f"{seconds / 3600:.0f} hours"
+    return f"{seconds / DAY_S:.0f} days" if seconds >= 2 * DAY_S else counted(round(seconds / 3600), "hour")
 
 
 def weakness(certificate: "x509.Certificate") -> str | None:

@@ -207,7 +207,7 @@ class RowLog(Subscriber):
         self._thread.join(timeout)
         left = self._queue.qsize() + self._together - 1 if self._thread.is_alive() else 0
         if left > 0 or self._taken:
-            self._say(f"{max(left, self._taken)} rows were not written, {self._taken} of them about changes")
+            self._say(f"rows not written: {max(left, self._taken)}, of them about changes: {self._taken}")
 
     def _run(self) -> None:
         open_ = True

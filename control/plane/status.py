@@ -313,11 +313,10 @@ class Health:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BuildInfo:
-    """``compiled`` says whether the processors run compiled modules; ``modules`` maps each hot module to its file in a running processor."""
+    """``compiled`` says whether the processors run compiled modules."""
 
     version: str
     compiled: bool
-    modules: Mapping[str, str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

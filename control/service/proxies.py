@@ -1,5 +1,6 @@
 """ProxyService."""
 
+import asyncio
 import os
 import time
 from typing import Any, Final
@@ -7,8 +8,8 @@ from typing import Any, Final
 import grpc
 
 from control.configuration.capacity import memory_need, memory_warning
-from control.configuration.cgroup import memory_limit, memory_usage
-from control.configuration.units import format_size
+from control.configuration.cgroup import memory_limit, memory_usage, process_memory
+from control.configuration.units import counted, format_size
 from control.gen.framegate.control.v1 import proxy_service_pb2 as pb2
 from control.gen.framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceServicer
 from control.plane import CertificateStatus, ControlPlane
@@ -57,8 +58,7 @@ class Proxies(ProxyServiceServicer):
             pid=os.getpid(),
             open_connection_count=open_count,
             config_revision=config_revision(self._plane),
-            module_files=self._plane.build.modules,
-            memory=self._memory(),
+            memory=await self._memory(),
             warnings=filter(None, [self._memory_warning()]),
         )
         self._tell_certificates(proxy, await self._plane.list_certificates())
@@ -74,25 +74,27 @@ class Proxies(ProxyServiceServicer):
         for item in certificates:
             left_s = item.ends - time.time()
             if item.use == _LIST and left_s < _LIST_SOON_S:
-                when = f"ends in {int(left_s // 3600)} hours" if left_s > 0 else "has ended: every client of its authority is refused"
+                when = f"ends in {counted(int(left_s // 3600), 'hour')}" if left_s > 0 else "has ended: every client of its authority is refused"
                 proxy.warnings.append(f"the revocation list of {item.issuer} of {item.owner} ({item.file}) {when}")
         for item in ours:
             left_s = item.ends - time.time()
             if left_s < _SOON_S:
-                days = int(left_s // 86_400)
-                proxy.warnings.append(f"the certificate of {item.owner} " + (f"ends in {days} days" if left_s > 0 else "has ended"))
+                ends = f"ends in {counted(int(left_s // 86_400), 'day')}" if left_s > 0 else "has ended"
+                proxy.warnings.append(f"the certificate of {item.owner} {ends}")
         for owner, error in {item.owner: item.error for item in certificates if item.error}.items():
             proxy.warnings.append(f"what lies in the files of {owner} is not in force: {error}")
 
-    def _memory(self) -> pb2.Memory:
+    async def _memory(self) -> pb2.Memory:
         config = self._plane.config
         need = memory_need(config, config.processors)
+        limit = memory_limit()
         return pb2.Memory(
             need_bytes=need.total,
             parts=[pb2.MemoryPart(name=name, need_bytes=size) for name, size in need.parts],
             uncounted_listeners=need.uncounted,
-            limit_bytes=memory_limit(),
-            usage_bytes=memory_usage(),
+            limit_bytes=limit,
+            usage_bytes=None if limit is None else memory_usage(),
+            process_bytes=await asyncio.to_thread(process_memory, os.getpid()),
         )
 
     def _memory_warning(self) -> str:

@@ -8,6 +8,7 @@ import heapq
 from collections.abc import Sequence
 from typing import Final, Literal
 
+from control.configuration.units import counted
 from control.errors import InvalidArgumentError, NotFoundError, UnavailableError, Violation
 from control.fleet.processor import REQUEST_MS, Processor
 from control.fleet.slot import Slot
@@ -112,7 +113,8 @@ class Channels:
             pending = verb == "mute" and silent and all(map(_reads_commands, slots))
             raise _unanswered(verb, failures, affected, missing, pending=pending)
         if undone:
-            text = f"{verb} is in force for {len(affected)} channels, and not for {len(undone)}: {', '.join(map(format_connection_id, undone[:3]))}"
+            done = f"{verb} is in force for {counted(len(affected), 'channel')}"
+            text = f"{done}, and not for {len(undone)}: {', '.join(map(format_connection_id, undone[:3]))}"
             metadata = {"affected_count": str(len(affected)), "missing_count": str(len(missing)), "undone_count": str(len(undone))}
             raise UnavailableError(text, reason="PARTLY_DONE", **metadata)
         return Outcome(affected=tuple(affected), missing=tuple(missing))
@@ -173,7 +175,7 @@ def _unanswered(verb: str, failures: list[UnavailableError], affected: list[int]
     """Some did it, and some did not say so in time; ``pending``: those have begun to."""
     slots = ",".join(error.metadata["processor"] for error in failures)
     metadata = {"processors": slots, "affected_count": str(len(affected)), "missing_count": str(len(missing))}
-    done = f"{verb} is in force for {len(affected)} channels"
+    done = f"{verb} is in force for {counted(len(affected), 'channel')}"
     if pending:
         text = f"{done}; in processor {slots} it is set, but not in force within {REQUEST_MS} ms: a frame begun has not ended; see muting"
         return UnavailableError(text, reason="MUTE_PENDING", **metadata)

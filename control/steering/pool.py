@@ -249,7 +249,7 @@ class Pool:
             async with self._scale:
                 await self._put_shares(equal_shares(self._size, count), self._size)
         except ControlError as error:
-            text = f"{count} processors run, but the memory of those that are gone is not divided among them yet: {error}"
+            text = f"the pool has {count} of its processors, but the memory of those that are gone is not divided among them yet: {error}"
             raise UnavailableError(text, reason="SHARES_PENDING", **error.metadata) from error
 
     def _set_count(self, count: int) -> None:

@@ -164,7 +164,7 @@ class Steering(ControlPlane):
     def build(self) -> BuildInfo:
         modules = next((processor.modules for processor in self._supervisor.running if processor.modules), {})
         compiled = any(file.endswith(".so") for file in modules.values())
-        return BuildInfo(version=_version(), compiled=compiled, modules=modules)
+        return BuildInfo(version=_version(), compiled=compiled)
 
     @property
     def cells(self) -> list[tuple[int, CellReader]]:

@@ -147,9 +147,13 @@ class Channel(ChannelCallbacks):
     @property
     def leased(self) -> i64:
         """Bytes booked at the memory pool for this channel."""
+        return self.read_booked + self._send.booked + self._transport.booked
+
+    @property
+    def read_booked(self) -> i64:
+        """Of these, bytes of the frame begun, or of one that is to authenticate."""
         authentication = self._authentication
-        traffic = self._receive.booked + self._send.booked + self._transport.booked
-        return traffic if authentication is None else traffic + authentication.frames.booked
+        return self._receive.booked if authentication is None else self._receive.booked + authentication.frames.booked
 
     @property
     def wire_waiting(self) -> i64:

@@ -224,7 +224,7 @@ class ParquetStore:
             os.link(self.output / path, self.file(path))
         lost = sorted(state.files.keys() - stored - shown)
         if lost:
-            raise ManifestError(f"{self.output}: {len(lost)} files of the tables are gone: {lost[0]}")
+            raise ManifestError(f"{self.output}: files of the tables are gone, {len(lost)} in all: {lost[0]}")
         self._hide(shown - state.files.keys())
         self._show(state.files[path] for path in state.files.keys() - shown)
 

@@ -13,7 +13,7 @@ from proxy.cells import MEMORY_KINDS
 from proxy.network import mute
 from proxy.network.channel import Channel
 from proxy.relay import ending
-from proxy.relay.pair import Pair
+from proxy.relay.pair import Leg, Pair
 from proxy.relay.relay import Relay
 from proxy.relay.state import PairState
 from proxy.server.messages import (
@@ -169,20 +169,23 @@ class HoldersJob(Job):
             pair = self._pairs.get(ids[self._at])
             self._at += 1
             if pair is not None:
-                self._add_channel(pair, pair.client.channel)
-                self._add_channel(pair, pair.upstream.channel)
+                self._add_channel(pair, pair.client)
+                self._add_channel(pair, pair.upstream)
         return False
 
-    def _add_channel(self, pair: Pair, channel: Channel | None) -> None:
-        if channel is None or channel.leased == 0:
+    def _add_channel(self, pair: Pair, leg: Leg) -> None:
+        channel = leg.channel
+        if channel is None:
             return
+        writes = channel.write_half
         begun, pending, tls = MEMORY_KINDS
-        self._add(pair, channel, begun, int(channel.read_half.receive.booked))
-        self._add(pair, channel, pending, int(channel.write_half.pending.booked))
-        self._add(pair, channel, tls, int(channel.write_half.booked_tls))
+        self._add(pair, channel, begun, int(channel.read_booked + leg.held_bytes()))
+        self._add(pair, channel, pending, int(writes.pending.booked), even_nothing=writes.room_wanted and writes.booked_tls == 0)
+        self._add(pair, channel, tls, int(writes.booked_tls))
 
-    def _add(self, pair: Pair, channel: Channel, kind: str, size: int) -> None:
-        if size == 0:
+    def _add(self, pair: Pair, channel: Channel, kind: str, size: int, *, even_nothing: bool = False) -> None:
+        """``even_nothing``: of a frame that is cut through the rest stays in the kernel while its receiver is slow."""
+        if size == 0 and not even_nothing:
             return
         if len(self._most) < self._limit:
             heapq.heappush(self._most, (size, next(self._order), holder_row(pair, channel, kind, size, self._wall_offset_ns)))

@@ -258,7 +258,7 @@ class FakePlane(ControlPlane):
 
     @property
     def build(self) -> BuildInfo:
-        return BuildInfo(version="1.2.3", compiled=False, modules={"proxy.network.framing": "/x/framing.py"})
+        return BuildInfo(version="1.2.3", compiled=False)
 
     @property
     def cells(self) -> list[tuple[int, CellReader]]:

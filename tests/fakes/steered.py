@@ -24,8 +24,8 @@ ALL = TapRule(name="all")
 class Steered:
     """A world with the commands of a processor."""
 
-    def __init__(self, tap: TapWriter | None = None) -> None:
-        self.world = World(rules=None if tap is None else TapRules((ALL,), tap), writer=tap)
+    def __init__(self, tap: TapWriter | None = None, world: World | None = None) -> None:
+        self.world = world or World(rules=None if tap is None else TapRules((ALL,), tap), writer=tap)
         self.answers: list[dict[str, Any]] = []
         self.access: list[str] = []
         self.drains: list[int] = []

@@ -87,7 +87,7 @@ def run(
     if tools.no_collector():
         _print(console, f"OTLP: not run: {tools.no_collector()}")
     try:
-        with sigterm_raises(), Stage(Workspace(directory)) as stage:
+        with sigterm_raises(), Stage(Workspace(directory, "framegate-demo-telemetry")) as stage:
             with Waiting(console, "starting: a collector, two framegates, Prometheus, clients", plain=plain):
                 going = scene(stage, tools, dashboards.parent / "collector" / "collector.yaml", lambda text: _print(console, text))
                 found = going.__enter__()

@@ -23,6 +23,18 @@ def test_list_shows_a_line_for_each_channel(cli: Cli) -> None:
     assert "TLSv1.3" not in lines[1]
 
 
+def test_list_says_which_side_is_not_read_and_why(cli: Cli) -> None:
+    cli.plane.add(
+        channel_row("2-1-1", muted_upstream=["peer"]),
+        channel_row("2-1-2", muted=["admin", "tap"], muted_upstream=["memory"]),
+        channel_row("2-1-3", muted=["admin"], muted_upstream=[], muting=True),
+        channel_row("2-1-4", muted_upstream=[]),
+    )
+    lines = cli("channels", "list").stdout.splitlines()
+    begin, end = lines[0].index("MUTED BY"), lines[0].index("REQUESTS")
+    assert [line[begin:end].strip() for line in lines[1:]] == [*["upstream: peer"] * 3, "admin,tap; upstream: memory", "admin (muting)", "-"]
+
+
 def test_list_as_json_has_every_field_with_numbers_as_numbers(cli: Cli) -> None:
     (row,) = cli.json("channels", "list", "--listener", "plain")
     assert (row["id"], row["state"], row["request"], row["pending_send_bytes"]) == (

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -68,6 +69,7 @@ def test_lines_for_people_have_what_to_do_below(tmp_path: Path) -> None:
     assert lines[0] == f"fault    upstreams      up, 127.0.0.1:{port}: nobody listens there"
     assert lines[1].strip() == "→ start it, or correct the address in endpoints"
     assert (code, err.startswith("framegate: 1 fault, ")) == (1, True)
+    assert re.fullmatch(r"framegate: 1 fault, (1 warning|(0|[2-9]|\d\d) warnings), \d+ unknown, \d+ ok\n", err)
 
 
 def test_exit_codes_are_those_of_the_worst(tmp_path: Path) -> None:

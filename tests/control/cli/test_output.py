@@ -11,7 +11,6 @@ import pytest
 
 from control.cli.output import age_text, as_dict, counted, print_fields, print_json, print_table, size_text, time_text, word
 from control.gen.framegate.control.v1 import pool_service_pb2 as pool_pb2
-from control.gen.framegate.control.v1.proxy_service_pb2 import Proxy
 from control.service.convert import channel_message
 from tests.fakes.cli import Cli, run_cli, served
 from tests.fakes.plane import channel_row, closed_row
@@ -46,7 +45,6 @@ def test_int64_is_a_number_however_deep_and_maps_stay() -> None:
         "guaranteed_percents": {"kafka": 60},
         "shares": [{**zeroes, "processor_slot": 0, "size_bytes": 2**39}],
     }
-    assert as_dict(Proxy(module_files={"a": "b"}, pid=7))["module_files"] == {"a": "b"}
     assert as_dict(channel_message(closed_row("0-1-1", "idle")))["close"]["mutes"][0]["count"] == 2
 
 

@@ -12,12 +12,13 @@ def test_status_says_what_runs() -> None:
     with served() as cli:
         text = cli("status").stdout
         assert ("edge-1" in text, "serving" in text, "plain Python" in text) == (True, True, True)
-        assert cli.json("status")["module_files"] == {"proxy.network.framing": "/x/framing.py"}
+        assert len(cli("status", "--output", "json").stdout.splitlines()) < 100, "a screen or two, whatever the number of modules"
 
 
 def test_status_says_how_it_is_doing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("control.service.proxies.memory_limit", lambda: GIB)
     monkeypatch.setattr("control.service.proxies.memory_usage", lambda: 100 * MIB)
+    monkeypatch.setattr("control.service.proxies.process_memory", lambda pid: 62 * MIB)
     with served() as cli:
         lines = cli("status").stdout.splitlines()
         values = dict(line.split("  ", 1) for line in lines)
@@ -30,7 +31,8 @@ def test_status_says_how_it_is_doing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (found["memory"]["limit_bytes"], found["memory"]["usage_bytes"], found["warnings"]) == (GIB, 100 * MIB, [])
         need = found["memory"]["need_bytes"]
         assert sum(part["need_bytes"] for part in found["memory"]["parts"]) == need > 256 * MIB  # of the pool alone
-        assert values["memory"].strip() == f"100 MiB in use of the container's 1 GiB; up to {size_text(need)} may be needed, and connections of kafka"
+        used = "62 MiB in framegate's processes; the container uses 100 MiB of its 1 GiB"
+        assert values["memory"].strip() == f"{used}; up to {size_text(need)} may be needed, and connections of kafka"
 
 
 def test_status_says_how_many_handler_processes_run_where_there_are_any() -> None:
@@ -46,12 +48,7 @@ def test_status_warns_when_the_configuration_in_force_does_not_fit(monkeypatch: 
     monkeypatch.setattr("control.service.proxies.memory_usage", lambda: None)
     with served() as cli:
         lines = cli("status").stdout.splitlines()
-        assert (
-            next(line for line in lines if line.startswith("memory  "))
-            .split("  ")[-1]
-            .strip()
-            .startswith("usage not known of the container's 256 MiB;")
-        )
+        assert "; the container uses an unknown part of its 256 MiB;" in next(line for line in lines if line.startswith("memory  "))
         (warning,) = (line for line in lines if line.startswith("warning"))
         found = cli.json("status")
         need = -(-found["memory"]["need_bytes"] // MIB)
@@ -62,8 +59,8 @@ def test_status_warns_when_the_configuration_in_force_does_not_fit(monkeypatch: 
 def test_status_outside_a_container_knows_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("control.service.proxies.memory_limit", lambda: None)
     with served() as cli:
-        assert ", and the container sets no limit; up to" in cli("status").stdout
-        assert "limit_bytes" not in cli.json("status")["memory"]
+        assert " in framegate's processes, and the container sets no limit; up to" in cli("status").stdout
+        assert {"limit_bytes", "usage_bytes"}.isdisjoint(cli.json("status")["memory"]), "its cgroup holds who knows what else"
 
 
 def test_drain_waits_unless_told_not_to() -> None:

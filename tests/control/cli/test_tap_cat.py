@@ -130,6 +130,19 @@ def test_what_is_wrong_with_the_words_is_usage(log: Path) -> None:
     assert "no stream edge.7.*" in result.stderr
 
 
+def test_the_rules_in_force_are_named_before_what_they_decided_on(tmp_path: Path) -> None:
+    root = tmp_path / "tap"
+    processor = FakeProcessor(root)
+    processor.writer.set_rules('[{"apis":[],"name":"second"},{"name":"third"}]', START_NS + SECOND)
+    processor.block([b"frame"], at_ns=START_NS + 2 * SECOND)
+    rules, frame = lines(run(str(root)))
+    assert rules == "-- 2023-11-14T22:13:22.000000Z tap rules from here on: second, third"
+    assert " request " in frame
+    assert run(str(root), "--max-size", "1").output == ""
+    assert run(str(root), "--raw").output == "frame"
+    processor.close()
+
+
 def test_an_empty_directory_shows_nothing(tmp_path: Path) -> None:
     assert lines(run(str(tmp_path))) == []
 

@@ -1,6 +1,5 @@
 """A line for each record."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +81,7 @@ def test_what_clients_wrote_cannot_write_to_the_terminal(tmp_path: Path) -> None
 
 
 class Words:
-    strings = ("main", "all", '{"rules": []}')
+    strings = ("main", "all", '[{"name":"all","apis":[]},{"name":"errors","apis":[]}]', "[]", "of another")
 
     def word(self, index: int) -> str | None:
         return None if index < 0 else self.strings[index]
@@ -115,8 +114,8 @@ def test_other_rows_are_lines_too() -> None:
         "-- the clock was set back from 2023-11-14T22:13:20.000009Z to 2023-11-14T22:13:20.000005Z"
     )
     rules = entry(kind=KIND_RULES)
-    line = entry_line(Entry(rules.row._replace(rule=2), rules.block))
-    assert json.loads(line.partition("here on: ")[2]) == {"rules": []}
+    lines = [entry_line(Entry(rules.row._replace(rule=word), rules.block)) for word in (2, 3, 4)]
+    assert [line.partition(" tap rules from here on: ")[2] for line in lines] == ["all, errors", "none", "of another"]
 
 
 def test_what_cannot_be_read_is_a_line() -> None:

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from control.configuration.cgroup import Container, container, cpu_limit, memory_limit, memory_usage
+from control.configuration.cgroup import Container, container, cpu_limit, memory_limit, memory_usage, process_memory
 from proxy.config.model import MIB
 
 CPUS = len(os.sched_getaffinity(0))
@@ -135,3 +135,21 @@ def test_what_is_not_understood_is_no_source(tmp_path: pathlib.Path, name: str, 
 def test_the_memory_in_use_is_without_what_the_kernel_merely_remembers(tmp_path: pathlib.Path, files: dict[str, str], expected: int | None) -> None:
     write(tmp_path, files)
     assert memory_usage(tmp_path, own(tmp_path, "0::/a")) == expected
+
+
+def test_the_memory_of_a_process_is_its_own_and_that_of_all_it_started(tmp_path: pathlib.Path) -> None:
+    def process(pid: int, children: str, pss: int | None, pages: int = 0) -> None:
+        folder = tmp_path / str(pid)
+        (folder / "task" / str(pid)).mkdir(parents=True)
+        (folder / "task" / str(pid) / "children").write_text(children)
+        (folder / "statm").write_text(f"9999 {pages} 1 1 0 1 0\n")
+        if pss is not None:
+            (folder / "smaps_rollup").write_text(f"0-1 ---p 0 00:00 0 [rollup]\nRss: 999 kB\nPss: {pss} kB\nPss_Dirty: 7 kB\n")
+
+    process(10, "11 12 13 ", 100)
+    process(11, "14 ", 20)
+    process(12, "", None, pages=3)  # no proportional size: the resident one
+    process(14, "", 4)
+    assert process_memory(10, tmp_path) == 124 * 1024 + 3 * os.sysconf("SC_PAGE_SIZE"), "13 is gone"
+    assert process_memory(99, tmp_path) == 0
+    assert process_memory(os.getpid()) > 5 << 20

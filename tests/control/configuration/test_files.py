@@ -5,7 +5,7 @@ import pathlib
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
 
 from control.configuration.files import authority_fault, exposure_warning, identity_fault, readable_fault, validity_warning
 from control.demo.certificates import create
@@ -20,6 +20,21 @@ def test_a_certificate_and_its_key_fit(tmp_path: pathlib.Path) -> None:
 def test_the_key_of_another_certificate_is_named(tmp_path: pathlib.Path) -> None:
     made = create(tmp_path)
     assert identity_fault(str(made.server), str(made.client_key)) == ("key", "is not the key of the certificate server.crt")
+
+
+def test_a_key_of_another_type_than_the_certificates_is_told_apart_from_no_key(tmp_path: pathlib.Path) -> None:
+    made = create(tmp_path)
+    mismatch = "is not the key of the certificate server.crt: it is of another type (RSA, EC, Ed25519)"
+    unfit = "is of a type that signs nothing in TLS; RSA, EC and Ed25519 do"
+    path = tmp_path / "other.key"
+    for key, reason in (
+        (rsa.generate_private_key(65537, 2048), mismatch),
+        (ed25519.Ed25519PrivateKey.generate(), mismatch),
+        (x25519.X25519PrivateKey.generate(), unfit),
+        (ec.generate_private_key(ec.SECP384R1()), "is not the key of the certificate server.crt"),
+    ):
+        path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+        assert identity_fault(str(made.server), str(path)) == ("key", reason)
 
 
 def test_files_that_are_no_pem_are_told_apart(tmp_path: pathlib.Path) -> None:

@@ -83,7 +83,7 @@ def test_paths_begin_at_the_folder_of_the_file(asking: dict[str, Any], folder: p
             "sasl.users",
             "FOLDER/broken",
             f"{KEY}.users",
-            "is no file of users: line 4: a line is NAME MECHANISM CREDENTIAL, with one space between them, and 1 ",
+            "is no file of users: line 4: a line is NAME MECHANISM CREDENTIAL, with one space between them; 1 other line as well",
         ),
         ("sasl.users", "FOLDER", f"{KEY}.users", "cannot be read: Is a directory"),
         ("sasl.tokens.jwks", "/there/is/none", f"{KEY}.tokens.jwks", "cannot be read: No such file"),

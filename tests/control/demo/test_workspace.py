@@ -22,6 +22,17 @@ def test_a_second_run_starts_from_an_empty_folder(tmp_path: Path) -> None:
     second.release()
 
 
+def test_a_demo_keeps_what_a_demo_of_another_name_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    first = Workspace()
+    first.tables.mkdir()
+    first.release()
+    other = Workspace(name="framegate-demo-kafka")
+    other.release()
+    assert (first.root.name, other.root.name) == (f"framegate-demo-{os.getuid()}", f"framegate-demo-kafka-{os.getuid()}")
+    assert first.tables.is_dir()
+
+
 def test_somebody_elses_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").touch()
     with pytest.raises(WorkspaceError, match="holds something else"):

@@ -275,7 +275,7 @@ def test_more_addresses_than_are_met_are_said(monkeypatch: pytest.MonkeyPatch) -
     probes = address_probes(Surroundings(config=config_of()), {"up": rows})
     found = look_at_all(probes, 10)
     assert levels(found) == ["fault", "fault", "unknown"]
-    assert found[2].found == "3 more addresses were not met"
+    assert found[2].found == "3 more not met"
 
 
 def test_an_upstream_without_an_address_is_a_fault_and_no_configuration_is_not_known() -> None:

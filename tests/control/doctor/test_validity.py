@@ -30,7 +30,7 @@ def test_what_ends_soon_is_measured_by_its_life(life_s: float, left_s: float, so
         (3 * DAY_S, "ends in 3 days"),
         (47 * 3600, "ends in 47 hours"),
         (0, "ends in 0 hours"),
-        (-3600, "ended 1 hours ago"),
+        (-3600, "ended 1 hour ago"),
         (-9 * DAY_S, "ended 9 days ago"),
     ],
 )

@@ -191,7 +191,7 @@ def test_when_rows_can_no_longer_be_written_no_place_is_free_and_the_end_says_wh
     os.close(writer)
     assert capfd.readouterr().err.splitlines() == [
         "framegate: rows can no longer be written, changes are refused: [Errno 32] Broken pipe",
-        "framegate: 1 rows were not written, 1 of them about changes",
+        "framegate: rows not written: 1, of them about changes: 1",
     ]
 
 

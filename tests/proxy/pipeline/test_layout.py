@@ -74,7 +74,7 @@ def test_folders_are_set_right_at_the_start(tmp_path: Path) -> None:
     assert not (tmp_path / "_staging").exists()
     (tmp_path / FILES / hidden).unlink()
     (tmp_path / hidden).unlink()
-    with pytest.raises(ManifestError, match="1 files of the tables are gone: rows/"):
+    with pytest.raises(ManifestError, match="files of the tables are gone, 1 in all: rows/"):
         store_of(tmp_path)
 
 

@@ -1,15 +1,20 @@
 """Jobs on real pairs: slices, pages, and answers that wait until what was asked for is in force."""
 
+import contextlib
+import struct
+
 import pytest
 
 from proxy.cause import Cause
 from proxy.config.limits import LimitsConfig, RateLimits, limits_to_wire
 from proxy.config.model import TapConfig, TapRule, rules_to_wire
 from proxy.network import mute
-from proxy.relay import ending
+from proxy.relay import ending, handling
 from proxy.tap.writer import TapWriter
+from tests.fakes.handled import HandledWorld
+from tests.fakes.runs import run_of
 from tests.fakes.steered import Steered
-from tests.fakes.world import SECOND, frame
+from tests.fakes.world import SECOND, World, frame
 
 
 @pytest.fixture
@@ -104,6 +109,37 @@ def test_a_side_counts_for_each_kind_and_says_why_it_is_not_read(steered):
     (begun,) = (row for row in steered.ask("holders", limit=10)["rows"] if row["kind"] == "begun" and row["side"] == "upstream")
     assert (begun["muted"], begun["muted_ns"], begun["last_active_ns"]) == (["tap"], world.clock.ns, world.clock.ns - SECOND)
     pair.upstream.channel.unmute(mute.TAP)
+
+
+def test_a_client_that_is_slow_to_read_a_frame_that_is_cut_through_is_named_though_the_pool_holds_nothing_for_it():
+    steered = Steered(world=World(limit=1 << 30, answer_limit=1 << 30, cut_answers=True))
+    client, upstream, pair = steered.world.pair()
+    upstream.setblocking(False)
+    upstream.send(struct.pack(">i", 64 << 20))
+    while not pair.client.channel.write_half.room_wanted:
+        with contextlib.suppress(BlockingIOError):
+            upstream.send(bytes(1 << 20))
+        steered.world.poll(1)
+    assert pair.upstream.channel.mute_causes == mute.PEER
+    (row,) = steered.ask("holders", limit=10)["rows"]
+    assert (row["id"], row["side"], row["kind"], row["bytes"], steered.world.pool.used) == (pair.id, "downstream", "pending", 0, 0)
+    client.setblocking(False)
+    while pair.client.channel.write_half.room_wanted:
+        with contextlib.suppress(BlockingIOError):
+            client.recv(1 << 22)
+        steered.world.poll(1)
+    assert steered.ask("holders", limit=10)["rows"] == [], "it reads again"
+    steered.world.close()
+
+
+def test_whose_frames_wait_for_a_handler_is_named():
+    world = HandledWorld()
+    _, pair = world.served()
+    booked = handling.book(pair.client, run_of([bytes(2000)]))
+    (row,) = Steered(world=world).ask("holders", limit=10)["rows"]
+    assert (row["id"], row["side"], row["kind"], row["bytes"]) == (pair.id, "downstream", "begun", booked)
+    handling.release(pair.client, booked)
+    world.close()
 
 
 def test_those_who_hold_are_looked_for_in_slices_and_one_that_closes_meanwhile_is_left_out(steered):

@@ -295,7 +295,7 @@ class MemoryHolder(_message.Message):
     kind: Global___MemoryHolder.Kind.ValueType
     """What is held."""
     held_bytes: _builtins.int
-    """How much."""
+    """How much. 0 with KIND_PENDING: this side is slow to take a frame that is cut through, whose rest waits outside of the pool, in the kernel."""
     @_builtins.property
     def mute_causes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Why this side is not read now, in the words of the log and the metrics; empty when it is."""

@@ -58,26 +58,6 @@ class Proxy(_message.Message):
     STATE_DRAINED: Proxy.State.ValueType  # 4
     """Drained: no connection is left."""
 
-    @_typing.final
-    class ModuleFilesEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.str
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.str = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
     NODE_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     COMPILED_FIELD_NUMBER: _builtins.int
@@ -86,7 +66,6 @@ class Proxy(_message.Message):
     PID_FIELD_NUMBER: _builtins.int
     OPEN_CONNECTION_COUNT_FIELD_NUMBER: _builtins.int
     CONFIG_REVISION_FIELD_NUMBER: _builtins.int
-    MODULE_FILES_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     CERTIFICATE_END_TIME_FIELD_NUMBER: _builtins.int
@@ -112,10 +91,6 @@ class Proxy(_message.Message):
         """When the control process started."""
 
     @_builtins.property
-    def module_files(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """The file of each module of the data path in a running processor, by module name; `.so` when it is compiled."""
-
-    @_builtins.property
     def memory(self) -> Global___Memory:
         """What it may need of memory, and what the container gives."""
 
@@ -138,7 +113,6 @@ class Proxy(_message.Message):
         pid: _builtins.int = ...,
         open_connection_count: _builtins.int = ...,
         config_revision: _builtins.int = ...,
-        module_files: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         memory: Global___Memory | None = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         certificate_end_time: _timestamp_pb2.Timestamp | None = ...,
@@ -146,7 +120,7 @@ class Proxy(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["certificate_end_time", b"certificate_end_time", "memory", b"memory", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate_end_time", b"certificate_end_time", "certificate_owner", b"certificate_owner", "compiled", b"compiled", "config_revision", b"config_revision", "memory", b"memory", "module_files", b"module_files", "node", b"node", "open_connection_count", b"open_connection_count", "pid", b"pid", "start_time", b"start_time", "state", b"state", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate_end_time", b"certificate_end_time", "certificate_owner", b"certificate_owner", "compiled", b"compiled", "config_revision", b"config_revision", "memory", b"memory", "node", b"node", "open_connection_count", b"open_connection_count", "pid", b"pid", "start_time", b"start_time", "state", b"state", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -163,12 +137,17 @@ class Memory(_message.Message):
     UNCOUNTED_LISTENERS_FIELD_NUMBER: _builtins.int
     LIMIT_BYTES_FIELD_NUMBER: _builtins.int
     USAGE_BYTES_FIELD_NUMBER: _builtins.int
+    PROCESS_BYTES_FIELD_NUMBER: _builtins.int
     need_bytes: _builtins.int
     """What is needed when the pool is full, each processor holds its largest frame beyond it, and listeners have all their connections."""
     limit_bytes: _builtins.int
     """The container's limit; absent when it has none."""
     usage_bytes: _builtins.int
-    """What the container uses now, without files that the kernel merely remembers; absent when that is not known."""
+    """What the container uses now, all its processes together, without files that the kernel merely remembers; absent when the container has no limit,
+    or that is not known.
+    """
+    process_bytes: _builtins.int
+    """What framegate's own processes use now: control and all that it started. A page that n processes share counts as an n-th in each."""
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryPart]:
         """Its parts."""
@@ -185,10 +164,11 @@ class Memory(_message.Message):
         uncounted_listeners: _abc.Iterable[_builtins.str] | None = ...,
         limit_bytes: _builtins.int | None = ...,
         usage_bytes: _builtins.int | None = ...,
+        process_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_limit_bytes", b"_limit_bytes", "_usage_bytes", b"_usage_bytes", "limit_bytes", b"limit_bytes", "usage_bytes", b"usage_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit_bytes", b"_limit_bytes", "_usage_bytes", b"_usage_bytes", "limit_bytes", b"limit_bytes", "need_bytes", b"need_bytes", "parts", b"parts", "uncounted_listeners", b"uncounted_listeners", "usage_bytes", b"usage_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit_bytes", b"_limit_bytes", "_usage_bytes", b"_usage_bytes", "limit_bytes", b"limit_bytes", "need_bytes", b"need_bytes", "parts", b"parts", "process_bytes", b"process_bytes", "uncounted_listeners", b"uncounted_listeners", "usage_bytes", b"usage_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__limit_bytes: _TypeAlias = _typing.Literal["limit_bytes"]  # noqa: Y015
     _WhichOneofArgType__limit_bytes: _TypeAlias = _typing.Literal["_limit_bytes", b"_limit_bytes"]  # noqa: Y015
