@@ -29,7 +29,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import hashlib
+import importlib.util
 import os
 import shutil
 import signal
@@ -77,6 +79,11 @@ def stop(text: str, code: int = 2) -> NoReturn:
     """End here, before anything starts."""
     say(text)
     raise SystemExit(code)
+
+
+def has_venv() -> bool:
+    """Whether this Python can make environments: Debian keeps what puts pip into them in a package of its own."""
+    return all(importlib.util.find_spec(name) is not None for name in ("venv", "ensurepip"))
 
 
 def has_java() -> bool:
@@ -150,6 +157,8 @@ class Need:
         self.instead = list(instead)
 
 
+VENV = Need("venv", "venv of this Python", has_venv, ["python3-venv"], "", ["python{}.{}-venv".format(*sys.version_info)])
+
 NEEDS = {
     need.name: need
     for need in (
@@ -177,24 +186,48 @@ NEEDS = {
 }
 
 
-def provide(need: Need, *, wished: bool) -> None:
-    """Install what is missing, or say in one line what to install."""
-    if need.present():
+def provide(wanted: Sequence[tuple[Need, bool]]) -> None:
+    """Install what is missing, or say in one line what to install.
+
+    Args:
+        wanted: what a task needs, each with whether it is only wished for.
+    """
+    missing = [(need, wished) for need, wished in wanted if not need.present()]
+    if missing and os.geteuid() == 0 and shutil.which("apt-get"):
+        read_lists()
+        missing = [(need, wished) for need, wished in missing if not install(need)]
+        if missing:
+            say("apt-get could not install everything: see .cache/apt.log")
+    if not missing:
         return
-    packages = " ".join(need.packages)
-    if os.geteuid() == 0 and shutil.which("apt-get"):
-        environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive", RUNLEVEL="1")  # runlevel 1: a server that is installed is not started
-        run_logged(["apt-get", "update", "-q"], "apt-update.log", "reading apt's lists", environment)
-        for choice in filter(None, (need.packages, need.instead)):
-            install = ["apt-get", "install", "-q", "-y", "--no-install-recommends", *choice]
-            run_logged(install, "apt.log", "installing " + " ".join(choice), environment)
-            if need.present():
-                return
-        say("apt-get could not install it: see .cache/apt.log")
-    asked = f"{need.title} is missing: install it (on Debian: apt-get install {packages})"
-    if not wished:
+    titles = [need.title for need, _ in missing]
+    names = " and ".join(filter(None, (", ".join(titles[:-1]), titles[-1])))
+    packages = " ".join(dict.fromkeys(package for need, _ in missing for package in need.packages))
+    asked = f"{names} {'are' if titles[1:] else 'is'} missing: install {'them' if titles[1:] else 'it'} (on Debian: apt-get install {packages})"
+    if not all(wished for _, wished in missing):
         stop(asked)
-    say(f"warning: {asked}; until then {need.without}")
+    say(f"warning: {asked}; until then " + "; ".join(need.without for need, _ in missing))
+
+
+@functools.cache
+def read_lists() -> None:
+    """Let apt know what there is; once."""
+    run_logged(["apt-get", "update", "-q"], "apt-update.log", "reading apt's lists", apt_environment())
+
+
+def install(need: Need) -> bool:
+    """Have apt install something; whether it is here then."""
+    for choice in filter(None, (need.packages, need.instead)):
+        command = ["apt-get", "install", "-q", "-y", "--no-install-recommends", *choice]
+        run_logged(command, "apt.log", "installing " + " ".join(choice), apt_environment())
+        if need.present():
+            return True
+    return False
+
+
+def apt_environment() -> dict[str, str]:
+    """Without questions; in runlevel 1 a server that is installed is not started."""
+    return dict(os.environ, DEBIAN_FRONTEND="noninteractive", RUNLEVEL="1")
 
 
 def digest(paths: list[Path], *words: str) -> str:
@@ -306,7 +339,7 @@ def make_environment(environment: Path) -> None:
         [sys.executable, "-m", "venv", str(environment)],
         "venv.log",
         f"making {environment.name}",
-        "python3 -m venv failed: install it (on Debian: apt-get install python3-venv)",
+        "python3 -m venv failed",
     )
 
 
@@ -416,8 +449,10 @@ def main(arguments: list[str]) -> int:
     if not words or words[0] not in KINDS or len(words) % 2 == 0 or not known:
         stop(__doc__ or "")
     with one_at_a_time():
-        for name, wished in wanted:
-            provide(NEEDS[name], wished=wished)
+        needs = [(NEEDS[name], wished) for name, wished in wanted]
+        if not (ROOT / KINDS[words[0]][0].format(*sys.version_info) / "bin" / "python").exists():
+            needs.insert(0, (VENV, False))
+        provide(needs)
         environment, build = set_up(words[0])
     if command:
         become(command, environment, build)

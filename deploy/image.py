@@ -152,7 +152,7 @@ def fetched(engine: Engine, image: str) -> bool:
 def make_base(engine: Engine, mirror: str) -> str:
     """A Debian 13 from its packages, as an image."""
     environment.say("no registry can be reached (.cache/image-pull.log): the base is made from Debian's packages")
-    environment.provide(MMDEBSTRAP, wished=False)
+    environment.provide([(MMDEBSTRAP, False)])
     folder = FOLDER / "base"
     shutil.rmtree(str(folder), ignore_errors=True)
     folder.mkdir(parents=True)

@@ -168,8 +168,8 @@ def choose(*, trial: bool) -> Engine:
     Args:
         trial: containers are going to be run.
     """
-    environment.provide(BUILDER, wished=False)
+    environment.provide([(BUILDER, False)])
     name = builder()
     if trial and name != "docker":
-        environment.provide(RUNNER, wished=True)
+        environment.provide([(RUNNER, True)])
     return Engine(name, runner(name) if trial else "")

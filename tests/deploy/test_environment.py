@@ -140,15 +140,47 @@ def test_without_java_a_task_stops_before_anything_starts(
     assert "openjdk-17-jre-headless" in line
 
 
-def test_without_a_compiler_it_warns_once_and_goes_on(
-    environment: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_all_that_is_missing_is_one_line(environment: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a task only wishes for does not end it; beside what it needs it is named in the same line."""
+    needs = environment.NEEDS
+    for name in ("java", "compiler", "maven", "openssl"):
+        monkeypatch.setattr(needs[name], "present", lambda: False)
+    monkeypatch.setattr(needs["browser"], "present", lambda: True)
+    compiler, others = "a C compiler with the headers of this Python", "Maven and OpenSSL with its headers are missing: install them"
+    slower, skipped = "the hot path runs as plain Python, and slower", "tests with a real Kafka broker are skipped"
+    for wanted, line in (
+        ([], ""),
+        ([("browser", False)], ""),
+        (
+            [("compiler", True)],
+            f"warning: {compiler} is missing: install it (on Debian: apt-get install gcc libc6-dev python3-dev); until then {slower}",
+        ),
+        (
+            [("maven", True), ("openssl", True), ("browser", True)],
+            f"warning: {others} (on Debian: apt-get install maven libssl-dev); until then {skipped}; {needs['openssl'].without}",
+        ),
+    ):
+        environment.provide([(needs[name], wished) for name, wished in wanted])
+        assert capsys.readouterr().err == (f"framegate: {line}\n" if line else "")
+    with pytest.raises(SystemExit) as stopped:
+        environment.provide([(needs["java"], False), (needs["maven"], False), (needs["browser"], False), (needs["compiler"], True)])
+    assert stopped.value.code == 2
+    packages = "openjdk-17-jre-headless maven gcc libc6-dev python3-dev"
+    assert capsys.readouterr().err == (
+        f"framegate: Java 17 or newer, Maven and {compiler} are missing: install them (on Debian: apt-get install {packages})\n"
+    )
+
+
+def test_a_python_that_makes_no_environments_is_missing_something_too(
+    environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    need = environment.NEEDS["compiler"]
-    monkeypatch.setattr(need, "present", lambda: False)
-    environment.provide(need, wished=True)
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    monkeypatch.setattr(environment.VENV, "present", lambda: False)
+    monkeypatch.setattr(environment.NEEDS["java"], "present", lambda: False)
+    with pytest.raises(SystemExit):
+        environment.main(["run", "--with", "java"])
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("framegate: warning: a C compiler with the headers of this Python is missing")
-    assert line.endswith("; until then the hot path runs as plain Python, and slower")
+    assert line.endswith("are missing: install them (on Debian: apt-get install python3-venv openjdk-17-jre-headless)")
 
 
 def test_what_is_installed_for_mariadb_is_what_its_tests_miss(environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -179,23 +211,27 @@ def test_what_is_installed_for_the_clients_is_what_their_tests_miss(environment:
     assert not tools & set(clients.missing())
 
 
-def test_root_installs_what_is_missing(environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    program(tmp_path / "bin", "apt-get", f'[ "$1" = install ] && echo "$@" > {tmp_path}/asked; exit 0')
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin")
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    need = environment.Need("thing", "A thing", (tmp_path / "asked").exists, ["thing-dev"], "there is none")
-    environment.provide(need, wished=False)
-    assert (tmp_path / "asked").read_text().split() == ["install", "-q", "-y", "--no-install-recommends", "thing-dev"]
-
-
-def test_where_a_release_has_not_the_packages_others_are_installed_instead(
+def test_root_reads_the_lists_once_and_installs_what_is_missing_or_what_a_release_has_instead(
     environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    program(tmp_path / "bin", "apt-get", f'[ "$1" = update ] && exit 0; for last; do :; done; [ $last = new ] && echo "$@" > {tmp_path}/asked')
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin")
+    program(tmp_path / "bin", "apt-get", f'echo "$@" >> {tmp_path}/asked; for last; do :; done; [ $last = old ] || echo > {tmp_path}/$last; exit 0')
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    environment.provide(environment.Need("thing", "A thing", (tmp_path / "asked").exists, ["old"], "there is none", ["new"]), wished=False)
-    assert (tmp_path / "asked").read_text().split()[-1] == "new"
+    one = environment.Need("one", "One", (tmp_path / "one-dev").exists, ["one-dev"], "there is none")
+    two = environment.Need("two", "Two", (tmp_path / "new").exists, ["old"], "there is none", ["new"])
+    there = environment.Need("there", "There", lambda: True, ["there"], "there is none")
+    environment.provide([(there, False)])
+    assert not (tmp_path / "asked").exists()
+    environment.provide([(one, False), (two, True), (there, False)])
+    environment.provide([(one, False), (environment.Need("three", "Three", (tmp_path / "three").exists, ["three"], ""), False)])
+    install = "install -q -y --no-install-recommends"
+    assert (tmp_path / "asked").read_text().splitlines() == [
+        "update -q",
+        f"{install} one-dev",
+        f"{install} old",
+        f"{install} new",
+        f"{install} three",
+    ]
 
 
 def test_a_digest_follows_names_contents_and_words(environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def ran(image: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     monkeypatch.setattr(image.environment, "run_logged", lambda command, *_words, **_more: commands.append(command) or image.environment.code)
     monkeypatch.setattr(image.environment, "run_or_stop", lambda command, *_words, **_more: commands.append(command) or "")
     monkeypatch.setattr(image.environment, "code", 0, raising=False)
-    monkeypatch.setattr(image.environment, "provide", lambda _need, *, wished: None)
+    monkeypatch.setattr(image.environment, "provide", lambda _wanted: None)
     return commands
 
 
