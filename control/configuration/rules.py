@@ -44,6 +44,7 @@ def apply_rules(document: Document, values: Values) -> list[tuple[Path, Address]
     _known_upstreams(document, listeners, upstreams)
     bound = _bound_addresses(document, values, listeners)
     _endpoints(document, upstreams, bound)
+    _brokers(document, listeners, upstreams)
     for path, listener in listeners:
         listener_tls_rules(document, (*path, "tls"), listener.get("tls"))
         principal_rules(document, path, listener)
@@ -168,6 +169,20 @@ def _endpoints(document: Document, upstreams: list[tuple[Path, Values]], bound: 
             own = next((item for item in listening if address is not None and address.reaches(item[1])), None)
             if own is not None:
                 document.add(entry, f"is framegate's own listener {key_of(own[0])}: frames would go in a circle")
+
+
+def _brokers(document: Document, listeners: list[tuple[Path, Values]], upstreams: list[tuple[Path, Values]]) -> None:
+    """Kafka's clients want a certain broker, and go where Metadata says that it is."""
+    kafka = {item.get("upstream") for _, item in listeners if item.get("protocol", default_of(ListenerConfig, "protocol")) == "kafka"}
+    for path, upstream in upstreams:
+        endpoints = upstream.get("endpoints")
+        if isinstance(endpoints, list) and len(endpoints) > 1 and upstream.get("name") in kafka:
+            document.warn(
+                (*path, "endpoints"),
+                "has several, which connections take in turn: if they are brokers of one cluster, clients meet the wrong broker, or walk past "
+                "framegate. Give each broker a listener and an upstream of its own, and have it advertise that listener",
+                "",
+            )
 
 
 def _log(document: Document, log: object) -> None:

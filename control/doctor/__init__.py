@@ -6,7 +6,7 @@
     running        the framegate that runs here
     limits, memory, cpu    what processes and the container may use; ``cgroup`` reads the control group
     certificates   files of TLS; ``validity``: how long they have yet, and what is weak
-    names, lookups, upstreams    the resolver, the names of upstreams, their addresses
+    names, lookups, upstreams    the resolver, the names of upstreams, their addresses; ``advertised``: where brokers send clients
     collector                           exports over OTLP
     clock, disk, permissions, kernel    the machine
     kubernetes     what holds in a pod; ``mounts`` reads what is mounted

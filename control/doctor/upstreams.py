@@ -1,7 +1,7 @@
 """Each address of each upstream: does it take a connection, does TLS succeed with our identity, do frames pass, and how long does each take.
 
-Nothing is changed there. Of ``protocol: kafka`` one request is sent, ApiVersions, which brokers answer before anybody has logged in; to others
-nothing is sent at all, they only have to stay. Nobody logs in.
+Nothing is changed there. Of ``protocol: kafka`` ApiVersions is asked, which brokers answer before anybody has logged in, and, where no login is
+configured, Metadata, which says where clients are sent (``advertised``); to others nothing is sent at all, they only have to stay. Nobody logs in.
 """
 
 import contextlib
@@ -10,16 +10,19 @@ import functools
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from control.configuration.certificate import CertificateFacts, facts_of
+from control.doctor import advertised
+from control.doctor.advertised import Broker
 from control.doctor.finding import Figure, Finding
 from control.doctor.probe import Deadline, Probe
 from control.doctor.surroundings import Surroundings
 from control.doctor.validity import DAY_S, days, ends_soon, weakness
 from control.intake.api_versions import MAX_ANSWER, question, ranges_in
 from proxy.auth.certificate_pins import key_pin
+from proxy.auth.messages import ApiRange
 from proxy.config.address import format_sockaddr
 from proxy.config.model import UpstreamConfig
 from proxy.config.tls import UpstreamTls
@@ -68,6 +71,8 @@ class _Meeting:
     figures: dict[str, Figure] = dataclasses.field(default_factory=dict)
     said: list[str] = dataclasses.field(default_factory=list)
     peer: CertificateFacts | None = None
+    brokers: list[Broker] | None = None
+    unasked: str = ""
     weak: str | None = None
 
     @property
@@ -89,7 +94,8 @@ def address_probes(around: Surroundings, addresses: Mapping[str, list[list[Any]]
     kafka = {item.upstream for item in config.listeners if item.protocol == "kafka"}
     pairs = [(item, wire) for item in config.upstreams for wire in addresses.get(item.name, [])]
     probes = [
-        Probe("upstreams", f"{item.name}, {wire[2]}", functools.partial(_look, around, item, wire, item.name in kafka)) for item, wire in pairs[:MOST]
+        Probe("upstreams", f"{item.name}, {wire[2]}", functools.partial(_look, around, item, wire, addresses[item.name], item.name in kafka))
+        for item, wire in pairs[:MOST]
     ]
     if len(pairs) > MOST:
         probes.append(Probe("upstreams", "others", lambda: [Finding("upstreams", "others", "unknown", f"{len(pairs) - MOST} more not met")]))
@@ -113,7 +119,7 @@ def _login(upstream: UpstreamConfig) -> Iterator[Finding]:
     )
 
 
-def _look(around: Surroundings, upstream: UpstreamConfig, wire: list[Any], kafka: bool) -> Iterator[Finding]:
+def _look(around: Surroundings, upstream: UpstreamConfig, wire: list[Any], wires: list[list[Any]], kafka: bool) -> Iterator[Finding]:
     meeting = _Meeting(around, upstream, kafka, wire, Deadline(around.timeout_s))
     subject = f"{upstream.name}, {meeting.text}"
     try:
@@ -129,7 +135,18 @@ def _look(around: Surroundings, upstream: UpstreamConfig, wire: list[Any], kafka
         yield Finding("upstreams", subject, "fault", words, error.advice, meeting.figures)
     else:
         yield Finding("upstreams", subject, "ok", "; ".join(meeting.said), figures=meeting.figures)
+        if kafka:
+            yield from _advertised(meeting, subject, wires)
     yield from _certificate(meeting, subject)
+
+
+def _advertised(meeting: _Meeting, subject: str, wires: list[list[Any]]) -> Iterator[Finding]:
+    """Whether the listeners here are what clients are sent to."""
+    config = meeting.around.config
+    if meeting.brokers is not None and config is not None:
+        yield from advertised.findings(subject, config, meeting.upstream, wires, meeting.brokers)
+    elif meeting.unasked:
+        yield Finding("upstreams", f"{subject}, where clients are sent", "unknown", meeting.unasked)
 
 
 def _certificate(meeting: _Meeting, subject: str) -> Iterator[Finding]:
@@ -280,6 +297,24 @@ def _answered(meeting: _Meeting, sock: socket.socket) -> None:
         raise _StageError(f"no answer to ApiVersions: {getattr(error, 'strerror', None) or error}", _WRONG_PORT) from None
     meeting.figures["apis"] = len(found)
     meeting.said.append(f"ApiVersions answered in {meeting.figures['frames_ms']:g} ms with {len(found)} APIs")
+    if meeting.upstream.sasl is None:
+        _ask_metadata(meeting, sock, found)
+
+
+def _ask_metadata(meeting: _Meeting, sock: socket.socket, ranges: Sequence[ApiRange]) -> None:
+    """Where clients are sent; a broker whose clients log in ends the connection instead, which is no fault."""
+    asked = advertised.metadata_question(ranges)
+    if asked is None:
+        meeting.unasked = "no version of Metadata is known both here and there"
+        return
+    version, request = asked
+    try:
+        sock.sendall(request)
+        size = int.from_bytes(_exactly(meeting, sock, 4), "big")
+        if size <= MAX_ANSWER:
+            meeting.brokers = advertised.brokers_in(_exactly(meeting, sock, size), version)
+    except (OSError, EOFError, ProxyError) as error:
+        meeting.unasked = f"Metadata is not answered ({str(error) or 'the connection is ended'}): clients of this upstream may have to log in first"
 
 
 def _alert(sock: socket.socket) -> ssl.SSLError | None:

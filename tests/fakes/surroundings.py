@@ -16,7 +16,7 @@ def config_of(
     """One listener ``in`` before one upstream ``up``."""
     return ProxyConfig(
         node="test",
-        listeners=(ListenerConfig(name="in", address="127.0.0.1:0", upstream="up", **(listener or {})),),
+        listeners=(ListenerConfig(**{"name": "in", "address": "127.0.0.1:0", "upstream": "up", **(listener or {})}),),
         upstreams=(UpstreamConfig(**{"name": "up", "endpoints": (endpoint,), **(upstream or {})}),),
         **{"processors": 1, **keys},
     )

@@ -137,3 +137,13 @@ def test_rows_of_connections_that_stay_open_come_each_ten_seconds_at_most_or_nev
 @pytest.mark.parametrize(("value", "good"), [(True, True), (False, True), (1, False), ("yes", False), ("true", False), (None, True)])
 def test_a_switch_is_true_or_false(data: dict[str, Any], value: object, good: bool) -> None:
     assert faults({**data, "log": {"access": {"open": value}}}) == ([] if good else [("log.access.open", "must be true or false")])
+
+
+def test_several_endpoints_behind_a_listener_for_kafka_are_a_warning(data: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    def warned(protocol: str, *endpoints: str) -> list[str]:
+        changed = put(put(data, "listeners.0.protocol", protocol), "upstreams.0.endpoints", list(endpoints))
+        return [key for key, reason in warnings(changed, tmp_path) if "brokers of one cluster" in reason]
+
+    assert warned("kafka", "10.0.0.1:9092", "10.0.0.2:9092") == ["upstreams[0].endpoints"]
+    assert warned("kafka", "10.0.0.1:9092") == []
+    assert warned("framed", "10.0.0.1:9092", "10.0.0.2:9092") == []

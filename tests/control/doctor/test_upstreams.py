@@ -60,10 +60,17 @@ def encrypted(certificate: tuple[str, str], script: Script = echo, client_ca: st
 
 
 def meet(
-    port: int, *, kafka: bool = False, timeout_s: float = 10.0, tls: UpstreamTls | None = None, host: str = "localhost", **keys: Any
+    port: int,
+    *,
+    kafka: bool = False,
+    timeout_s: float = 10.0,
+    tls: UpstreamTls | None = None,
+    host: str = "localhost",
+    at: str = "127.0.0.1:0",
+    **keys: Any,
 ) -> list[Finding]:
-    """What is found of one address that a name stood for."""
-    config = config_of(f"localhost:{port}", listener={"protocol": "kafka"} if kafka else {}, upstream={"tls": tls, **keys})
+    """What is found of one address that a name stood for; ``at``: where the listener is."""
+    config = config_of(f"localhost:{port}", listener={"address": at, **({"protocol": "kafka"} if kafka else {})}, upstream={"tls": tls, **keys})
     around = Surroundings(config=config, timeout_s=timeout_s)
     return look_at_all(address_probes(around, {"up": [[host, socket.AF_INET, "127.0.0.1", port]]}), timeout_s)
 
@@ -136,6 +143,38 @@ def test_a_broker_answers_one_request_and_nobody_logs_in() -> None:
     assert (broker.asked(), broker.logins, broker.refused) == ([18], [], 0)
 
 
+def test_where_a_broker_sends_clients_is_compared_with_the_listeners() -> None:
+    """The listener here is on port 19093; each broker says where its clients find it."""
+    sent: list[tuple[str, int]] = []
+
+    def talk(sock: socket.socket) -> None:
+        while body := read_frame(sock):
+            key, version = struct.unpack_from(">hh", body)
+            if key == 18:
+                answer = struct.pack(">hi", 0, 2) + struct.pack(">hhhhhh", 18, 0, 4, 3, 0, 13)
+            else:
+                assert (key, version) == (3, 8)
+                brokers = [
+                    struct.pack(">ih", node, len(host)) + host.encode() + struct.pack(">ih", port, -1) for node, (host, port) in enumerate(sent)
+                ]
+                answer = struct.pack(">ii", 0, len(sent)) + b"".join(brokers) + struct.pack(">hii", -1, 0, 0)
+            sock.sendall(frame(body[4:8] + answer))
+
+    with serving(talk) as upstream:
+        port = upstream.port
+        for brokers, level, words in (
+            ([("edge", 19093)], "ok", "Metadata names 1 broker, by ports of listeners here: edge:19093"),
+            ([("broker-1", 9092)], "warning", "Metadata sends clients to broker-1:9092, which is no listener here: they walk past framegate"),
+            ([("127.0.0.1", port)], "warning", f"Metadata sends clients to 127.0.0.1:{port}, which"),
+            ([("edge", 19093), ("edge", 19093)], "warning", "one address for several brokers"),
+        ):
+            sent[:] = brokers
+            found = meet(port, kafka=True, at="127.0.0.1:19093")[1]
+            assert (found.level, found.subject) == (level, f"up, 127.0.0.1:{port}, where clients are sent")
+            assert words in found.found
+            assert found.figures["brokers"] == len(brokers)
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
@@ -189,7 +228,7 @@ def test_a_broker_behind_tls_that_asks_for_our_certificate_gets_it(authority: Au
     with serving(encrypted(authority.leaf("server"), talk, str(authority.path))) as upstream:
         good = meet(upstream.port, kafka=True, tls=UpstreamTls(ca=str(authority.path), certificate=certificate, key=key))
         bad = told(meet(upstream.port, kafka=True, tls=UpstreamTls(ca=str(authority.path))))
-    assert levels(good) == ["ok"]
+    assert levels(good) == ["ok", "unknown"], "its clients log in before they ask for Metadata"
     assert "certificate required" in bad.found
     assert "tls.certificate and tls.key" in bad.advice
 

@@ -1,0 +1,103 @@
+"""Where the brokers of an upstream send clients: Kafka's clients connect to the addresses that Metadata names, whatever address they came from.
+
+Those must be listeners here, one for each broker, or clients walk past framegate, or meet a broker that is not the one they want.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from control.configuration.units import counted
+from control.doctor.finding import Finding
+from proxy.auth.messages import ApiRange, RequestHeader, answer_reader, request_writer
+from proxy.auth.wire import Reader
+from proxy.config.address import parse_address
+from proxy.config.model import ProxyConfig, UpstreamConfig
+
+__all__ = ["Broker", "brokers_in", "findings", "metadata_question"]
+
+_METADATA: Final = 3
+_LEAST: Final = 1
+_MOST: Final = 8
+"""Versions that are asked: before 1 an empty list of topics means all of them, and from 9 on the encoding is another one."""
+_CORRELATION: Final = 1
+_SHOWN: Final = 3
+_ADVICE: Final = (
+    "have each broker advertise a listener of framegate that leads to it alone: for each broker one entry of listeners, and one of upstreams "
+    "with one endpoint"
+)
+
+
+class Broker(NamedTuple):
+    """One of a cluster, as Metadata names it to clients."""
+
+    node: int
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def metadata_question(ranges: Sequence[ApiRange]) -> tuple[int, bytes] | None:
+    """The version that is asked, and the frame, with its size, that asks for all brokers and no topic; None: there is no version that both know."""
+    known = next((item for item in ranges if item.key == _METADATA), None)
+    if known is None or known.most < _LEAST or known.least > _MOST:
+        return None
+    version = min(known.most, _MOST)
+    request = request_writer(RequestHeader(_METADATA, version, _CORRELATION, "framegate"))
+    request.count(0)
+    body = request.message() + bytes(0 if version < 4 else 1 if version < 8 else 3)  # no topic is to be made; who may do what is not asked
+    return version, len(body).to_bytes(4, "big") + body
+
+
+def brokers_in(body: bytes, version: int) -> list[Broker]:
+    """The brokers that an answer names, without its size. Raises MalformedError: it is no answer to the question."""
+    reader = answer_reader(body, RequestHeader(_METADATA, version, _CORRELATION))
+    if version >= 3:
+        reader.int32("throttle time")
+    return reader.array("brokers", lambda: _broker(reader), 12)
+
+
+def _broker(reader: Reader) -> Broker:
+    found = Broker(reader.int32("node id"), reader.string("host"), reader.int32("port"))
+    reader.nullable_string("rack")
+    return found
+
+
+def findings(subject: str, config: ProxyConfig, upstream: UpstreamConfig, addresses: Collection[Any], brokers: list[Broker]) -> Iterator[Finding]:
+    """What is to be said of the addresses that an upstream's clients are sent to.
+
+    Args:
+        subject: the address that was asked.
+        config: whose listeners clients should come back to.
+        upstream: that the address belongs to.
+        addresses: all that its endpoints have, as the link has them.
+        brokers: of Metadata.
+    """
+    ports = {_port(item.address) for item in config.listeners if item.protocol == "kafka"} - {None, 0}
+    endpoints = set(upstream.endpoints) | {f"{host}:{port}" for _, _, host, port in (wire for wire in addresses if len(wire) == 4)}
+    past = [item for item in brokers if item.port not in ports or str(item) in endpoints]
+    figures = {"brokers": len(brokers), "brokers_past_framegate": len(past)}
+    subject = f"{subject}, where clients are sent"
+    if past:
+        words = f"Metadata sends clients to {_named(past)}, which is no listener here: they walk past framegate"
+        yield Finding("upstreams", subject, "warning", words, _ADVICE, figures)
+    elif len({str(item) for item in brokers}) < len(brokers):
+        words = f"Metadata has one address for several brokers, {_named(brokers)}: clients meet one that is not the one they want"
+        yield Finding("upstreams", subject, "warning", words, _ADVICE, figures)
+    elif len(brokers) > 1 and len(addresses) > 1:
+        words = f"its {len(addresses)} addresses are taken in turn, and Metadata names {len(brokers)} brokers: clients meet the wrong one"
+        yield Finding("upstreams", subject, "warning", words, _ADVICE, figures)
+    else:
+        words = f"Metadata names {counted(len(brokers), 'broker')}, by ports of listeners here: {_named(brokers)}"
+        yield Finding("upstreams", subject, "ok", words, figures=figures)
+
+
+def _named(brokers: list[Broker]) -> str:
+    more = f" and {len(brokers) - _SHOWN} more" if len(brokers) > _SHOWN else ""
+    return ", ".join(map(str, brokers[:_SHOWN])) + more
+
+
+def _port(address: str) -> int | None:
+    """None: it is a path."""
+    return parse_address(address, port_zero=True, unix=True).port
