@@ -21,6 +21,7 @@ from control.configuration.places import (
     is_served,
     lock_fault,
     lock_holder,
+    open_folder,
     socket_fault,
     tap_bytes,
 )
@@ -94,7 +95,11 @@ def _socket(document: Document, path: Path, address: Address, *, in_use: bool) -
         fault = lock_fault(f"{address.host}.lock")
     if fault is not None:
         document.add(path, f"cannot be used: {fault}", str(address))
-    elif in_use and is_served(address.host):
+        return
+    exposed = open_folder(os.path.dirname(address.host) or "/") if path == _ADMIN else None
+    if exposed is not None:
+        document.warn(path, f"is where others can put a socket of their own: {exposed}; chmod 0700", str(address))
+    if in_use and is_served(address.host):
         who = "another framegate" if path == _ADMIN else "another process"
         document.warn(path, f"{IN_USE}: {who} listens there, and serve cannot start until it has ended", str(address))
 

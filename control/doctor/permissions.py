@@ -60,6 +60,7 @@ def _secret(key: str, path: str, in_pod: bool) -> Finding:
 
 
 def _folder(folder: str) -> Finding:
+    """Whose it is; that others may write there, ``framegate check`` warns."""
     subject = f"folder of the admin socket, {folder}"
     try:
         found = os.stat(folder)
@@ -67,9 +68,8 @@ def _folder(folder: str) -> Finding:
         return Finding("permissions", subject, "unknown", f"{error.strerror or error}; framegate needs it when it starts")
     mode = f"{stat.S_IMODE(found.st_mode):04o}"
     words = f"has the mode {mode}, user {found.st_uid}"
-    others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
-    if others or found.st_uid not in (0, os.geteuid()):
-        advice = f"chmod 0700 {folder}, owned by framegate's user: who may write there may put a socket of their own in its place"
+    if found.st_uid not in (0, os.geteuid()):
+        advice = f"chown {folder} to framegate's user: whose it is may put a socket of their own in its place"
         return Finding("permissions", subject, "warning", words, advice, {"mode": mode})
     return Finding("permissions", subject, "ok", words, figures={"mode": mode})
 

@@ -62,7 +62,7 @@ class Identity:
         for name in sorted({item.upstream for item in self._listeners.values() if item.upstream is not None}):
             self._apis[name] = self._ask(self._upstreams[name])
         try:
-            contents = {name: await asyncio.to_thread(read_files, self.files(name)) for name in self._listeners}
+            contents = {name: await asyncio.to_thread(read_files, self.files(name).values()) for name in self._listeners}
             answers = {desk_of_listener(name): await asyncio.to_thread(self._answers, item, contents[name]) for name, item in self._listeners.items()}
         except IdentityFileError as error:
             raise StartError(str(error), reason="IDENTITY_FILE") from error
@@ -95,13 +95,13 @@ class Identity:
         assert found is not None, f"{listener} has no file of users"
         return found
 
-    def files(self, listener: str) -> tuple[str, ...]:
-        """The paths of what a listener's SASL is checked against; none of a listener without."""
+    def files(self, listener: str) -> dict[str, str]:
+        """The paths of what a listener's SASL is checked against, by kind; none of a listener without."""
         sasl = self._listeners[listener].sasl if listener in self._listeners else None
-        return () if sasl is None else files_of(sasl)
+        return {} if sasl is None else files_of(sasl)
 
     def take(self, listener: str, contents: Mapping[str, bytes]) -> None:
-        """Check what a listener's files hold now, and have it hold for all that is asked afterwards; what there is stays if it is not good.
+        """Check what some of a listener's files hold now, and have it hold for all that is asked afterwards; what there is stays if it is not good.
 
         Takes a while: 15 µs a user, in which nobody else waits for more than some milliseconds. Any thread.
 
@@ -109,11 +109,12 @@ class Identity:
             IdentityFileError: a file is not what it should be.
         """
         assert self._desk is not None, "after the start"
-        self._desk.replace(desk_of_listener(listener), self._answers(self._listeners[listener], contents))
+        desk = desk_of_listener(listener)
+        self._desk.replace(desk, self._answers(self._listeners[listener], contents, self._desk.answers(desk)))
 
-    def _answers(self, listener: ListenerConfig, contents: Mapping[str, bytes]) -> Answers:
+    def _answers(self, listener: ListenerConfig, contents: Mapping[str, bytes], before: Answers | None = None) -> Answers:
         assert listener.sasl is not None, "of a listener with SASL"
-        return listener_answers(listener.sasl, contents, self._versions(listener))
+        return listener_answers(listener.sasl, contents, self._versions(listener), before)
 
     def _versions(self, listener: ListenerConfig) -> Callable[[int], ApiVersionsAnswer]:
         """What its upstream understands. Of a handler alone nobody can know: what framegate answers itself is all that is promised."""

@@ -64,6 +64,11 @@ class Answers:
         """Who may come in with a password; None where there is no file of users."""
         return self._users
 
+    @property
+    def tokens(self) -> "Tokens | None":
+        """Which tokens are good; None where none are taken."""
+        return self._tokens
+
     def answer(self, question: Question) -> Answer:
         """Answer a question. May take milliseconds and read files; does not raise."""
         try:

@@ -1,6 +1,6 @@
 """What a listener's SASL is checked against, made of its files: of what was read of them, so that who watches them need not read twice."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from control.files import FileError, read_file
@@ -28,12 +28,13 @@ class IdentityFileError(Exception):
         self.reason = reason
 
 
-def files_of(sasl: ListenerSasl) -> tuple[str, ...]:
-    """The paths of all files that SASL of a listener needs."""
-    return tuple(path for path in (sasl.users, None if sasl.tokens is None else sasl.tokens.jwks) if path is not None)
+def files_of(sasl: ListenerSasl) -> dict[str, str]:
+    """The paths of all files that SASL of a listener needs, by kind, as in ``proxy.cells.FILE_KINDS``. Nothing ties one to another."""
+    found = {"sasl": sasl.users, "jwks": None if sasl.tokens is None else sasl.tokens.jwks}
+    return {kind: path for kind, path in found.items() if path is not None}
 
 
-def read_files(paths: tuple[str, ...]) -> dict[str, bytes]:
+def read_files(paths: Iterable[str]) -> dict[str, bytes]:
     """What is in files now, by path.
 
     Raises:
@@ -48,20 +49,26 @@ def read_files(paths: tuple[str, ...]) -> dict[str, bytes]:
     return found
 
 
-def listener_answers(sasl: ListenerSasl, contents: Mapping[str, bytes], apis: Callable[[int], ApiVersionsAnswer]) -> Answers:
+def listener_answers(
+    sasl: ListenerSasl, contents: Mapping[str, bytes], apis: Callable[[int], ApiVersionsAnswer], before: Answers | None = None
+) -> Answers:
     """Who answers for a listener.
 
     Args:
         sasl: of its configuration.
         contents: what is in its files, by path.
         apis: see ``Answers``.
+        before: who answered until now: of a file that is not among the contents it goes on.
 
     Raises:
         IdentityFileError: a file is not what it should be.
     """
+    users, tokens = (None, None) if before is None else (before.users, before.tokens)
     try:
-        users = None if sasl.users is None else Users(parse_users(contents[sasl.users], sasl.users))
-        tokens = None if sasl.tokens is None else _tokens(sasl.tokens, contents[sasl.tokens.jwks])
+        if sasl.users is not None and (before is None or sasl.users in contents):
+            users = Users(parse_users(contents[sasl.users], sasl.users))
+        if sasl.tokens is not None and (before is None or sasl.tokens.jwks in contents):
+            tokens = _tokens(sasl.tokens, contents[sasl.tokens.jwks])
     except UsersFileError as error:
         line, reason = error.faults[0]
         raise IdentityFileError(error.path, f"is no file of users: line {line}: {reason}") from None

@@ -1,7 +1,7 @@
 """Users, and keys that tokens are signed with, that are new: they hold for who authenticates afterwards. Processors have nothing of them."""
 
+import collections
 from collections.abc import Mapping
-from typing import Final
 
 from control.files import Contents, digest
 from control.fleet.identity import Identity
@@ -9,13 +9,11 @@ from control.identity.files import MAX_BYTES, IdentityFileError
 from control.rotation.source import RefusedError, Reload, Source
 from proxy.server.store_rows import listener_owner
 
-__all__ = ["KIND", "identity_sources"]
-
-KIND: Final = "sasl"
+__all__ = ["identity_sources"]
 
 
 def identity_sources(identity: Identity, contents: Mapping[str, Contents]) -> list[Source]:
-    """What is to be watched.
+    """What is to be watched: each file by itself, so that a broken one keeps no other back.
 
     Args:
         contents: what was read at the start, by listener.
@@ -28,8 +26,9 @@ def identity_sources(identity: Identity, contents: Mapping[str, Contents]) -> li
         except IdentityFileError as error:
             raise RefusedError(error.path, error.reason) from None
 
-    taker = Reload(load)
+    takers: dict[str, Reload] = collections.defaultdict(lambda: Reload(load))  # each is given one kind: it tells sources apart by their owner
     return [
-        Source(owner=owner, kind=KIND, paths=identity.files(name), taker=taker, in_force=digest(contents[name]), max_bytes=2 * MAX_BYTES)
+        Source(owner=owner, kind=kind, paths=(path,), taker=takers[kind], in_force=digest({path: contents[name][path]}), max_bytes=MAX_BYTES)
         for owner, name in names.items()
+        for kind, path in identity.files(name).items()
     ]

@@ -37,7 +37,7 @@ class RefusedError(Exception):
 
 
 class Taker(abc.ABC):
-    """Takes what is new. One at a time is asked, on the event loop."""
+    """Takes what is new. One at a time is asked, on the event loop. Each of its sources is of an owner of its own."""
 
     @abc.abstractmethod
     async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:

@@ -139,8 +139,8 @@ RATE_LEVELS: Final = ("node", "listener", "address")
 """Whose rates there are. Addresses have no series of their own: there are too many."""
 FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap", "pool")
 """Where an error of our own was caught; see ``proxy.network.faults``."""
-FILE_KINDS: Final = ("tls", "sasl")
-"""Of files that may be replaced while framegate runs: certificates, keys and authorities; users, and keys that tokens are signed with."""
+FILE_KINDS: Final = ("tls", "sasl", "jwks")
+"""Of files that may be replaced while framegate runs: certificates, keys and authorities; users; keys that tokens are signed with."""
 PROBES: Final = ("startup", "readiness", "liveness")
 SIGNALS: Final = ("metrics", "traces", "logs")
 EXPORT_ERRORS: Final = ("", "unavailable", "timeout", "refused", "rejected", "other")

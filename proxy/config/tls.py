@@ -47,9 +47,10 @@ class ListenerTls:
     ] = ()
     min_version: Annotated[TlsVersion, Key("the lowest protocol version spoken")] = "1.2"
     max_version: Annotated[TlsVersion, Key("the highest protocol version spoken")] = "1.3"
-    ciphers: Annotated[str | None, Key("OpenSSL's list of ciphers for TLS 1.2, as ``ECDHE+AESGCM``; none: Python's own. Those of 1.3 are fixed")] = (
-        None
-    )
+    ciphers: Annotated[
+        str | None,
+        Key("OpenSSL's list of ciphers for TLS 1.2, as ``ECDHE+AESGCM``; none: Python's own but those in CBC mode. Those of 1.3 are fixed"),
+    ] = None
     curve: Annotated[str | None, Key("the one group of the key exchange, as ``prime256v1`` or ``X25519``; none: OpenSSL's own list")] = None
     alpn: Annotated[
         tuple[str, ...],

@@ -3,7 +3,8 @@
 A context is never changed once it is in use: a reload builds another. All of one listener are built together (``server_store``), and so is the one of
 an upstream (``upstream_context``), from its settings and what is in its files: whoever serves new files calls these again, and nothing else.
 
-Python's ``ssl`` takes TLS 1.2's ciphers and one group for the key exchange; ciphers of TLS 1.3, and several groups, not before Python 3.15.
+Python's ``ssl`` takes TLS 1.2's ciphers and one group for the key exchange; ciphers of TLS 1.3, and several groups, not before Python 3.15. It sends
+no names of authorities when it asks for a client's certificate: that needs OpenSSL's SSL_CTX_set_client_CA_list, which no version of it calls.
 
 A server's sessions are resumed within one context only: tickets are encrypted with keys that the context has drawn, and nobody is told. So no session
 that was made under one host, one processor or one certificate is resumed under another; that is a full handshake, with all that it asks for.
@@ -94,6 +95,7 @@ def server_context(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.num_tickets = TICKETS
     _harden(context, min_version)
+    _leave_cbc_out(context)
     _load_identity(context, certificate, key, files)
     context.verify_mode = CLIENT_AUTH[client_auth]
     if client_ca is not None:
@@ -127,6 +129,14 @@ def client_context(
 def _harden(context: ssl.SSLContext, min_version: str) -> None:
     context.minimum_version = VERSIONS[min_version]
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+
+
+def _leave_cbc_out(context: ssl.SSLContext) -> None:
+    """Of TLS 1.2's ciphers that Python, or the platform's policy, allows, keep those that authenticate what they encrypt; all of TLS 1.3 do."""
+    known = [item for item in context.get_ciphers() if item["protocol"] != "TLSv1.3"]
+    kept = [item["name"] for item in known if item["aead"]]
+    if kept and len(kept) < len(known):
+        context.set_ciphers(":".join(kept))
 
 
 def _load_identity(context: ssl.SSLContext, certificate: str, key: str, files: Files | None) -> None:

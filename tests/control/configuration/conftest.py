@@ -15,7 +15,7 @@ def data(made: Certificates) -> dict[str, Any]:
     return {
         "node": "edge-1",
         "processors": 2,
-        "admin": {"address": "unix:/tmp/admin.sock"},
+        "admin": {"address": f"unix:{made.ca.parent}/admin.sock"},
         "health": {"address": "127.0.0.1:9901"},
         "memory_pool": {"size": "8MiB"},
         "listeners": [

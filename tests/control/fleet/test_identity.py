@@ -118,7 +118,7 @@ def test_each_listener_answers_from_its_files(tmp_path: Path) -> None:
         kind, row = await rig.ask("SupportedApis", version=3)
         assert (kind, row["reason"].partition(":")[0]) == ("Unavailable", "what the upstream u understands is not known")
         assert (await rig.ask("SupportedApis", "listener:open", version=3))[1] == {"reason": "there is no desk listener:open"}
-        assert (rig.identity.files("a"), rig.identity.files("open")) == ((str(rig.file),), ())
+        assert (rig.identity.files("a"), rig.identity.files("open")) == ({"sasl": str(rig.file)}, {})
 
     run(tmp_path, scenario)
 

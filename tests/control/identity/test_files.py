@@ -46,9 +46,18 @@ def test_what_was_not_configured_cannot_be_answered(signer: Signer) -> None:
 
 
 def test_the_files_are_those_that_are_named() -> None:
-    assert files_of(BOTH) == ("/users", "/jwks")
-    assert files_of(ListenerSasl(mechanisms=("PLAIN",), users="/users")) == ("/users",)
-    assert files_of(ListenerSasl(mechanisms=())) == ()
+    assert files_of(BOTH) == {"sasl": "/users", "jwks": "/jwks"}
+    assert files_of(ListenerSasl(mechanisms=("PLAIN",), users="/users")) == {"sasl": "/users"}
+    assert files_of(ListenerSasl(mechanisms=())) == {}
+
+
+def test_what_one_file_says_goes_on_when_the_other_is_replaced(signer: Signer) -> None:
+    first = listener_answers(BOTH, {"/users": users(), "/jwks": signer.jwks()}, apis)
+    for contents in ({"/users": users()}, {"/jwks": signer.jwks()}):
+        again = listener_answers(BOTH, contents, apis, first)
+        assert again.answer(CheckPassword("alice", "secret")) == Accepted("alice")
+        assert isinstance(again.answer(CheckToken(signer.token(user="bob", scope="write", exp=4_000_000_000))), Accepted)
+        assert (again.users is first.users, again.tokens is first.tokens) == ("/jwks" in contents, "/users" in contents)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,11 @@
 """proxy.network.tls_context: what is refused before anybody connects."""
 
+import contextlib
 import os
+import shutil
+import socket
 import ssl
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +100,36 @@ def test_a_store_is_all_that_the_settings_say(tls_world: TlsWorld, tmp_path: Pat
         assert context.options & ssl.OP_NO_RENEGOTIATION
     assert [bool(item.verify_flags & ssl.VerifyFlags.VERIFY_CRL_CHECK_CHAIN) for item in contexts] == [False, True, False, False]
     assert (store.reads_hello, store.protocols) == (True, ["kafka"])
+
+
+def s_client(context: ssl.SSLContext, *words: str) -> str:
+    """What OpenSSL's own client says of one handshake."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        command = ["openssl", "s_client", "-connect", f"127.0.0.1:{listener.getsockname()[1]}", *words]
+        client = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        accepted, _ = listener.accept()
+        with accepted, contextlib.suppress(ssl.SSLError, OSError):
+            accepted.settimeout(10)
+            context.wrap_socket(accepted, server_side=True).close()
+        return client.communicate(timeout=10)[0]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the command openssl")
+@pytest.mark.slow
+def test_what_clients_of_tls_1_2_are_offered_without_a_word_in_the_configuration(tls_world: TlsWorld) -> None:
+    """No cipher in CBC mode, with which OpenSSL's client would be content. And no names of authorities, which Python's ``ssl`` cannot send: this
+    fails on the first Python that can.
+    """
+    context = server_store(tls_world.listener(client_auth="requested", client_ca=tls_world.authority)).default
+    ciphers = context.get_ciphers()
+    assert all(item["aead"] for item in ciphers)
+    assert {item["protocol"] for item in ciphers} == {"TLSv1.2", "TLSv1.3"}
+    refused = s_client(context, "-tls1_2", "-cipher", "ECDHE-ECDSA-AES256-SHA384:ECDHE-ECDSA-AES128-SHA256")
+    assert "handshake failure" in refused
+    for version in ("-tls1_2", "-tls1_3"):
+        said = s_client(context, version)
+        assert "GCM" in said
+        assert "No client certificate CA names sent" in said
 
 
 @pytest.mark.parametrize(
