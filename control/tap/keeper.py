@@ -208,6 +208,7 @@ class TapKeeper:
             self._seal()
         self._adopt()
         self._sweep()
+        self._carry_sealed()
         self._take_reserve()
         if self._ledger.large:
             self._ledger.compact(self._retention.consumers, time.time_ns())
@@ -276,6 +277,13 @@ class TapKeeper:
             return 0, time.time_ns()
         return from_ns, until_ns
 
+    def _carry_sealed(self) -> None:
+        """Add up what was sealed since the last look, so that of a stream that ends little is left to be read."""
+        for stream in self._live - self._orphaned:
+            for segment in self._retention.left.get(stream, ()):
+                if segment.sealed and segment.limit > self._settlement.carry(stream).end:
+                    self._carry(segment)
+
     def _carry(self, segment: Segment) -> None:
         case = self._settlement.cases.get(segment.stream)
         if case is not None and case.entries is not None:
@@ -286,6 +294,7 @@ class TapKeeper:
                 sums.add(ref)
         except LogError as error:
             self._complain("carry", str(error))
+        sums.compact()
 
     def _write_deleted(self) -> None:
         known = self._ledger.ledger.streams
@@ -322,9 +331,12 @@ class TapKeeper:
         now_ns = time.time_ns()
         return {(name,): max(0, now_ns - lag.since_ns) / 1e9 if lag.since_ns else 0.0 for name, lag in self._lagging.items()}
 
-    def _seal(self) -> None:
+    def _seal(self, streams: Sequence[str] = ()) -> None:
+        """Seal what these streams have left open; without a name those of all that have ended."""
         error = ""
-        for sealed in self._seal_dead(time.time_ns()):
+        now_ns = time.time_ns()
+        ended = [sealed for stream in streams for sealed in seal_stream(self._tap.directory, stream, now_ns)]
+        for sealed in ended if streams else self._seal_dead(now_ns):
             if sealed.error:
                 error = f"{sealed.stream}: {sealed.error}"
             else:
@@ -405,7 +417,7 @@ class TapKeeper:
     def _settle(self, case: Case) -> None:
         self._live.discard(case.stream)
         self._settlement.open(case)
-        self._seal()
+        self._seal([case.stream])
         self._write_births()
         self._wanted.pop(case.stream, None)
         self._settle_all(last=False)

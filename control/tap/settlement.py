@@ -14,13 +14,14 @@ from control.logs import RowLog
 from control.tap.reserve import Reserve, is_full
 from proxy.tap.ledger import Fate, Pair
 from proxy.tap.ledger_writer import LedgerWriter
-from proxy.tap.log_reader import LogError, end_offset, segments
+from proxy.tap.log_reader import LogError, end_offset, segment_seal, segments
 from proxy.tap.record import (
     REASON_CLOSED,
     REASON_DISK_ERROR,
     REASON_DISK_FULL,
     REASON_PROCESSOR_DIED,
     REASONS,
+    SEAL_FINAL,
     certainty,
 )
 from proxy.tap.recovery import ends_finally
@@ -88,7 +89,9 @@ class Settlement:
         self.cases: dict[str, Case] = {}
 
     def carry(self, stream: str) -> StreamSums:
-        """The sums of what retention takes of a stream that is not settled yet: to be added to before it is gone."""
+        """The sums of a stream that is not settled yet, up to where they were carried: of sealed segments, and of what retention takes, before it is
+        gone.
+        """
         return self._carried.setdefault(stream, StreamSums())
 
     def open(self, case: Case) -> None:
@@ -158,12 +161,32 @@ class Settlement:
         if settled_end(self._directory, case.stream) is not None or (case.life is None and ends_finally(self._directory, case.stream)):
             case.entries = []  # somebody did this before, and could only not say so any more
             return trouble
+        if case.life is not None and case.life.orderly and self._sealed_frames(case.stream) == sum(case.life.bounds.values()):
+            case.entries = []  # its writer says that all is accounted for, and the seals have as many frames as the cells: no block need be read
+            return trouble
         sums, trouble = sum_stream(self._directory, case.stream, self._carried.get(case.stream))
         bounds = case.bounds
         if case.life is None:
             bounds |= {pair: None for pair in sums.pairs if pair[0]}
         case.entries = [entry for pair, frames in sorted(bounds.items()) for entry in reckon(pair, sums.of(pair), case.bound(frames))]
         return trouble
+
+    def _sealed_frames(self, stream: str) -> int | None:
+        """Frames that a stream has, or says are lost, by the seals of its segments; None: they are not all there, or the last one is not final."""
+        carried = self._carried.get(stream) or StreamSums()
+        end, frames, final = carried.end, sum(pair.frames for pair in carried.pairs.values()), False
+        try:
+            for segment in segments(self._directory, stream):
+                if segment.base < carried.end:
+                    continue
+                seal = segment_seal(segment) if segment.sealed and segment.base == end else None
+                if seal is None:
+                    return None
+                end, frames = seal.end, frames + seal.request_frames + seal.response_frames + seal.lost_frames
+                final = bool(seal.flags & SEAL_FINAL)
+        except LogError:
+            return None
+        return frames if final else None
 
     def _close(self, case: Case, now_ns: int) -> None:
         assert case.entries is not None, "it is reckoned first"

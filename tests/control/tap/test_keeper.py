@@ -14,13 +14,14 @@ from control.tap import settlement
 from control.tap.keeper import tapped_pairs
 from proxy.config.model import TapRule
 from proxy.tap import log_reader
+from proxy.tap import sums as sums_of
 from proxy.tap.block_builder import BlockBuilder
 from proxy.tap.gap import Gap
 from proxy.tap.ledger import read_ledger
 from proxy.tap.record import stream_name
 from proxy.tap.segment import SegmentLog
-from tests.fakes.tap_keeper import death, gaps, keeper, processor
-from tests.fakes.tap_log import START_NS
+from tests.fakes.tap_keeper import death, gaps, keeper, processor, until
+from tests.fakes.tap_log import MINUTE_NS, START_NS
 from tests.fakes.tap_read import read_blocks
 
 
@@ -174,3 +175,26 @@ def test_a_disk_that_hangs_at_the_end_is_told(tmp_path: Path, monkeypatch: pytes
     assert row["frames"] == {"a": {"request": 6}}
     hangs.set()
     tap._thread.join(5)
+
+
+def test_of_a_dead_processors_stream_only_what_it_had_not_sealed_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.01)
+    tap, _, _ = keeper(tmp_path)
+    tap.born(0, "boot")
+    writer = processor(tmp_path, "boot", segment_size=1000)
+    for number in range(4):
+        writer.block([bytes(600)], at_ns=START_NS + number * MINUTE_NS)
+    ends = [segment.limit for segment in log_reader.segments(str(tmp_path), writer.stream)]
+    until(lambda: tap._settlement.carry(writer.stream).end == ends[-2])
+    (sums,) = tap._settlement.carry(writer.stream).pairs.values()
+    assert (sums.frames, len(sums.windows)) == (3, 1), "minutes that are stated are not kept"
+    real, read = sums_of._tables, list[int]()
+
+    def tables(ref: log_reader.BlockRef) -> memoryview:
+        read.append(ref.header.offset)
+        return real(ref)
+
+    monkeypatch.setattr(sums_of, "_tables", tables)
+    tap.died(death("boot", request=9))
+    tap.stop()
+    assert (read, [gap[3] for gap in gaps(tmp_path)]) == ([ends[-2]], [5])

@@ -9,9 +9,10 @@ from control.fleet.slot_cells import Life
 from control.tap import settlement as module
 from control.tap.reserve import Reserve
 from control.tap.settlement import Case, Settlement
+from proxy.tap import sums
 from proxy.tap.ledger import read_ledger
 from proxy.tap.ledger_writer import LedgerWriter
-from proxy.tap.log_reader import LogError, segments, walk_segment
+from proxy.tap.log_reader import BlockRef, LogError, segments, walk_segment
 from proxy.tap.record import REASON_PROCESSOR_DIED
 from tests.fakes.fleet import MemoryLog
 from tests.fakes.tap_log import START_NS, FakeProcessor
@@ -163,3 +164,49 @@ def test_what_is_given_up_is_told_with_what_is_known_of_it(bench: Bench, monkeyp
         "edge.2.b2": (False, {"main": {"request": None, "response": None}}),
     }
     assert {row["error"] for row in rows.values()} == {"the disk is broken"}
+
+
+def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Offsets of the blocks whose tables are read from here on."""
+    real, read = sums._tables, list[int]()
+
+    def tables(ref: BlockRef) -> memoryview:
+        read.append(ref.header.offset)
+        return real(ref)
+
+    monkeypatch.setattr(sums, "_tables", tables)
+    return read
+
+
+def test_of_a_stream_that_ended_in_order_no_block_is_read_while_the_seals_have_what_the_cells_have(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processor = FakeProcessor(tmp_path, segment_size=1000)
+    for _ in range(6):
+        processor.block([bytes(300)] * 2)
+    processor.close()
+    read = count_reads(monkeypatch)
+    first = segments(bench.directory, processor.stream)[0]
+    for ref in walk_segment(first, first.base):
+        bench.settlement.carry(processor.stream).add(ref)
+    os.unlink(first.path)
+    read.clear()
+    assert bench.work(case(life(12, orderly=True))) == ""
+    assert (read, bench.gaps(), bench.ledger.ledger.streams[processor.stream].settled) == ([], [], True)
+
+
+@pytest.mark.parametrize("fault", ["fewer", "a hole", "not final"])
+def test_of_one_whose_seals_do_not_have_all_every_block_is_read(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    processor = FakeProcessor(tmp_path, segment_size=1000)
+    for _ in range(3):
+        processor.block([bytes(600)])
+    if fault == "not final":
+        processor.writer.thread.seal(False)
+    else:
+        processor.close()
+    if fault == "a hole":
+        os.unlink(segments(bench.directory, processor.stream)[1].path)
+    read = count_reads(monkeypatch)
+    bench.work(case(life(4 if fault == "fewer" else 3, orderly=True)))
+    assert len(read) >= 2
+    assert [row["frames"]["request"] for row in bench.log.events("tap_gap")] == {"fewer": [1], "a hole": [1], "not final": []}[fault]
