@@ -33,6 +33,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from proxy.tap.ledger_line import NEVER, DamageError, Pair, Span, decode, integer, joined, pairs, span
+from proxy.tap.record import is_stream_name
 
 __all__ = ["LEDGER_NAME", "RECOVERY", "Fate", "Ledger", "LedgerState", "Pair", "content_of", "is_recovery", "kept_record", "read_ledger", "run_of"]
 
@@ -154,6 +155,8 @@ class LedgerState:
             return
         if not isinstance(stream, str):
             raise DamageError("a line without a stream")
+        if not is_stream_name(stream):
+            return  # an earlier version took a folder that is none of ours for a stream
         known = self.streams.get(stream)
         if event == "kept":
             self.streams[stream] = _kept(record, stream)

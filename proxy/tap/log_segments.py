@@ -6,10 +6,20 @@ A segment is sealed by a rename, so its path may go stale between listing and op
 import dataclasses
 import itertools
 import os
+import stat
 from typing import Final
 
 from proxy.tap.headers import Seal, decode_seal, decode_segment_header
-from proxy.tap.record import OPEN_SUFFIX, SEALED_SINCE, SEALED_SUFFIX, SEGMENT_HEADER_BYTES, FormatError, VersionError
+from proxy.tap.record import (
+    OPEN_SUFFIX,
+    SEALED_SINCE,
+    SEALED_SUFFIX,
+    SEGMENT_HEADER_BYTES,
+    FormatError,
+    VersionError,
+    is_segment_stem,
+    is_stream_name,
+)
 
 START: Final = 0
 LISTINGS: Final = 3
@@ -76,10 +86,10 @@ class Segment:
 
 
 def streams(root: str) -> list[str]:
-    """Names of the streams in a tap directory, sorted; a directory that does not exist has none."""
+    """Names of the streams in a tap directory, sorted; a directory that does not exist has none. Other folders are not ours."""
     try:
         with os.scandir(root) as entries:
-            return sorted(entry.name for entry in entries if entry.name[0] not in "._" and entry.is_dir())
+            return sorted(entry.name for entry in entries if is_stream_name(entry.name) and entry.is_dir())
     except FileNotFoundError:
         return []
 
@@ -105,7 +115,7 @@ def _list(root: str, stream: str) -> list[Segment]:
         return []
     for name in names:
         stem, suffix = os.path.splitext(name)
-        if suffix in (OPEN_SUFFIX, SEALED_SUFFIX) and stem.isdigit():
+        if suffix in (OPEN_SUFFIX, SEALED_SUFFIX) and is_segment_stem(stem):
             segment = _stat(root, stream, stem, suffix)
             if segment is not None and (segment.base not in found or segment.size > found[segment.base].size):
                 found[segment.base] = segment
@@ -120,6 +130,8 @@ def _stat(root: str, stream: str, stem: str, suffix: str) -> Segment | None:
             status = os.stat(path)
         except FileNotFoundError:
             continue
+        if not stat.S_ISREG(status.st_mode):
+            return None
         return Segment(stream, path, int(stem), sealed, status.st_size, status.st_mtime_ns)
     return None
 

@@ -96,6 +96,7 @@ The accounting: every whole frame received on a connection and direction that a 
 a gap.
 """
 
+import re
 import struct
 from typing import Final, NamedTuple
 
@@ -112,6 +113,8 @@ HASH_BYTES: Final = 16
 # One chunk's data stays under this, so that every position in a block fits an int32; larger runs are kept as lengths.
 MAX_CHUNK_BYTES: Final = 1 << 30
 
+_STREAM_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.(?:[0-9]+|recovery)\.[A-Za-z0-9_-]+")
+_SEGMENT_NAME: Final = re.compile(r"[0-9]{20}")
 OPEN_SUFFIX: Final = ".open"
 SEALED_SUFFIX: Final = ".seg"
 CONSUMERS_FOLDER: Final = "_consumers"
@@ -277,9 +280,19 @@ def stream_name(node: str, slot: str, boot_id: str) -> str:
     return f"{node}.{slot}.{boot_id}"
 
 
+def is_stream_name(name: str) -> bool:
+    """Whether a folder, or a line of the ledger, can be of a stream. A file system may have others in the tap's directory, like ``lost+found``."""
+    return _STREAM_NAME.fullmatch(name) is not None
+
+
 def segment_file(base: int, *, sealed: bool) -> str:
     """The file name of the segment that begins at the logical offset ``base``."""
     return f"{base:020d}{SEALED_SUFFIX if sealed else OPEN_SUFFIX}"
+
+
+def is_segment_stem(stem: str) -> bool:
+    """Whether a file's name, without its suffix, can be a segment's."""
+    return _SEGMENT_NAME.fullmatch(stem) is not None
 
 
 def padding(length: int, alignment: int) -> int:

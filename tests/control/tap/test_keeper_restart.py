@@ -9,7 +9,10 @@ import pytest
 from control.tap import keeper as module
 from proxy.config.model import TapRule
 from proxy.tap import log_reader
+from proxy.tap.completeness import verify
 from proxy.tap.ledger import read_ledger
+from proxy.tap.ledger_writer import LedgerWriter
+from proxy.tap.retention import Sweep
 from tests.fakes.tap_keeper import crash, death, gaps, keeper, processor, until
 from tests.fakes.tap_log import START_NS, FakeProcessor
 from tests.fakes.tap_read import read_blocks, read_gaps
@@ -97,3 +100,25 @@ def test_the_lock_shows_that_control_lives(tmp_path: Path, monkeypatch: pytest.M
     os.utime(tmp_path / ".framegate.lock", ns=(1, 1))
     until(lambda: (tmp_path / ".framegate.lock").stat().st_mtime_ns > 1)
     tap.stop()
+
+
+def test_a_folder_of_the_file_system_is_no_stream_neither_now_nor_where_an_earlier_version_took_it_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.01)
+    (tmp_path / "lost+found").mkdir(mode=0o700)
+    earlier = LedgerWriter(str(tmp_path))
+    earlier.adopted("lost+found", 0, START_NS)
+    earlier.close()
+    tap, log, _ = keeper(tmp_path)
+    tap.born(0, "boot")
+    processor(tmp_path, "boot").close()
+    swept: list[Sweep] = []
+    monkeypatch.setattr(tap._retention, "sweep", lambda *of, real=tap._retention.sweep: swept.append(real(*of)) or swept[-1])
+    until(lambda: len(swept) > 1)
+    tap.died(death("boot", orderly=True))
+    tap.stop()
+    assert (tmp_path / "lost+found").is_dir()
+    assert list(read_ledger(str(tmp_path)).streams) == ["n.0.boot"]
+    assert log.rows == []
+    assert verify(str(tmp_path)).complete

@@ -9,11 +9,23 @@ from proxy.tap.record import SEAL_FINAL
 from tests.fakes.tap_log import FakeProcessor
 
 
-def test_streams_are_folders_that_are_not_ours(tmp_path: Path) -> None:
-    for name in ("b.0.x", "a.0.x", "_consumers", ".hidden"):
+def test_streams_are_folders_of_the_right_name_and_nothing_else(tmp_path: Path) -> None:
+    good = ["a.0.x", "b-1.example.org.12.5f3a", "b.recovery.x"]
+    for name in (*good, "_consumers", ".hidden", "lost+found", "backup", "a.b.c", "a.0.", "a.0", ".0.x", "a.0.x y", "a.0.x~", "a b.0.x", "a.٣.x"):
         (tmp_path / name).mkdir()
-    (tmp_path / "file").touch()
-    assert streams(str(tmp_path)) == ["a.0.x", "b.0.x"]
+    (tmp_path / "file.0.x").touch()
+    assert streams(str(tmp_path)) == good
+
+
+def test_segments_are_files_of_the_right_name_and_nothing_else(tmp_path: Path) -> None:
+    processor = FakeProcessor(tmp_path)
+    processor.block([b"x"])
+    processor.close()
+    folder = tmp_path / processor.stream
+    for name in ("7.seg", "²²²²²²²²²²²²²²²²²²²².seg", "lost+found", "0" * 20, "0" * 21 + ".seg"):
+        (folder / name).touch()
+    (folder / f"{1 << 20:020d}.open").mkdir()
+    assert [segment.base for segment in segments(str(tmp_path), processor.stream)] == [0]
 
 
 def test_a_seal_says_what_is_in_the_segment_and_whether_the_stream_ends(tmp_path: Path) -> None:

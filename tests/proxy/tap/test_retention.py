@@ -28,52 +28,54 @@ def make(root: Path, stream: str, *ages_s: int, size: int = MB, last_open: bool 
 
 
 def left(root: Path) -> list[str]:
-    return [f"{stream}/{segment.base // (MB - 4096)}" for stream in streams(str(root)) for segment in segments(str(root), stream)]
+    return [
+        f"{stream.removeprefix('n.0.')}/{segment.base // (MB - 4096)}" for stream in streams(str(root)) for segment in segments(str(root), stream)
+    ]
 
 
 def test_within_budget_nothing_goes_even_when_it_was_read(tmp_path: Path) -> None:
-    make(tmp_path, "a", 1, 2)
-    write_consumer(str(tmp_path), "tables", {"a": 10 * MB}, 0)
+    make(tmp_path, "n.0.a", 1, 2)
+    write_consumer(str(tmp_path), "tables", {"n.0.a": 10 * MB}, 0)
     sweep = Retention(str(tmp_path), 3 * MB, 0).sweep(100 * S)
     assert (sweep.deleted, sweep.usage, sweep.over, sweep.error) == (0, 2 * MB, 0, "")
 
 
 def test_over_budget_the_oldest_sealed_segments_of_all_streams_go(tmp_path: Path) -> None:
-    make(tmp_path, "a", 10, 30, 50)
-    make(tmp_path, "b", 20, 40, 60)
+    make(tmp_path, "n.0.a", 10, 30, 50)
+    make(tmp_path, "n.0.b", 20, 40, 60)
     sweep = Retention(str(tmp_path), 3 * MB, 0).sweep(100 * S)
     assert left(tmp_path) == ["a/2", "b/1", "b/2"]
     assert (sweep.deleted, sweep.deleted_bytes, sweep.usage, sweep.unread) == (3, 3 * MB, 3 * MB, 0)
 
 
 def test_what_every_consumer_has_read_goes_before_what_one_still_needs(tmp_path: Path) -> None:
-    make(tmp_path, "a", 10, 20, 30)
-    make(tmp_path, "b", 40, 50, 60)
-    write_consumer(str(tmp_path), "slow", {"a": 0, "b": 2 * (MB - 4096)}, 0)
-    write_consumer(str(tmp_path), "fast", {"a": 10 * MB, "b": 10 * MB}, 0)
+    make(tmp_path, "n.0.a", 10, 20, 30)
+    make(tmp_path, "n.0.b", 40, 50, 60)
+    write_consumer(str(tmp_path), "slow", {"n.0.a": 0, "n.0.b": 2 * (MB - 4096)}, 0)
+    write_consumer(str(tmp_path), "fast", {"n.0.a": 10 * MB, "n.0.b": 10 * MB}, 0)
     sweep = Retention(str(tmp_path), 4 * MB, 0).sweep(100 * S)
     assert left(tmp_path) == ["a/0", "a/1", "a/2", "b/2"]
     assert sweep.unread == 0
 
 
 def test_the_budget_holds_for_dead_consumers_too_and_what_they_lose_is_counted(tmp_path: Path) -> None:
-    make(tmp_path, "a", 10, 20, 30)
-    write_consumer(str(tmp_path), "dead", {"a": MB - 4096}, 0)
+    make(tmp_path, "n.0.a", 10, 20, 30)
+    write_consumer(str(tmp_path), "n.0.dead", {"n.0.a": MB - 4096}, 0)
     sweep = Retention(str(tmp_path), MB, 0).sweep(100 * S)
     assert left(tmp_path) == ["a/2"]
     assert (sweep.deleted, sweep.unread) == (2, 1)
 
 
 def test_a_stream_that_a_consumer_does_not_know_yet_is_needed(tmp_path: Path) -> None:
-    make(tmp_path, "a", 10)
-    make(tmp_path, "b", 20)
-    write_consumer(str(tmp_path), "tables", {"b": 10 * MB}, 0)
+    make(tmp_path, "n.0.a", 10)
+    make(tmp_path, "n.0.b", 20)
+    write_consumer(str(tmp_path), "tables", {"n.0.b": 10 * MB}, 0)
     Retention(str(tmp_path), MB, 0).sweep(100 * S)
     assert left(tmp_path) == ["a/0"]
 
 
 def test_age_counts_from_the_last_write_whatever_the_budget_and_consumers(tmp_path: Path) -> None:
-    make(tmp_path, "a", 10, 50, 90)
+    make(tmp_path, "n.0.a", 10, 50, 90)
     write_consumer(str(tmp_path), "tables", {}, 0)
     retention = Retention(str(tmp_path), 100 * MB, 40_000)
     assert retention.sweep(50 * S).deleted == 0
@@ -83,38 +85,39 @@ def test_age_counts_from_the_last_write_whatever_the_budget_and_consumers(tmp_pa
 
 
 def test_open_segments_stay_and_are_reported(tmp_path: Path) -> None:
-    make(tmp_path, "a", 10, 20, last_open=True)
-    sweep = Retention(str(tmp_path), MB // 2, 0).sweep(100 * S, {"a"})
+    make(tmp_path, "n.0.a", 10, 20, last_open=True)
+    sweep = Retention(str(tmp_path), MB // 2, 0).sweep(100 * S, {"n.0.a"})
     assert left(tmp_path) == ["a/1"]
     assert sweep.over == MB // 2
 
 
 def test_within_a_stream_the_order_is_that_of_offsets_even_when_times_disagree(tmp_path: Path) -> None:
-    make(tmp_path, "a", 30, 10, 20)
+    make(tmp_path, "n.0.a", 30, 10, 20)
     Retention(str(tmp_path), 2 * MB, 0).sweep(100 * S)
     assert left(tmp_path) == ["a/1", "a/2"]
 
 
 def test_room_is_left_for_what_the_log_grows_between_sweeps(tmp_path: Path) -> None:
-    make(tmp_path, "a", *range(1, 9))
+    make(tmp_path, "n.0.a", *range(1, 9))
     retention = Retention(str(tmp_path), 10 * MB, 0)
     assert retention.sweep(100 * S).usage == 8 * MB
-    make(tmp_path, "a", *range(1, 11))
+    make(tmp_path, "n.0.a", *range(1, 11))
     assert retention.sweep(101 * S).usage == 8 * MB
 
 
 def test_folders_of_dead_streams_go_with_their_last_segment_and_live_ones_stay(tmp_path: Path) -> None:
-    make(tmp_path, "dead", 10)
-    make(tmp_path, "live", 20)
-    (tmp_path / "empty").mkdir()
-    sweep = Retention(str(tmp_path), 0, 0).sweep(100 * S, {"live"})
-    assert streams(str(tmp_path)) == ["live"]
+    make(tmp_path, "n.0.dead", 10)
+    make(tmp_path, "n.0.live", 20)
+    (tmp_path / "n.0.empty").mkdir()
+    (tmp_path / "lost+found").mkdir()
+    sweep = Retention(str(tmp_path), 0, 0).sweep(100 * S, {"n.0.live"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lost+found", "n.0.live"]
     assert (sweep.usage, sweep.error) == (0, "")
 
 
-@pytest.mark.parametrize("text", ["", "{", "null", '{"version": 1, "streams": {"a": 99999999', "\0" * 80])
+@pytest.mark.parametrize("text", ["", "{", "null", '{"version": 1, "streams": {"n.0.a": 99999999', "\0" * 80])
 def test_a_consumer_file_that_cannot_be_read_needs_everything_up_to_the_budget(tmp_path: Path, text: str) -> None:
-    make(tmp_path, "a", 10, 20)
+    make(tmp_path, "n.0.a", 10, 20)
     (tmp_path / "_consumers").mkdir()
     (tmp_path / "_consumers" / "odd.json").write_text(text)
     sweep = Retention(str(tmp_path), MB, 0).sweep(100 * S)
@@ -123,36 +126,36 @@ def test_a_consumer_file_that_cannot_be_read_needs_everything_up_to_the_budget(t
 
 
 def test_what_a_consumer_had_read_when_its_file_was_last_good_goes_first(tmp_path: Path) -> None:
-    make(tmp_path, "a", 10, 20)
-    make(tmp_path, "b", 30, 40)
-    write_consumer(str(tmp_path), "job", {"b": 2 * (MB - 4096)}, 0)
+    make(tmp_path, "n.0.a", 10, 20)
+    make(tmp_path, "n.0.b", 30, 40)
+    write_consumer(str(tmp_path), "job", {"n.0.b": 2 * (MB - 4096)}, 0)
     retention = Retention(str(tmp_path), 4 * MB, 0)
     assert retention.sweep(100 * S).deleted == 0
     (tmp_path / "_consumers" / "job.json").write_text("")
     for _ in range(2):
         assert retention.sweep(100 * S).unreadable.keys() == {"job"}
-    make(tmp_path, "c", 50)
+    make(tmp_path, "n.0.c", 50)
     sweep = retention.sweep(100 * S)
     assert left(tmp_path) == ["a/0", "a/1", "c/0"]
     assert sweep.unread == 0
 
 
 def test_a_folder_of_consumers_that_cannot_be_listed_needs_everything(tmp_path: Path) -> None:
-    make(tmp_path, "a", 10)
-    make(tmp_path, "b", 20)
-    write_consumer(str(tmp_path), "job", {"a": MB - 4096, "b": MB - 4096}, 0)
+    make(tmp_path, "n.0.a", 10)
+    make(tmp_path, "n.0.b", 20)
+    write_consumer(str(tmp_path), "job", {"n.0.a": MB - 4096, "n.0.b": MB - 4096}, 0)
     retention = Retention(str(tmp_path), 2 * MB, 0)
     assert retention.sweep(100 * S).unreadable == {}
     (tmp_path / "_consumers").rename(tmp_path / "moved")
     (tmp_path / "_consumers").write_text("")
-    make(tmp_path, "c", 30)
+    make(tmp_path, "n.0.c", 30)
     sweep = retention.sweep(100 * S)
     assert sweep.unread == sweep.deleted > 0
     assert sweep.unreadable.keys() == {"_consumers"}
 
 
 def test_a_segment_that_cannot_be_deleted_is_reported_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = make(tmp_path, "a", 10, 20, 30)
+    paths = make(tmp_path, "n.0.a", 10, 20, 30)
     real = os.unlink
 
     def unlink(path: str) -> None:
@@ -180,10 +183,10 @@ def test_what_is_to_be_deleted_is_told_while_it_is_still_there(tmp_path: Path) -
 
     def on_delete(doomed: Sequence[Segment]) -> None:
         assert all(os.path.exists(segment.path) for segment in doomed)
-        told.append([f"{segment.stream}/{segment.base}" for segment in doomed])
+        told.append([f"{segment.stream.removeprefix('n.0.')}/{segment.base}" for segment in doomed])
 
-    make(tmp_path, "a", 50, 40, 30)
-    make(tmp_path, "b", 45)
+    make(tmp_path, "n.0.a", 50, 40, 30)
+    make(tmp_path, "n.0.b", 45)
     retention = Retention(str(tmp_path), 2 * MB, 0, on_delete)
     retention.sweep(10**20)
     retention.sweep(10**20)
