@@ -84,7 +84,7 @@ def _conclusion(verdict: "Verdict") -> str:
     for row in verdict.rows:
         states[row.state] += row.windows
     order = ["complete", *sorted(states.keys() - {"complete"})]
-    windows = ", ".join(f"{states[state]:,} {state}" for state in order if states[state]) or "none"
+    windows = ", ".join(f"{states[state]:,} {state}" for state in order if states[state]) or "none, so nothing is proved"
     faults = f"{counted(len(verdict.faults), 'fault')}; " if verdict.faults else ""
     word = "not complete" if not verdict.complete else "complete but for what retention took" if states["cut"] else "complete"
     return f"{word}: {faults}windows: {windows}"

@@ -199,7 +199,7 @@ _UPSTREAMS: Final = {
 _TAP: Final = {
     "tap_consumer_readable": Event("What a consumer of the tap has read is known again.", _INFO, {"directory": str, "consumer": str}),
     "tap_consumer_unreadable": Event("What a consumer of the tap has read is not known.", _ERROR, {"directory": str, "consumer": str, "error": str}),
-    "tap_deleted": Event("Old segments of the tap were deleted.", _EITHER, {"segments": int, "bytes": int, "unread": dict[str, int]}),
+    "tap_deleted": Event("Old segments of the tap were deleted.", _EITHER, {"segments": int, "bytes": int, "unread": int}),
     "tap_gap": Event(
         "The tap's record lacks frames of a processor that ended.",
         _WARNING,
@@ -214,6 +214,7 @@ _TAP: Final = {
         },
     ),
     "tap_keeper_failed": Event("The tap's directory cannot be kept in order.", _ERROR, {"directory": str, "error": str}),
+    "tap_ledger_lost": Event("The tap's ledger, or the end of it, is gone.", _ERROR, {"directory": str, "error": str}),
     "tap_orphans": Event("Processors of an earlier framegate still write to the tap.", _WARNING, {"directory": str, "streams": list[str]}),
     "tap_orphans_gone": Event(
         "Processors of an earlier framegate do not write to the tap any more.", _INFO, {"directory": str, "streams": list[str]}

@@ -29,6 +29,7 @@ class DirectoryLock:
 
     Attributes:
         last_ns: when its last holder, or this one, gave a sign of life (``beat``) before, wall clock.
+        noted: the number that was noted last (``beat``), by this holder or one before; 0: none was.
         writers: the descriptor for this holder's processors to inherit.
         unguarded: why the file system does not tell whether an earlier holder's processors live, in words; empty when it does.
 
@@ -47,7 +48,7 @@ class DirectoryLock:
                 self.writers = _open(path / WRITERS_NAME)
                 undo.pop_all()
         except BlockingIOError as error:
-            holder = (path / LOCK_NAME).read_bytes()[:64].decode("ascii", "replace").strip()
+            holder = (path / LOCK_NAME).read_bytes()[:64].decode("ascii", "replace").partition("\n")[0].strip()
             text = f"another framegate (process {holder or 'unknown'}) uses the {what} {path}"
             raise StartError(text, reason="DIRECTORY_IN_USE", directory=directory, pid=holder) from error
         except OSError as error:
@@ -55,8 +56,9 @@ class DirectoryLock:
             raise StartError(text, reason="DIRECTORY_UNUSABLE", directory=directory) from error
         self.unguarded = self._guard()
         self.last_ns = os.fstat(self._descriptor).st_mtime_ns
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        lines = os.pread(self._descriptor, 64, 0).split()
+        self.noted = int(lines[1]) if len(lines) == 2 and lines[1].isdigit() else 0
+        self._write()
 
     def _take(self) -> None:
         """Lock it; a reader that looks whether somebody has it (``completeness``) does so for a moment only.
@@ -90,9 +92,17 @@ class DirectoryLock:
         answer = fcntl.fcntl(self.writers, fcntl.F_OFD_GETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
         return int(FLOCK.unpack(answer)[0]) != fcntl.F_UNLCK
 
-    def beat(self) -> None:
-        """Give a sign of life: whoever comes next sees when the last one was."""
+    def beat(self, number: int = 0) -> None:
+        """Give a sign of life, and note a number when it is larger than the one noted: whoever comes next sees both."""
         os.utime(self._descriptor)
+        if number > self.noted:
+            self.noted = number
+            self._write()
+
+    def _write(self) -> None:
+        """Who holds it, and the number; in place, so that a full disk takes it."""
+        os.pwrite(self._descriptor, f"{os.getpid():<10}\n{self.noted:<20}\n".encode(), 0)
+        os.ftruncate(self._descriptor, 32)
 
     def release(self) -> None:
         """Let others have it; processors that live keep their lock."""

@@ -112,7 +112,7 @@ class TapKeeper:
         self._lagging: dict[str, Lag] = {}
         self._lock = DirectoryLock(tap.directory, "tap directory")
         try:
-            self._ledger = LedgerWriter(tap.directory)
+            self._ledger = LedgerWriter(tap.directory, self._lock.noted)
         except OSError as error:
             self._lock.release()
             text = f"the tap directory {tap.directory} cannot be used: its ledger: {error.strerror or error}"
@@ -124,6 +124,8 @@ class TapKeeper:
         self._retention = Retention(tap.directory, tap.budget, tap.max_age_ms, self._deleting, **look)
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._jobs.put(self._begin)
+        if self._ledger.loss:
+            log.write("tap_ledger_lost", level="error", directory=tap.directory, error=self._ledger.loss)
         if self._lock.unguarded:
             log.write("tap_orphans_unknown", level="warning", directory=tap.directory, error=self._lock.unguarded)
         meters.gauge("tap.usage", lambda: float(self._usage))
@@ -173,6 +175,7 @@ class TapKeeper:
         self._thread.join(STOP_TIMEOUT_S)
         self._settlement.give_up(self._errors.get("settlement") or "the disk did not answer in time")
         if not self._thread.is_alive():
+            self._lock.beat(self._ledger.last)
             self._ledger.close()
         self._lock.release()
 
@@ -185,7 +188,7 @@ class TapKeeper:
             except queue.Empty:
                 job = self._look
             try:
-                self._lock.beat()
+                self._lock.beat(self._ledger.last)
                 (self._finish if job is None else job)()
             except (OSError, LogError) as error:
                 self._complain("keeper", str(error))
@@ -244,6 +247,12 @@ class TapKeeper:
         """What the ledger does not say yet of streams that are being written. Also on a thread of its own."""
         error = ""
         with self._births:
+            try:
+                if self._ledger.loss:
+                    self._ledger.lost(time.time_ns())
+            except OSError as problem:
+                self._complain("born", f"the ledger does not say what is gone of it: {problem}")
+                return
             for stream, tapped in list(self._wanted.items()):
                 known = self._ledger.ledger.streams.get(stream)
                 try:
@@ -352,6 +361,7 @@ class TapKeeper:
 
     def _begin(self) -> None:
         self._look_at_segments()  # before what earlier runs left open is sealed: that ends here
+        self._write_births()
         self._take_reserve()
         self._adopt()
 

@@ -48,8 +48,8 @@ class Verdict:
     Attributes:
         rows: by stream, listener, direction and window.
         faults: what is wrong with files, blocks, streams and the ledger, a sentence each.
-        complete: there is no fault, and every window is complete, but for those that retention cut, or that are being written. A window is complete
-            when all rows that speak of it are; streams without such a row saw nothing then.
+        complete: there is a window, no fault, and every window is complete, but for those that retention cut, or that are being written. A window
+            is complete when all rows that speak of it are; streams without such a row saw nothing then.
     """
 
     rows: list[WindowRow]
@@ -89,7 +89,7 @@ def verify(directory: str, progress: Callable[[int], object] = lambda size: None
     faults = [*_of_ledger(later), *(fault for reading in readings for fault in reading.judge(later)), *_gone(later, set(names), live)]
     _cut(later, dict(zip(names, readings, strict=True)), accounts)
     rows = [row for name in sorted(accounts) for row in accounts[name].rows(name, live and _may_grow(directory, name, ledger))]
-    sound = not faults and all(row.state in _WHOLE for row in rows)
+    sound = not faults and bool(rows) and all(row.state in _WHOLE for row in rows)
     return Verdict(rows, faults, sound)
 
 
@@ -105,6 +105,11 @@ class _Later:
     def damage(self) -> str:
         """What is wrong with it, in words; empty when it is sound."""
         return self.before.damage or self._now.damage
+
+    @property
+    def lost(self) -> str:
+        """What was gone of it when a framegate started, in words."""
+        return self._now.lost or self.before.lost
 
     def taken(self, stream: str) -> int | None:
         """Retention took what lies before this offset of a stream; None: nobody knows the stream."""
@@ -169,6 +174,8 @@ def _of_ledger(later: _Later) -> Iterator[str]:
         yield "there is no ledger: a stream that is gone cannot be told from one that never was"
     if later.damage:
         yield f"the ledger is damaged: {later.damage}"
+    if later.lost:
+        yield f"the ledger was lost: {later.lost}"
     for name in later.strangers():
         yield f"{name} is not in the ledger: what else is not nobody can tell"
 

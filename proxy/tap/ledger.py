@@ -11,15 +11,18 @@ line for each stream that is born, before its processor starts; that ended, and 
     ended    "end": logical offset, "settled": bool         nobody writes it any more; settled: what it lacks is in the log, as gaps
     deleted  "to": logical offset, "from_ns", "until_ns"    retention takes what lies before; between these times (not known to earlier versions)
     adopted  "end": logical offset                          it was there when the ledger was begun: nobody knows what it lacks
+    lost     "text"; without a stream                       lines before this one were gone at a start, or all of the ledger was
 
-Numbers follow one another without a hole. What stands behind the last line feed was torn by a crash: it never was. Anything else that is not as
-it must be is damage, and is said (``Ledger.damage``): some line about some stream may be missing.
+Numbers follow one another without a hole, but before ``lost``, whose number is behind all that were known. What stands behind the last line feed was
+torn by a crash: it never was. Anything else that is not as it must be is damage, and is said (``Ledger.damage``): some line about some stream may be
+missing.
 
 The file stays small: past a size it is written anew, and what is known of streams that are gone for good is left out, of those that no
 consumer needs first. Such a file begins with a line that says so, numbered 0; then comes a line for each stream that is kept, under the number of
 its birth; then new ones::
 
-    compacted  "to": the last number, "lines": how many were kept, "forgotten": n, "damage": text, "damaged_at": n, "cut_from_ns", "cut_until_ns"
+    compacted  "to": the last number, "lines": how many were kept, "forgotten": n, "damage": text, "damaged_at": n, "cut_from_ns", "cut_until_ns",
+               "lost": text
     kept       what ``Fate`` has
 
 A stream is not left out while another of its run is there (``run_of``): neither it nor what control wrote for it can be judged alone.
@@ -30,7 +33,7 @@ A stream is not left out while another of its run is there (``run_of``): neither
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from proxy.tap.ledger_line import NEVER, DamageError, Pair, Span, decode, integer, joined, pairs, span
 from proxy.tap.record import is_stream_name
@@ -86,6 +89,7 @@ class Ledger:
         streams: by name, oldest first.
         forgotten: streams born up to this number may be unknown here though some consumer had not read them; 0: none.
         cut_from_ns, cut_until_ns: as of ``Fate``, of all streams that retention took and that are unknown here.
+        lost: what was gone of it when a framegate started, in words; empty: nothing ever was.
     """
 
     present: bool
@@ -95,6 +99,7 @@ class Ledger:
     forgotten: int = 0
     cut_from_ns: int = 0
     cut_until_ns: int = 0
+    lost: str = ""
 
 
 class LedgerState:
@@ -112,6 +117,7 @@ class LedgerState:
         self.damaged_at = 0
         self.forgotten = 0
         self.cut: Span = NEVER
+        self.lost = ""
         self._sparse_to = 0
         self._sparse_lines = -1  # still to come; -1: not compacted
 
@@ -138,12 +144,13 @@ class LedgerState:
             self._sparse_to, self._sparse_lines = integer(record, "to"), integer(record, "lines")
             self.forgotten, self.damage, self.damaged_at = integer(record, "forgotten"), str(record["damage"]), integer(record, "damaged_at")
             self.cut = span(record, "cut_", (0, integer(record, "ns")))
+            self.lost = str(record.get("lost", ""))
             return
         number, before = integer(record, "n"), self.last
         self.last = max(before, number)
         self.apply(record)
         if number > self._sparse_to:
-            if number != max(before, self._sparse_to) + 1:
+            if number != max(before, self._sparse_to) + 1 and record["event"] != "lost":
                 raise DamageError(f"number {number} follows {max(before, self._sparse_to)}")
         else:
             self._sparse_lines -= 1
@@ -151,12 +158,10 @@ class LedgerState:
     def apply(self, record: Mapping[str, Any]) -> None:
         """Note what a line says. An event of a later version is none of ours."""
         event, number, stream = record["event"], record["n"], record.get("stream")
-        if event not in EVENTS:
+        if event == "lost":
+            self.lost = self.lost or str(record.get("text", ""))
+        if event not in EVENTS or not _is_of_stream(stream):
             return
-        if not isinstance(stream, str):
-            raise DamageError("a line without a stream")
-        if not is_stream_name(stream):
-            return  # an earlier version took a folder that is none of ours for a stream
         known = self.streams.get(stream)
         if event == "kept":
             self.streams[stream] = _kept(record, stream)
@@ -177,7 +182,18 @@ class LedgerState:
 
     def frozen(self, *, present: bool) -> Ledger:
         """As it is now."""
-        return Ledger(present, self.last, self.damage, dict(self.streams), self.forgotten, *self.cut)
+        return Ledger(present, self.last, self.damage, dict(self.streams), self.forgotten, *self.cut, self.lost)
+
+
+def _is_of_stream(stream: object) -> TypeGuard[str]:
+    """False: an earlier version took a folder that is none of ours for a stream.
+
+    Raises:
+        DamageError: no name at all.
+    """
+    if not isinstance(stream, str):
+        raise DamageError("a line without a stream")
+    return is_stream_name(stream)
 
 
 def _shortened(known: Fate, record: Mapping[str, Any]) -> Fate:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from proxy.tap.ledger import LEDGER_NAME, Fate, Ledger, LedgerState, content_of, kept_record, run_of
 from proxy.tap.ledger_line import Pair, Span, decode, encode, joined
+from proxy.tap.log_segments import segments, streams
 from proxy.tap.record import FILE_MODE
 
 __all__ = ["LedgerWriter"]
@@ -26,12 +27,13 @@ class LedgerWriter:
 
     Args:
         directory: of the tap; the caller holds its lock. What a crash tore off the last line is cut away before the first append.
+        known: the number of the last line that there ever was, as far as somebody noted it elsewhere; 0: nobody did.
 
     Raises:
         OSError: the file cannot be read, or made.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, known: int = 0) -> None:
         self._directory = directory
         self._path = os.path.join(directory, LEDGER_NAME)
         self._lock = threading.Lock()
@@ -40,11 +42,34 @@ class LedgerWriter:
         self.begun = content is None
         """There was none."""
         self._size = self._state.read(content or b"")
+        self._known = known
+        self.loss = self._loss()
+        """What of the ledger is gone, in words, until ``lost`` has said it there; empty: nothing is."""
         self._sound = content is not None and self._size == len(content)
         self._fd = self._open(self._path)
         if self.begun:
             self._sync_folder()
             self._sound = True
+
+    def _loss(self) -> str:
+        last = self._state.last
+        if last == 0:
+            there = [stream for stream in streams(self._directory) if segments(self._directory, stream)]
+            if there or self._known:
+                return f"there was none beside {len(there)} streams: what else was there nobody can tell"
+        if last < self._known:
+            return f"lines {last + 1} to {self._known} were gone: what they said nobody can tell"
+        return ""
+
+    def lost(self, now_ns: int) -> None:
+        """Say for good what is gone, in the line that comes next."""
+        self._append({"event": "lost", "text": self.loss}, now_ns, behind=self._known)
+        self.loss = ""
+
+    @property
+    def last(self) -> int:
+        """The number of the last line."""
+        return self._state.last
 
     @property
     def ledger(self) -> Ledger:
@@ -115,11 +140,11 @@ class LedgerWriter:
         with self._lock:
             os.close(self._fd)
 
-    def _append(self, members: dict[str, Any], now_ns: int) -> None:
+    def _append(self, members: dict[str, Any], now_ns: int, behind: int = 0) -> None:
         with self._lock:
             if members["event"] in ("tapped", "ended", "deleted") and members["stream"] not in self._state.streams:
                 raise ValueError(f"{members['event']}, but never born: {members['stream']}")
-            record = {"n": self._state.last + 1, "ns": now_ns, **members}
+            record = {"n": max(self._state.last, behind) + 1, "ns": now_ns, **members}
             line = encode(record)
             if not self._sound:
                 os.ftruncate(self._fd, self._size)
@@ -129,7 +154,7 @@ class LedgerWriter:
             os.fsync(self._fd)
             self._sound = True
             self._size += len(line)
-            self._state.last += 1
+            self._state.last = record["n"]
             self._state.apply(decode(line[:-1]))
 
     def _rewrite(self, lines: list[bytes], dropped: Set[str], forgotten: int, cut: Span, now_ns: int) -> None:
@@ -138,7 +163,7 @@ class LedgerWriter:
         damaged = any(fate.born <= state.damaged_at for fate in kept.values())  # what it may be about can still be there
         damage, damaged_at = (state.damage, state.damaged_at) if damaged else ("", 0)
         members = {"to": state.last, "lines": len(lines), "forgotten": forgotten, "damage": damage, "damaged_at": damaged_at}
-        times = {"cut_from_ns": cut[0], "cut_until_ns": cut[1]}
+        times = {"cut_from_ns": cut[0], "cut_until_ns": cut[1], "lost": state.lost}
         content = b"".join([encode({"n": 0, "ns": now_ns, "event": "compacted", **members, **times}), *lines])
         temporary = self._path + ".tmp"
         with contextlib.suppress(FileNotFoundError):

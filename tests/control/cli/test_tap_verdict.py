@@ -19,7 +19,7 @@ class Terminal(io.StringIO):
 
 def verdict(*states: str, faults: tuple[str, ...] = ()) -> Verdict:
     rows = [WindowRow("s", "main", "request", START_NS + index * 60_000_000_000, seen=index, state=state) for index, state in enumerate(states)]
-    return Verdict(rows, list(faults), not faults and set(states) <= {"complete", "open", "cut"})
+    return Verdict(rows, list(faults), not faults and bool(states) and set(states) <= {"complete", "open", "cut"})
 
 
 def test_faults_come_first_and_the_conclusion_last(capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,10 +36,10 @@ def test_faults_come_first_and_the_conclusion_last(capsys: pytest.CaptureFixture
     ("given", "text"),
     [
         (verdict("complete", "open"), "complete: windows: 1 complete, 1 open"),
-        (verdict(), "complete: windows: none"),
+        (verdict(), "not complete: windows: none, so nothing is proved"),
         (verdict("complete", "cut"), "complete but for what retention took: windows: 1 complete, 1 cut"),
         (verdict("lost", "cut"), "not complete: windows: 1 cut, 1 lost"),
-        (verdict(faults=("a", "b")), "not complete: 2 faults; windows: none"),
+        (verdict(faults=("a", "b")), "not complete: 2 faults; windows: none, so nothing is proved"),
         (verdict(*["complete"] * 1234), "complete: windows: 1,234 complete"),
     ],
 )

@@ -53,6 +53,17 @@ def test_who_comes_next_sees_when_the_last_holder_was_alive(tmp_path: pathlib.Pa
     second.release()
 
 
+def test_the_largest_number_that_was_noted_is_kept_and_older_files_have_none(tmp_path: pathlib.Path) -> None:
+    (tmp_path / LOCK_NAME).write_text("99999\n")
+    for noted, before in ((7, 0), (5, 7), (8, 7), (0, 8), (0, 8)):
+        lock = DirectoryLock(str(tmp_path), "tap directory")
+        assert lock.noted == before
+        lock.beat(noted)
+        with pytest.raises(StartError, match=f"process {os.getpid()}\\)"):
+            DirectoryLock(str(tmp_path), "tap directory")
+        lock.release()
+
+
 def test_a_process_that_outlives_its_control_is_seen_by_whoever_comes_next_until_it_is_gone(tmp_path: pathlib.Path) -> None:
     """Two generations of them."""
     left: list[subprocess.Popen[bytes]] = []

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -121,4 +123,67 @@ def test_a_folder_of_the_file_system_is_no_stream_neither_now_nor_where_an_earli
     assert (tmp_path / "lost+found").is_dir()
     assert list(read_ledger(str(tmp_path)).streams) == ["n.0.boot"]
     assert log.rows == []
+    assert verify(str(tmp_path)).faults == []
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty file", "the first line", "all but the last line"])
+def test_a_ledger_that_was_lost_is_a_fault_for_ever(tmp_path: Path, left: str) -> None:
+    tap, log, _ = keeper(tmp_path)
+    for name in ("a", "b"):
+        tap.born(0, name)
+        writer = processor(tmp_path, name)
+        writer.send([b"x"] * 3)
+        writer.close()
+        tap.died(death(name, orderly=True))
+    tap.stop()
+    assert log.rows == []
     assert verify(str(tmp_path)).complete
+    path = tmp_path / "_ledger.jsonl"
+    content = path.read_bytes().splitlines(keepends=True)
+    shutil.rmtree(tmp_path / "n.0.b")
+    path.write_bytes(b"".join({"the first line": content[:1], "all but the last line": content[:-1]}.get(left, [])))
+    if left == "nothing":
+        path.unlink()
+    for start in range(3):
+        tap, log, _ = keeper(tmp_path)
+        tap.born(0, f"later{start}")
+        tap.died(death(f"later{start}"))
+        tap.stop()
+        assert len(log.events("tap_ledger_lost")) == (start == 0)
+        verdict = verify(str(tmp_path))
+        assert ("the ledger was lost" in verdict.faults[0], verdict.complete) == (True, False)
+        assert read_ledger(str(tmp_path)).damage == ""
+        writer = LedgerWriter(str(tmp_path))
+        writer.compact({}, START_NS)
+        writer.close()
+
+
+def test_a_line_that_a_crash_tore_off_is_no_loss(tmp_path: Path) -> None:
+    tap, _, _ = keeper(tmp_path)
+    tap.born(0, "boot")
+    crash(tap)
+    with (tmp_path / "_ledger.jsonl").open("ab") as file:
+        file.write(b"01234567 {")
+    tap, log, _ = keeper(tmp_path)
+    tap.stop()
+    assert log.events("tap_ledger_lost") == []
+    assert read_ledger(str(tmp_path)).lost == ""
+
+
+def test_what_is_lost_of_a_ledger_is_said_once_the_disk_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.005)
+    processor(tmp_path, "old").block([b"x"])
+    refused: list[int] = []
+
+    def lost(self: LedgerWriter, now_ns: int, real: Callable[..., None] = LedgerWriter.lost) -> None:
+        refused.append(now_ns)
+        if len(refused) < 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(self, now_ns)
+
+    monkeypatch.setattr(LedgerWriter, "lost", lost)
+    tap, _, _ = keeper(tmp_path)
+    tap.born(0, "boot")
+    until(lambda: "n.0.boot" in read_ledger(str(tmp_path)).streams)
+    tap.stop()
+    assert "beside 1 streams" in read_ledger(str(tmp_path)).lost
