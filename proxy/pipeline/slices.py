@@ -18,6 +18,7 @@ from proxy.pipeline.planner import Slice
 from proxy.tap import headers, record
 from proxy.tap.ledger import read_ledger
 from proxy.tap.log_reader import BlockRef, Joiner, open_segment
+from proxy.tap.log_segments import check_place
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -131,8 +132,7 @@ def _mapped(part: Slice) -> tuple[memoryview, int]:
     finally:
         os.close(fd)
     header = headers.decode_segment_header(bytes(view[: record.SEGMENT_HEADER_BYTES]))
-    if header["base"] != part.base:
-        raise record.FormatError(f"a segment that begins at {header['base']}, under a name that says {part.base}")
+    check_place(header, part.stream, part.base)
     return view, status.st_mtime_ns
 
 

@@ -247,7 +247,7 @@ class _Reading:
         """``fate``: what the ledger said of the stream before it is read."""
         self._directory = directory
         self._stream = stream
-        self._known_end = 0 if fate is None else fate.end or 0
+        self._known_end = None if fate is None else fate.end
         self._account = account
         self._progress = progress
         self._joiner = Joiner()
@@ -313,6 +313,8 @@ class _Reading:
                 yield f"{item.text}, retention took no more than what lies before {later.taken(self._stream) or 0}"
         if self._is_short(later):
             yield f"{self._stream}: it ended at {self._known_end}, and is there up to {self._end} only"
+        if self._known_end is not None and self._end > self._known_end:
+            yield f"{self._stream}: it ended at {self._known_end}, and there is more, up to {self._end}"
 
     def _is_taken(self, miss: _Miss, later: _Later) -> bool:
         """Whether retention took all that is not there. Of a stream that nobody knows that is not asked for what lies before it."""
@@ -325,4 +327,4 @@ class _Reading:
 
     def _is_short(self, later: _Later) -> bool:
         """Whether the stream does not come to the end that was known of it."""
-        return max(self._end, later.taken(self._stream) or 0) < self._known_end
+        return max(self._end, later.taken(self._stream) or 0) < (self._known_end or 0)

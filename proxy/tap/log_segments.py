@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import os
 import stat
+from collections.abc import Mapping
 from typing import Final
 
 from proxy.tap.headers import Seal, decode_seal, decode_segment_header
@@ -191,8 +192,7 @@ def seal_at(fd: int, segment: Segment, following: int | None) -> Seal | None:
     try:
         header = decode_segment_header(head)
         seal = decode_seal(head) if segment.sealed else _seal_begun(head)
-        if header["base"] != segment.base:
-            raise FormatError(f"a segment that says it begins at {header['base']}")
+        check_place(header, segment.stream, segment.base)
         if seal is None and segment.sealed and int(header["version"]) >= SEALED_SINCE:
             raise FormatError("sealed without a seal")
     except VersionError as error:
@@ -200,6 +200,18 @@ def seal_at(fd: int, segment: Segment, following: int | None) -> Seal | None:
     except FormatError as error:
         raise DamagedBlockError(segment.stream, segment.base, following, f"{os.path.basename(segment.path)}: {error}") from error
     return seal
+
+
+def check_place(header: Mapping[str, str | int], stream: str, base: int) -> None:
+    """Whether a segment lies where its header says that it does.
+
+    Raises:
+        FormatError: it is of another stream, or begins elsewhere.
+    """
+    if header.get("stream", stream) != stream:
+        raise FormatError(f"a segment of another stream, {header['stream']}")
+    if header["base"] != base:
+        raise FormatError(f"a segment that says it begins at {header['base']}")
 
 
 def _seal_begun(head: bytes) -> Seal | None:

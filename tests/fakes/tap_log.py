@@ -50,7 +50,9 @@ class FakeProcessor:
         sent: frames appended so far by (connection, direction): the numbering of the next run.
     """
 
-    def __init__(self, directory: Path, *, boot_id: str = "b0", node: str = "edge", slot: int = 0, rule: TapRule | None = None, **tap: int) -> None:
+    def __init__(
+        self, directory: Path, *, boot_id: str = "b0", node: str = "edge", slot: int | str = 0, rule: TapRule | None = None, **tap: int
+    ) -> None:
         self.config = TapConfig(directory=str(directory), **tap)  # type: ignore[arg-type]
         self.writer = TapWriter(self.config, node, str(slot), boot_id)
         self.stream = self.writer.stream

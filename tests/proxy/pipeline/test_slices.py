@@ -34,8 +34,18 @@ def test_a_segment_under_another_ones_name_is_damaged(tmp_path: Path) -> None:
     first, second = sorted(tmp_path.glob("*/*"))
     planned = slices(tmp_path)
     second.write_bytes(first.read_bytes())
-    with pytest.raises(DataLossError, match="under a name that says"):
+    with pytest.raises(DataLossError, match="says it begins at 0"):
         list(read_slice(planned[1]))
+
+
+def test_a_segment_of_another_stream_is_damaged(tmp_path: Path) -> None:
+    for name in ("b0", "b1"):
+        FakeProcessor(tmp_path, boot_id=name).block([b"abc"])
+    first, second = sorted(tmp_path.glob("*/*"))
+    _, planned = slices(tmp_path)
+    second.write_bytes(first.read_bytes())
+    with pytest.raises(DataLossError, match=r"of another stream, edge\.0\.b0"):
+        list(read_slice(planned))
 
 
 def test_a_block_whose_crc_does_not_fit_is_an_error(tmp_path: Path) -> None:

@@ -178,6 +178,32 @@ def test_a_stream_that_is_gone_is_found(log: Log, tmp_path: Path) -> None:
             (tmp_path / stream).rename(log.root / stream)
 
 
+def test_a_stream_that_is_a_copy_of_another_is_found(log: Log, tmp_path: Path) -> None:
+    names = streams(str(log.root))
+    for stream, other in zip(names, names[1:] + names[:1], strict=True):
+        (log.root / stream).rename(tmp_path / stream)
+        shutil.copytree(log.root / other, log.root / stream)
+        try:
+            assert log.tell() == (True, False, False)
+        finally:
+            shutil.rmtree(log.root / stream)
+            (tmp_path / stream).rename(log.root / stream)
+
+
+def test_a_stream_that_has_more_than_the_ledger_knows_is_found(tmp_path: Path) -> None:
+    log = build(tmp_path, 2)
+    (path,) = [path for path in log.files if path.parent.name == "edge.0.b2"][-1:]
+    end = end_offset(str(tmp_path), "edge.0.b2")
+    longer = FakeProcessor(tmp_path / "other", boot_id="b2")
+    longer.writer.thread._log.offset = end  # as restored from a copy that was made of a longer run
+    longer.block([b"more"])
+    longer.close()
+    (more,) = segment_files(tmp_path / "other")
+    more.rename(path.parent / more.name)
+    shutil.rmtree(tmp_path / "other")
+    assert f"edge.0.b2: it ended at {end}, and there is more, up to" in verify(str(tmp_path)).faults[0]
+
+
 def test_segments_that_are_gone_from_the_end_of_a_stream_are_found(log: Log, tmp_path: Path) -> None:
     """The reader cannot know that there were any: the ledger does."""
     for stream in streams(str(log.root)):

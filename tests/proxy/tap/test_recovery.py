@@ -118,8 +118,7 @@ def test_only_the_seal_of_an_orderly_end_is_final(tmp_path: Path) -> None:
 
 
 def test_a_settlement_that_could_not_be_renamed_is_final(tmp_path: Path) -> None:
-    FakeProcessor(tmp_path, boot_id="b1").block([b"x"])
-    os.rename(tmp_path / "edge.0.b1", tmp_path / "edge.recovery.b1")
+    FakeProcessor(tmp_path, boot_id="b1", slot="recovery").block([b"x"])
     seal_dead(str(tmp_path), set(), NOW)
     found = seal_in(segments(str(tmp_path), "edge.recovery.b1")[0].path)
     assert found is not None
