@@ -243,6 +243,7 @@ _SAYS: Final = {
     "internal_error": "A processor noted a fault of its own.",
     "tap_incomplete": "The tap's log does not hold all that it was given.",
     "tap_rule_off": "A tap rule has turned itself off in a processor.",
+    "tap_segment_deleted": "Somebody deleted a segment of the tap's log while it was written.",
 }
 _OF_PROCESSORS: Final = {name: Event(_SAYS[name], (declared.level,), _of_processor(declared.row)) for name, declared in PROCESSORS.items()}
 _OF_BOTH: Final = {

@@ -39,7 +39,7 @@ from proxy.server.heap import Heap
 from proxy.server.link import LinkReader
 from proxy.server.messages import DrainedNotice, ReadyMessage
 from proxy.server.pair_rows import endpoint_down_row, endpoint_up_row
-from proxy.server.rows import InternalErrorRow, TapIncompleteRow, TapRuleOffRow
+from proxy.server.rows import InternalErrorRow, TapIncompleteRow, TapRuleOffRow, TapSegmentDeletedRow
 from proxy.server.settings import Settings
 from proxy.tap.writer import TapWriter
 
@@ -196,6 +196,7 @@ class Loop:
         self._terminations: int = 0
         self._told_ns: i64 = 0
         self._tap_failures: i64 = 0
+        self._tap_deleted: i64 = 0
         watcher.loop = self
         self._set_clock()
 
@@ -311,6 +312,7 @@ class Loop:
             faults.note_text("tap", tap.thread.failure)
         if tap is not None:
             tap.tallies.settle(now_ns)
+            self._tell_deleted(tap)
         for place in range(i64(len(faults.counts))):
             cells[FAULTS + place] = faults.counts[place]
         if faults.untold and now_ns - self._told_ns >= FAULTS_NS:
@@ -321,6 +323,13 @@ class Loop:
         except Exception as error:
             faults.note("loop", error)
         self._cells.beat(int(now_ns))
+
+    def _tell_deleted(self, tap: TapWriter) -> None:
+        deleted = tap.thread.deleted
+        if deleted != self._tap_deleted:
+            row = TapSegmentDeletedRow(segments=int(deleted - self._tap_deleted), path=tap.thread.deleted_path)
+            self._tap_deleted = deleted
+            self.link.notify("tap_segment_deleted", row)
 
     def _tell_faults(self) -> None:
         for fault in self._selector.faults.take():
@@ -414,6 +423,8 @@ class Loop:
     def _close_tap(self) -> None:
         if self._tap is not None and not self._tap.flush_and_close(TAP_CLOSE_MS):
             self.link.notify("tap_incomplete", TapIncompleteRow(error=self._tap.error))
+        if self._tap is not None:
+            self._tell_deleted(self._tap)
 
     def _close_cells(self) -> None:
         self._publish(self._selector.read_clock())

@@ -11,6 +11,7 @@ from proxy.server.rows import (
     InternalErrorRow,
     TapIncompleteRow,
     TapRuleOffRow,
+    TapSegmentDeletedRow,
 )
 
 __all__ = [
@@ -110,4 +111,13 @@ class ForgetNotice(TypedDict):
 
 
 Notice = OpenedNotice | AccessNotice | ClosedNotice | LogNotice | DrainedNotice | DemandNotice | PartedNotice | QuestionNotice | ForgetNotice
-EventRow = EndpointDownRow | EndpointUpRow | HandlerRaisedRow | HandoverFailedRow | InternalErrorRow | TapIncompleteRow | TapRuleOffRow
+EventRow = (
+    EndpointDownRow
+    | EndpointUpRow
+    | HandlerRaisedRow
+    | HandoverFailedRow
+    | InternalErrorRow
+    | TapIncompleteRow
+    | TapRuleOffRow
+    | TapSegmentDeletedRow
+)

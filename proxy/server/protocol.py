@@ -64,6 +64,7 @@ from proxy.server.rows import (
     InternalErrorRow,
     TapIncompleteRow,
     TapRuleOffRow,
+    TapSegmentDeletedRow,
 )
 from proxy.server.shape import shape_of
 
@@ -125,6 +126,7 @@ EVENTS: Final = {
     "internal_error": Event("error", InternalErrorRow),
     "tap_incomplete": Event("error", TapIncompleteRow),
     "tap_rule_off": Event("warning", TapRuleOffRow),
+    "tap_segment_deleted": Event("error", TapSegmentDeletedRow),
 }
 """What a processor or a handler process logs, by name."""
 

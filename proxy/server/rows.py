@@ -24,6 +24,7 @@ __all__ = [
     "OpeningRow",
     "TapIncompleteRow",
     "TapRuleOffRow",
+    "TapSegmentDeletedRow",
     "TlsRow",
     "TrafficRow",
 ]
@@ -252,3 +253,10 @@ class TapIncompleteRow(TypedDict):
     """The tap's log does not hold all that it was given."""
 
     error: str
+
+
+class TapSegmentDeletedRow(TypedDict):
+    """Somebody else deleted a segment of the tap's log while it was written: what was in it is gone. ``segments``: how many, ``path`` of the last."""
+
+    segments: int
+    path: str

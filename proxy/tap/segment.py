@@ -8,6 +8,9 @@ segment takes the same logical offset. A file without a good block is removed at
 What a file is due when it is not written any more, its seal and a new name, or its removal, is tried until it succeeds: a file that stays
 ``.open`` is read all the same, but retention must not take it, nor anything behind it. The seal overwrites zeros in the file's header, so a full
 disk has room for it.
+
+A file that somebody else deleted while it was written is noticed after the next block: that block goes into a new segment; what was in the file
+before is gone, which readers see.
 """
 
 import abc
@@ -53,6 +56,10 @@ class SegmentFiles(abc.ABC):
         """Write at most ``MAX_PIECES`` parts at ``position``, and keep none; returns how many bytes went, at least one."""
 
     @abc.abstractmethod
+    def links(self, fd: int) -> int:
+        """How many names the file has; 0: it was deleted."""
+
+    @abc.abstractmethod
     def truncate(self, fd: int, length: int) -> None:
         """Cut the file to ``length`` bytes."""
 
@@ -78,6 +85,9 @@ class OsSegmentFiles(SegmentFiles):
 
     def write(self, fd: int, parts: list[Buffer], position: int) -> int:
         return os.pwritev(fd, parts, position)
+
+    def links(self, fd: int) -> int:
+        return os.fstat(fd).st_nlink
 
     def truncate(self, fd: int, length: int) -> None:
         os.ftruncate(fd, length)
@@ -110,6 +120,8 @@ class SegmentLog:
         offset: the logical offset at which the next block goes.
         blocks, bytes_written: totals; bytes count whole blocks, segment headers not.
         error: why a file that is not written any more could not be renamed or removed, in words; empty when none waits for that.
+        deleted: segments that somebody else deleted before they were sealed.
+        deleted_path: of the last of them.
     """
 
     def __init__(
@@ -134,6 +146,8 @@ class SegmentLog:
         self.blocks: i64 = 0
         self.bytes_written: i64 = 0
         self.error: str = ""
+        self.deleted: i64 = 0
+        self.deleted_path: str = ""
         self._header = header
         self._segment_size: i64 = segment_size
         self._segment_age_ns: i64 = segment_age_ns
@@ -158,6 +172,15 @@ class SegmentLog:
         Raises:
             OSError: nothing of the block remains in the stream. Told is what failed first; what could not be cleaned up behind it waits.
         """
+        if not self._append(block, now_ns):
+            self._forget(self._path(sealed=False))
+            fd = int(self._fd)
+            self._fd = -1
+            self._files.close(fd)
+            self._append(block, now_ns)
+
+    def _append(self, block: Block, now_ns: i64) -> bool:
+        """Write one block; False: its file is deleted, and the block is not in the stream."""
         layout = Layout(block)
         length = layout.block_len
         if self._fd >= 0 and (self.due_ns() <= now_ns or self._position + length > SEGMENT_HEADER_BYTES + self._segment_size):
@@ -174,6 +197,8 @@ class SegmentLog:
             with contextlib.suppress(OSError):
                 self._cut()
             raise
+        if self._files.links(int(self._fd)) == 0:
+            return False
         self._position += length
         self._request_frames += block.request_frames
         self._response_frames += block.response_frames
@@ -181,6 +206,12 @@ class SegmentLog:
         self.offset += length
         self.blocks += 1
         self.bytes_written += length
+        return True
+
+    def _forget(self, path: str) -> None:
+        """Somebody else deleted a segment."""
+        self.deleted += 1
+        self.deleted_path = path
 
     def due_ns(self) -> i64:
         """When the open segment will be old enough to be sealed, monotonic; -1 while none is open."""
@@ -258,7 +289,8 @@ class SegmentLog:
             try:
                 self._finish(left)
             except FileNotFoundError:
-                continue  # somebody cleared it away
+                if left.name:
+                    self._forget(left.path)
             except OSError as error:
                 self._unfinished.append(left)
                 failure = error

@@ -51,6 +51,7 @@ class WriterThread:
         bytes_flushed: bytes of blocks on disk.
         write_errors: failed attempts to write a block.
         appends: for how long it tried to encode and write a block, by what became of it (``APPEND_ERRORS``).
+        deleted, deleted_path: segments that somebody else deleted while they were written, and the path of the last.
         error: the last failed write, in words; once a write succeeded again empty, or what of the log's files could not be put in order.
         failures, failure: errors of our own in the thread, and the last of them in words; each cost one block, which becomes a gap.
 
@@ -83,6 +84,8 @@ class WriterThread:
         self.write_errors: i64 = 0
         self.appends: Final = [Histogram(APPEND_BOUNDS) for _ in APPEND_ERRORS]
         self.error = ""
+        self.deleted: i64 = 0
+        self.deleted_path = ""
         self.failures: i64 = 0
         self.failure = ""
         self._log = log
@@ -200,6 +203,7 @@ class WriterThread:
         except OSError as error:
             self.write_errors += 1
             self.error = str(error)
+        self._look_for_deleted()
 
     def _flush(self, block: Block) -> None:
         written = self._append(block)
@@ -235,11 +239,16 @@ class WriterThread:
         self.appends[0].observe(i64(time.monotonic_ns()) - began)
         self.failing = 0
         self.error = self._log.error
+        self._look_for_deleted()
         self.frames_flushed_request += block.request_frames
         self.frames_flushed_response += block.response_frames
         self.frames_gapped += block.lost_frames
         self.bytes_flushed = self._log.bytes_written
         return True
+
+    def _look_for_deleted(self) -> None:
+        self.deleted_path = self._log.deleted_path
+        self.deleted = self._log.deleted
 
     def _wake(self) -> None:
         if self._wakeup_fd < 0:

@@ -67,6 +67,15 @@ def test_a_file_is_cut_and_goes_on_where_it_was_cut(files: SegmentFiles, tmp_pat
     assert path.read_bytes() == b"abcdef"[:length] + b"!"
 
 
+def test_a_file_that_is_deleted_while_it_is_open_has_no_name_any_more(files: SegmentFiles, tmp_path: Path) -> None:
+    path = tmp_path / "0.open"
+    fd = files.create(str(path))
+    assert files.links(fd) == 1
+    path.unlink()
+    assert files.links(fd) == 0
+    files.close(fd)
+
+
 def test_a_file_is_renamed_over_nothing_and_removed(files: SegmentFiles, tmp_path: Path) -> None:
     source, target = tmp_path / "0.open", tmp_path / "0.seg"
     fd = files.create(str(source))
@@ -85,10 +94,11 @@ def test_a_file_is_renamed_over_nothing_and_removed(files: SegmentFiles, tmp_pat
         lambda files, gone, fd: files.rename(gone, gone + "x"),
         lambda files, gone, fd: files.remove(gone),
         lambda files, gone, fd: files.write(fd, [b"x"], 0),
+        lambda files, gone, fd: files.links(fd),
         lambda files, gone, fd: files.truncate(fd, 0),
         lambda files, gone, fd: files.close(fd),
     ],
-    ids=["rename", "remove", "write", "truncate", "close"],
+    ids=["rename", "remove", "write", "links", "truncate", "close"],
 )
 def test_what_is_not_there_is_an_error_of_the_system(files: SegmentFiles, tmp_path: Path, call: Callable[[SegmentFiles, str, int], None]) -> None:
     never = 1 << 20  # no descriptor is as large as that here

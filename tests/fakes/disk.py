@@ -44,6 +44,9 @@ class FakeDisk(SegmentFiles):
             self.room -= take - within
         return self._files.write(fd, [whole[:take]], position)
 
+    def links(self, fd: int) -> int:
+        return self._files.links(fd)
+
     def truncate(self, fd: int, length: int) -> None:
         self._call("truncate")
         if self.room is not None:

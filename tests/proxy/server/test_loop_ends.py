@@ -1,5 +1,6 @@
 """The loop in the test's own process: what an error costs, and that the end loses nothing."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,8 @@ import pytest
 
 from proxy.cells import CellWriter, State
 from proxy.config.model import TapRule
+from proxy.tap.gap import Gap
+from proxy.tap.record import REASON_QUEUE_FULL
 from proxy.tap.rule_use import WINDOW_NS, RuleUse
 from proxy.tap.rules import TapRules
 from tests.fakes.disk import FakeDisk
@@ -205,3 +208,26 @@ def test_work_that_the_end_cuts_short_is_answered_and_says_what_was_not_done() -
         assert answers[40] == {"type": "result", "id": 40, "affected": [], "missing": ids, "undone": []}
         assert answers[41] == {"type": "result", "id": 41, "affected": [], "missing": [99], "undone": []}
         assert len(bench.of("closed")) == 30
+
+
+def test_a_segment_of_the_tap_that_somebody_deletes_while_it_is_written_is_a_row(tmp_path: Path) -> None:
+    with LoopBench(str(tmp_path)) as bench:
+        tap = bench.tap
+        assert tap is not None
+
+        def lose() -> None:
+            tap.lose(Gap(connection=1, direction=0, reason=REASON_QUEUE_FULL, listener="plain", from_ns=time.time_ns()), 1, 5, time.time_ns())
+
+        def delete() -> None:
+            next(tmp_path.glob("*/*.open")).unlink()
+            lose()
+            bench.when(lambda: bench.cells.cell("framegate.tap.flushed") == 2, lambda: bench.send(STOP, STOP))
+
+        lose()
+        bench.when(lambda: bench.cells.cell("framegate.tap.flushed") == 1, delete)
+        assert bench.loop.run([])
+        bench.end()
+        (row,) = bench.of("log")
+        assert (row["level"], row["event"]) == ("error", "tap_segment_deleted")
+        assert row["fields"] == {"segments": 1, "path": str(tmp_path / "n.0.b" / f"{0:020d}.open")}
+        assert [path.name for path in tmp_path.glob("*/*")] != [f"{0:020d}.seg"]

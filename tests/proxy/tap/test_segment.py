@@ -267,6 +267,38 @@ def test_two_names_of_one_place_are_read_as_the_one_with_more_in_it(tmp_path: Pa
         path.with_suffix(".x").rename(path.with_suffix(".seg"))
 
 
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_a_file_that_was_deleted_while_it_is_written_costs_what_was_in_it_and_the_next_block_goes_into_a_new_one(tmp_path: Path, blocks: int) -> None:
+    log = log_of(tmp_path)
+    for _ in range(blocks):
+        log.append(block(b"gone"), 0)
+    end = log.offset
+    (tmp_path / "s" / names(tmp_path)[0]).unlink()
+    log.append(block(b"kept"), 0)
+    log.append(block(b"too"), 0)
+    (segment,) = segments(str(tmp_path), "s")
+    assert (segment.base, [bytes(found.chunk_data(found.rows[0])) for found in read_blocks(str(tmp_path), "s", end)]) == (end, [b"kept", b"too"])
+    assert (log.deleted, log.deleted_path) == (1, segment.path.replace(f"{end:020d}", "0" * 20))
+    log.seal()
+    assert log.deleted == 1
+
+
+def test_a_file_that_was_deleted_before_it_is_sealed_or_before_its_first_block_is_noticed(tmp_path: Path) -> None:
+    disk = FakeDisk()
+    log = log_of(tmp_path, disk)
+    disk.room = 5000
+    with pytest.raises(OSError, match="No space"):
+        log.append(block(bytes(3000)), 0)
+    disk.room = None
+    log.append(block(b"one"), 0)
+    (tmp_path / "s" / names(tmp_path)[0]).unlink()
+    log.seal()
+    assert (log.deleted, names(tmp_path)) == (1, [])
+    log.append(block(b"two"), 0)
+    log.seal(final=True)
+    assert (log.deleted, len(names(tmp_path))) == (1, 1)
+
+
 def test_segments_and_their_folder_are_for_owner_and_group(tmp_path: Path, no_umask: None) -> None:
     log = log_of(tmp_path, size=1000)
     for _ in range(2):
