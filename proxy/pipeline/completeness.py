@@ -2,10 +2,11 @@
 
 The table holds partial sums, as many rows for a minute as micro-batches have something to say of it. The view ``completeness`` adds them up, puts
 what control wrote for a dead processor (``<node>.recovery.<boot-id>``) to that processor's stream, and judges each minute by the equation
-``seen = stored + withheld + sampled + lost``. ``framegate tap verify`` does the same from the log itself, and knows more: the seals, the CRCs and
-the ledger. Nothing here reads the ledger: a minute that retention took before the job read it has no row, or, if the job lost it and went on, a gap
-of reason ``vanished``; where only the rest of a stream was read, or only what control wrote for it, its minutes are ``cut`` or ``missing``. So that a
-minute has no row but ``complete`` ones proves it only of streams that the job has read from their beginning; ``verify`` names the others.
+``seen = stored + withheld + sampled + lost``. ``framegate tap verify`` does the same from the log itself, and knows more: the seals and the CRCs.
+What the ledger says should be there and is not (``proxy.tap.expected``) ends a strict job, and is a gap of reason ``vanished`` for one that goes
+on. A minute that retention took before the job read it has no row; where only the rest of a stream was read, or only what control wrote for it,
+its minutes are ``cut`` or ``missing``. So that a minute has no row but ``complete`` ones proves it only of streams that the job has read from
+their beginning; ``verify`` names the others.
 """
 
 import functools

@@ -20,6 +20,7 @@ from proxy.pipeline.loss import DataLossError, Loss, pairs_of
 from proxy.pipeline.position import Position
 from proxy.pipeline.vanished import Inventory, find_vanished
 from proxy.tap.consumer import write_consumer
+from proxy.tap.expected import expected_end, expected_start, is_written, ledger_faults
 from proxy.tap.headers import Seal
 from proxy.tap.ledger import LEDGER_NAME, Ledger, read_ledger
 from proxy.tap.log_reader import (
@@ -34,7 +35,7 @@ from proxy.tap.log_reader import (
     streams,
     walk,
 )
-from proxy.tap.record import REASON_DAMAGED, REASON_VANISHED, FormatError
+from proxy.tap.record import LOCK_NAME, REASON_DAMAGED, REASON_VANISHED, FormatError
 
 __all__ = ["DataLossError", "Part", "Planner", "Slice", "Target"]
 
@@ -109,13 +110,18 @@ class Planner:
         self._ledger_was: tuple[int, int, int] | None = None
 
     def starts(self) -> dict[str, int]:
-        """The oldest offset of each stream."""
-        return {stream: listed[0].base for stream in streams(self._directory) if (listed := segments(self._directory, stream))}
+        """The oldest offset that there should be of each stream that is there."""
+        bases = {stream: listed[0].base for stream in streams(self._directory) if (listed := segments(self._directory, stream))}
+        known = self._read_ledger().streams
+        return {stream: expected_start(known.get(stream), base) for stream, base in bases.items()}
 
     def ends(self) -> dict[str, int]:
-        """The offset behind the last sound block of each stream; behind all that there should be, where a sealed segment is damaged."""
-        found = {stream: self._end(stream) for stream in streams(self._directory)}
-        return {stream: end for stream, end in found.items() if end is not None}
+        """The offset behind the last sound block of each stream; behind all that there should be, where a sealed segment is damaged, or the stream
+        ended later.
+        """
+        listed = {stream: self._end(stream) for stream in streams(self._directory)}
+        known = self._read_ledger().streams
+        return {stream: max(end, expected_end(known.get(stream)) or 0) for stream, end in listed.items() if end is not None}
 
     def first(self, *, from_latest: bool = False, since_ns: int = 0) -> Position:
         """Where a query without a checkpoint begins. What retention took by now is none of its business; what others took is.
@@ -136,7 +142,7 @@ class Planner:
         if not from_latest and not since_ns:
             taken = {stream: fate for stream, fate in ledger.streams.items() if stream not in offsets and fate.end is not None}
             offsets |= {stream: fate.deleted_to for stream, fate in taken.items() if fate.deleted_to < (fate.end or 0)}
-        return Position(offsets, ledger.last if ledger.present else None, tuple(sorted(unseen.keys() - offsets.keys())), {}, ledger.damage)
+        return Position(offsets, ledger.last if ledger.present else None, tuple(sorted(unseen.keys() - offsets.keys())))
 
     def target(self) -> Target:
         """All that is there now."""
@@ -165,18 +171,22 @@ class Planner:
         ends = self.ends()
         ledger = self._read_ledger()
         registered = bool(self._consumer)
-        found = Inventory(ends, folders, ledger, self._reached, registered, time.time_ns())
+        found = Inventory(ends, folders, ledger, self._ledger_fault(ledger, ends), self._reached, registered, time.time_ns())
         vanished = find_vanished(start, found, ledger.last if target is None else target.ledger)
         self._keep_new_streams(start, vanished.lost, vanished.born)
         if vanished.lost:
             self._lose(vanished.messages[next(iter(vanished.lost))])
+        for stream, end in ends.items():
+            known = expected_end(ledger.streams.get(stream))
+            if known is not None and end > known:
+                self._lose(f"stream {stream} goes on up to {end}, behind its end at {known}")
         if target is not None:
             ends = {s: min(end, target.ends.get(s, start.streams.get(s, 0))) for s, end in ends.items() if s in target.ends or s in start.streams}
         at = self._take(start.streams, ends, budget) | vanished.streams
         if at == start.streams and not vanished.lost:
             return start
         number = None if not ledger.present else ledger.last if target is None else target.ledger
-        return Position(at, number, tuple(vanished.born), vanished.lost, ledger.damage)
+        return Position(at, number, tuple(vanished.born), vanished.lost, found.fault)
 
     def partitions(self, start: Position, end: Position) -> list[list[Part]]:
         """The ranges between two positions, packed into partitions of about equal size; many small streams share one.
@@ -232,6 +242,15 @@ class Planner:
             self._ledger = read_ledger(self._directory)
             self._ledger_was = known
         return self._ledger
+
+    def _ledger_fault(self, ledger: Ledger, ends: Mapping[str, int]) -> str:
+        """What is wrong with the ledger, in words. A directory that nobody has kept never had one; one that is kept may learn of streams yet."""
+        if not ledger.present and not (ends and os.path.exists(os.path.join(self._directory, LOCK_NAME))):
+            return ""
+        strangers = sorted(ends.keys() - ledger.streams.keys())
+        if strangers and is_written(self._directory):
+            strangers = []
+        return "; ".join(ledger_faults(ledger, strangers))
 
     def _keep_new_streams(self, start: Position, lost: dict[str, tuple[int, int, int, int]], born: list[str]) -> None:
         """What began between the listing and the reading of the ledger is not gone: it waits for the next listing."""

@@ -4,16 +4,15 @@ Where its parts run. Spark makes one reader in a planner process beside the driv
 query lives, and a second one that it pickles into every task. So a reader holds options and a schema, nothing open; what a task needs is in
 its partition; numpy and pyarrow are imported where rows are read.
 
-Options: ``path`` (or ``load(path)``): the tap's directory. ``startingOffsets``: earliest (default), latest, or a time (RFC 3339): from the first
-block of each stream that has something of then or later; for a query without a checkpoint, and for a batch, which cannot begin at latest.
-``maxBytesPerTrigger``: bytes of log in a batch, at
-least one block of each stream that lags; unlimited when not given. ``failOnDataLoss``: true (default): the query fails when something that it
-was to read is gone or damaged; false: it goes on, and each range that it skips is rows of kind gap, reason vanished or damaged, certainty
-unknown. ``payload``: full (default), none, or so many bytes of each frame's body: the rest is cut before Spark sees it, and sizes stay those on
-the wire. ``consumer``: the name under which the reader tells retention how far it has come; nothing is told when not given; ``owner``: who has
-that name. Where it cannot be told, that is said once on standard error, and the query goes on. ``parallelism``: partitions to aim at, the
-processors of the driver's machine when not given. ``maxPartitionBytes``: of log in a partition, 256m when not given. Any other option is refused.
-A batch takes all that there is when it is planned, so ``maxBytesPerTrigger`` and ``consumer`` mean nothing to it.
+Options; any other is refused: ``path`` (or ``load(path)``): the tap's directory. ``startingOffsets``: earliest (default), latest, or a time (RFC
+3339): from the first block of each stream that has something of then or later; for a batch (not latest), and for a query without a checkpoint.
+``maxBytesPerTrigger``: bytes of log in a batch of a stream, at least one block of each stream that lags; unlimited when not given.
+``failOnDataLoss``: true (default): the query fails when something that it was to read is gone or damaged, or when the ledger cannot tell that;
+false: it goes on, and each range that it skips is rows of kind gap, reason vanished or damaged, certainty unknown. ``payload``: full (default),
+none, or so many bytes of each frame's body: the rest is cut before Spark sees it, and sizes stay those on the wire. ``consumer``: the name under
+which the reader tells retention how far it has come; nothing is told when not given; ``owner``: who has that name. Where it cannot be told, that
+is said once on standard error, and the query goes on. ``parallelism``: partitions to aim at, the processors of the driver's machine when not
+given. ``maxPartitionBytes``: of log in a partition, 256m when not given.
 """
 
 import sys
@@ -61,7 +60,7 @@ class FramegateDataSource(DataSource):
 
 
 class BatchReader(DataSourceReader):
-    """What is in the log when the query is planned, from ``startingOffsets`` on."""
+    """All that is in the log when the query is planned."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -70,10 +69,10 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         _expect_directory(self._options.path)
         if self._options.from_latest:
-            raise OptionError("startingOffsets: a batch that begins at latest has nothing to read; earliest or a time")
+            raise OptionError("startingOffsets: a batch from latest on has nothing; earliest, or a time like 2026-05-01T08:00:00Z")
         planner = _planner(self._options)
         start = planner.first(since_ns=self._options.since_ns)
-        return [SlicePartition(parts) for parts in planner.partitions(start, Position(planner.ends()))]
+        return [SlicePartition(parts) for parts in planner.partitions(start, planner.advance(start))]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         return _read(partition, self._schema, self._options)

@@ -26,6 +26,7 @@ class Inventory:
         ends: of the streams that have segments.
         folders: streams that have a folder at least.
         ledger: as it is now.
+        fault: what is wrong with it, in words; empty when nothing is.
         reached: sealed ends that were seen before, of any stream.
         registered: the ledger forgets first what this reader has read.
         now_ns: wall clock.
@@ -34,6 +35,7 @@ class Inventory:
     ends: Mapping[str, int]
     folders: Set[str]
     ledger: Ledger
+    fault: str
     reached: Mapping[str, int]
     registered: bool
     now_ns: int
@@ -73,19 +75,18 @@ def find_vanished(start: Position, found: Inventory, last: int) -> Vanished:
 
 
 def _judge_ledger(start: Position, found: Inventory, vanished: Vanished) -> None:
-    """Whether the ledger still tells of everything that was born since."""
-    if start.ledger is None:
-        return
+    """Whether the ledger still tells of everything that was born since, and whether it ever told of all."""
     ledger = found.ledger
     words = ""
-    if not ledger.present:
+    if start.ledger is not None and not ledger.present:
         words = "the tap's ledger is gone"
-    elif ledger.damage and ledger.damage != start.damage:
-        words = f"the tap's ledger is damaged, {ledger.damage}"
-    elif ledger.forgotten > start.ledger:
+    elif found.fault and found.fault != start.damage:
+        words = found.fault
+    elif start.ledger is not None and ledger.forgotten > start.ledger:
         words = f"the tap's ledger has forgotten streams up to line {ledger.forgotten}, this query knows those up to {start.ledger}"
     if words:
-        lost = (start.ledger, max(ledger.last, start.ledger), 0, found.now_ns)
+        known = start.ledger or 0
+        lost = (known, max(ledger.last, known), 0, found.now_ns)
         vanished.lose(LEDGER_STREAM, lost, f"{words}: whether streams came and went unread, nobody knows")
 
 

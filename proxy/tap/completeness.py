@@ -5,13 +5,12 @@ part that cannot be read: it is a fault, and what totals say of it is missing.
 """
 
 import dataclasses
-import fcntl
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from proxy.tap.account import STATES, Account, WindowRow
+from proxy.tap.expected import expected_end, is_written, ledger_faults
 from proxy.tap.ledger import Fate, Ledger, is_recovery, read_ledger, run_of
 from proxy.tap.log_reader import (
     BlockRef,
@@ -25,12 +24,10 @@ from proxy.tap.log_reader import (
     streams,
     walk_past,
 )
-from proxy.tap.record import LOCK_NAME, SEALED_SINCE, WINDOW_NS
+from proxy.tap.record import SEALED_SINCE, WINDOW_NS
 
 __all__ = ["STATES", "Verdict", "WindowRow", "verify"]
 
-LIVE_S: Final = 15.0
-"""How long ago the last sign of life of who writes may be; there is one each second."""
 EVERYTHING: Final = 1 << 62
 """An offset and a window behind all that there can be."""
 RETRIES: Final = 5
@@ -68,11 +65,11 @@ def verify(directory: str, progress: Callable[[int], object] = lambda size: None
         progress: is told of the bytes of each block that has been read.
         sleep: waits for that many seconds.
     """
-    live = _is_written(directory)
+    live = is_written(directory)
     before = streams(directory)  # what is there now the ledger knows already, and what it knows then is still there, or was
     ledger = read_ledger(directory)
     names = sorted({*before, *streams(directory)})
-    live = live or _is_written(directory)  # between the two calls one may have ended, or begun
+    live = live or is_written(directory)  # between the two calls one may have ended, or begun
     owners = _owners([*ledger.streams, *names])
     accounts: dict[str, Account] = {}
     readings: list[_Reading] = []
@@ -86,7 +83,9 @@ def verify(directory: str, progress: Callable[[int], object] = lambda size: None
         sleep(RETRY_S)
         later = _Later(directory, ledger, before)
         retries -= 1
-    faults = [*_of_ledger(later), *(fault for reading in readings for fault in reading.judge(later)), *_gone(later, set(names), live)]
+    faults = list(ledger_faults(later.ledger, later.strangers()))
+    faults += [fault for reading in readings for fault in reading.judge(later)]
+    faults += _gone(later, set(names), live)
     _cut(later, dict(zip(names, readings, strict=True)), accounts)
     rows = [row for name in sorted(accounts) for row in accounts[name].rows(name, live and _may_grow(directory, name, ledger))]
     sound = not faults and bool(rows) and all(row.state in _WHOLE for row in rows)
@@ -107,9 +106,9 @@ class _Later:
         return self.before.damage or self._now.damage
 
     @property
-    def lost(self) -> str:
-        """What was gone of it when a framegate started, in words."""
-        return self._now.lost or self.before.lost
+    def ledger(self) -> Ledger:
+        """As it was before, with what is wrong with it since."""
+        return dataclasses.replace(self.before, damage=self.damage, lost=self.before.lost or self._now.lost)
 
     def taken(self, stream: str) -> int | None:
         """Retention took what lies before this offset of a stream; None: nobody knows the stream."""
@@ -168,18 +167,6 @@ def _cut(later: _Later, readings: "dict[str, _Reading]", accounts: dict[str, Acc
         accounts.setdefault("", Account()).cut(*later.forgotten, [])
 
 
-def _of_ledger(later: _Later) -> Iterator[str]:
-    """What is wrong with the ledger."""
-    if not later.before.present:
-        yield "there is no ledger: a stream that is gone cannot be told from one that never was"
-    if later.damage:
-        yield f"the ledger is damaged: {later.damage}"
-    if later.lost:
-        yield f"the ledger was lost: {later.lost}"
-    for name in later.strangers():
-        yield f"{name} is not in the ledger: what else is not nobody can tell"
-
-
 def _owners(known: Iterable[str]) -> dict[tuple[str, str], str]:
     """Of whose frames the streams of a run speak: what control wrote, of those of the processor that died."""
     return {run_of(stream): stream for stream in known if not is_recovery(stream)}
@@ -195,21 +182,6 @@ def _gone(later: _Later, names: set[str], live: bool) -> Iterator[str]:
             yield f"{name} is gone: it ended at {fate.end}, retention took no more than what lies before {taken}"
         elif fate.end is not None and not fate.settled and not fate.adopted:
             yield f"{name} ended, and what it lacks could not be written down"
-
-
-def _is_written(directory: str) -> bool:
-    """Whether a framegate writes to the directory now: on this machine it holds the lock, elsewhere it gave a sign of life of late."""
-    path = os.path.join(directory, LOCK_NAME)
-    try:
-        if abs(time.time() - os.stat(path).st_mtime) >= LIVE_S:
-            return False
-        with open(path, "rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True  # somebody holds it, or only its owner may look
-    return False
 
 
 def _may_grow(directory: str, stream: str, ledger: Ledger) -> bool:
@@ -247,7 +219,7 @@ class _Reading:
         """``fate``: what the ledger said of the stream before it is read."""
         self._directory = directory
         self._stream = stream
-        self._known_end = None if fate is None else fate.end
+        self._known_end = expected_end(fate)
         self._account = account
         self._progress = progress
         self._joiner = Joiner()

@@ -164,7 +164,7 @@ def test_a_batch_begins_where_it_is_told(tmp_path: Path, starting: str, found: i
 
 def test_a_batch_that_begins_at_latest_is_refused(tmp_path: Path) -> None:
     fill(tmp_path)
-    with pytest.raises(OptionError, match="startingOffsets: a batch that begins at latest has nothing to read"):
+    with pytest.raises(OptionError, match="startingOffsets: a batch from latest on has nothing"):
         FramegateDataSource({"path": str(tmp_path), "startingOffsets": "latest"}).reader(CHUNK_SCHEMA).partitions()
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from proxy.config.model import TapRule
-from proxy.tap.completeness import LIVE_S, Verdict, verify
+from proxy.tap.completeness import Verdict, verify
+from proxy.tap.expected import LIVE_S
 from proxy.tap.log_reader import end_offset, segments, walk
 from proxy.tap.record import FLAG_AT_MOST, FLAG_UNKNOWN, WINDOW_NS
 from tests.fakes.kept_tap import START, KeptTap, counts, lines, states

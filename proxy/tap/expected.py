@@ -1,0 +1,66 @@
+"""What a tap directory should have, by its ledger: asked by ``completeness`` (``tap verify``) and by the Spark source alike.
+
+A stream is there from what retention took of it to its end; one without an end is being written. A ledger that is damaged, or was lost, or is
+not there, or does not know a stream, leaves open what else there was.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from proxy.tap.ledger import Fate, Ledger
+from proxy.tap.record import LOCK_NAME
+
+__all__ = ["LIVE_S", "expected_end", "expected_start", "is_written", "ledger_faults"]
+
+LIVE_S: Final = 15.0
+"""How long ago the last sign of life of who writes may be; there is one each second."""
+
+
+def expected_start(fate: Fate | None, base: int) -> int:
+    """From where on a stream should be there: an offset.
+
+    Args:
+        fate: what the ledger says of it; None: nothing.
+        base: where its oldest segment begins. Retention says first what it takes, so that may lie before.
+    """
+    return base if fate is None or fate.adopted else min(base, fate.deleted_to)
+
+
+def expected_end(fate: Fate | None) -> int | None:
+    """Where a stream should end, no earlier and no later; None: that is not known, or it is being written."""
+    return None if fate is None else fate.end
+
+
+def ledger_faults(ledger: Ledger, strangers: Iterable[str]) -> Iterator[str]:
+    """What is wrong with a ledger itself.
+
+    Args:
+        ledger: of a tap directory.
+        strangers: streams that are there, and that it should know and does not.
+    """
+    if not ledger.present:
+        yield "there is no ledger: a stream that is gone cannot be told from one that never was"
+    if ledger.damage:
+        yield f"the ledger is damaged: {ledger.damage}"
+    if ledger.lost:
+        yield f"the ledger was lost: {ledger.lost}"
+    for name in strangers if ledger.present else ():
+        yield f"{name} is not in the ledger: what else is not nobody can tell"
+
+
+def is_written(directory: str) -> bool:
+    """Whether a framegate writes to the directory now: on this machine it holds the lock, elsewhere it gave a sign of life of late."""
+    path = os.path.join(directory, LOCK_NAME)
+    try:
+        if abs(time.time() - os.stat(path).st_mtime) >= LIVE_S:
+            return False
+        with open(path, "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # somebody holds it, or only its owner may look
+    return False

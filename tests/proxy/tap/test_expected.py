@@ -1,0 +1,48 @@
+"""What a tap directory should have by its ledger."""
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from proxy.tap.expected import LIVE_S, expected_end, expected_start, is_written, ledger_faults
+from proxy.tap.ledger import Fate, Ledger
+from proxy.tap.record import LOCK_NAME
+
+
+@pytest.mark.parametrize(
+    ("fate", "base", "start", "end"),
+    [
+        (None, 640, 640, None),
+        (Fate(1, 1, []), 0, 0, None),
+        (Fate(1, 1, []), 640, 0, None),
+        (Fate(1, 1, [], end=1280, deleted_to=640), 640, 640, 1280),
+        (Fate(1, 1, [], end=1280, deleted_to=640), 704, 640, 1280),
+        (Fate(1, 1, [], end=1280, deleted_to=640), 0, 0, 1280),
+        (Fate(1, 0, [], end=1280, settled=True, adopted=True), 640, 640, 1280),
+    ],
+)
+def test_a_stream_is_there_from_what_retention_took_to_its_end(fate: Fate | None, base: int, start: int, end: int | None) -> None:
+    assert (expected_start(fate, base), expected_end(fate)) == (start, end)
+
+
+def test_a_ledger_that_cannot_tell_all_says_why() -> None:
+    assert list(ledger_faults(Ledger(True, 1, "", {}), [])) == []
+    (gone,) = ledger_faults(Ledger(False, 0, "", {}), ["n.0.b"])
+    assert gone.startswith("there is no ledger")
+    found = list(ledger_faults(Ledger(True, 1, "line 1: bad", {}, lost="lines 2 to 3 were gone"), ["n.0.b"]))
+    assert [fault.split(":")[0] for fault in found] == ["the ledger is damaged", "the ledger was lost", "n.0.b is not in the ledger"]
+
+
+def test_a_directory_is_written_while_its_lock_is_held_and_fresh(tmp_path: Path) -> None:
+    assert not is_written(str(tmp_path))
+    path = tmp_path / LOCK_NAME
+    path.touch()
+    assert not is_written(str(tmp_path)), "nobody holds it"
+    with path.open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert is_written(str(tmp_path))
+        os.utime(path, (time.time() - LIVE_S - 1,) * 2)
+        assert not is_written(str(tmp_path))
