@@ -328,8 +328,10 @@ def _check_end(handled: Handled) -> None:
         return
     if pair.state is HALF_CLOSED:
         ending.check_done(pair)
-    elif pair.draining:
+    elif pair.draining and pair.counts_answers:
         ending.end_if_answered(pair)
+    elif pair.draining:
+        ending.end_if_even(pair)
 
 
 def write_out(handled: Handled) -> None:

@@ -310,8 +310,8 @@ class Client:
             self._raw.close()
 
     def logins(self, direction: str) -> int:
-        """Frames of another login, which are counted and not in the tap, of a direction."""
-        refused = self.combination.ending in ("sasl_frame", "large_sasl_frame")
+        """Frames of another login, which are counted and not in the tap, of a direction. A large one is refused by its head, and never whole."""
+        refused = self.combination.ending == "sasl_frame"
         return (2 * (self.combination.action == "login") + refused) * (direction == "request")
 
     def drain(self, proxy: Framegate) -> None:

@@ -258,6 +258,32 @@ def test_a_drain_waits_with_an_upstream_too(make_handled: Make) -> None:
     assert world.ended(client) == b""
 
 
+@pytest.mark.parametrize("directions", [("request", "response"), ("request",)])
+def test_a_framed_pair_that_drains_ends_right_behind_an_answer_that_makes_answers_even(make_handled: Make, directions: tuple[str, ...]) -> None:
+    world = make_handled(upstream=True, quiet_s=1)
+    process = world.process(directions=directions)
+    client, upstream, pair = world.pair()
+
+    def ask() -> None:
+        client.sendall(frame(b"question"))
+        process.reply(process.one(), wire.PASS)
+        assert world.read(upstream, 12) == frame(b"question")
+        upstream.sendall(frame(b"answer"))
+        if "response" in directions:
+            process.reply(process.one(), wire.PASS)
+        assert world.read(client, 10) == frame(b"answer")
+
+    ask()
+    ask()
+    world.relay.pairs.draining = True
+    world.drain.start(30 * SECOND)
+    world.pass_time(0.05)
+    assert pair.state.value == "open"
+    ask()
+    assert pair.state.value == "closing"
+    assert world.ended(client) == b""
+
+
 def test_a_tap_that_mutes_is_asked_before_the_handler_is(make_handled: Make) -> None:
     world = make_handled()
     process = world.process()
