@@ -168,14 +168,16 @@ class Proxy:
         self._on_stop(supervisor.stop)
         resolver = Resolver(names, first, self._addresses_asked, log)
         self._on_stop(resolver.stop)
-        tapped = self._keeper.tapped if self._keeper is not None else lambda rules: None
+        keeper = self._keeper
+        tapped = keeper.tapped if keeper is not None else lambda rules: None
+        low = (lambda: keeper.disk_low) if keeper is not None else str
         rotation = Rotation(config.rotation, events, meters, guard)
         certificates = TlsStores(supervisor, functools.partial(judge_in_child, reaper=reaper), self._loaded.certificates)
         for source in [*certificates.sources(), *identity_files]:
             rotation.watch(source)
         self._on_stop(rotation.close)
         steering = Steering(
-            supervisor, acceptor, resolver, meters, log, events, guard, tapped, rotation, certificates, self._handlers, identity, chosen
+            supervisor, acceptor, resolver, meters, log, events, guard, tapped, rotation, certificates, self._handlers, identity, chosen, low
         )
         self._steering = steering
         self._on_stop(steering.close)

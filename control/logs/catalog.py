@@ -200,6 +200,10 @@ _TAP: Final = {
     "tap_consumer_readable": Event("What a consumer of the tap has read is known again.", _INFO, {"directory": str, "consumer": str}),
     "tap_consumer_unreadable": Event("What a consumer of the tap has read is not known.", _ERROR, {"directory": str, "consumer": str, "error": str}),
     "tap_deleted": Event("Old segments of the tap were deleted.", _EITHER, {"segments": int, "bytes": int, "unread": int}),
+    "tap_disk_enough": Event("The tap's disk has room for the log's next segment again.", _INFO, {"directory": str, "free": int}),
+    "tap_disk_low": Event(
+        "The tap's disk has less room than the log's next segment may need.", _WARNING, {"directory": str, "free": int, "needed": int}
+    ),
     "tap_gap": Event(
         "The tap's record lacks frames of a processor that ended.",
         _WARNING,
@@ -215,6 +219,12 @@ _TAP: Final = {
     ),
     "tap_keeper_failed": Event("The tap's directory cannot be kept in order.", _ERROR, {"directory": str, "error": str}),
     "tap_ledger_lost": Event("The tap's ledger, or the end of it, is gone.", _ERROR, {"directory": str, "error": str}),
+    "tap_losing": Event(
+        "The tap's log does not take all frames; each minute while that goes on.",
+        _ERROR,
+        {"directory": str, "frames": dict[str, int], "seconds": float},
+    ),
+    "tap_losing_ended": Event("The tap's log takes all frames again.", _WARNING, {"directory": str, "frames": dict[str, int], "seconds": float}),
     "tap_orphans": Event("Processors of an earlier framegate still write to the tap.", _WARNING, {"directory": str, "streams": list[str]}),
     "tap_orphans_gone": Event(
         "Processors of an earlier framegate do not write to the tap any more.", _INFO, {"directory": str, "streams": list[str]}

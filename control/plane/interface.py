@@ -177,6 +177,10 @@ class ControlPlane(abc.ABC):
         """
 
     @abc.abstractmethod
+    def tap_troubles(self) -> list[str]:
+        """What keeps the tap from recording all frames, or is about to, a sentence each; none without a tap."""
+
+    @abc.abstractmethod
     async def list_tap_rules(self) -> list[TapRuleStatus]:
         """Every tap rule, in order; none without a tap."""
 

@@ -334,12 +334,15 @@ class TapStop:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TapRuleStatus:
-    """One tap rule. ``etag`` stands for the rule as it is; ``expired``: its time is over, it goes with the next change; ``stops`` by slot."""
+    """One tap rule. ``etag`` stands for the rule as it is; ``expired``: its time is over, it goes with the next change; ``stops`` by slot;
+    ``losing``: the log does not take all that rules record.
+    """
 
     rule: TapRule
     etag: str
     expired: bool
     stops: tuple[TapStop, ...] = ()
+    losing: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

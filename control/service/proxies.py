@@ -59,7 +59,7 @@ class Proxies(ProxyServiceServicer):
             open_connection_count=open_count,
             config_revision=config_revision(self._plane),
             memory=await self._memory(),
-            warnings=filter(None, [self._memory_warning()]),
+            warnings=filter(None, [self._memory_warning(), *self._plane.tap_troubles()]),
         )
         self._tell_certificates(proxy, await self._plane.list_certificates())
         return pb2.GetProxyResponse(proxy=proxy)

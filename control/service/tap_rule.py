@@ -53,7 +53,8 @@ def rule_message(status: TapRuleStatus) -> pb2.TapRule:
         cause = pb2.TapRuleStop.Cause.Value(f"CAUSE_{stop.cause.upper()}")
         message.stops.add(processor_slot=stop.slot, cause=cause, percent=stop.percent, limit_percent=stop.limit, stop_time=timestamp(stop.since_ns))
     expired, stopped = pb2.TapRule.STATE_EXPIRED, pb2.TapRule.STATE_STOPPED
-    message.state = expired if status.expired else stopped if status.stops else pb2.TapRule.STATE_ACTIVE
+    active = pb2.TapRule.STATE_LOSING if status.losing else pb2.TapRule.STATE_ACTIVE
+    message.state = expired if status.expired else stopped if status.stops else active
     return message
 
 

@@ -10,6 +10,7 @@
     rates         the rates of quotas, divided among the processors as they are asked for
     division      how one of them is divided
     taps          the tap's rules
+    tap_losses    frames that the tap's log did not take, told while that goes on
     drain         no more connections, and an orderly end of those that are open
     transactions  changes that end decided, whoever waits for them
 

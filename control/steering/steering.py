@@ -49,6 +49,7 @@ from control.steering.listeners import Listeners
 from control.steering.pool import Pool
 from control.steering.rates import Rates
 from control.steering.sizing import Chosen, Sizing
+from control.steering.tap_losses import TapLosses
 from control.steering.taps import MAX_RULES, STOPPED_EVENT, Rules, Taps
 from control.steering.transactions import Transactions
 from control.steering.upstreams import Upstreams
@@ -78,6 +79,7 @@ class Steering(ControlPlane):
         handlers: the handler processes, where a listener has a handler.
         identity: who answers authenticators, where there are any.
         chosen: what was chosen by what the container allows, where something was.
+        tap_low: why the tap's disk is about to be full, in words; empty while it is not.
 
     Attributes:
         pool, upstreams: what changes without a call, too: shares move to where they are needed, and names get new addresses.
@@ -98,6 +100,7 @@ class Steering(ControlPlane):
         handlers: "Handlers | None" = None,
         identity: "Identity | None" = None,
         chosen: Chosen | None = None,
+        tap_low: Callable[[], str] = str,
     ) -> None:
         self._supervisor = supervisor
         self._meters = meters
@@ -120,7 +123,9 @@ class Steering(ControlPlane):
         every_ms = supervisor.desired.config.log.access.every_ms
         self._access = AccessRows(supervisor, every_ms, log, guard) if every_ms else None
         self._eviction = Eviction(supervisor, acceptor, log, guard)
-        self._taps = Taps(supervisor, self._transactions, meters, tapped)
+        tap = supervisor.desired.config.tap
+        self._losses = None if tap is None else TapLosses(lambda: supervisor.cells, log, tap.directory, tap_low)
+        self._taps = Taps(supervisor, self._transactions, meters, tapped, lambda: self._losses is not None and self._losses.losing)
         self._users = Users(supervisor, self._transactions, rotation, identity)
         self._drain = Drain(supervisor, acceptor, self._listeners, self.pool, self._transactions, events)
         self._tap_events = events.subscribe((STOPPED_EVENT,), max_events=MAX_RULES * MAX_PROCESSORS)
@@ -130,6 +135,8 @@ class Steering(ControlPlane):
 
     async def _tick(self) -> None:
         await asyncio.sleep(0.5)
+        if self._losses is not None:
+            self._losses.look()
 
     def close(self) -> None:
         """End the background tasks, and take back what is not decided."""
@@ -294,6 +301,9 @@ class Steering(ControlPlane):
 
     async def set_processors(self, count: int) -> PoolStatus:
         return await self.pool.set_processors(count)
+
+    def tap_troubles(self) -> list[str]:
+        return [] if self._losses is None else self._losses.troubles
 
     async def list_tap_rules(self) -> list[TapRuleStatus]:
         return self._taps.rules()

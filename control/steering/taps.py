@@ -47,13 +47,22 @@ class Taps:
 
     Args:
         tapped: is told by which rules frames may be recorded: before a change is made, those before and after it; once it is in force, the new ones.
+        losing: whether the log does not take all that rules record.
     """
 
-    def __init__(self, supervisor: Supervisor, transactions: Transactions, meters: Meters, tapped: Callable[[Rules], None]) -> None:
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        transactions: Transactions,
+        meters: Meters,
+        tapped: Callable[[Rules], None],
+        losing: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._supervisor = supervisor
         self._transactions = transactions
         self._meters = meters
         self._tapped = tapped
+        self._losing = losing
         self._decided = 0
         self._stops: dict[str, dict[int, tuple[int, TapStop]]] = {}  # by rule and slot, with the generation of the processor that said so
 
@@ -76,7 +85,7 @@ class Taps:
         slots = self._supervisor.slots
         told = sorted(self._stops.get(rule.name, {}).items())
         stops = tuple(stop for number, (generation, stop) in told if number in slots and slots[number].generation == generation)
-        return TapRuleStatus(rule=rule, etag=etag_of(rule), expired=has_expired(rule, time.time_ns()), stops=stops)
+        return TapRuleStatus(rule=rule, etag=etag_of(rule), expired=has_expired(rule, time.time_ns()), stops=stops, losing=self._losing())
 
     # --- changes -----------------------------------------------------------------------------------------------------------------
 

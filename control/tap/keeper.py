@@ -9,12 +9,14 @@ they stand still, and write when they go on; until then their streams are left a
 """
 
 import dataclasses
+import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from control.configuration.units import format_size
 from control.errors import StartError
 from control.fleet.slot_cells import Life
 from control.guard import Guard
@@ -107,6 +109,8 @@ class TapKeeper:
         self._adopted = False  # nobody but our processors writes here
         self._orphaned: set[str] = set()  # of ``_live``: what processors of earlier runs may write until then
         self._errors: dict[str, str] = {}
+        self.disk_low = ""
+        """Why the tap's disk is about to be full, in words; empty while it is not."""
         self._unreadable: dict[str, str] = {}
         self._lags = Lags()
         self._lagging: dict[str, Lag] = {}
@@ -212,6 +216,7 @@ class TapKeeper:
         self._adopt()
         self._sweep()
         self._carry_sealed()
+        self._look_at_disk()
         self._take_reserve()
         if self._ledger.large:
             self._ledger.compact(self._retention.consumers, time.time_ns())
@@ -230,6 +235,17 @@ class TapKeeper:
         """See which began and ended, without a sweep."""
         if self._watch is not None:
             self._watch.look({stream: segments(self._tap.directory, stream) for stream in streams(self._tap.directory)})
+
+    def _look_at_disk(self) -> None:
+        """Warn while the disk has less room than the log's next segment may need; a log at its budget needs none."""
+        room = os.statvfs(self._tap.directory)
+        free, need = room.f_bavail * room.f_frsize, max(0, min(self._tap.segment_size, self._tap.budget - self._usage))
+        if free < need and not self.disk_low:
+            self._log.write("tap_disk_low", level="warning", directory=self._tap.directory, free=free, needed=need)
+        elif free >= need and self.disk_low:
+            self._log.write("tap_disk_enough", directory=self._tap.directory, free=free)
+        small = f"the tap's disk ({self._tap.directory}) has {format_size(free)} left, the log's next segment may need {format_size(need)}"
+        self.disk_low = small if free < need else ""
 
     def _take_reserve(self) -> None:
         try:

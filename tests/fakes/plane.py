@@ -198,6 +198,7 @@ class FakePlane(ControlPlane):
         self.size_origin: Origin = "configuration"
         self.processors_origin: Origin = "configuration"
         self.tap_rules = [] if config.tap is None else list(config.tap.rules)
+        self.troubles: list[str] = []
         self.tap_stops: dict[str, TapStop] = {}
         self.certificates: list[CertificateStatus] = []
         self.outcomes: list[ReloadOutcome] = []
@@ -455,6 +456,9 @@ class FakePlane(ControlPlane):
     def _tap_status(self, rule: TapRule) -> TapRuleStatus:
         stops = (self.tap_stops[rule.name],) if rule.name in self.tap_stops else ()
         return TapRuleStatus(rule=rule, etag=f"{hash(rule):x}", expired=0 < rule.expires_ns <= time.time_ns(), stops=stops)
+
+    def tap_troubles(self) -> list[str]:
+        return self.troubles
 
     async def list_tap_rules(self) -> list[TapRuleStatus]:
         return [self._tap_status(rule) for rule in self.tap_rules]

@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 
 from control.demo.telemetry.small_disk import fill, tiny_disk
+from control.gen.framegate.control.v1.proxy_service_pb2 import GetProxyRequest
+from control.gen.framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
+from control.gen.framegate.control.v1.tap_service_pb2 import ListTapRulesRequest
+from control.gen.framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
 from proxy.tap.completeness import verify
 from tests.fakes.framegate import Framegate, Witness
 from tests.fakes.tap_files import missing, stored
@@ -37,6 +41,14 @@ def test_a_full_disk_costs_the_log_and_not_the_traffic(tmp_path: Path, plain: di
             before = witness.count
             witness.check()
             assert witness.count > before
+            losing = proxy.wait_row(lambda row: row["event"] == "tap_losing")
+            assert losing["frames"].keys() == {"disk_full"}
+            with proxy.api() as channel:
+                found = ProxyServiceStub(channel).GetProxy(GetProxyRequest()).proxy
+                (rule,) = TapServiceStub(channel).ListTapRules(ListTapRulesRequest()).tap_rules
+            assert proxy.wait_row(lambda row: row["event"] == "tap_disk_low")["free"] < 8 << 20
+            assert [text for text in found.warnings if "the tap loses frames" in text]
+            assert rule.state == rule.STATE_LOSING
             if mounted:
                 ballast.unlink()
                 with proxy.connect("plain") as client:

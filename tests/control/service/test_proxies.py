@@ -18,6 +18,15 @@ async def state(at: Serving) -> pb2.Proxy.State.ValueType:
     return (await ProxyServiceStub(at.channel).GetProxy(pb2.GetProxyRequest())).proxy.state
 
 
+def test_what_troubles_the_tap_is_a_warning() -> None:
+    async def body(at: Serving) -> None:
+        at.plane.troubles = ["the tap loses frames"]
+        proxy = (await ProxyServiceStub(at.channel).GetProxy(pb2.GetProxyRequest())).proxy
+        assert "the tap loses frames" in proxy.warnings
+
+    run(body)
+
+
 def test_the_proxy_says_what_it_is() -> None:
     async def body(at: Serving) -> None:
         proxy = (await ProxyServiceStub(at.channel).GetProxy(pb2.GetProxyRequest())).proxy

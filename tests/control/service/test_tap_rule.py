@@ -4,7 +4,7 @@ import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
-from control.plane import TapRuleStatus
+from control.plane import TapRuleStatus, TapStop
 from control.service.tap_rule import FIELDS, changed_paths, new_values, rule_message, rule_row
 from control.service.validate import Violations
 from proxy.config.model import TapRule
@@ -30,3 +30,15 @@ def test_a_change_is_about_what_the_mask_names_or_what_is_set() -> None:
 def test_a_row_has_what_is_not_as_it_would_be_anyway() -> None:
     assert rule_row(TapRule(name="r")) == {"name": "r"}
     assert rule_row(TapRule(name="r", capture="hash")) == {"name": "r", "capture": "hash"}
+
+
+def test_a_rule_records_or_loses_or_has_ended() -> None:
+    rule = TapRule(name="r")
+    stop = TapStop(slot=0, cause="loss", percent=9.0, limit=5.0, since_ns=1)
+    for facts, state in (
+        ({}, pb2.TapRule.STATE_ACTIVE),
+        ({"losing": True}, pb2.TapRule.STATE_LOSING),
+        ({"losing": True, "stops": (stop,)}, pb2.TapRule.STATE_STOPPED),
+        ({"losing": True, "expired": True}, pb2.TapRule.STATE_EXPIRED),
+    ):
+        assert rule_message(TapRuleStatus(**{"rule": rule, "etag": "e", "expired": False, **facts})).state == state  # type: ignore[arg-type]

@@ -104,3 +104,38 @@ def test_a_reserve_that_cannot_be_had_is_told_once(tmp_path: Path, monkeypatch: 
     (row,) = log.events("tap_reserve_missing")
     assert row["level"] == "warning"
     assert "No space" in row["error"]
+
+
+def test_little_room_on_the_disk_is_told_once_and_again_when_it_is_over_and_a_log_at_its_budget_needs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.005)
+    free = [(4 << 20) - 4096]
+    looks: list[int] = []
+
+    class Room:
+        f_frsize = 4096
+
+        @property
+        def f_bavail(self) -> int:
+            looks.append(free[0])
+            return free[0] // 4096
+
+    monkeypatch.setattr(module.os, "statvfs", lambda path: Room())
+    tap, log, _ = keeper(tmp_path, segment_size=4 << 20, budget=64 << 20)
+    until(lambda: tap.disk_low and len(looks) > 3)
+    assert tap.disk_low.endswith("has 4092KiB left, the log's next segment may need 4MiB"), tap.disk_low
+    free[0] = 4 << 20
+    until(lambda: not tap.disk_low)
+    free[0] = 0
+    until(lambda: tap.disk_low)
+    tap._usage = 64 << 20  # the budget: retention makes room
+    monkeypatch.setattr(tap, "_sweep", lambda: None)
+    until(lambda: not tap.disk_low)
+    tap.stop()
+    assert [(row["event"], row["free"]) for row in log.rows if row["event"].startswith("tap_disk")] == [
+        ("tap_disk_low", (4 << 20) - 4096),
+        ("tap_disk_enough", 4 << 20),
+        ("tap_disk_low", 0),
+        ("tap_disk_enough", 0),
+    ]

@@ -115,6 +115,10 @@ class TapRule(_message.Message):
         """Its time is over: it matches nothing."""
         STATE_STOPPED: TapRule._State.ValueType  # 3
         """It has turned itself off in one or more processors, see `stops`."""
+        STATE_LOSING: TapRule._State.ValueType  # 4
+        """It records in every processor, and the log does not take all of what rules record, now or some seconds ago: its disk is full or broken, or too
+        slow.
+        """
 
     class State(_State, metaclass=_StateEnumTypeWrapper):
         """How the rule is."""
@@ -127,6 +131,10 @@ class TapRule(_message.Message):
     """Its time is over: it matches nothing."""
     STATE_STOPPED: TapRule.State.ValueType  # 3
     """It has turned itself off in one or more processors, see `stops`."""
+    STATE_LOSING: TapRule.State.ValueType  # 4
+    """It records in every processor, and the log does not take all of what rules record, now or some seconds ago: its disk is full or broken, or too
+    slow.
+    """
 
     NAME_FIELD_NUMBER: _builtins.int
     LISTENERS_FIELD_NUMBER: _builtins.int
