@@ -6,8 +6,9 @@ from control.doctor.finding import Finding
 from control.doctor.probe import Deadline
 from control.doctor.surroundings import Surroundings
 from control.errors import StartError
+from control.telemetry.attempt import Outcome
 from control.telemetry.environment import Target, judge
-from control.telemetry.transport import Outcome, transport
+from control.telemetry.transport import transport
 
 __all__ = ["look"]
 

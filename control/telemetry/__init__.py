@@ -9,6 +9,7 @@ control does and of what it is told, and the log's rows, to OTLP.
     histograms    the fold's histograms, put into what a reader collects (the SDK has no observable histogram)
     otlp          the reader that pushes to a collector; needs the extra ``otlp``
     exporters     encode metrics, spans and log records for a collector
+    attempt       one attempt to send: what a transport offers, what became of it
     transport     carries them there and judges the answer, by grpc_transport or http_transport; only the one that is asked for is loaded
     catalogue     the tables of metrics and variables in the docs
     account       what became of exports

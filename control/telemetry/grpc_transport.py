@@ -10,8 +10,8 @@ from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
+from control.telemetry.attempt import MAX_ANSWER, Outcome, tls_context
 from control.telemetry.environment import Target
-from control.telemetry.transport import MAX_ANSWER, Outcome, tls_context
 
 __all__ = ["GrpcTransport"]
 

@@ -7,8 +7,8 @@ import ssl
 import threading
 import urllib.parse
 
+from control.telemetry.attempt import MAX_ANSWER, Outcome, tls_context
 from control.telemetry.environment import Target
-from control.telemetry.transport import MAX_ANSWER, Outcome, tls_context
 
 __all__ = ["HttpTransport"]
 

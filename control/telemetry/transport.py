@@ -9,47 +9,16 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from control.errors import StartError
+from control.telemetry.attempt import Outcome, Transport
 from control.telemetry.environment import Target
 
-__all__ = ["MAX_ANSWER", "Carrier", "Outcome", "Transport", "tls_context", "transport"]
+__all__ = ["Carrier", "transport"]
 
-MAX_ANSWER: Final = 64 * 1024
-"""Bytes of an answer that are read."""
 _FIRST_PAUSE_S: Final = 1.0
 _LAST_PAUSE_S: Final = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Of one attempt.
-
-    Attributes:
-        end: one of ``proxy.cells.metrics.EXPORT_ERRORS``.
-        text: why, for people; it has none of our headers.
-        answer: what the collector said; only of a good end.
-        again: whether another attempt makes sense.
-        pause_s: how long the collector asks to wait before it; none: it does not say.
-    """
-
-    end: str
-    text: str = ""
-    answer: bytes = b""
-    again: bool = False
-    pause_s: float | None = None
-
-
-class Transport(Protocol):
-    """Sends once."""
-
-    def send(self, request: bytes, timeout_s: float) -> Outcome:
-        """One attempt, over in about ``timeout_s``."""
-
-    def close(self) -> None:
-        """Ends what is under way, and the connection. Any thread."""
 
 
 class Carrier:
@@ -110,11 +79,3 @@ def transport(target: Target) -> Transport:
     except (OSError, ssl.SSLError) as error:
         text = f"the certificates of the collector for {target.signal} ({target.endpoint}) cannot be used: {error}"
         raise StartError(text, reason="TELEMETRY_CERTIFICATE_UNUSABLE", signal=target.signal) from error
-
-
-def tls_context(target: Target) -> ssl.SSLContext:
-    """Whom we trust, and who we are. Raises OSError: the files cannot be used."""
-    context = ssl.create_default_context(cafile=target.certificate)
-    if target.client_certificate is not None:
-        context.load_cert_chain(target.client_certificate, target.client_key)
-    return context

@@ -16,7 +16,7 @@ tables.py            which tables there are, and the writer of micro-batches; th
 layout.py            where the tables' Parquet files are, and how they get there and away again
 manifest.py          which files are the tables: one small file, replaced or appended to in one piece
 compaction.py        beside the stream: many small files become few, old ones go
-delta.py             the same tables as Delta Lake tables, wherever Spark can write
+delta.py             the same tables as Delta Lake tables, wherever Spark can write; writers.py: the writer of an output, by its format
 views.py             reading the tables with Spark
 session.py           the Spark session with the settings that this pipeline wants
 memory.py            what the job's heap has room for

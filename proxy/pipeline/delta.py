@@ -73,7 +73,7 @@ class DeltaWriter:
     """
 
     def __init__(self, output: str, *, compact_ms: int, expire_after_s: float | None, grace_s: float, clock: Callable[[], float] = time.time) -> None:
-        """Nothing is read or written yet; arguments as of ``tables.make_writer``."""
+        """Nothing is read or written yet; arguments as of ``writers.make_writer``."""
         nothing = dict.fromkeys(tables.TABLE_SCHEMAS, 0)
         self.progress = tables.Progress(-1, nothing, dict(nothing))
         self.rows_of: dict[int, dict[str, int]] = {}

@@ -65,7 +65,7 @@ def run_pipeline(
     Args:
         settings: what to read and where to write.
         emit: takes the events.
-        make_writer: makes the function that writes batches; ``tables.make_writer`` unless a test wraps it.
+        make_writer: makes the function that writes batches; ``writers.make_writer`` unless a test wraps it.
 
     Returns:
         An exit code: 0; 1 when the query failed; 2 when it could not begin: no Java or PySpark, no source, an output that cannot be written to,
@@ -154,7 +154,7 @@ def _format_settings(name: str) -> dict[str, str]:
     if name == "parquet":
         return {}
     require_packages()
-    from proxy.pipeline.tables import spark_settings
+    from proxy.pipeline.writers import spark_settings
 
     try:
         return spark_settings(name)
@@ -187,7 +187,7 @@ def _run(
     log: SparkLog,
     telemetry: "Telemetry | None",
 ) -> _Ending:
-    from proxy.pipeline import tables
+    from proxy.pipeline import tables, writers
 
     try:
         output = local_path(settings.output)
@@ -195,7 +195,7 @@ def _run(
             writer: tables.Writer = make_writer(output)
         else:
             more = {"compact_ms": settings.compact_ms, "expire_after_s": settings.expire_after_s}
-            writer = tables.make_writer(output or settings.output, format=settings.format, **more)  # type: ignore[arg-type]
+            writer = writers.make_writer(output or settings.output, format=settings.format, **more)  # type: ignore[arg-type]
     except ValueError as error:
         raise UsageError(f"--output: {error}") from error
     with contextlib.closing(writer):

@@ -6,7 +6,7 @@
     traffic_by_minute  partial sums by minute, listener, principal and direction
     completeness       partial sums by stream, listener, direction and minute of what was seen, and what became of it
 
-Two layouts, one interface (``Writer``, made by ``make_writer``): Parquet files with a manifest on a local disk (``layout``; the default), and
+Two layouts, one interface (``Writer``, made by ``writers.make_writer``): Parquet files with a manifest on a local disk (``layout``; the default), and
 Delta Lake tables wherever Spark can write (``delta``). ``views`` reads both.
 
 Exactly once. Spark logs the offsets of batch N, hands the batch over, and logs its commit; after a crash in between it hands over the same
@@ -48,9 +48,7 @@ __all__ = [
     "TableWriter",
     "Writer",
     "arrow_schema",
-    "make_writer",
     "query_id",
-    "spark_settings",
 ]
 
 PROGRESS: Final = "_progress.json"
@@ -150,47 +148,6 @@ class Writer(Protocol):
         """End what works beside the stream; at most seconds. The tables are whole at any moment, so a job that is killed does without."""
 
 
-def make_writer(
-    output: str | Path,
-    *,
-    format: str = "parquet",
-    compact_ms: int = COMPACT_MS,
-    expire_after_s: float | None = None,
-    grace_s: float = GRACE_S,
-) -> Writer:
-    """The writer of an output.
-
-    Args:
-        output: parquet: a folder on a local disk, made when missing; delta: that, or any path of Spark's (``s3a://…``, ``hdfs://…``).
-        format: parquet or delta.
-        compact_ms: small files are looked for this often; 0: never.
-        expire_after_s: hours that ended longer ago than this are deleted; None: never.
-        grace_s: what is in no table any more stays on the disk this long, for readers that began before.
-
-    Raises:
-        ValueError: the output cannot be used: damaged, or of an earlier layout. One line.
-        OSError: it cannot be written to.
-    """
-    if format == "delta":
-        from proxy.pipeline.delta import DeltaWriter
-
-        return DeltaWriter(str(output), compact_ms=compact_ms, expire_after_s=expire_after_s, grace_s=grace_s)
-    return TableWriter(Path(output), compact_ms=compact_ms, expire_after_s=expire_after_s, grace_s=grace_s)
-
-
-def spark_settings(format: str) -> dict[str, str]:
-    """What the session must be told for tables of a format, besides what it is told anyway.
-
-    Raises:
-        ValueError: the Spark that is installed cannot write them. One line, which says what to install.
-    """
-    if format == "delta":
-        from proxy.pipeline.delta import delta_settings
-
-        return delta_settings()
-    return {}
-
-
 def arrow_schema(columns: str) -> pa.Schema:
     """What Arrow has for columns written as in ``TABLE_SCHEMAS``."""
     return pa.schema([(name, _ARROW[kind]) for name, kind in (column.split() for column in columns.split(", "))])
@@ -209,7 +166,7 @@ class TableWriter:
     """
 
     def __init__(self, output: Path, *, compact_ms: int = COMPACT_MS, expire_after_s: float | None = None, grace_s: float = GRACE_S) -> None:
-        """Take over the output; arguments as of ``make_writer``."""
+        """Take over the output; arguments as of ``writers.make_writer``."""
         refused = reason_for_refusal(output)
         if refused:
             raise ManifestError(refused)

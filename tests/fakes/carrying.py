@@ -2,8 +2,9 @@
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from control.telemetry.attempt import Outcome
 from control.telemetry.environment import Target, judge
-from control.telemetry.transport import Outcome, transport
+from control.telemetry.transport import transport
 from proxy.config.model import OtlpConfig, TelemetryConfig
 
 __all__ = ["REQUEST", "once", "target"]

@@ -13,7 +13,7 @@ from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untype
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from control.telemetry import grpc_transport
-from control.telemetry.transport import Outcome
+from control.telemetry.attempt import Outcome
 from tests.fakes.carrying import once
 from tests.fakes.certificates import Authority
 from tests.fakes.jobs import environment

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from control.errors import StartError
-from control.telemetry.transport import Carrier, Outcome, transport
+from control.telemetry.attempt import Outcome
+from control.telemetry.transport import Carrier, transport
 from tests.fakes.carrying import REQUEST, once, target
 from tests.fakes.certificates import Authority
 from tests.fakes.receivers import GrpcReceiver, HttpReceiver

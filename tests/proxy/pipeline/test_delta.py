@@ -12,8 +12,9 @@ import pytest
 
 from proxy.pipeline import delta
 from proxy.pipeline.delta import PACKAGES, DeltaMissingError, DeltaWriter, delta_settings
-from proxy.pipeline.tables import TABLE_SCHEMAS, make_writer, spark_settings
+from proxy.pipeline.tables import TABLE_SCHEMAS
 from proxy.pipeline.views import read_table, register_views
+from proxy.pipeline.writers import make_writer, spark_settings
 from proxy.tap import record
 from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor
 
