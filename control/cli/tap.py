@@ -82,29 +82,37 @@ def ls(directory: str, each: bool, output: str) -> None:
 
 
 @tap.command(
-    short_help="Prove that the log is complete.", epilog=example("framegate tap verify var/tap", "framegate tap verify var/tap --output json")
+    short_help="Prove that the log is complete.",
+    epilog=example(
+        "framegate tap verify var/tap", "framegate tap verify var/tap --output json", "framegate tap verify var/tap --accept 'disk was full, OPS-12'"
+    ),
 )
 @click.argument("directory", metavar="DIR", type=DIRECTORY)
 @click.option(
     "--summary/--all", default=None, help="Only windows that are not complete, or all.  [default: --summary on a terminal when there are many]"
 )
+@click.option("--accept", "reason", metavar="REASON", help="Note that what is not complete now is known, and why that is accepted.")
 @output_option
-def verify(directory: str, summary: bool | None, output: str) -> None:
+def verify(directory: str, summary: bool | None, reason: str | None, output: str) -> None:
     """Prove from the log alone whether it has every frame that was seen, or says of each that it is missing.
 
     Reads every block with its CRC, and says for each stream, listener, direction and minute how many frames were seen, stored, withheld, sampled and
     lost, and what of that is not known exactly. Faults, what makes the log itself not to be believed, come first.
 
-    Exit codes: 0 complete; 1 not complete; 2 it cannot be read, or the output cannot be written.
+    With --accept, what is not complete now is noted in the log's directory, with the time, the user and the reason, and is no failure from then on,
+    unless it becomes worse. It stays in the output.
+
+    Exit codes: 0 complete, or all that is not was accepted; 6 frames are lost, and the log says exactly how many; 1 something is missing or not
+    known, or there is nothing to prove it by; 2 it cannot be read, or the output cannot be written.
     """
-    from control.cli.tap_verdict import check, print_verdict
+    from control.cli.tap_verdict import accepted_of, check, exit_code, print_verdict
 
     verdict = check(directory)
-    if verdict is None:
+    accepted = None if verdict is None else accepted_of(directory, verdict, reason)
+    if verdict is None or accepted is None:
         sys.exit(_EXIT_USAGE)
-    print_verdict(verdict, summary, output)
-    if not verdict.complete:
-        sys.exit(EXIT_INCOMPLETE)
+    print_verdict(verdict, summary, output, accepted)
+    sys.exit(exit_code(verdict, accepted))
 
 
 @tap.group(

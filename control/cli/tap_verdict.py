@@ -14,9 +14,13 @@ from proxy.tap.log_reader import LogError, segments, streams
 from proxy.tap.record import FormatError
 
 if TYPE_CHECKING:
+    from proxy.tap.acceptance import Accepted
     from proxy.tap.completeness import Verdict, WindowRow
 
-__all__ = ["Progress", "check", "print_verdict"]
+__all__ = ["EXIT_LOST", "Progress", "accepted_of", "check", "exit_code", "print_verdict"]
+
+EXIT_LOST: Final = 6
+"""Frames are lost, and the log says exactly how many, and why."""
 
 MANY_ROWS: Final = 50
 _EVERY_S: Final = 0.25
@@ -66,20 +70,46 @@ def check(directory: str) -> "Verdict | None":
         return None
 
 
-def print_verdict(verdict: "Verdict", summary: bool | None, output: str) -> None:
+def exit_code(verdict: "Verdict", accepted: "Accepted") -> int:
+    """0: complete, or all that is not was accepted; ``EXIT_LOST``; 1: something is missing, or nobody knows."""
+    if verdict.complete or accepted.covers(verdict):
+        return 0
+    exact = all(row.state in ("complete", "cut", "open", "lost") for row in verdict.rows if not accepted.reason(row))
+    return EXIT_LOST if verdict.rows and exact and all(fault in accepted.faults for fault in verdict.faults) else 1
+
+
+def accepted_of(directory: str, verdict: "Verdict", reason: str | None) -> "Accepted | None":
+    """What was accepted of a log, with a reason also what a verdict has against it now; None: that cannot be had, and standard error says why."""
+    import getpass
+
+    from proxy.tap.acceptance import accept, read_accepted
+
+    try:
+        if reason is not None:
+            found = accept(directory, verdict, reason, getpass.getuser(), time.time_ns())
+            print_note(f"{counted(found, 'finding')} accepted" if found else "there is nothing to accept")
+        return read_accepted(directory)
+    except (OSError, KeyError) as error:
+        print_note(f"what is accepted of {directory} cannot be {'read' if reason is None else 'noted'}: {error}")
+        return None
+
+
+def print_verdict(verdict: "Verdict", summary: bool | None, output: str, accepted: "Accepted") -> None:
     """Faults first, then windows, and last what it comes to."""
     if output == "json":
-        print_json({"complete": verdict.complete, "faults": verdict.faults, "windows": [_json(row) for row in verdict.rows]})
+        faults = {fault: accepted.faults[fault] for fault in verdict.faults if fault in accepted.faults}
+        windows = [{**_json(row), "accepted": accepted.reason(row)} for row in verdict.rows]
+        print_json({"complete": verdict.complete, "faults": verdict.faults, "accepted_faults": faults, "windows": windows})
         return
     for fault in verdict.faults:
-        print_line(f"fault: {fault}")
+        print_line(f"fault: {fault}" + (f" (accepted: {accepted.faults[fault]})" if fault in accepted.faults else ""))
     if summary is None:
         summary = len(verdict.rows) > MANY_ROWS and sys.stdout is not None and sys.stdout.isatty()
-    print_table(_COLUMNS, (_cells(row) for row in verdict.rows if not summary or row.state != "complete"))
-    print_line(_conclusion(verdict))
+    print_table(_COLUMNS, (_cells(row, accepted) for row in verdict.rows if not summary or row.state != "complete"))
+    print_line(_conclusion(verdict, accepted))
 
 
-def _conclusion(verdict: "Verdict") -> str:
+def _conclusion(verdict: "Verdict", accepted: "Accepted") -> str:
     states: collections.Counter[str] = collections.Counter()
     for row in verdict.rows:
         states[row.state] += row.windows
@@ -87,6 +117,10 @@ def _conclusion(verdict: "Verdict") -> str:
     windows = ", ".join(f"{states[state]:,} {state}" for state in order if states[state]) or "none, so nothing is proved"
     faults = f"{counted(len(verdict.faults), 'fault')}; " if verdict.faults else ""
     word = "not complete" if not verdict.complete else "complete but for what retention took" if states["cut"] else "complete"
+    if accepted.covers(verdict):
+        word = "not complete, and all of that was accepted"
+    elif exit_code(verdict, accepted) == EXIT_LOST:
+        word = "frames are lost, and the log says how many"
     return f"{word}: {faults}windows: {windows}"
 
 
@@ -101,8 +135,10 @@ def _window_text(row: "WindowRow") -> str:
     return " to ".join(texts)
 
 
-def _cells(row: "WindowRow") -> tuple[Any, ...]:
+def _cells(row: "WindowRow", accepted: "Accepted") -> tuple[Any, ...]:
+    state = row.state if row.state == "cut" or not row.cut else f"{row.state}, cut"
+    reason = accepted.reason(row)
     return (
         row.stream or "-", row.listener or "-", row.direction, _window_text(row), row.seen, row.stored, row.withheld, row.sampled, row.lost,
-        row.at_most, row.unknown, row.shared, row.missing, row.state if row.state == "cut" or not row.cut else f"{row.state}, cut",
+        row.at_most, row.unknown, row.shared, row.missing, f"{state} (accepted: {reason})" if reason else state,
     )  # fmt: skip

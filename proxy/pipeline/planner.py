@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from proxy.pipeline.loss import DataLossError, Loss, pairs_of
 from proxy.pipeline.position import Position
 from proxy.pipeline.vanished import Inventory, find_vanished
+from proxy.tap.acceptance import read_accepted
 from proxy.tap.consumer import write_consumer
 from proxy.tap.expected import expected_end, expected_start, is_written, ledger_faults
 from proxy.tap.headers import Seal
@@ -244,13 +245,17 @@ class Planner:
         return self._ledger
 
     def _ledger_fault(self, ledger: Ledger, ends: Mapping[str, int]) -> str:
-        """What is wrong with the ledger, in words. A directory that nobody has kept never had one; one that is kept may learn of streams yet."""
+        """What is wrong with the ledger, in words, and was not accepted (``tap verify --accept``). A directory that nobody has kept never had one; one
+        that is kept may learn of streams yet.
+        """
         if not ledger.present and not (ends and os.path.exists(os.path.join(self._directory, LOCK_NAME))):
             return ""
         strangers = sorted(ends.keys() - ledger.streams.keys())
         if strangers and is_written(self._directory):
             strangers = []
-        return "; ".join(ledger_faults(ledger, strangers))
+        faults = list(ledger_faults(ledger, strangers))
+        accepted = read_accepted(self._directory).faults if faults else {}
+        return "; ".join(fault for fault in faults if fault not in accepted)
 
     def _keep_new_streams(self, start: Position, lost: dict[str, tuple[int, int, int, int]], born: list[str]) -> None:
         """What began between the listing and the reading of the ledger is not gone: it waits for the next listing."""

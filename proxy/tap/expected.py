@@ -39,7 +39,7 @@ def ledger_faults(ledger: Ledger, strangers: Iterable[str]) -> Iterator[str]:
 
     Args:
         ledger: of a tap directory.
-        strangers: streams that are there, and that it should know and does not.
+        strangers: streams that are there, and that it should know and does not; a damaged one may have had their lines.
     """
     if not ledger.present:
         yield "there is no ledger: a stream that is gone cannot be told from one that never was"
@@ -47,7 +47,7 @@ def ledger_faults(ledger: Ledger, strangers: Iterable[str]) -> Iterator[str]:
         yield f"the ledger is damaged: {ledger.damage}"
     if ledger.lost:
         yield f"the ledger was lost: {ledger.lost}"
-    for name in strangers if ledger.present else ():
+    for name in strangers if ledger.present and not ledger.damage else ():
         yield f"{name} is not in the ledger: what else is not nobody can tell"
 
 

@@ -17,6 +17,7 @@ from proxy.tap.completeness import verify
 from proxy.tap.consumer import claim_consumer, read_consumers, write_consumer
 from proxy.tap.log_reader import segments
 from tests.fakes.cli import run_cli
+from tests.fakes.kept_tap import START, KeptTap
 from tests.fakes.tap_files import chop, flip, segment_files
 from tests.fakes.tap_log import START_NS, FakeProcessor
 
@@ -149,6 +150,32 @@ def test_verify_exits_with_1_when_something_is_missing(log: Path) -> None:
     result = run("verify", str(log))
     assert result.exit_code == 1
     assert any("edge.0.done" in line for line in result.stdout.splitlines() if line.startswith("fault: "))
+
+
+def test_what_was_accepted_is_no_failure_until_it_becomes_worse(tmp_path: Path) -> None:
+    tap = KeptTap(tmp_path)
+    processor = tap.begin(queue_size=1 << 16)
+    for _ in range(3):
+        processor.send([bytes(50_000)], at_ns=START)
+    processor.flush()
+    tap.end(processor)
+    assert run("verify", str(tmp_path)).exit_code == 6
+    accepted = run("verify", str(tmp_path), "--accept", "the disk was slow, OPS-12")
+    assert (accepted.exit_code, accepted.stderr) == (0, "framegate: 1 finding accepted\n")
+    assert "lost (accepted: the disk was slow, OPS-12)" in accepted.stdout
+    assert run("verify", str(tmp_path)).exit_code == 0
+    assert data("verify", str(tmp_path))["windows"][0]["accepted"] == "the disk was slow, OPS-12"
+    tap.recover(processor, 0, 1, START)
+    assert run("verify", str(tmp_path)).exit_code == 1, "the ledger does not know of the end of what control wrote, and there is more lost"
+    tap.lock.close()
+
+
+def test_what_cannot_be_noted_is_not_accepted(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (log / "_accepted.jsonl").mkdir()
+    for words in ((), ("--accept", "why")):
+        result = run("verify", str(log), *words)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "cannot be" in result.stderr
 
 
 def test_verify_exits_with_2_when_it_cannot_look(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,12 @@ import sys
 import pytest
 
 from control.cli import tap_verdict
-from control.cli.tap_verdict import Progress, print_verdict
+from control.cli.tap_verdict import EXIT_LOST, Progress, exit_code, print_verdict
+from proxy.tap.acceptance import Accepted
 from proxy.tap.completeness import Verdict, WindowRow
 from tests.fakes.tap_log import START_NS
+
+NOTHING = Accepted({}, {})
 
 
 class Terminal(io.StringIO):
@@ -23,7 +26,7 @@ def verdict(*states: str, faults: tuple[str, ...] = ()) -> Verdict:
 
 
 def test_faults_come_first_and_the_conclusion_last(capsys: pytest.CaptureFixture[str]) -> None:
-    print_verdict(verdict("complete", "lost", "complete", faults=("s is \x1b gone",)), None, "table")
+    print_verdict(verdict("complete", "lost", "complete", faults=("s is \x1b gone",)), None, "table", NOTHING)
     fault, head, *rows, last = capsys.readouterr().out.splitlines()
     assert fault == "fault: s is \\x1b gone"
     assert head.split()[:4] == ["STREAM", "LISTENER", "DIRECTION", "WINDOW"]
@@ -38,18 +41,18 @@ def test_faults_come_first_and_the_conclusion_last(capsys: pytest.CaptureFixture
         (verdict("complete", "open"), "complete: windows: 1 complete, 1 open"),
         (verdict(), "not complete: windows: none, so nothing is proved"),
         (verdict("complete", "cut"), "complete but for what retention took: windows: 1 complete, 1 cut"),
-        (verdict("lost", "cut"), "not complete: windows: 1 cut, 1 lost"),
+        (verdict("lost", "cut"), "frames are lost, and the log says how many: windows: 1 cut, 1 lost"),
         (verdict(faults=("a", "b")), "not complete: 2 faults; windows: none, so nothing is proved"),
         (verdict(*["complete"] * 1234), "complete: windows: 1,234 complete"),
     ],
 )
 def test_the_conclusion_says_what_it_comes_to(capsys: pytest.CaptureFixture[str], given: Verdict, text: str) -> None:
-    print_verdict(given, True, "table")
+    print_verdict(given, True, "table", NOTHING)
     assert capsys.readouterr().out.splitlines()[-1] == text
 
 
 def test_a_summary_has_what_is_not_complete(capsys: pytest.CaptureFixture[str]) -> None:
-    print_verdict(verdict("complete", "at_most", "open", "cut"), True, "table")
+    print_verdict(verdict("complete", "at_most", "open", "cut"), True, "table", NOTHING)
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:-1]] == ["at_most", "open", "cut"]
 
 
@@ -57,20 +60,21 @@ def test_a_summary_has_what_is_not_complete(capsys: pytest.CaptureFixture[str]) 
 def test_many_rows_on_a_terminal_are_summed_up(monkeypatch: pytest.MonkeyPatch, rows: int, terminal: bool, shown: int) -> None:
     out = Terminal() if terminal else io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
-    print_verdict(verdict(*["complete"] * rows), None, "table")
+    print_verdict(verdict(*["complete"] * rows), None, "table", NOTHING)
     assert len(out.getvalue().splitlines()) == shown + 1 + (shown > 0)
 
 
 def test_json_has_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     given = verdict("complete", "missing", faults=("f",))
     given.rows[1].listener = None
-    print_verdict(given, True, "json")
+    print_verdict(given, True, "json", NOTHING)
     shown = json.loads(capsys.readouterr().out)
     assert (shown["complete"], shown["faults"]) == (False, ["f"])
     assert [row["state"] for row in shown["windows"]] == ["complete", "missing"]
     assert shown["windows"][1] == {
         "stream": "s", "listener": None, "direction": "request", "window": "2023-11-14T22:14:20.000000Z", "seen": 1, "stored": 0, "withheld": 0,
         "sampled": 0, "lost": 0, "at_most": 0, "unknown": 0, "shared": 0, "missing": 0, "state": "missing", "cut": False, "windows": 1,
+        "accepted": "",
     }  # fmt: skip
 
 
@@ -109,9 +113,29 @@ def test_what_retention_took_is_one_line_for_all_its_windows(capsys: pytest.Capt
     gone = WindowRow("s", "main", "request", start, state="cut", cut=True, windows=1200)
     forgotten = WindowRow("", None, "request", start, state="cut", cut=True)
     part = WindowRow("s", "main", "response", start, seen=9, at_most=3, state="at_most", cut=True)
-    print_verdict(Verdict([forgotten, gone, part], [], complete=False), None, "table")
+    print_verdict(Verdict([forgotten, gone, part], [], complete=False), None, "table", NOTHING)
     _, *rows, last = capsys.readouterr().out.splitlines()
     assert [row.split()[:5] for row in rows[::2]] == [["-", "-", "request", "2023-11-14", "22:13"], ["s", "main", "response", "2023-11-14", "22:13"]]
     assert rows[1].split()[3:8] == ["2023-11-14", "22:13", "to", "2023-11-15", "18:12"]
     assert [row.split("  ")[-1].strip() for row in rows] == ["cut", "cut", "at_most, cut"]
     assert last == "not complete: windows: 1 at_most, 1,201 cut"
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        (verdict("complete", "open", "cut"), 0),
+        (verdict("complete", "lost", "open", "cut"), EXIT_LOST),
+        (verdict("lost", "at_most"), 1),
+        (verdict("lost", "unknown"), 1),
+        (verdict("lost", "missing"), 1),
+        (verdict("lost", faults=("f",)), 1),
+        (verdict("complete", faults=("f",)), 1),
+        (verdict(), 1),
+    ],
+)
+def test_what_is_lost_and_counted_is_another_exit_code_than_what_is_missing_and_what_was_accepted_is_none(given: Verdict, code: int) -> None:
+    assert exit_code(given, NOTHING) == code
+    rows = [row for row in given.rows if row.state not in ("complete", "open", "cut")]
+    known = Accepted(dict.fromkeys(given.faults, "why"), {(row.stream, row.listener, row.direction, row.window_ns): ([0] * 5, "why") for row in rows})
+    assert exit_code(given, known) == (0 if given.rows or given.faults else 1)

@@ -15,6 +15,7 @@ from proxy.pipeline.slices import read_slice
 from proxy.pipeline.source import FramegateDataSource
 from proxy.pipeline.tables import TableWriter
 from proxy.pipeline.views import register_views
+from proxy.tap.acceptance import accept
 from proxy.tap.completeness import verify
 from proxy.tap.ledger import LEDGER_NAME
 from proxy.tap.ledger_writer import LedgerWriter
@@ -176,6 +177,16 @@ def test_each_damage_is_noticed_by_verify_by_a_strict_batch_and_by_a_strict_stre
         shutil.rmtree(root)
     assert tried > 180
     assert silent == []
+
+
+def test_a_ledger_whose_loss_was_accepted_ends_no_strict_query(tmp_path: Path) -> None:
+    root = tmp_path / "tap"
+    build(root)
+    flip(root / LEDGER_NAME, 30)
+    with pytest.raises(DataLossError):
+        batch(root)
+    accept(str(root), verify(str(root)), "restored from a copy", "ann", START_NS)
+    batch(root)
 
 
 @pytest.mark.spark

@@ -1,0 +1,113 @@
+"""What somebody has looked at of an incomplete log and accepted, and why: a file of lines beside the ledger, ``_accepted.jsonl``.
+
+Nothing of the log is changed by it, and no verdict: it tells who asks again what is known already. Each line is as one of the ledger is (its CRC,
+then JSON) and says when, who, why, and of what: faults, word by word, and windows with their counts. A window is accepted as long as it is no worse
+than then. Lines are only ever added, so the file is the audit of itself; one that is damaged accepts nothing.
+"""
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import Any, Final
+
+from proxy.tap.account import WindowRow
+from proxy.tap.completeness import Verdict
+from proxy.tap.ledger_line import DamageError, decode, encode
+from proxy.tap.record import FILE_MODE
+
+__all__ = ["ACCEPTED_NAME", "Accepted", "accept", "read_accepted"]
+
+ACCEPTED_NAME: Final = "_accepted.jsonl"
+_COUNTS: Final = ("lost", "at_most", "unknown", "shared", "missing")
+_GOOD: Final = ("complete", "cut", "open")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Accepted:
+    """All that was accepted of a log.
+
+    Attributes:
+        faults: the reason for each.
+        windows: by stream, listener, direction and beginning: the counts, in the order of ``_COUNTS``, and the reason.
+    """
+
+    faults: dict[str, str]
+    windows: dict[tuple[str, str | None, str, int], tuple[list[int], str]]
+
+    def reason(self, row: WindowRow) -> str:
+        """Why a window that is not complete was accepted; empty: it was not, or it is worse now."""
+        counts, reason = self.windows.get(_key(row), ([], ""))
+        return reason if counts and all(now <= then for now, then in zip(_counts(row), counts, strict=True)) else ""
+
+    def covers(self, verdict: Verdict) -> bool:
+        """Whether all that a verdict has against a log was accepted, and there was something."""
+        bad = [row for row in verdict.rows if row.state not in _GOOD]
+        return bool(bad or verdict.faults) and all(map(self.reason, bad)) and all(fault in self.faults for fault in verdict.faults)
+
+
+def accept(directory: str, verdict: Verdict, reason: str, who: str, now_ns: int) -> int:
+    """Note that somebody accepts all that a verdict has against a log.
+
+    Args:
+        directory: of the tap.
+        verdict: of it.
+        reason: why.
+        who: does so.
+        now_ns: wall clock.
+
+    Returns:
+        How many faults and windows these are; with none nothing is written.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    windows = [[*_key(row), _counts(row)] for row in verdict.rows if row.state not in _GOOD]
+    if not windows and not verdict.faults:
+        return 0
+    line = encode({"event": "accepted", "ns": now_ns, "who": who, "reason": reason, "faults": verdict.faults, "windows": windows})
+    fd = os.open(os.path.join(directory, ACCEPTED_NAME), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+    try:
+        os.write(fd, line)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return len(windows) + len(verdict.faults)
+
+
+def read_accepted(directory: str) -> Accepted:
+    """What was accepted of the log in a tap directory.
+
+    Raises:
+        OSError: the file is there and cannot be read.
+    """
+    found = Accepted({}, {})
+    for record in _records(directory):
+        reason = str(record.get("reason", ""))
+        found.faults.update(dict.fromkeys(record.get("faults", ()), reason))
+        for *key, counts in record.get("windows", ()):
+            stream, listener, direction, window_ns = key
+            found.windows[stream, listener, direction, window_ns] = (counts, reason)
+    return found
+
+
+def _records(directory: str) -> Iterator[dict[str, Any]]:
+    try:
+        with open(os.path.join(directory, ACCEPTED_NAME), "rb") as file:
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return
+    for line in lines:
+        try:
+            record = decode(line)
+        except DamageError:
+            continue
+        if record["event"] == "accepted":
+            yield record
+
+
+def _key(row: WindowRow) -> tuple[str, str | None, str, int]:
+    return row.stream, row.listener, row.direction, row.window_ns
+
+
+def _counts(row: WindowRow) -> list[int]:
+    return [abs(getattr(row, name)) for name in _COUNTS]
