@@ -5,9 +5,10 @@ from typing import Final, NamedTuple
 
 from proxy.errors import AuthenticationError
 
-__all__ = ["OCTETS", "OID", "SEQUENCE", "Element", "elements", "only"]
+__all__ = ["OCTETS", "OID", "SEQUENCE", "SET", "Element", "elements", "only"]
 
 SEQUENCE: Final = 0x30
+SET: Final = 0x31
 OID: Final = 0x06
 OCTETS: Final = 0x04
 

@@ -1,14 +1,18 @@
 """A certificate's subject as text, as Java writes it by RFC 2253, and so Kafka's brokers, their rules and their ACLs: the most specific part first,
 ``CN=client,OU=edge,O=Example``.
 
-Nine attributes have names there; any other is its number, with its value in hexadecimal as it is encoded: ``1.2.840.113549.1.9.1=#1605614062…``.
-Source: RFC 2253, 2.3 and 2.4; X.690, 8.19.
+Nine attributes have names there; any other is its number, with its value in hexadecimal as it is encoded: ``1.2.840.113549.1.9.1=#1605614062…``. The
+value of a named one stands so as well if its type is none of the six below. The text is that of Java 25. Java 17 reads T61String and BMPString as
+UTF-8, and so writes other texts of these two, in which different subjects may be one.
+
+What is malformed is refused, where Java puts a replacement character or reads on: it must not become the name of somebody else.
+Source: RFC 2253, 2.3 and 2.4; X.690, 8.19; the comparison with ``X500Principal.getName()`` in the tests.
 """
 
 from typing import Final
 
 from proxy.errors import AuthenticationError
-from proxy.network.der import OID, SEQUENCE, elements, only
+from proxy.network.der import OID, SEQUENCE, SET, Element, elements, only
 
 __all__ = ["format_name", "subject_of"]
 
@@ -52,28 +56,43 @@ def subject_of(certificate: bytes) -> str:
 
 def format_name(name: bytes) -> str:
     """The text of a distinguished name, of its RDNs in DER form; errors as above."""
-    parts = ["+".join([_attribute(item.content) for item in elements(rdn.content)]) for rdn in elements(name)]
+    parts = [_part(rdn) for rdn in elements(name)]
     parts.reverse()
     return ",".join(parts)
 
 
-def _attribute(attribute: bytes) -> str:
-    fields = list(elements(attribute))
-    if len(fields) != 2 or fields[0].tag != OID:
+def _part(rdn: Element) -> str:
+    attributes = [_attribute(item) for item in elements(rdn.content)]
+    if rdn.tag != SET or not attributes:
+        raise AuthenticationError("the certificate cannot be read: a part of its subject that is none")
+    return "+".join(attributes)
+
+
+def _attribute(attribute: Element) -> str:
+    fields = list(elements(attribute.content))
+    if attribute.tag != SEQUENCE or len(fields) != 2 or fields[0].tag != OID:
         raise AuthenticationError("the certificate cannot be read: an attribute that is none")
     kind, value = _number(fields[0].content), fields[1]
     name = NAMES.get(kind, kind)
     charset = CHARSETS.get(value.tag)
     if charset is None or name is kind:
         return f"{name}=#{value.encoded.hex()}"
-    return f"{name}={escape(value.content.decode(charset, 'replace'))}"
+    try:
+        text = value.content.decode(charset)
+    except UnicodeDecodeError:
+        raise AuthenticationError(f"the certificate cannot be read: {name} of its subject is not {charset}: {value.content.hex()}") from None
+    return f"{name}={escape(text)}"
 
 
 def _number(content: bytes) -> str:
-    """An object identifier, with dots."""
+    """An object identifier, with dots. Raises AuthenticationError: its numbers are not written in as few bytes as they need."""
     parts: list[str] = []
     part = 0
+    begins = True
     for byte in content:
+        if begins and byte == 0x80:
+            raise _no_number(content)
+        begins = byte < 0x80
         part = part << 7 | byte & 0x7F
         if byte < 0x80:
             if not parts:
@@ -82,7 +101,13 @@ def _number(content: bytes) -> str:
                 part -= 40 * first
             parts.append(str(part))
             part = 0
+    if not parts or not begins:
+        raise _no_number(content)
     return ".".join(parts)
+
+
+def _no_number(content: bytes) -> AuthenticationError:
+    return AuthenticationError(f"the certificate cannot be read: {content.hex()} is no object identifier")
 
 
 def escape(value: str) -> str:

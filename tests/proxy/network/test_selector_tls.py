@@ -3,13 +3,23 @@
 import contextlib
 import ssl
 import time
+from pathlib import Path
 
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from proxy.cause import Cause
 from proxy.network import mute
 from proxy.network.authenticator import AuthenticatorFactory, HandshakeAuthenticator
 from proxy.network.channel import Channel
+from proxy.network.options import TlsSettings
 from proxy.network.run import Run
 from proxy.network.state import ChannelState
+from proxy.network.tls_context import server_context
 from proxy.network.transport import Identity
+from tests.fakes.certificates import Authority
 from tests.fakes.network import NetBench, frame, tcp_pair
 from tests.fakes.tls import TlsWorld, tls_pair
 
@@ -146,3 +156,25 @@ def test_handshakes_are_done_behind_the_frames_of_others_and_within_a_budget(net
         net.poll()
     assert order == ["frame", "ready", "ready"] * 2 + ["frame", "ready"]
     assert busy.frames_received == 3
+
+
+@pytest.mark.parametrize("version", ["1.2", "1.3"])
+def test_a_client_whose_subject_cannot_be_decoded_is_refused(net: NetBench, tls_world: TlsWorld, tmp_path: Path, version: str) -> None:
+    """Its authority wrote UTF-8 into a PrintableString, which OpenSSL lets pass."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.leaf("client", organization="Tést")
+    good = x509.load_pem_x509_certificate(Path(certificate).read_bytes())
+    text = "Tést".encode()
+    signed = good.tbs_certificate_bytes.replace(b"\x0c\x05" + text, b"\x13\x05" + text)
+    signature = b"\0" + authority._key.sign(signed, ec.ECDSA(hashes.SHA256()))
+    algorithm = bytes.fromhex("300a06082a8648ce3d040302")
+    body = signed + algorithm + b"\x03" + bytes((len(signature),)) + signature
+    made = b"\x30\x82" + len(body).to_bytes(2, "big") + body
+    Path(certificate).write_text(ssl.DER_cert_to_PEM_cert(made))
+    settings = TlsSettings(server_context(*tls_world.server, client_auth="required", client_ca=str(authority.path)), server_side=True)
+    ours, peer = tcp_pair()
+    server = net.register(ours, 1, net.options(tls=settings))
+    net.register(peer, 2, net.options(side="upstream", tls=tls_world.client_settings(identity=(certificate, key), version=version)))
+    net.poll_until(lambda: server.close_cause is not None)
+    assert (server.close_cause, server.principal) == (Cause.AUTH_FAILED, "")
+    assert server.detail == "the certificate cannot be read: O of its subject is not ascii: 54c3a97374"
