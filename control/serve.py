@@ -57,7 +57,6 @@ from proxy.server.messages import PartedNotice
 if TYPE_CHECKING:
     from control.fleet.handlers import Handlers
     from control.fleet.identity import Identity
-    from control.rotation.source import Source
     from control.tap.keeper import TapKeeper
 
 __all__ = ["EXIT_CONFIGURATION", "EXIT_FAILED", "serve"]
@@ -141,7 +140,7 @@ class Proxy:
         )
         reaper = Reaper()
         self._on_stop(reaper.close)
-        identity, identity_files = await self._start_identity(config, desired)
+        identity, contents = await self._start_identity(config, desired)
         supervisor = Supervisor(
             desired,
             acceptor,
@@ -173,8 +172,13 @@ class Proxy:
         low = (lambda: keeper.disk_low) if keeper is not None else str
         rotation = Rotation(config.rotation, events, meters, guard)
         certificates = TlsStores(supervisor, functools.partial(judge_in_child, reaper=reaper), self._loaded.certificates)
-        for source in [*certificates.sources(), *identity_files]:
+        for source in certificates.sources():
             rotation.watch(source)
+        if identity is not None:
+            from control.rotation.identity_files import IdentityFiles  # likewise
+
+            for source in IdentityFiles(identity, supervisor, contents).sources():
+                rotation.watch(source)
         self._on_stop(rotation.close)
         steering = Steering(
             supervisor, acceptor, resolver, meters, log, events, guard, tapped, rotation, certificates, self._handlers, identity, chosen, low
@@ -195,17 +199,15 @@ class Proxy:
         steering.set_serving()
         self._announce(acceptor, steering, addresses)
 
-    async def _start_identity(self, config: ProxyConfig, desired: DesiredState) -> "tuple[Identity | None, list[Source]]":
-        """Who answers authenticators, where there are any, and the files that are to be watched for it."""
+    async def _start_identity(self, config: ProxyConfig, desired: DesiredState) -> "tuple[Identity | None, dict[str, dict[str, bytes]]]":
+        """Who answers authenticators, where there are any, and what was in its files, by listener and path."""
         if all(listener.sasl is None for listener in config.listeners) and all(upstream.sasl is None for upstream in config.upstreams):
-            return None, []
+            return None, {}
         from control.fleet.identity import Identity  # only who asks for SASL pays for what hashes and checks signatures
-        from control.rotation.identity_files import identity_sources
 
         identity = Identity(config, lambda: desired.endpoints, lambda: desired.stores, self._meters, self._log, self._guard)
         self._on_stop(identity.stop)
-        contents = await identity.start()
-        return identity, identity_sources(identity, contents)
+        return identity, await identity.start()
 
     async def _start_processes(self, supervisor: Supervisor, processors: int) -> None:
         """Processors and handler processes; the first that cannot start is raised."""

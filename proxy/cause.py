@@ -32,7 +32,7 @@ class Cause(enum.StrEnum):
     PROCESSOR_DIED = "processor_died"
     INTERNAL = "internal"  # our bug; it closes this connection only
     HANDLER_CLOSED = "handler_closed"  # a handler asked for it
-    SESSION_EXPIRED = "session_expired"  # a client did not say again in time who it is, or we did not to an upstream
+    SESSION_EXPIRED = "session_expired"  # a client did not say again in time who it is, or was revoked; or we did not to an upstream
 
 
 ORDERLY_CAUSES: Final = frozenset({Cause.PEER_CLOSED, Cause.NO_DATA, Cause.IDLE, Cause.ADMIN, Cause.DRAINED})

@@ -197,27 +197,28 @@ def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _channel_arguments(function: F) -> F:
-    """Which channels: ``ID…`` or ``--listener``."""
+    """Which channels: ``ID…``, ``--listener`` or ``--principal``."""
     listener = click.option("--listener", type=LISTENER, help="All open channels of this listener, instead of ids.")
-    return click.argument("channel_ids", metavar="[ID]...", nargs=-1, type=CHANNEL)(listener(function))
+    principal = click.option("--principal", metavar="NAME", help="All open channels, on every listener, whose client is this principal.")
+    return click.argument("channel_ids", metavar="[ID]...", nargs=-1, type=CHANNEL)(listener(principal(function)))
 
 
-def _selected(channel_ids: tuple[str, ...], listener: str | None) -> None:
-    if bool(channel_ids) == (listener is not None):
-        raise click.UsageError("name channels by their ids, or all of a listener with --listener; not both")
+def _selected(channel_ids: tuple[str, ...], listener: str | None, principal: str | None) -> None:
+    if bool(channel_ids) + (listener is not None) + (principal is not None) != 1:
+        raise click.UsageError("name channels by their ids, or all of a listener with --listener, or all of a client with --principal; one of these")
 
 
-def _change(channel_ids: tuple[str, ...], listener: str | None, address: str, ask: Ask) -> tuple[list[str], list[str]]:
+def _change(channel_ids: tuple[str, ...], listener: str | None, principal: str | None, address: str, ask: Ask) -> tuple[list[str], list[str]]:
     """Ask for a change of the selected channels: for which ids it is in force, and which are not open."""
     import grpc
 
     from control.cli.client import calling, select
     from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 
-    _selected(channel_ids, listener)
+    _selected(channel_ids, listener, principal)
     with calling(address, change=True) as channel:
         try:
-            answer = ask(ChannelServiceStub(channel), select(channel_ids, listener))
+            answer = ask(ChannelServiceStub(channel), select(channel_ids, listener, principal))
         except grpc.RpcError as error:
             if not channel_ids or error.code() is not grpc.StatusCode.NOT_FOUND:
                 raise
@@ -225,7 +226,12 @@ def _change(channel_ids: tuple[str, ...], listener: str | None, address: str, as
     return list(answer.affected_channel_ids), list(answer.missing_channel_ids)
 
 
-def _print_outcome(verb: str, affected: Sequence[str], missing: Sequence[str], listener: str | None, output: str) -> None:
+def _chosen(listener: str | None, principal: str | None) -> str:
+    """Where channels were looked for; empty when ids named them."""
+    return f"on listener {listener}" if listener is not None else "" if principal is None else f"of {principal}"
+
+
+def _print_outcome(verb: str, affected: Sequence[str], missing: Sequence[str], chosen: str, output: str) -> None:
     """What happened to whom; ends the process when some channels were not open."""
     from control.cli.client import EXIT_NOT_FOUND
     from control.cli.output import counted, print_json, print_note, print_table
@@ -234,8 +240,8 @@ def _print_outcome(verb: str, affected: Sequence[str], missing: Sequence[str], l
         print_json({"affected": affected, "missing": missing})
     else:
         print_table(("ID", "RESULT"), [*((item, verb) for item in affected), *((item, "not open") for item in missing)])
-    if listener is not None and not affected:
-        print_note(f"no channels are open on listener {listener}; none was {verb}")
+    if chosen and not affected:
+        print_note(f"no channels are open {chosen}; none was {verb}")
     elif output == "table" or missing:
         print_note(f"{counted(len(affected), 'channel')} {verb}" + (f", {len(missing):,} not open: {', '.join(missing)}" if missing else ""))
     if missing:
@@ -249,7 +255,7 @@ def _print_outcome(verb: str, affected: Sequence[str], missing: Sequence[str], l
 @_channel_arguments
 @click.option("--reason", required=True, help="Why; for the audit record and those who look at the channel.")
 @admin_options
-def mute(channel_ids: tuple[str, ...], listener: str | None, reason: str, address: str, output: str) -> None:
+def mute(channel_ids: tuple[str, ...], listener: str | None, principal: str | None, reason: str, address: str, output: str) -> None:
     """Read no further frame from clients; a frame begun is finished first. Returns when that is in force, and names the channels.
 
     When some of the channels named are not open, the others are muted and the exit code is 3.
@@ -260,7 +266,7 @@ def mute(channel_ids: tuple[str, ...], listener: str | None, reason: str, addres
     def ask(stub: "ChannelServiceStub", selector: "ChannelSelector") -> Any:
         return stub.MuteChannels(MuteChannelsRequest(selector=selector, reason=reason), timeout=CALL_TIMEOUT_S, metadata=metadata())
 
-    _print_outcome("muted", *_change(channel_ids, listener, address, ask), listener, output)
+    _print_outcome("muted", *_change(channel_ids, listener, principal, address, ask), _chosen(listener, principal), output)
 
 
 @channels.command(
@@ -270,7 +276,7 @@ def mute(channel_ids: tuple[str, ...], listener: str | None, reason: str, addres
 @_channel_arguments
 @click.option("--reason", default="", help="Why; for the audit record.")
 @admin_options
-def unmute(channel_ids: tuple[str, ...], listener: str | None, reason: str, address: str, output: str) -> None:
+def unmute(channel_ids: tuple[str, ...], listener: str | None, principal: str | None, reason: str, address: str, output: str) -> None:
     """Take an operator's mute back, and name the channels; what mutes a channel otherwise still holds (`channels list` shows it).
 
     When some of the channels named are not open, the others are unmuted and the exit code is 3.
@@ -281,17 +287,17 @@ def unmute(channel_ids: tuple[str, ...], listener: str | None, reason: str, addr
     def ask(stub: "ChannelServiceStub", selector: "ChannelSelector") -> Any:
         return stub.UnmuteChannels(UnmuteChannelsRequest(selector=selector, reason=reason), timeout=CALL_TIMEOUT_S, metadata=metadata())
 
-    _print_outcome("unmuted", *_change(channel_ids, listener, address, ask), listener, output)
+    _print_outcome("unmuted", *_change(channel_ids, listener, principal, address, ask), _chosen(listener, principal), output)
 
 
 @channels.command(
     short_help="Close channels with the cause admin.",
-    epilog=example('framegate channels close 0-1-42 --reason "stuck client"', "framegate channels close --listener kafka"),
+    epilog=example('framegate channels close 0-1-42 --reason "stuck client"', "framegate channels close --principal alice"),
 )
 @_channel_arguments
 @click.option("--reason", default="", help="Why; for the audit record and the detail of the close.")
 @admin_options
-def close(channel_ids: tuple[str, ...], listener: str | None, reason: str, address: str, output: str) -> None:
+def close(channel_ids: tuple[str, ...], listener: str | None, principal: str | None, reason: str, address: str, output: str) -> None:
     """Close channels with the cause admin, and name them; whole frames already received are delivered first.
 
     When some of the channels named are not open, the others are closed and the exit code is 3.
@@ -302,4 +308,4 @@ def close(channel_ids: tuple[str, ...], listener: str | None, reason: str, addre
     def ask(stub: "ChannelServiceStub", selector: "ChannelSelector") -> Any:
         return stub.CloseChannels(CloseChannelsRequest(selector=selector, reason=reason), timeout=CALL_TIMEOUT_S, metadata=metadata())
 
-    _print_outcome("closed", *_change(channel_ids, listener, address, ask), listener, output)
+    _print_outcome("closed", *_change(channel_ids, listener, principal, address, ask), _chosen(listener, principal), output)

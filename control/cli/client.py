@@ -152,10 +152,12 @@ def _never_connected(error: grpc.Call) -> bool:
     return any(word in (error.details() or "") for word in _REFUSALS)
 
 
-def select(channels: Sequence[str], listener: str | None) -> "ChannelSelector":
+def select(channels: Sequence[str], listener: str | None, principal: str | None = None) -> "ChannelSelector":
     """The selector of a call that changes channels."""
     from control.gen.framegate.control.v1.channel_service_pb2 import ChannelIds, ChannelSelector
 
     if listener is not None:
         return ChannelSelector(listener=listener)
+    if principal is not None:
+        return ChannelSelector(principal=principal)
     return ChannelSelector(channels=ChannelIds(ids=channels))

@@ -33,6 +33,11 @@ class Users:
         self._decoy: Final = file.decoy
         self._kinds: Final = sorted({_kind_of(entries) for entries in file.users.values()}) or [(_USUAL,) * len(HASHES)]
 
+    def changed(self, old: "Users") -> list[str]:
+        """Names of those who were there in ``old`` with something that is not here any more: who is gone, or has another password."""
+        now = self._users
+        return [name for name, entries in old._users.items() if any(now.get(name, {}).get(mechanism) != item for mechanism, item in entries.items())]
+
     def __len__(self) -> int:
         return len(self._users)
 

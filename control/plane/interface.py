@@ -102,19 +102,26 @@ class ControlPlane(abc.ABC):
         """The row of one pair. Raises NotFoundError."""
 
     @abc.abstractmethod
-    async def mute_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
-        """Stop reading from the clients of these pairs, named by id or all of a listener; returns when no further header will be read.
+    async def mute_channels(
+        self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "", principal: str | None = None
+    ) -> Outcome:
+        """Stop reading from the clients of these pairs, named by id, or all of a listener or of a principal; returns when no further header will be
+        read.
 
-        Raises NotFoundError when a single named channel, or the listener, does not exist; InvalidArgumentError unless exactly one of the two
+        Raises NotFoundError when a single named channel, or the listener, does not exist; InvalidArgumentError unless exactly one of the three
         is given; UnavailableError when processors do not answer: its metadata say which, and for how many channels of the others it is in force.
         """
 
     @abc.abstractmethod
-    async def unmute_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
+    async def unmute_channels(
+        self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "", principal: str | None = None
+    ) -> Outcome:
         """Take the mute back. Arguments and errors as ``mute_channels``."""
 
     @abc.abstractmethod
-    async def close_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
+    async def close_channels(
+        self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "", principal: str | None = None
+    ) -> Outcome:
         """Close pairs with the cause ``admin``. Arguments and errors as ``mute_channels``."""
 
     @abc.abstractmethod

@@ -1,34 +1,94 @@
-"""Users, and keys that tokens are signed with, that are new: they hold for who authenticates afterwards. Processors have nothing of them."""
+"""Users, and keys that tokens are signed with, that are new: they hold for who authenticates afterwards. Processors have nothing of them. They are
+told which users are gone or have other passwords, and end their connections.
+"""
 
-import collections
+import asyncio
 from collections.abc import Mapping
+from typing import Final
 
+from control.errors import AbortedError, UnavailableError
 from control.files import Contents, digest
 from control.fleet.identity import Identity
+from control.fleet.supervisor import Supervisor
 from control.identity.files import MAX_BYTES, IdentityFileError
-from control.rotation.source import RefusedError, Reload, Source
+from control.identity.users import Users
+from control.rotation.source import Refusal, RefusedError, Reload, Source, Taker
+from proxy.server.messages import Change
+from proxy.server.protocol import revoked_row
 from proxy.server.store_rows import listener_owner
 
-__all__ = ["identity_sources"]
+__all__ = ["IdentityFiles"]
+
+USERS: Final = "sasl"
+"""The kind of files of users; other kinds have keys of tokens."""
 
 
-def identity_sources(identity: Identity, contents: Mapping[str, Contents]) -> list[Source]:
-    """What is to be watched: each file by itself, so that a broken one keeps no other back.
+class IdentityFiles(Taker):
+    """Takes the files of users of all listeners with SASL. Event loop only.
 
     Args:
         contents: what was read at the start, by listener.
     """
-    names = {listener_owner(name): name for name in identity.listeners}
 
-    def load(owner: str, found: Contents) -> None:
+    def __init__(self, identity: Identity, supervisor: Supervisor, contents: Mapping[str, Contents]) -> None:
+        self._identity: Final = identity
+        self._supervisor: Final = supervisor
+        self._contents: Final = contents
+        self._names: Final = {listener_owner(name): name for name in identity.listeners}
+        self._closes: Final = {item.name for item in supervisor.desired.config.listeners if item.close_revoked}
+        # By listener: the users of whom connections may be open, until those that are no more were ended.
+        self._users: Final = {name: self._users_of(name) for name in identity.listeners}
+
+    def sources(self) -> list[Source]:
+        """What is to be watched: each file by itself, so that a broken one keeps no other back."""
+        keys = Reload(self._load)
+        return [
+            Source(
+                owner=owner,
+                kind=kind,
+                paths=(path,),
+                taker=self if kind == USERS else keys,
+                in_force=digest({path: self._contents[name][path]}),
+                max_bytes=MAX_BYTES,
+            )
+            for owner, name in self._names.items()
+            for kind, path in self._identity.files(name).items()
+        ]
+
+    async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
+        """See ``Taker``. Refused is, too, what holds but for connections that were not ended: that is tried again."""
+        refused = {}
+        for owner, contents in found.items():
+            name = self._names[owner]
+            try:
+                await asyncio.to_thread(self._identity.take, name, contents)
+                await self._end_revoked(name)
+            except IdentityFileError as error:
+                refused[owner] = Refusal(error.path, error.reason)
+            except AbortedError as error:
+                refused[owner] = Refusal("", str(error))
+        return refused
+
+    async def _end_revoked(self, listener: str) -> None:
+        """End the connections of users that are gone or have other passwords."""
+        old, new = self._users[listener], self._users_of(listener)
+        if old is not None and new is not None and listener in self._closes:
+            names = await asyncio.to_thread(new.changed, old)
+            if names:
+                change = Change(revoked={listener: revoked_row(users=names)})
+                try:
+                    await self._supervisor.change(lambda slot: change, lambda desired: None)
+                except UnavailableError as error:
+                    if error.reason != "CHANGE_PENDING":
+                        raise  # otherwise it is decided, as in ``TlsStores``
+        self._users[listener] = new
+
+    def _users_of(self, listener: str) -> Users | None:
+        return None if self._identity.users_file(listener) is None else self._identity.users(listener)
+
+    def _load(self, owner: str, found: Contents) -> None:
+        """New keys of tokens."""
         try:
-            identity.take(names[owner], found)
+            self._identity.take(self._names[owner], found)
         except IdentityFileError as error:
             raise RefusedError(error.path, error.reason) from None
-
-    takers: dict[str, Reload] = collections.defaultdict(lambda: Reload(load))  # each is given one kind: it tells sources apart by their owner
-    return [
-        Source(owner=owner, kind=kind, paths=(path,), taker=takers[kind], in_force=digest({path: contents[name][path]}), max_bytes=MAX_BYTES)
-        for owner, name in names.items()
-        for kind, path in identity.files(name).items()
-    ]

@@ -44,18 +44,28 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         question: ``config``, of ``to_wire``; ``stores``, by owner, each with ``old`` and ``new``: what is in its files, by path, as Latin-1.
 
     Returns:
-        ``refusals``: ``[file, reason]`` by owner, of those that are not good; ``certificates``: those in the new files, by owner and path.
+        ``refusals``: ``[file, reason]`` by owner, of those that are not good; ``certificates``: those in the new files, by owner and path;
+        ``revoked``: serial numbers, in hexadecimal, of the certificates that only the new lists revoke, by owner.
     """
     sections = tls_sections(from_wire(question["config"]))
     refusals: dict[str, list[str]] = {}
     certificates = {}
+    revoked = {}
     for owner, store in question["stores"].items():
         found = refusal_of(sections[owner][1], _as_bytes(store["old"]), _as_bytes(store["new"]), time.time())
         if found is not None:
             refusals[owner] = [found.file, found.reason]
+        else:
+            revoked[owner] = sorted(_revoked(sections[owner][1], _as_bytes(store["new"])) - _revoked(sections[owner][1], _as_bytes(store["old"])))
         described = describe_files(store["new"])
         certificates[owner] = {path: [dataclasses.asdict(item) for item in items] for path, items in described.items()}
-    return {"refusals": refusals, "certificates": certificates}
+    return {"refusals": refusals, "certificates": certificates, "revoked": revoked}
+
+
+def _revoked(section: Tls, files: Files) -> set[str]:
+    """Serial numbers of the certificates that a store's lists revoke. Who made them is not looked at: one too many connects again."""
+    paths = [path for part in _parts(section) if not isinstance(part, UpstreamTls) for path in part.crl]
+    return {f"{entry.serial_number:x}" for path in paths for each in revocations(files[path]) for entry in each}
 
 
 def _as_bytes(files: dict[str, str]) -> dict[str, bytes]:

@@ -24,7 +24,8 @@ from control.rotation.rotation import Rotation
 from control.rotation.source import Refusal, Source, Taker
 from proxy.config.model import to_wire
 from proxy.server.messages import Change
-from proxy.server.store_rows import Store, pack_stores
+from proxy.server.protocol import revoked_row
+from proxy.server.store_rows import Store, listener_owner, pack_stores
 
 __all__ = ["KIND", "Judge", "TlsStores", "judge_in_child"]
 
@@ -134,16 +135,23 @@ class TlsStores(Taker):
         rows = answer["certificates"]
         certificates = {owner: {path: [facts_from_row(row) for row in each] for path, each in rows[owner].items()} for owner in good}
         try:
-            await self._put(good, certificates)
+            await self._put(good, certificates, answer["revoked"])
         except AbortedError as error:
             refused |= dict.fromkeys(good, Refusal("", str(error)))
         return refused
 
-    async def _put(self, files: dict[str, dict[str, str]], certificates: Certificates) -> None:
-        """Put stores in force everywhere, or raise AbortedError."""
+    async def _put(self, files: dict[str, dict[str, str]], certificates: Certificates, revoked: Mapping[str, list[str]]) -> None:
+        """Put stores in force everywhere, and end the connections of revoked certificates; or raise AbortedError."""
         before = self._supervisor.desired.stores
         stores = {owner: Store(before[owner].number + 1, shown_of(self._sections[owner], certificates[owner]), each) for owner, each in files.items()}
         change = Change(stores=pack_stores(stores))
+        rows = {
+            item.name: revoked_row(serials=revoked[listener_owner(item.name)])
+            for item in self._supervisor.desired.config.listeners
+            if item.close_revoked and revoked.get(listener_owner(item.name))
+        }
+        if rows:
+            change["revoked"] = rows
 
         def commit(desired: DesiredState) -> None:
             desired.stores = {**desired.stores, **stores}

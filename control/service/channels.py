@@ -22,7 +22,7 @@ __all__ = ["Channels"]
 Context = grpc.aio.ServicerContext[Any, Any]
 _SLICE: Final = 100
 """Rows that are asked for, and become messages, in one go: about 0.3 ms."""
-Change = Callable[[Sequence[int], str | None, str], Awaitable[Outcome]]
+Change = Callable[[Sequence[int], str | None, str, str | None], Awaitable[Outcome]]
 
 
 async def _fill(response: pb2.ListChannelsResponse | pb2.ListClosedChannelsResponse, rows: Sequence[OpenRow | ClosedRow]) -> None:
@@ -99,11 +99,11 @@ class Channels(ChannelServiceServicer):
     async def _change(self, change: Change, selector: pb2.ChannelSelector, why: str, *, reason_needed: bool = False) -> Outcome:
         """Do it to the selected channels; NotFoundError when channels were named and none of them is open."""
         violations = Violations()
-        numbers, listener = selection(selector, violations)
+        numbers, listener, principal = selection(selector, violations)
         reason(why, violations, needed=reason_needed)
         violations.check()
-        outcome = await change(numbers, listener, why)
-        if listener is None and not outcome.affected:
+        outcome = await change(numbers, listener, why, principal)
+        if numbers and not outcome.affected:
             raise NotFoundError("channel", ", ".join(channel_texts(outcome.missing)))
         note(after={"affected": channel_texts(outcome.affected), "missing": channel_texts(outcome.missing)})
         return outcome

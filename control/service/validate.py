@@ -60,20 +60,22 @@ def reason(text: str, violations: Violations, *, needed: bool = False) -> str:
     return text
 
 
-def selection(selector: ChannelSelector, violations: Violations) -> tuple[tuple[int, ...], str | None]:
-    """The channels that a selector names, or its listener."""
+def selection(selector: ChannelSelector, violations: Violations) -> tuple[tuple[int, ...], str | None, str | None]:
+    """The channels that a selector names, or its listener, or its principal."""
     match selector.WhichOneof("selector"):
         case "listener":
-            return (), required(selector.listener, "selector.listener", violations)
+            return (), required(selector.listener, "selector.listener", violations), None
+        case "principal":
+            return (), None, required(selector.principal, "selector.principal", violations)
         case "channels":
             texts = selector.channels.ids
             if not 1 <= len(texts) <= MAX_IDS:
                 violations.add("selector.channels.ids", f"must hold 1 to {MAX_IDS} ids, not {len(texts)}")
             numbers = [channel_number(text, f"selector.channels.ids[{index}]", violations.add) for index, text in enumerate(texts[:MAX_IDS])]
-            return tuple(dict.fromkeys(number for number in numbers if number is not None)), None
+            return tuple(dict.fromkeys(number for number in numbers if number is not None)), None, None
         case _:
-            violations.add("selector", "must name channels or a listener")
-            return (), None
+            violations.add("selector", "must name channels, a listener or a principal")
+            return (), None, None
 
 
 def changed_fields(message: Message, mask: FieldMask, known: Collection[str], field: str, violations: Violations) -> set[str]:

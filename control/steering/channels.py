@@ -82,13 +82,14 @@ class Channels:
 
     # --- changes -----------------------------------------------------------------------------------------------------------------
 
-    async def act(self, verb: Verb, channels: Sequence[int], listener: str | None, reason: str) -> Outcome:
+    async def act(self, verb: Verb, channels: Sequence[int], listener: str | None, reason: str, principal: str | None) -> Outcome:
         """Mute, unmute or close; see ``ControlPlane.mute_channels``."""
-        if bool(channels) == (listener is not None):
-            raise InvalidArgumentError([Violation("channels", "name channels or a listener, and not both")])
+        if bool(channels) + (listener is not None) + (principal is not None) != 1:
+            raise InvalidArgumentError([Violation("channels", "name channels, a listener or a principal, and one of these only")])
         if listener is not None:
             find_listener(self._supervisor.desired.config, listener)
-            command = BulkCommand(type=verb, listener=listener, reason=reason)
+        if not channels:
+            command = BulkCommand(type=verb, listener=listener, principal=principal, reason=reason)
             messages = [(processor, command) for processor in self._supervisor.running]
             missing: list[int] = []
         else:

@@ -267,14 +267,20 @@ class Steering(ControlPlane):
     async def describe_channel(self, channel: int) -> OpenRow:
         return await self._channels.describe(channel)
 
-    async def mute_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
-        return await self._channels.act("mute", channels, listener, reason)
+    async def mute_channels(
+        self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "", principal: str | None = None
+    ) -> Outcome:
+        return await self._channels.act("mute", channels, listener, reason, principal)
 
-    async def unmute_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
-        return await self._channels.act("unmute", channels, listener, reason)
+    async def unmute_channels(
+        self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "", principal: str | None = None
+    ) -> Outcome:
+        return await self._channels.act("unmute", channels, listener, reason, principal)
 
-    async def close_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
-        return await self._channels.act("close", channels, listener, reason)
+    async def close_channels(
+        self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "", principal: str | None = None
+    ) -> Outcome:
+        return await self._channels.act("close", channels, listener, reason, principal)
 
     # --- limits and the pool -----------------------------------------------------------------------------------------------------
 

@@ -162,6 +162,13 @@ class ListenerConfig:
     allowed_principals: Annotated[
         tuple[str, ...], Key("who may come in: principals, or ``RULE:`` and a pattern that must match all of one; empty allows all")
     ] = ()
+    close_revoked: Annotated[
+        bool,
+        Key(
+            "end a connection (``session_expired``) when its user is removed or gets another password, or its client's certificate is revoked; "
+            "``false`` lets it go on until it ends by itself"
+        ),
+    ] = True
     sasl: Annotated[ListenerSasl | None, Key("none: clients are whom their certificates name; SASL that they speak passes through")] = None
 
 

@@ -55,6 +55,7 @@ class Channel(ChannelCallbacks):
         principal, principal_type, identity: who the peer is; set before ``ready``.
         login: makes what shows an upstream who we are, once it is who it should be; to be set before the first poll. None: nobody asks.
         expires_ns, renew_ns: when that stops being true, and when it should be renewed by us, on the selector's clock, or NEVER.
+        proof_began_ns: when the peer began to prove it, the last time that it did.
         close_cause, detail, error: why it was closed.
         opened_ns, connected_ns, secured_ns, ready_ns, closed_ns: on the selector's clock; 0 when it did not come to that. Secured: the transport's
             handshake was over; an authentication of its own may follow.
@@ -88,6 +89,7 @@ class Channel(ChannelCallbacks):
         self.expires_ns: i64 = NEVER
         self.renew_ns: i64 = NEVER
         self.identity: Identity | None = None
+        self.proof_began_ns: i64 = 0
         self.login: AuthenticatorFactory | None = None
         self.close_cause: Cause | None = None
         self.detail: str = ""
@@ -362,7 +364,7 @@ class Channel(ChannelCallbacks):
 
     def _begin_authentication(self) -> None:
         self.state = state.next_state(self.state, ChannelEvent.SECURED)
-        self.secured_ns = self._loop.now_ns
+        self.secured_ns = self.proof_began_ns = self._loop.now_ns
         self.identity = self._transport.identity()
         authenticator = self.options.authenticators.make(self.identity)
         if self.login is not None and authenticator.complete:

@@ -5,8 +5,9 @@ from typing import Final, NamedTuple
 
 from proxy.errors import AuthenticationError
 
-__all__ = ["OCTETS", "OID", "SEQUENCE", "SET", "Element", "elements", "only"]
+__all__ = ["OCTETS", "OID", "SEQUENCE", "SET", "Element", "elements", "only", "serial_of"]
 
+INTEGER: Final = 0x02
 SEQUENCE: Final = 0x30
 SET: Final = 0x31
 OID: Final = 0x06
@@ -43,6 +44,14 @@ def only(data: bytes) -> bytes:
     if len(found) != 1 or found[0].tag != SEQUENCE:
         raise AuthenticationError("the certificate cannot be read: a SEQUENCE is missing")
     return found[0].content
+
+
+def serial_of(certificate: bytes) -> str:
+    """The serial number of a certificate in DER form, in hexadecimal without leading zeros; errors as above."""
+    for item in elements(next((item.content for item in elements(only(certificate))), b"")):
+        if item.tag == INTEGER:  # before it stands the version, or nothing
+            return f"{int.from_bytes(item.content, 'big'):x}"
+    raise AuthenticationError("the certificate cannot be read: it has no serial number")
 
 
 def _header(data: bytes, position: int) -> tuple[int, int, int]:

@@ -26,6 +26,7 @@ from typing import Any, Final
 from mypy_extensions import i64
 
 from proxy.errors import TlsError, TransportError, quoted
+from proxy.network.der import serial_of
 from proxy.network.distinguished_name import subject_of
 from proxy.network.framing import foreign_protocol
 from proxy.network.memory_pool import TLS, Account
@@ -233,6 +234,7 @@ class TlsTransport(TlsWire):
             settings.number,
             settings.shown_of(self._context),
             resumed=bool(tls.session_reused),
+            serial=serial_of(certificate) if certificate is not None and is_verified else "",
         )
 
     # Reading.

@@ -31,6 +31,7 @@ class Identity:
         version, cipher: of TLS; empty for plaintext.
         subject: the distinguished name of the certificate that was verified, in RFC 2253 form, most specific part first; None without a certificate.
         certificate: the peer's certificate in DER form, or None; a channel keeps it no longer than until the peer is authenticated.
+        serial: the serial number of the certificate that was verified, as ``der.serial_of`` has it; empty without one.
         number, shown: of ``TlsSettings``, with which the handshake was done.
         resumed: a TLS session of before was taken up again: no certificate was exchanged.
         mechanism: of SASL, by which the peer proved then who it is; empty: by none.
@@ -46,8 +47,10 @@ class Identity:
         shown: str = "",
         *,
         resumed: bool = False,
+        serial: str = "",
     ) -> None:
         self.mechanism: str = ""
+        self.serial: Final = serial
         self.version = version
         self.cipher = cipher
         self.subject = subject

@@ -30,6 +30,7 @@ __all__ = [
     "end_if_answered",
     "end_if_even",
     "end_of_stream",
+    "end_revoked",
     "time_out",
     "write_ended",
 ]
@@ -200,6 +201,17 @@ def abort(pair: Pair, cause: Cause, detail: str, side: str) -> None:
     end(pair, cause, detail, side)
     _close_leg(pair, pair.client)
     _close_leg(pair, pair.upstream)
+
+
+def end_revoked(pair: Pair) -> bool:
+    """End a pair whose client is READY and may not stay (``revocation``); whether it ends. Harmless where it ends already."""
+    revoked, client = pair.route.revoked, pair.client.channel
+    if revoked is None or client is None or client.ready_ns == 0:
+        return False
+    reason = revoked.reason(client)
+    if reason:
+        end(pair, Cause.SESSION_EXPIRED, reason, "internal")
+    return bool(reason)
 
 
 def crash(pair: Pair, error: Exception, place: str = "timer") -> None:

@@ -85,6 +85,8 @@ def ready(pair: Pair, leg: Leg) -> None:
 
 def _client_ready(pair: Pair, channel: Channel) -> None:
     handshakes.end(pair.owner.loop, channel)
+    if ending.end_revoked(pair):  # it was judged by what held when it began
+        return
     if pair.route.upstream is None:
         _serve(pair, channel)
         return

@@ -177,6 +177,13 @@ class Relay:
         except Exception as error:  # the others are to follow
             ending.crash(pair, error, "command")
 
+    def end_revoked(self, pair: Pair) -> None:
+        """End an open pair whose client may not stay."""
+        try:
+            ending.end_revoked(pair)
+        except Exception as error:  # the others are to be looked at
+            ending.crash(pair, error, "command")
+
     def refuse(self, route: Route, cause: Cause) -> i64:
         """Count a connection that never became a pair; its id."""
         cells = route.counters.counts.cells

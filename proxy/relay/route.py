@@ -8,6 +8,7 @@ from proxy.network.options import ChannelOptions
 from proxy.relay.counters import ListenerCounters
 from proxy.relay.handler_metrics import HandlerMetrics
 from proxy.relay.login import Logins
+from proxy.relay.revocation import Revocations
 from proxy.relay.upstream import Upstream
 
 __all__ = ["Route"]
@@ -29,6 +30,7 @@ class Route:
         handler: frames go to one, and this is what it counts; None: there is none.
         authenticates: clients authenticate by SASL, and may have to do it again.
         logins: who we are to the upstream; None: it does not ask.
+        revoked: whose proof of who they are was taken back; None: their connections go on.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Route:
         handler: HandlerMetrics | None = None,
         authenticates: bool = False,
         logins: Logins | None = None,
+        revoked: Revocations | None = None,
     ) -> None:
         self.listener: Final = listener
         self.upstream: Final = upstream
@@ -58,3 +61,4 @@ class Route:
         self.handler: Final = handler
         self.authenticates: Final[bool] = authenticates
         self.logins: Final = logins
+        self.revoked: Final = revoked

@@ -147,6 +147,7 @@ class Session(Waker):
         self._authenticator: Authenticator | None = None
         self._refusal: AuthenticationError | None = None
         self._since_ns: i64 = channel.ready_ns
+        self._began_ns: i64 = 0
         self._timer: Final = CallbackTimer(self._on_time)
 
     @property
@@ -255,6 +256,7 @@ class Session(Waker):
             self.refuse("SASL where nobody authenticates again")
             return
         self._authenticator = authenticator
+        self._began_ns = self._pair_clock()
         authenticator.start(self._frames, self)
         self._frames.max_size = min(self._frames.max_size, channel.options.sasl_limit)
         self._step()
@@ -270,6 +272,7 @@ class Session(Waker):
             return
         if code == DONE:
             self._channel.expires_ns = authenticator.expires_ns
+            self._channel.proof_began_ns = self._began_ns
             self._since_ns = self._pair_clock()
             self._end_authenticator()
 

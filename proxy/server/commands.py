@@ -174,16 +174,16 @@ class Commands:
             self._reply(PreparedReply(type="prepared", id=message["id"]))
 
     def _commit(self, message: CommitCommand) -> None:
-        rules, limits = self._pairs.rules, self._pairs.quotas.limits
+        rules, limits, revoked = self._pairs.rules, self._pairs.quotas.limits, self._settings.revokes(message["id"])
         if not self._settings.commit(message["id"]):
             self._refuse(message["id"], "that change is not prepared")
             return
         retaps, limited = self._pairs.rules is not rules, self._pairs.quotas.limits is not limits
-        if not retaps and not limited:
+        if not retaps and not limited and not revoked:
             self._reply(CommittedReply(type="committed", id=message["id"]))
         else:
             self._jobs.appendleft(
-                FollowJob(message, self._relay, rules=retaps, limits=limited)
+                FollowJob(message, self._relay, rules=retaps, limits=limited, revoked=revoked)
             )  # before lists and the like: who changes something holds up the next change
 
     def _abort(self, message: AbortCommand) -> None:

@@ -205,7 +205,9 @@ class BulkJob(Job):
     def __init__(self, message: BulkCommand, pairs: dict[int, Pair], act: Callable[[Pair], bool]) -> None:
         super().__init__(message["id"])
         self._listener = message.get("listener")
-        self._ids: deque[int] | None = None if self._listener is not None else deque(message["connections"])
+        self._principal = message.get("principal")
+        self._chooses = self._listener is not None or self._principal is not None
+        self._ids: deque[int] | None = None if self._chooses else deque(message["connections"])
         self._pairs = pairs
         self._act = act
         self._affected: list[int] = []
@@ -227,7 +229,10 @@ class BulkJob(Job):
         return False
 
     def _is_chosen(self, pair: Pair | None) -> bool:
-        return self._listener is None or (pair is not None and pair.route.listener == self._listener)
+        if not self._chooses or pair is None:
+            return not self._chooses
+        client = pair.client.channel
+        return pair.route.listener == self._listener or (client is not None and client.ready_ns != 0 and client.principal == self._principal)
 
     def _begin(self, number: int, pair: Pair | None) -> None:
         if pair is None or _has_ended(pair):
@@ -330,12 +335,13 @@ class EvictJob(Job):
 
 
 class FollowJob(Job):
-    """Have each pair that was open when a change was committed follow the tap's rules, the limits, or both."""
+    """Have each pair that was open when a change was committed follow the tap's rules, the limits, and what was revoked: whichever is new."""
 
-    def __init__(self, message: CommitCommand, relay: Relay, *, rules: bool, limits: bool) -> None:
+    def __init__(self, message: CommitCommand, relay: Relay, *, rules: bool, limits: bool, revoked: bool) -> None:
         super().__init__(message["id"])
         self._rules = rules
         self._limits = limits
+        self._revoked = revoked
         self._relay = relay
         self._ids = deque(relay.pairs.open)
 
@@ -348,6 +354,8 @@ class FollowJob(Job):
                 self._relay.follow(pair)
             if pair is not None and self._limits:
                 self._relay.follow_limits(pair)
+            if pair is not None and self._revoked:
+                self._relay.end_revoked(pair)
         return False
 
     def result(self) -> Reply:

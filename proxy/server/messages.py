@@ -9,7 +9,7 @@
     commit | abort                            committed, aborted | refused {reason}   committed: when open connections follow
     list {after, limit, listener|null}        result {rows, next}            next: 0 when that was all
     describe {connection}                     result {row|null}
-    mute | unmute | close {connections | listener, reason}
+    mute | unmute | close {connections | listener | principal, reason}
                                               result {affected, missing, undone}   mute: when no further header will be read
     evict {count, spared: listener|null}      result {affected}              the longest idle pairs are closed (cause limit)
     upstreams                                 result {rows}                  of endpoints that are left out
@@ -23,7 +23,7 @@
 
 Each connection of a bulk command is in one of three lists. ``affected``: what was asked for is in force. ``missing``: not here, or its end had
 begun. ``undone``: here, and not in force: a mute that was taken away before it was, an error of ours, or the processor ended before it came to
-that. Where ``listener`` chose them, those whose turn did not come are undone.
+that. Where ``listener`` or ``principal`` chose them, those whose turn did not come are undone.
 
 Anything else, and what cannot be read, is answered with ``error {error}``; so is a list that the end of the processor cut short.
 
@@ -105,6 +105,7 @@ __all__ = [
     "ReadyMessage",
     "RefusedReply",
     "Reply",
+    "RevokedRow",
     "StartMessage",
     "StopCommand",
     "UpstreamsCommand",
@@ -161,6 +162,13 @@ class FailedMessage(TypedDict):
 # Changes and commands. An id is given by who sends one.
 
 
+class RevokedRow(TypedDict):
+    """Of a listener: users that are gone or have other passwords, and serial numbers of certificates that are revoked; None: all."""
+
+    users: list[str] | None
+    serials: list[str] | None
+
+
 class Change(TypedDict, total=False):
     """What may change while a processor runs; what is not named stays.
 
@@ -169,6 +177,7 @@ class Change(TypedDict, total=False):
         limits: all quotas, in place of all that were.
         share: bytes of the memory pool.
         stores: of certificates, those that take the place of others.
+        revoked: by listener, whose proof of who they are was taken back.
         tap_rules: all of them, of ``proxy.config.model.rules_to_wire``; ``tap_rule`` names the one that was changed, which is on again.
     """
 
@@ -177,6 +186,7 @@ class Change(TypedDict, total=False):
     share: int
     endpoints: Endpoints
     stores: StoresRow
+    revoked: dict[str, RevokedRow]
     tap_rules: list[dict[str, Any]]
     tap_rule: str
 
@@ -221,11 +231,12 @@ class DescribeCommand(_Asked):
 
 
 class BulkCommand(_Asked):
-    """Mute, unmute or close pairs: those that are named, or all of a listener."""
+    """Mute, unmute or close pairs: those that are named, all of a listener, or all of a principal."""
 
     type: Literal["mute", "unmute", "close"]
     connections: NotRequired[list[int]]
     listener: NotRequired[str | None]
+    principal: NotRequired[str | None]
     reason: NotRequired[str]
 
 

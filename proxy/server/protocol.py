@@ -8,7 +8,7 @@ notice with an exception.
 
 import functools
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, cast
 
 from proxy.server.handler_messages import HandlerNotice, HandlerReadyMessage, HandlerStartMessage
@@ -51,6 +51,7 @@ from proxy.server.messages import (
     QuestionNotice,
     ReadyMessage,
     RefusedReply,
+    RevokedRow,
     StartMessage,
     UpstreamsCommand,
     UpstreamsReply,
@@ -96,6 +97,7 @@ __all__ = [
     "read_notice",
     "read_ready",
     "read_start",
+    "revoked_row",
     "upstreams_request",
 ]
 
@@ -170,6 +172,15 @@ REPLIES: Final = {
     "drain": _by_type(DrainReply),
 }
 """What may answer a command, besides an error: what is declared, by type. Of ``stop`` and ``answer`` there is none."""
+
+
+MAX_REVOKED: Final = 10_000
+"""Names in a change; beyond that everybody is asked again, who then connects again."""
+
+
+def revoked_row(users: Sequence[str] = (), serials: Sequence[str] = ()) -> RevokedRow:
+    """Whose proof was taken back; everybody's where that are more than ``MAX_REVOKED``."""
+    return RevokedRow(users=list(users) if len(users) <= MAX_REVOKED else None, serials=list(serials) if len(serials) <= MAX_REVOKED else None)
 
 
 def change_fault(change: dict[str, Any]) -> str:

@@ -41,6 +41,7 @@ from proxy.relay.counters import Counters
 from proxy.relay.handler_metrics import HandlerMetrics
 from proxy.relay.relay import Relay
 from proxy.relay.retirement import Retirement
+from proxy.relay.revocation import Revocations
 from proxy.relay.route import Route
 from proxy.relay.upstream import Endpoint, Upstream
 from proxy.server.limit_rows import LimitsRow
@@ -201,6 +202,7 @@ class Settings:
             handler=None if listener.handler is None else HandlerMetrics(counters),
             authenticates=listener.sasl is not None,
             logins=None if upstream is None else self._logins[upstream.name],
+            revoked=Revocations(times.handshake_ms * NS_PER_MS) if listener.close_revoked else None,
         )
 
     def _sasl(self, listener: ListenerConfig) -> "AuthenticatorFactory | None":
@@ -308,6 +310,9 @@ class Settings:
             stores = self._stores.prepare(change["stores"]) if "stores" in change else {}
         except ConfigError as error:
             raise ChangeError(str(error)) from error
+        unknown = set(change.get("revoked", {})) - set(self.routes)
+        if unknown:
+            raise ChangeError(f"no listener {', '.join(sorted(unknown))}")
         rules = self._rules(change["tap_rules"]) if "tap_rules" in change else None
         limits_in_force = self._quotas(change["limits"]) if "limits" in change else None
         self._prepared = _Prepared(change_id, change, fresh, rules, limits_in_force, stores)
@@ -348,7 +353,7 @@ class Settings:
 
     def commit(self, change_id: int) -> bool:
         """Put the prepared change in force; False when it is not that one. Of tap rules, and of rates that
-        hold for whom none did: for new pairs; the caller has the others follow.
+        hold for whom none did: for new pairs; the caller has the others follow. Of what is revoked likewise.
         """
         prepared = self._prepared
         if prepared is None or prepared.number != change_id:
@@ -369,7 +374,15 @@ class Settings:
         if prepared.limits is not None and self._relay is not None:
             self._relay.pairs.quotas.set_limits(prepared.limits)
         self._put_stores(prepared.stores)
+        for name, row in change.get("revoked", {}).items():
+            revoked = self.routes[name].revoked
+            if revoked is not None and self._relay is not None:
+                revoked.add(row["users"], row["serials"], self._relay.pairs.selector.now_ns)
         return True
+
+    def revokes(self, change_id: int) -> bool:
+        """Whether the prepared change takes back somebody's proof of who they are."""
+        return self._prepared is not None and self._prepared.number == change_id and "revoked" in self._prepared.change
 
     def _put_stores(self, made: dict[str, MadeStore]) -> None:
         """Have new connections begin with these."""

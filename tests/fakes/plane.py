@@ -309,15 +309,15 @@ class FakePlane(ControlPlane):
             raise NotFoundError("channel", format_connection_id(channel))
         return self.rows[channel]
 
-    async def _change(self, name: str, channels: Sequence[int], listener: str | None, reason: str) -> Outcome:
-        self.asked.append((name, tuple(channels), listener, reason))
+    async def _change(self, name: str, channels: Sequence[int], listener: str | None, reason: str, principal: str | None) -> Outcome:
+        self.asked.append((name, tuple(channels), listener if principal is None else f"principal {principal}", reason))
         self._fail()
-        if bool(channels) == (listener is not None):
-            raise InvalidArgumentError([Violation("channels", "name channels or a listener, and not both")])
+        if bool(channels) + (listener is not None) + (principal is not None) != 1:
+            raise InvalidArgumentError([Violation("channels", "name channels, a listener or a principal, and one of these only")])
         self._listener(listener)
         if len(channels) == 1 and channels[0] not in self.rows:
             raise NotFoundError("channel", format_connection_id(channels[0]))
-        wanted = list(channels) if listener is None else [key for key, row in self.rows.items() if row["listener"] == listener]
+        wanted = list(channels) or [key for key, row in self.rows.items() if row["listener"] == listener or row["principal"] == principal]
         return Outcome(
             affected=tuple(channel for channel in wanted if channel in self.rows),
             missing=tuple(channel for channel in wanted if channel not in self.rows),
@@ -327,20 +327,26 @@ class FakePlane(ControlPlane):
         if self.failure is not None:
             raise self.failure
 
-    async def mute_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
-        outcome = await self._change("mute", channels, listener, reason)
+    async def mute_channels(
+        self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "", principal: str | None = None
+    ) -> Outcome:
+        outcome = await self._change("mute", channels, listener, reason, principal)
         for channel in outcome.affected:
             self.rows[channel].update(muted=["admin"], mute_reason=reason)
         return outcome
 
-    async def unmute_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
-        outcome = await self._change("unmute", channels, listener, reason)
+    async def unmute_channels(
+        self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "", principal: str | None = None
+    ) -> Outcome:
+        outcome = await self._change("unmute", channels, listener, reason, principal)
         for channel in outcome.affected:
             self.rows[channel]["muted"] = []
         return outcome
 
-    async def close_channels(self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "") -> Outcome:
-        outcome = await self._change("close", channels, listener, reason)
+    async def close_channels(
+        self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "", principal: str | None = None
+    ) -> Outcome:
+        outcome = await self._change("close", channels, listener, reason, principal)
         for channel in outcome.affected:
             row = self.rows.pop(channel)
             self.tell(closed_row(format_connection_id(channel), "admin", row["listener"], detail=reason))

@@ -23,6 +23,7 @@ from proxy.relay.opening import ACCEPTED
 from proxy.relay.pair import Pair
 from proxy.relay.relay import Relay
 from proxy.relay.request_channel import RequestChannel
+from proxy.relay.revocation import Revocations
 from proxy.relay.route import Route
 from proxy.relay.upstream import CONNECTING, Endpoint, Upstream
 from proxy.relay.watcher import PairWatcher
@@ -192,6 +193,7 @@ class World:
             handler=None if requests is None else HandlerMetrics(counters),
             authenticates=authenticators is not None,
             logins=logins,
+            revoked=Revocations(10 * SECOND),
         )
         handled = None if requests is None else HandlerLegs(requests)
         self.relay = Relay(ConnectionIds(1, 1), self.counters, self.told, rules, writer, handled)

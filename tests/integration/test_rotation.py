@@ -1,5 +1,6 @@
 """Certificates, keys and authorities that are replaced while a whole framegate runs."""
 
+import contextlib
 import datetime
 import hashlib
 import json
@@ -284,3 +285,28 @@ def test_who_runs_on_an_old_certificate_ends_within_max_age_and_others_do_not(tm
             assert time.monotonic() - replaced_at >= 0.8
             assert (row["cause"], row["detail"]) == ("drained", "its certificate was replaced")
             witness.check()
+
+
+def test_who_has_a_certificate_that_is_revoked_ends_and_others_go_on(tmp_path: Path, plain: Row) -> None:
+    authority = Authority(tmp_path, "clients")
+    crl = tmp_path / "in-force.crl"
+    crl.write_bytes(Path(authority.revocations()).read_bytes())
+    renewed = Renewed(tmp_path, plain, client_auth="required", client_ca=str(authority.path), crl=[str(crl)])
+    context = ssl.create_default_context(cafile=str(renewed.authority.path))
+    leaves = {name: authority.leaf(name) for name in ("good", "stolen")}
+    with contextlib.ExitStack() as undo:
+        undo.callback(renewed.proxy.stop)
+        clients = {}
+        for name, leaf in leaves.items():
+            context.load_cert_chain(*leaf)
+            clients[name] = [undo.enter_context(renewed.proxy.connect("plain", context)) for _ in range(4)]
+        for client in (*clients["good"], *clients["stolen"]):
+            client.sendall(frame(b"before"))
+            assert read_frame(client) == b"before"
+        crl.write_bytes(Path(authority.revocations(leaves["stolen"][0])).read_bytes())
+        renewed.replaced()
+        rows = [renewed.proxy.ended_row(client) for client in clients["stolen"]]
+        assert {(row["cause"], row["detail"]) for row in rows} == {("session_expired", "the certificate is revoked")}
+        for client in clients["good"]:
+            client.sendall(frame(b"behind"))
+            assert read_frame(client) == b"behind"

@@ -23,20 +23,25 @@ PASSWORD, OTHER = "canary-of-alice-5d1", "canary-of-alice-5d2"
 class Rig:
     """A framegate with the listener ``sasl``, whose file of users lies in a folder that it may write."""
 
-    def __init__(self, folder: Path, upstream: ScriptedUpstream, undo: contextlib.ExitStack) -> None:
+    def __init__(
+        self, folder: Path, upstream: ScriptedUpstream, undo: contextlib.ExitStack, processors: int = 1, keeps: dict[str, Any] | None = None
+    ) -> None:
         self.file = folder / "users"
         common = {"address": "127.0.0.1:0", "upstream": "echo", "protocol": "kafka", "max_receive_size": "1MiB"}
         sasl = {"mechanisms": ["PLAIN"], "users": "users"}
         self.users("add", "first", "--file", str(self.file), password="x")
-        config = {
+        config: dict[str, Any] = {
             "memory_pool": {"size": "16MiB"},
             "rotation": {"poll": "1h"},  # whatever is noticed is noticed by the command
             "listeners": [
                 {"name": "sasl", **common, "timeouts": {"failed_authentication": "0ms"}, "sasl": sasl},
                 {"name": "open", **common},
             ],
+            "processors": processors,
             "upstreams": [{"name": "echo", "endpoints": [upstream.address]}],
         }
+        if keeps is not None:
+            config["listeners"].append({"name": "keeps", **common, "sasl": sasl, **keeps})
         self.proxy = undo.enter_context(Framegate(folder, config))
 
     def users(self, *words: str, password: str = "") -> "subprocess.CompletedProcess[str]":
@@ -73,8 +78,7 @@ def test_a_user_comes_and_goes_while_framegate_runs_and_no_password_is_on_the_wa
     with rig.proxy.connect("sasl") as client:
         assert log_in(client, "alice", PASSWORD)
         assert rig.ask("add", "alice", "--replace", password=OTHER) == (0, "")
-        client.sendall(frame(b"still here"))
-        assert read_frame(client) == b"still here"
+        assert client.recv(1) == b"", "it has another password"
     assert (rig.is_let_in(PASSWORD), rig.is_let_in(OTHER)) == (False, True)
     code, words = rig.ask("add", "alice", password=PASSWORD)
     assert (code, words) == (4, "framegate: there is a user 'alice' already (USER_EXISTS)\n")
@@ -110,3 +114,39 @@ def test_many_at_once_lose_nothing(rig: Rig) -> None:
     ]
     assert [(command.communicate("x", timeout=50)[1], command.returncode) for command in commands] == [("", 0)] * 6
     assert sorted(read_users(rig.file).users) == sorted(["first", *(f"user-{number}" for number in range(6))])
+
+
+def test_who_is_removed_ends_in_every_processor_and_others_go_on(tmp_path: Path, upstream: ScriptedUpstream) -> None:
+    """By a command, in the file, by a command of an operator, and not where the listener says so."""
+    with contextlib.ExitStack() as undo:
+        rig = Rig(tmp_path, upstream, undo, processors=2, keeps={"close_revoked": False})
+        for user in ("alice", "bob", "carol"):
+            assert rig.ask("add", user, password=PASSWORD) == (0, "")
+        clients = {user: [undo.enter_context(rig.proxy.connect("sasl")) for _ in range(6)] for user in ("alice", "bob", "carol")}
+        kept = undo.enter_context(rig.proxy.connect("keeps"))
+        for user, each in [*clients.items(), ("alice", [kept])]:
+            assert all(log_in(client, user, PASSWORD) for client in each)
+        rows = json.loads(rig.proxy.cli("channels", "list", "--output", "json").stdout)
+        assert {row["processor_slot"] for row in rows if row["principal"] == "alice"} == {0, 1}
+
+        assert rig.ask("remove", "alice") == (0, "")
+        assert [client.recv(1) for client in clients["alice"]] == [b""] * 6
+        assert rig.users("remove", "bob", "--file", str(rig.file)).returncode == 0
+        assert rig.proxy.cli("certificates", "reload").returncode == 0
+        assert [client.recv(1) for client in clients["bob"]] == [b""] * 6
+        for client in (*clients["carol"], kept):
+            client.sendall(frame(b"still here"))
+            assert read_frame(client) == b"still here"
+        done = rig.proxy.cli("channels", "close", "--principal", "carol", "--reason", "left")
+        assert (done.returncode, done.stdout.count("closed")) == (0, 6), done.stderr
+        assert [client.recv(1) for client in clients["carol"]] == [b""] * 6
+        done = rig.proxy.cli("channels", "close", "--principal", "dave")
+        assert (done.returncode, done.stderr) == (0, "framegate: no channels are open of dave; none was closed\n")
+        closed = [rig.proxy.closed_row(client) for each in clients.values() for client in each]
+        ended = [(row["principal"], row["cause"], row["detail"]) for row in closed]
+        gone = "the user is gone, or has another password"
+        assert sorted(ended) == sorted(
+            [("alice", "session_expired", gone)] * 6 + [("bob", "session_expired", gone)] * 6 + [("carol", "admin", "left")] * 6
+        )
+        audit = next(row for row in rig.proxy.rows if row["event"] == "audit" and row["method"].endswith("CloseChannels"))
+        assert audit["request"]["selector"] == {"principal": "carol"}

@@ -1,17 +1,26 @@
 """Files of users that are new are taken by who answers authenticators; what that is, ``control.fleet.identity`` tests."""
 
 import asyncio
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
+from control.errors import AbortedError
 from control.events import Bus
 from control.files import Contents
 from control.guard import Guard
 from control.identity.files import IdentityFileError
+from control.identity.users import Users
+from control.identity.users_file import UsersFile
 from control.meters import Meters
-from control.rotation.identity_files import identity_sources
+from control.rotation.identity_files import IdentityFiles
 from control.rotation.rotation import Rotation
-from proxy.config.model import RotationConfig
+from control.rotation.source import Refusal
+from proxy.auth.scram import SCRAM_SHA_256
+from proxy.config.model import ListenerConfig, ProxyConfig, RotationConfig
+from proxy.server.messages import Change, RevokedRow
 from tests.fakes.fleet import MemoryLog
+from tests.fakes.sasl_frames import stored
 
 
 class Identity:
@@ -25,11 +34,90 @@ class Identity:
     def files(self, listener: str) -> dict[str, str]:
         return {"sasl": self.path, "jwks": self.keys} if listener == "a" else {"sasl": self.path}
 
+    def users_file(self, listener: str) -> str | None:
+        return None
+
     def take(self, listener: str, contents: Contents) -> None:
         for path, content in contents.items():
             if content == b"bad":
                 raise IdentityFileError(path, "is no file of users: line 1: bad")
         self.taken.append((listener, contents))
+
+
+class Asked:
+    """A supervisor that remembers changes, and may have a processor that refuses them."""
+
+    def __init__(self, *, closes: bool = True) -> None:
+        listeners = tuple(ListenerConfig(name=name, address="x", close_revoked=closes) for name in "ah")
+        self.desired = SimpleNamespace(config=ProxyConfig(node="n", listeners=listeners, upstreams=()))
+        self.changes: list[Change] = []
+        self.refuses = False
+
+    async def change(self, build: Callable[[int], Change], commit: object) -> None:
+        if self.refuses:
+            raise AbortedError("no processor has the change", reason="CHANGE_REFUSED")
+        self.changes.append(build(0))
+
+
+class People(Identity):
+    """Has users, whose file has the name and password of each in a line."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("/nowhere"))
+        self.in_force = {name: self._read(b"alice one\nbob one\ncarol one") for name in self.listeners}
+
+    def _read(self, text: bytes) -> Users:
+        file = UsersFile()
+        for line in text.decode().splitlines():
+            name, _, password = line.partition(" ")
+            credentials = {each: stored(each, password) for each in (SCRAM_SHA_256,)}
+            file.add(name, credentials)
+        return Users(file)
+
+    def users_file(self, listener: str) -> str | None:
+        return self.path
+
+    def users(self, listener: str) -> Users:
+        return self.in_force[listener]
+
+    def take(self, listener: str, contents: Mapping[str, bytes]) -> None:
+        self.in_force[listener] = self._read(contents[self.path])
+
+
+def revoked(*names: str) -> Change:
+    return Change(revoked={"a": RevokedRow(users=list(names), serials=[])})
+
+
+def test_who_is_gone_or_has_another_password_is_told_and_who_is_new_is_not() -> None:
+    async def main() -> None:
+        asked, people = Asked(), People()
+        files = IdentityFiles(people, asked, {})  # type: ignore[arg-type]
+
+        async def take(text: str) -> dict[str, Refusal]:
+            return await files.take({"listener/a": {people.path: text.encode()}})
+
+        assert await take("alice one\nbob two\ndave one") == {}
+        assert asked.changes == [revoked("bob", "carol")]
+        assert await take("alice one\nbob two\ndave one\nerin one") == {}
+        assert len(asked.changes) == 1
+        asked.refuses = True
+        assert await take("bob two\ndave one") == {"listener/a": Refusal("", "no processor has the change")}
+        asked.refuses = False
+        assert await take("bob two\nalice one") == {}
+        assert asked.changes[1:] == [revoked("dave", "erin")], "alice is there again, as she was"
+        assert await take("alice two") == {}
+        assert asked.changes[2:] == [revoked("bob", "alice")]
+
+    asyncio.run(main())
+
+
+def test_where_connections_are_to_go_on_nobody_is_told() -> None:
+    async def main() -> None:
+        asked, people = Asked(closes=False), People()
+        assert await IdentityFiles(people, asked, {}).take({"listener/a": {people.path: b""}}) == {}  # type: ignore[arg-type]
+        assert asked.changes == []
+
+    asyncio.run(main())
 
 
 def test_what_is_new_is_taken_for_each_listener_and_a_broken_file_keeps_no_other_back(tmp_path: Path) -> None:
@@ -38,7 +126,7 @@ def test_what_is_new_is_taken_for_each_listener_and_a_broken_file_keeps_no_other
         for name in ("users", "jwks"):
             (tmp_path / name).write_bytes(b"first")
         contents = {name: dict.fromkeys(identity.files(name).values(), b"first") for name in "ah"}
-        sources = identity_sources(identity, contents)  # type: ignore[arg-type]
+        sources = IdentityFiles(identity, Asked(), contents).sources()  # type: ignore[arg-type]
         assert [(source.owner, source.kind, source.paths) for source in sources] == [
             ("listener/a", "sasl", (identity.path,)),
             ("listener/a", "jwks", (identity.keys,)),

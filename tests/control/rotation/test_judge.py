@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 
 from control.rotation import judge
-from control.rotation.judge import refusal_of
+from control.rotation.judge import answer, refusal_of
 from control.rotation.source import Refusal
-from proxy.config.model import to_wire
+from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig, to_wire
 from proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
 from tests.fakes.certificates import Authority
 from tests.fakes.plane import fake_config
@@ -188,3 +189,20 @@ def test_a_revocation_list_is_in_force_and_no_older_than_the_one_before(tmp_path
     assert why(section, made(-DAY), made(-DAY)) == ""
     assert "older than the one in force" in why(section, made(-DAY), made(-2 * DAY))
     assert why(section, made(-DAY), made(timedelta(hours=1))) == "l: has a revocation list that is not in force yet"
+
+
+def test_which_certificates_only_the_new_lists_revoke_is_told(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ours")
+    leaves = [authority.leaf(name)[0] for name in ("one", "two")]
+    serials = [f"{x509.load_pem_x509_certificate(Path(path).read_bytes()).serial_number:x}" for path in leaves]
+    section = ListenerTls(certificate="c", key="k", client_auth="required", client_ca="a", crl=("l",))
+    listener = ListenerConfig(name="x", address="y", upstream="u", tls=section)
+    config = to_wire(ProxyConfig(node="n", listeners=(listener,), upstreams=(UpstreamConfig(name="u", endpoints=("h:1",)),)))
+
+    def made(*revoked: str) -> dict[str, str]:
+        found = {**files(authority), "l": Path(authority.revocations(*revoked)).read_bytes()}
+        return {path: content.decode("latin-1") for path, content in found.items()}
+
+    for old, new, told in (([], leaves, sorted(serials)), (leaves[:1], leaves, serials[1:]), (leaves, leaves[:1], [])):
+        found = answer({"config": config, "stores": {"listener/x": {"old": made(*old), "new": made(*new)}}})
+        assert (found["refusals"], found["revoked"]) == ({}, {"listener/x": told})

@@ -135,7 +135,11 @@ def test_the_child_answers_and_is_reaped_and_one_that_fails_or_hangs_is_told(fil
     async def main() -> None:
         reaper = Reaper()
         try:
-            assert await judge_in_child({"config": to_wire(fleet_config(1)), "stores": {}}, reaper) == {"refusals": {}, "certificates": {}}
+            assert await judge_in_child({"config": to_wire(fleet_config(1)), "stores": {}}, reaper) == {
+                "refusals": {},
+                "certificates": {},
+                "revoked": {},
+            }
             monkeypatch.setattr(tls_stores, "_COMMAND", ("/bin/sh", "-c", "exit 3"))
             with pytest.raises(RuntimeError, match="ended with 3"):
                 await judge_in_child({}, reaper)

@@ -46,8 +46,16 @@ def test_a_reason_is_one_line_of_bounded_length(text: str, needed: bool, good: b
 
 def test_an_id_named_twice_counts_once() -> None:
     violations = Violations()
-    numbers, listener = selection(ChannelSelector(channels=ChannelIds(ids=["0-1-2", "0-1-3", "0-1-2"])), violations)
-    assert (len(numbers), listener, fields(violations)) == (2, None, [])
+    numbers, listener, principal = selection(ChannelSelector(channels=ChannelIds(ids=["0-1-2", "0-1-3", "0-1-2"])), violations)
+    assert (len(numbers), listener, principal, fields(violations)) == (2, None, None, [])
+
+
+def test_a_principal_is_named_by_itself_and_not_empty() -> None:
+    violations = Violations()
+    assert selection(ChannelSelector(principal="User:alice"), violations) == ((), None, "User:alice")
+    assert fields(violations) == []
+    selection(ChannelSelector(principal=""), violations)
+    assert fields(violations) == ["selector.principal"]
 
 
 def test_the_number_of_ids_is_bounded() -> None:

@@ -24,13 +24,14 @@ from control.identity.passwords import new_credentials
 from control.identity.users_file import changing, read_users
 from control.meters import Meters
 from control.plane import UserStatus
-from control.rotation.identity_files import identity_sources
+from control.rotation.identity_files import IdentityFiles
 from control.rotation.rotation import Rotation
 from control.steering.transactions import Transactions
 from control.steering.users import Users
 from proxy.auth.questions import Accepted, CheckPassword, ScramCredential
 from proxy.config.model import ListenerConfig, ProxyConfig, RotationConfig
 from proxy.config.sasl import ListenerSasl, TokenConfig
+from proxy.server.messages import Change
 from tests.fakes.fleet import MemoryLog
 
 FIRST, SECOND = (new_credentials(password, iterations=4096) for password in ("first", "second"))
@@ -61,10 +62,14 @@ class Rig:
         self.identity = Identity(self.config, dict, dict, self.meters, self.log, guard)
         self.rotation = Rotation(RotationConfig(), Bus((self.log,), on_failure=lambda error: None), self.meters, guard)
         self.now_s = 0.0
-        supervisor = cast(Supervisor, SimpleNamespace(desired=SimpleNamespace(config=self.config)))
+        self.changes: list[Change] = []
+        self.supervisor = cast(Supervisor, SimpleNamespace(desired=SimpleNamespace(config=self.config), change=self._change))
         self.users = Users(
-            supervisor, Transactions(Bus((self.log,), on_failure=lambda error: None)), self.rotation, self.identity, clock=lambda: self.now_s
+            self.supervisor, Transactions(Bus((self.log,), on_failure=lambda error: None)), self.rotation, self.identity, clock=lambda: self.now_s
         )
+
+    async def _change(self, build: Callable[[int], Change], commit: object) -> None:
+        self.changes.append(build(0))
 
     async def put(self, name: str, credentials: dict[str, ScramCredential] = FIRST, listener: str = "a", **how: bool) -> UserStatus:
         given: dict[str, bool] = {"create": True, "replace": False, "validate_only": False, **how}
@@ -91,7 +96,7 @@ def run(folder: Path, scenario: Scenario) -> Rig:
         try:
             async with asyncio.timeout(20):
                 contents = await rig.identity.start()
-                for source in identity_sources(rig.identity, contents):
+                for source in IdentityFiles(rig.identity, rig.supervisor, contents).sources():
                     rig.rotation.watch(source)
                 await scenario(rig)
         finally:
@@ -120,6 +125,8 @@ def test_what_is_changed_is_written_and_in_force_at_every_listener_with_that_fil
         assert (rig.is_password("alice", "second"), rig.written) == (False, ["bob", "carol"])
         taken = [row["owner"] for row in rig.log.events("files_replaced")]
         assert taken == ["listener/a", "listener/b"] * 4
+        gone = [{name: {"users": ["alice"], "serials": []}} for name in "ab"]
+        assert [change["revoked"] for change in rig.changes] == gone * 2, "another password, then gone; nobody who came"
         assert (os.stat(rig.path).st_mode & 0o777, os.listdir(rig.path.parent)) == (0o600, ["users"])
 
     run(tmp_path, scenario)

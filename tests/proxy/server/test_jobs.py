@@ -475,3 +475,29 @@ def test_an_access_that_the_end_cuts_short_is_an_error(steered):
     steered.commands.end()
     assert steered.answers == [{"type": "error", "id": 1, "error": "the processor ends"}]
     assert steered.access == []
+
+
+def test_all_of_a_principal_are_chosen_wherever_they_came_in(steered):
+    pairs = [steered.world.pair()[2] for _ in range(3)]
+    for pair, name in zip(pairs, ("alice", "bob", "alice"), strict=True):
+        pair.client.channel.principal = name
+    assert steered.ask("close", principal="alice", reason="gone") == {
+        "type": "result", "affected": [int(pairs[0].id), int(pairs[2].id)], "missing": [], "undone": [],
+    }  # fmt: skip
+    assert steered.ask("close", principal="nobody")["affected"] == []
+    steered.world.pass_time(1.1)
+    assert [(row["cause"], row["detail"]) for row in steered.world.rows] == [("admin", "gone")] * 2
+
+
+def test_open_pairs_of_who_is_revoked_end_before_the_commit_is_answered(steered):
+    for name, closes in (("other", False), ("alice", True)):
+        _, _, pair = steered.world.pair()
+        pair.client.channel.principal = "alice"
+        pair.client.channel.identity.mechanism = "PLAIN"
+        assert steered.ask("prepare", change={"revoked": {"l": {"users": [name], "serials": []}}}) == {"type": "prepared"}
+        steered.world.route.revoked.add([name], [], steered.world.clock.ns)  # the settings' own route has no pairs here
+        assert steered.ask("commit") == {"type": "committed"}
+        assert (pair.state.value != "open") is closes
+    assert steered.ask("prepare", change={"revoked": {"x": {"users": [], "serials": []}}}) == {"type": "refused", "reason": "no listener x"}
+    steered.world.pass_time(1.1)
+    assert {row["cause"] for row in steered.world.rows} == {"session_expired"}

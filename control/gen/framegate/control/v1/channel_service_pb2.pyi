@@ -89,7 +89,9 @@ class _CauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Cause.ValueType
     CAUSE_HANDLER_CLOSED: _Cause.ValueType  # 23
     """A handler asked for it."""
     CAUSE_SESSION_EXPIRED: _Cause.ValueType  # 24
-    """The client did not prove again in time who it is (listeners[].sasl), and sent something else."""
+    """The client did not prove again in time who it is (listeners[].sasl), and sent something else; or what it proved it with holds no more: its user
+    is removed or has another password, or its certificate is revoked (listeners[].close_revoked).
+    """
 
 class Cause(_Cause, metaclass=_CauseEnumTypeWrapper):
     """Why a connection ended. One out of a closed list; the first cause of a pair wins and holds for both of its sides."""
@@ -143,7 +145,9 @@ CAUSE_INTERNAL: Cause.ValueType  # 22
 CAUSE_HANDLER_CLOSED: Cause.ValueType  # 23
 """A handler asked for it."""
 CAUSE_SESSION_EXPIRED: Cause.ValueType  # 24
-"""The client did not prove again in time who it is (listeners[].sasl), and sent something else."""
+"""The client did not prove again in time who it is (listeners[].sasl), and sent something else; or what it proved it with holds no more: its user
+is removed or has another password, or its certificate is revoked (listeners[].close_revoked).
+"""
 Global___Cause: _TypeAlias = Cause  # noqa: Y015
 
 class _MuteCause:
@@ -557,8 +561,11 @@ class ChannelSelector(_message.Message):
 
     CHANNELS_FIELD_NUMBER: _builtins.int
     LISTENER_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
     listener: _builtins.str
     """All that are open on the listener of this name."""
+    principal: _builtins.str
+    """All open ones, on every listener, whose client is this principal (`Channel.principal`)."""
     @_builtins.property
     def channels(self) -> Global___ChannelIds:
         """These."""
@@ -568,12 +575,13 @@ class ChannelSelector(_message.Message):
         *,
         channels: Global___ChannelIds | None = ...,
         listener: _builtins.str = ...,
+        principal: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "listener", b"listener", "selector", b"selector"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "listener", b"listener", "principal", b"principal", "selector", b"selector"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "listener", b"listener", "selector", b"selector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "listener", b"listener", "principal", b"principal", "selector", b"selector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_selector: _TypeAlias = _typing.Literal["channels", "listener"]  # noqa: Y015
+    _WhichOneofReturnType_selector: _TypeAlias = _typing.Literal["channels", "listener", "principal"]  # noqa: Y015
     _WhichOneofArgType_selector: _TypeAlias = _typing.Literal["selector", b"selector"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_selector) -> _WhichOneofReturnType_selector | None: ...
 

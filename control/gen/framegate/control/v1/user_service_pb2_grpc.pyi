@@ -30,8 +30,8 @@ class UserServiceStub:
     """Shows and changes who may come in with a password: the users in the file that a listener's `sasl` names.
 
     Passwords do not travel: who makes a user makes salted keys of its password, as `framegate users add` does. The file is replaced as a whole, and
-    what is in it is judged and taken as if somebody else had written it; who authenticates after the call meets what is new, connections that are
-    open stay open. Listeners that name the same file have the same users. Two changes at once, by whatever program, lose nothing.
+    what is in it is judged and taken as if somebody else had written it; who authenticates after the call meets what is new, and connections of
+    who is removed or has another password end (cause `session_expired`), unless the listener has `close_revoked: false`. Listeners that name the same file have the same users. Two changes at once, by whatever program, lose nothing.
 
     Failures of every change: NOT_FOUND when no listener has the name; FAILED_PRECONDITION when it has no file of users (NO_USERS_FILE), the file cannot
     be written (USERS_FILE_UNWRITABLE), as in a Kubernetes Secret, or what lies in the listener's files is no good (IDENTITY_FILES_REFUSED), where the
@@ -69,8 +69,8 @@ class UserServiceAsyncStub(UserServiceStub):
     """Shows and changes who may come in with a password: the users in the file that a listener's `sasl` names.
 
     Passwords do not travel: who makes a user makes salted keys of its password, as `framegate users add` does. The file is replaced as a whole, and
-    what is in it is judged and taken as if somebody else had written it; who authenticates after the call meets what is new, connections that are
-    open stay open. Listeners that name the same file have the same users. Two changes at once, by whatever program, lose nothing.
+    what is in it is judged and taken as if somebody else had written it; who authenticates after the call meets what is new, and connections of
+    who is removed or has another password end (cause `session_expired`), unless the listener has `close_revoked: false`. Listeners that name the same file have the same users. Two changes at once, by whatever program, lose nothing.
 
     Failures of every change: NOT_FOUND when no listener has the name; FAILED_PRECONDITION when it has no file of users (NO_USERS_FILE), the file cannot
     be written (USERS_FILE_UNWRITABLE), as in a Kubernetes Secret, or what lies in the listener's files is no good (IDENTITY_FILES_REFUSED), where the
@@ -104,8 +104,8 @@ class UserServiceServicer(metaclass=_abc_1.ABCMeta):
     """Shows and changes who may come in with a password: the users in the file that a listener's `sasl` names.
 
     Passwords do not travel: who makes a user makes salted keys of its password, as `framegate users add` does. The file is replaced as a whole, and
-    what is in it is judged and taken as if somebody else had written it; who authenticates after the call meets what is new, connections that are
-    open stay open. Listeners that name the same file have the same users. Two changes at once, by whatever program, lose nothing.
+    what is in it is judged and taken as if somebody else had written it; who authenticates after the call meets what is new, and connections of
+    who is removed or has another password end (cause `session_expired`), unless the listener has `close_revoked: false`. Listeners that name the same file have the same users. Two changes at once, by whatever program, lose nothing.
 
     Failures of every change: NOT_FOUND when no listener has the name; FAILED_PRECONDITION when it has no file of users (NO_USERS_FILE), the file cannot
     be written (USERS_FILE_UNWRITABLE), as in a Kubernetes Secret, or what lies in the listener's files is no good (IDENTITY_FILES_REFUSED), where the

@@ -1,0 +1,56 @@
+"""Clients whose proof of who they are was taken back: users that are gone or have other passwords, and revoked certificates, of one listener.
+
+Control says whose it was. Pairs that are open end then. A client that had begun to prove who it is before, and is READY a little later, may have
+been judged by what is no longer so: names are remembered for as long as that may take.
+"""
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from proxy.network.channel import Channel
+
+__all__ = ["Revocations"]
+
+WITH_PASSWORDS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+EVERYBODY: Final = ""
+USER: Final = "the user is gone, or has another password"
+CERTIFICATE: Final = "the certificate is revoked"
+
+
+class Revocations:
+    """One listener's.
+
+    Args:
+        keep_ns: how long a client may take to prove who it is.
+    """
+
+    def __init__(self, keep_ns: i64) -> None:
+        self._keep_ns: Final[i64] = keep_ns
+        self._users: dict[str, int] = {}  # when, on the selector's clock
+        self._serials: dict[str, int] = {}
+
+    def add(self, users: list[str] | None, serials: list[str] | None, now_ns: i64) -> None:
+        """Whose it was: names of users, and serial numbers as ``Identity.serial`` has them; None: everybody's."""
+        self._users = _with(self._users, users, now_ns, self._keep_ns)
+        self._serials = _with(self._serials, serials, now_ns, self._keep_ns)
+
+    def reason(self, channel: Channel) -> str:
+        """Why a client may not stay that is READY; empty: it may."""
+        identity = channel.identity
+        if identity is None or (not self._users and not self._serials):
+            return ""
+        if identity.mechanism in WITH_PASSWORDS and _covers(self._users, channel.principal, channel.proof_began_ns):
+            return USER
+        return CERTIFICATE if identity.serial and _covers(self._serials, identity.serial, channel.opened_ns) else ""
+
+
+def _with(known: dict[str, int], names: list[str] | None, now_ns: i64, keep_ns: i64) -> dict[str, int]:
+    kept = {name: at_ns for name, at_ns in known.items() if i64(at_ns) + keep_ns >= now_ns}
+    for name in [EVERYBODY] if names is None else names:
+        kept[name] = int(now_ns)
+    return kept
+
+
+def _covers(known: dict[str, int], name: str, began_ns: i64) -> bool:
+    return i64(max(known.get(name, 0), known.get(EVERYBODY, 0))) >= began_ns
