@@ -8,6 +8,7 @@ What earlier runs left is sealed and settled when the last of their processors i
 they stand still, and write when they go on; until then their streams are left alone.
 """
 
+import bisect
 import dataclasses
 import os
 import queue
@@ -305,8 +306,10 @@ class TapKeeper:
     def _carry_sealed(self) -> None:
         """Add up what was sealed since the last look, so that of a stream that ends little is left to be read."""
         for stream in self._live - self._orphaned:
-            for segment in self._retention.left.get(stream, ()):
-                if segment.sealed and segment.limit > self._settlement.carry(stream).end:
+            listed = self._retention.left.get(stream, ())
+            known = bisect.bisect_right(listed, self._settlement.carry(stream).end, key=lambda segment: segment.limit)
+            for segment in listed[known:]:
+                if segment.sealed:
                     self._carry(segment)
 
     def _carry(self, segment: Segment) -> None:

@@ -27,22 +27,35 @@ class SegmentWatch:
     def __init__(self, told: SegmentTold, failed: Callable[[str], None]) -> None:
         self._told: Final = told
         self._failed: Final = failed
-        self._known: dict[tuple[str, int], bool] | None = None  # whether it was sealed
+        self._known: dict[str, dict[int, bool]] | None = None  # by stream and base: whether it was sealed
+        self._lists: dict[str, Sequence[Segment]] = {}  # of streams of which nothing is left to be told, as they were
 
     def look(self, listed: Mapping[str, Sequence[Segment]]) -> None:
-        """Tell what is new in a listing of all streams."""
+        """Tell what is new in a listing of all streams. A list that is the one of the last look has nothing new."""
         known, self._known = self._known, {}
-        for segment in (segment for found in listed.values() for segment in found):
-            name = (segment.stream, segment.base)
-            sealed = None if known is None else known.get(name)
-            self._known[name] = segment.sealed
-            if known is None or sealed is True or sealed is segment.sealed:
+        lists, self._lists = self._lists, {}
+        for stream, found in listed.items():
+            if known is not None and lists.get(stream) is found:
+                self._known[stream], self._lists[stream] = known[stream], found
+                continue
+            now = self._known[stream] = {segment.base: segment.sealed for segment in found}
+            if known is None or self._compare(found, known.get(stream, {}), now):
+                self._lists[stream] = found
+
+    def _compare(self, found: Sequence[Segment], before: Mapping[int, bool], now: dict[int, bool]) -> bool:
+        """Tell what is new of a stream; False: some of it could not be told yet."""
+        whole = True
+        for segment in found:
+            sealed = before.get(segment.base)
+            if sealed is True or sealed is segment.sealed:
                 continue
             try:
                 if not self._tell(segment, began=sealed is None):
-                    del self._known[name]  # its writer has just made it: the next look finds its header
+                    del now[segment.base]  # its writer has just made it: the next look finds its header
+                    whole = False
             except (OSError, LogError, FormatError) as error:
                 self._failed(str(error))
+        return whole
 
     def _tell(self, segment: Segment, *, began: bool) -> bool:
         created_ns = _created_ns(segment)

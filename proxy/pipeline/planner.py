@@ -245,8 +245,8 @@ class Planner:
         return self._ledger
 
     def _ledger_fault(self, ledger: Ledger, ends: Mapping[str, int]) -> str:
-        """What is wrong with the ledger, in words, and was not accepted (``tap verify --accept``). A directory that nobody has kept never had one;
-        one that is kept may learn of streams yet.
+        """What is wrong with the ledger and was not accepted (``tap verify --accept``), in words. A directory that nobody keeps never had one; one
+        that is kept may learn of streams yet.
         """
         if not ledger.present and not (ends and os.path.exists(os.path.join(self._directory, LOCK_NAME))):
             return ""

@@ -1,5 +1,6 @@
 """How far each registered consumer of the log is behind: bytes that it has yet to read, and how old the oldest of them are."""
 
+import bisect
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -50,7 +51,7 @@ class Lags:
         unread, since_ns = 0, 0
         for stream, segments in listed.items():
             offset = offsets.get(stream, START)
-            ahead = [segment for segment in segments if segment.limit > offset]
+            ahead = segments[bisect.bisect_right(segments, offset, key=lambda segment: segment.limit) :]
             if not ahead:
                 continue
             unread += sum(segment.limit - max(segment.base, offset) for segment in ahead)

@@ -95,20 +95,25 @@ def streams(root: str) -> list[str]:
         return []
 
 
-def segments(root: str, stream: str) -> list[Segment]:
+def segments(root: str, stream: str, known: Mapping[int, Segment] | None = None) -> list[Segment]:
     """The segments of a stream in order; a stream that does not exist (any more) has none.
 
     A listing is no snapshot: a file renamed meanwhile may be missing from it. So one with a hole is made again.
+
+    Args:
+        root: the tap directory.
+        stream: a stream's name.
+        known: sealed segments of an earlier listing, by base: they do not change, and those that are still there are not looked at again.
     """
     found: list[Segment] = []
     for _ in range(LISTINGS):
-        found = _list(root, stream)
+        found = _list(root, stream, known or {})
         if all(left.limit >= right.base for left, right in itertools.pairwise(found)):
             break
     return found
 
 
-def _list(root: str, stream: str) -> list[Segment]:
+def _list(root: str, stream: str, known: Mapping[int, Segment]) -> list[Segment]:
     found: dict[int, Segment] = {}
     try:
         names = os.listdir(os.path.join(root, stream))
@@ -117,7 +122,8 @@ def _list(root: str, stream: str) -> list[Segment]:
     for name in names:
         stem, suffix = os.path.splitext(name)
         if suffix in (OPEN_SUFFIX, SEALED_SUFFIX) and is_segment_stem(stem):
-            segment = _stat(root, stream, stem, suffix)
+            segment = known.get(int(stem)) if suffix == SEALED_SUFFIX else None
+            segment = segment or _stat(root, stream, stem, suffix)
             if segment is not None and (segment.base not in found or segment.size > found[segment.base].size):
                 found[segment.base] = segment
     return [found[base] for base in sorted(found)]
@@ -135,6 +141,13 @@ def _stat(root: str, stream: str, stem: str, suffix: str) -> Segment | None:
             return None
         return Segment(stream, path, int(stem), sealed, status.st_size, status.st_mtime_ns)
     return None
+
+
+def again(segment: Segment) -> Segment:
+    """An open segment as it is now; itself when nothing has changed, or it is not there under either name."""
+    stem, suffix = os.path.splitext(os.path.basename(segment.path))
+    now = _stat(os.path.dirname(os.path.dirname(segment.path)), segment.stream, stem, suffix)
+    return segment if now is None or now == segment else now
 
 
 def open_segment(path: str) -> int:

@@ -1,6 +1,8 @@
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -191,3 +193,91 @@ def test_what_is_to_be_deleted_is_told_while_it_is_still_there(tmp_path: Path) -
     retention.sweep(10**20)
     retention.sweep(10**20)
     assert [sorted(doomed) for doomed in told] == [["a/0", "b/0"]], "and of nothing nobody is told"
+
+
+class Calls:
+    """How often files and folders are looked at."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        for name in ("stat", "listdir", "scandir", "open"):
+            monkeypatch.setattr(os, name, self._counting(getattr(os, name)))
+
+    def _counting(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.count += 1
+            return real(*arguments, **named)
+
+        return call
+
+    def of(self, action: Callable[[], object]) -> int:
+        before = self.count
+        action()
+        return self.count - before
+
+
+def settled(root: Path) -> None:
+    """The folders changed some time ago."""
+    for path in root.iterdir():
+        os.utime(path, (1, 1))
+
+
+def test_when_nothing_is_due_a_sweep_costs_a_few_calls_for_a_stream_however_many_segments_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = []
+    for count in (20, 200):
+        for stream in ("n.0.a", "n.0.b"):
+            make(tmp_path, stream, *range(1, count + 1), last_open=True)
+        settled(tmp_path)
+        retention = Retention(str(tmp_path), 1000 * MB, 10**9)
+        retention.sweep(1000 * S)
+        with monkeypatch.context() as patch:
+            calls = Calls(patch)
+            costs.append([calls.of(functools.partial(retention.sweep, 1000 * S)) for _ in range(2)])
+        left = retention.left
+        retention.sweep(1000 * S)
+        assert all(retention.left[stream] is left[stream] for stream in left), "who asks what is new need not compare"
+    assert costs[0] == costs[1]
+    assert max(costs[0]) <= 2 * 3 + 3
+
+
+def test_what_changes_between_sweeps_is_seen_and_sealed_segments_are_not_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = make(tmp_path, "n.0.a", *range(1, 101), last_open=True)
+    settled(tmp_path)
+    retention = Retention(str(tmp_path), 1000 * MB, 0)
+    assert retention.sweep(1000 * S).usage == 100 * MB
+    os.truncate(paths[-1], 2 * MB)
+    assert retention.sweep(1000 * S).usage == 101 * MB, "an open segment grows"
+    os.rename(paths[-1], paths[-1].replace(".open", ".seg"))
+    with monkeypatch.context() as patch:
+        assert Calls(patch).of(lambda: retention.sweep(1000 * S)) < 10
+    assert [segment.sealed for segment in retention.left["n.0.a"][-2:]] == [True, True]
+    os.unlink(paths[0])
+    assert retention.sweep(1000 * S).usage == 100 * MB
+    make(tmp_path, "n.0.b", 5)
+    assert retention.sweep(1000 * S).usage == 101 * MB
+    folder = tmp_path / "n.0.b"
+    (folder / f"{0:020d}.seg").unlink()
+    changed = folder.stat().st_mtime_ns
+    (folder / f"{64:020d}.seg").touch()
+    os.utime(folder, ns=(changed, changed))
+    retention.sweep(1000 * S)
+    assert [segment.base for segment in retention.left["n.0.b"]] == [64], "a folder that has changed of late is listed whatever its time says"
+
+
+def test_the_order_of_deletion_is_that_of_need_and_then_of_age_whatever_the_number_of_streams(tmp_path: Path) -> None:
+    """Against the plain way: sort all."""
+    for number in range(6):
+        make(tmp_path, f"n.{number}.a", *((7 * number + 13 * index) % 50 + 1 for index in range(12)))
+    size = MB - 4096
+    write_consumer(str(tmp_path), "job", {f"n.{number}.a": number * 2 * size for number in range(5)}, 0)
+    told: list[Segment] = []
+    plain: list[tuple[bool, int, str, int]] = []
+    for number in range(6):
+        latest = 0
+        for segment in segments(str(tmp_path), f"n.{number}.a"):
+            latest = max(latest, segment.modified_ns)
+            plain.append((segment.limit > (number * 2 * size if number < 5 else 0), latest, segment.stream, segment.base))
+    Retention(str(tmp_path), 30 * MB, 0, told.extend).sweep(1000 * S)
+    assert [(segment.stream, segment.base) for segment in told] == [item[2:] for item in sorted(plain)[:42]]
