@@ -65,11 +65,11 @@ def verify(directory: str, progress: Callable[[int], object] = lambda size: None
         progress: is told of the bytes of each block that has been read.
         sleep: waits for that many seconds.
     """
-    live = is_written(directory)
+    live = is_written(directory, sleep)
     before = streams(directory)  # what is there now the ledger knows already, and what it knows then is still there, or was
     ledger = read_ledger(directory)
     names = sorted({*before, *streams(directory)})
-    live = live or is_written(directory)  # between the two calls one may have ended, or begun
+    live = live or is_written(directory, sleep)  # between the two calls one may have ended, or begun
     owners = _owners([*ledger.streams, *names])
     accounts: dict[str, Account] = {}
     readings: list[_Reading] = []

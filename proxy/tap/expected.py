@@ -7,7 +7,7 @@ not there, or does not know a stream, leaves open what else there was.
 import fcntl
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from proxy.tap.ledger import Fate, Ledger
@@ -17,6 +17,8 @@ __all__ = ["LIVE_S", "expected_end", "expected_start", "is_written", "ledger_fau
 
 LIVE_S: Final = 15.0
 """How long ago the last sign of life of who writes may be; there is one each second."""
+_LOOKS: Final = 8
+_LOOK_S: Final = 0.25
 
 
 def expected_start(fate: Fate | None, base: int) -> int:
@@ -51,16 +53,32 @@ def ledger_faults(ledger: Ledger, strangers: Iterable[str]) -> Iterator[str]:
         yield f"{name} is not in the ledger: what else is not nobody can tell"
 
 
-def is_written(directory: str) -> bool:
-    """Whether a framegate writes to the directory now: on this machine it holds the lock, elsewhere it gave a sign of life of late."""
+def is_written(directory: str, sleep: Callable[[float], object] = time.sleep) -> bool:
+    """Whether a framegate writes to the directory now: it holds the lock; or, where that cannot be asked, it gave a sign of life of late by our
+    clock, or gives one while we look, whatever the clocks say.
+    """
     path = os.path.join(directory, LOCK_NAME)
     try:
-        if abs(time.time() - os.stat(path).st_mtime) >= LIVE_S:
-            return False
         with open(path, "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
+    except BlockingIOError:
+        return True
     except OSError:
-        return True  # somebody holds it, or only its owner may look
+        return _shows_life(path, sleep)  # only its owner may ask, or nobody can
+    return False
+
+
+def _shows_life(path: str, sleep: Callable[[float], object]) -> bool:
+    try:
+        before_ns = os.stat(path).st_mtime_ns
+        if abs(time.time() - before_ns / 1e9) < LIVE_S:
+            return True
+        for _ in range(_LOOKS):
+            sleep(_LOOK_S)
+            if os.stat(path).st_mtime_ns != before_ns:
+                return True
+    except FileNotFoundError:
+        return False
     return False

@@ -38,13 +38,42 @@ def test_a_ledger_that_cannot_tell_all_says_why() -> None:
     assert stranger.startswith("n.0.b is not in the ledger")
 
 
-def test_a_directory_is_written_while_its_lock_is_held_and_fresh(tmp_path: Path) -> None:
+def test_a_directory_is_written_while_its_lock_is_held_whatever_the_clocks_say(tmp_path: Path) -> None:
     assert not is_written(str(tmp_path))
     path = tmp_path / LOCK_NAME
     path.touch()
     assert not is_written(str(tmp_path)), "nobody holds it"
     with path.open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert is_written(str(tmp_path))
-        os.utime(path, (time.time() - LIVE_S - 1,) * 2)
-        assert not is_written(str(tmp_path))
+        for ahead_s in (0.0, 20.0, -20.0, 3600.0):
+            os.utime(path, (time.time() - ahead_s,) * 2)
+            assert is_written(str(tmp_path))
+
+
+def test_where_the_lock_cannot_be_asked_a_sign_of_life_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / LOCK_NAME
+    path.touch()
+
+    def refused(*arguments: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    now = time.time()
+    for ago_s, beats, written in (
+        (LIVE_S - 1, False, True),
+        (1 - LIVE_S, False, True),
+        (LIVE_S + 5, False, False),
+        (LIVE_S + 5, True, True),
+        (-LIVE_S - 5, True, True),
+        (-LIVE_S - 5, False, False),
+    ):
+        os.utime(path, (now - ago_s,) * 2)
+        slept: list[float] = []
+
+        def sleep(seconds: float, slept: list[float] = slept, beats: bool = beats, ago_s: float = ago_s) -> None:
+            slept.append(seconds)
+            if beats and len(slept) == 4:
+                os.utime(path, (now - ago_s + 1,) * 2)
+
+        assert is_written(str(tmp_path), sleep) is written
+        assert sum(slept) <= 2.0
