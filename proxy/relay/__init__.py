@@ -6,6 +6,7 @@ leg         what a channel tells, passed on to its pair; the hot path
 pair        what a pair is, and its rules, from accept to its one closed row
 state       the life of a pair, as a table
 opening     rule 1: the client is READY, an endpoint of the upstream answers
+session     clients that authenticate again; session_leg: their sink
 passing     rules 2 and 3: runs that somebody looks into
 tapping     whose frames are looked at, and what changes when the rules do
 ending      rules 5 and 7: half-close, the last second, the row

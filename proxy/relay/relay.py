@@ -15,7 +15,7 @@ from proxy.relay.leg import RelayLeg
 from proxy.relay.opening import ACCEPTED
 from proxy.relay.pair import Leg, LegMaker, Pair, PairOwner
 from proxy.relay.route import Route
-from proxy.relay.session import SessionLeg
+from proxy.relay.session_leg import SessionLeg
 from proxy.relay.upstream import Endpoint
 from proxy.relay.watcher import PairWatcher
 from proxy.tap.frame_tap import FrameTap

@@ -20,21 +20,18 @@ from proxy.network.channel import Channel
 from proxy.network.frame_exchange import SASL_HANDSHAKE, FrameExchange, is_sasl
 from proxy.network.int32 import HEADER, INT32
 from proxy.network.memory_pool import BEGUN, Account
-from proxy.network.run import PART_FIRST, PART_LAST, Run
+from proxy.network.run import PART_FIRST, Run
 from proxy.network.timer import NEVER, CallbackTimer
 from proxy.network.transport import DONE
-from proxy.network.write_half import WriteHalf
-from proxy.relay import ending, losses
-from proxy.relay.leg import RelayLeg
-from proxy.relay.pair import Leg, Pair
+from proxy.relay import ending
+from proxy.relay.pair import Pair
 from proxy.relay.state import PairState
 
-__all__ = ["ChannelFrames", "Session", "SessionLeg", "body_of", "check", "first_sasl", "size_of"]
+__all__ = ["LATE", "ChannelFrames", "Session", "begins", "body_of", "check", "first_sasl", "size_of"]
 
 KEY_SIZE: Final = 2
 LATE: Final = "a request of a client that did not authenticate again"
 LEAST_NS: Final = 1_000_000_000  # between two; Kafka's
-NO_LIMIT: Final = 1 << 31
 CLOSING: Final = PairState.CLOSING
 CLOSED: Final = PairState.CLOSED
 
@@ -67,7 +64,7 @@ def first_sasl(run: Run) -> tuple[i64, i64]:
 
 def check(pair: Pair, channel: Channel, run: Run) -> None:
     """End a pair whose client cannot authenticate again, since a handler has its frames, and sends what it may not: SASL, or anything too late."""
-    if not _begins(run):
+    if not begins(run):
         return
     if channel.expires_ns < pair.owner.selector.now_ns:
         ending.end(pair, Cause.SESSION_EXPIRED, LATE, "downstream")
@@ -75,7 +72,7 @@ def check(pair: Pair, channel: Channel, run: Run) -> None:
         ending.end(pair, Cause.AUTH_FAILED, "SASL where nobody authenticates again", "downstream")
 
 
-def _begins(run: Run) -> bool:
+def begins(run: Run) -> bool:
     """Whether a frame begins in a run: a piece of one may only go on with it."""
     return run.part == 0 or run.part & PART_FIRST != 0
 
@@ -314,132 +311,6 @@ class Session(Waker):
                 self._end(pair, refusal)
         except Exception as error:  # nobody else ends a client that waits for its answer
             ending.crash(pair, error)
-
-
-class SessionLeg(RelayLeg):
-    """The sink of a channel of a pair whose client may have to authenticate again.
-
-    Attributes:
-        session: of the client, on its leg, once it is READY.
-    """
-
-    def __init__(self, pair: Pair, *, is_client: bool) -> None:
-        super().__init__(pair, is_client=is_client)
-        self.session: Session | None = None
-        self._answers: bool = False  # frames came that were answered here
-        self._refuses_part: bool = False  # of the frame that passes in pieces, each is thrown away
-
-    def counts(self) -> bool:
-        return not self._answers and super().counts()
-
-    def received(self, run: Run) -> None:
-        session = self.session
-        if self._refuses_part:
-            self._discard_part(run)
-        elif session is None:
-            super().received(run)
-            if not self.is_client:
-                _advance(self.pair)
-        elif self.pair.state is CLOSING:
-            super().received(run)
-        else:
-            self._of_client(session, run)
-
-    def _of_client(self, session: Session, run: Run) -> None:
-        """Frames of a client that is READY."""
-        if session.is_busy:
-            self._to_authenticator(session, run)
-            return
-        index, key = first_sasl(run)
-        if index != 0 and session.is_over and _begins(run):
-            ending.end(self.pair, Cause.SESSION_EXPIRED, LATE, "downstream")
-            self._drop(run)
-        elif index < 0:
-            super().received(run)
-        else:
-            self._begin(session, run, index, key)
-
-    def _begin(self, session: Session, run: Run, index: i64, key: i64) -> None:
-        """A frame of SASL, and those before it, which go on as ever."""
-        self._answers = True
-        channel = self.channel
-        assert channel is not None, "a leg that is told of has a channel"
-        if run.part != 0:
-            self._refuses_part = True
-            self._discard_part(run)
-            session.refuse("a frame to authenticate with that passes in pieces, since memory is short")
-            return
-        if index > 0:
-            super().received(run.give_lease(run.first_frames(index)))
-        if channel.is_open and self.pair.state is not CLOSING:
-            if index + 1 == run.frames:
-                session.begin(key, run, index)
-            else:
-                session.refuse("requests behind SaslHandshake, before it is answered")
-        channel.discard(run)
-        session.advance()
-
-    def _to_authenticator(self, session: Session, run: Run) -> None:
-        channel = self.channel
-        assert channel is not None, "a leg that is told of has a channel"
-        self._answers = True
-        session.take(run)
-        channel.discard(run)
-        session.advance()
-
-    def _discard_part(self, run: Run) -> None:
-        channel = self.channel
-        assert channel is not None, "a leg that is told of has a channel"
-        self._refuses_part = run.part & PART_LAST == 0
-        channel.discard(run)
-
-    def room_for(self) -> tuple[i64, bool]:
-        """What an authenticator gets is to come whole, and needs no room."""
-        return (NO_LIMIT, True) if self._is_busy() else super().room_for()
-
-    def passes_to(self) -> WriteHalf | None:
-        return None if self._is_busy() else super().passes_to()
-
-    def _is_busy(self) -> bool:
-        return self._refuses_part or (self.session is not None and self.session.is_busy)
-
-    def _drop(self, run: Run) -> None:
-        channel = self.channel
-        assert channel is not None, "a leg that is told of has a channel"
-        if run.part != 0:
-            losses.drop_part(self.pair, self, channel, run)
-        else:
-            losses.drop(self.pair, self, run.frames, run.size, run)
-        channel.discard(run)
-
-    def passed_by(self, size: i64, frames: i64) -> None:
-        super().passed_by(size, frames)
-        if not self.is_client:
-            _advance(self.pair)
-
-    def ready(self) -> None:
-        if self.is_client and self.channel is not None:
-            self.session = Session(self.pair, self.channel)
-        super().ready()
-
-    def sent(self) -> None:
-        super().sent()
-        if self.session is not None:
-            self.session.advance()
-
-    def closed(self) -> None:
-        session = self.session
-        self.session = None
-        if session is not None:
-            session.close()
-        super().closed()
-
-
-def _advance(pair: Pair) -> None:
-    """An answer has passed."""
-    client: Leg = pair.client
-    if isinstance(client, SessionLeg) and client.session is not None and client.session.waits:
-        client.session.advance()
 
 
 def size_of(run: Run, index: i64) -> i64:

@@ -1,0 +1,443 @@
+"""Clients that authenticate again between their requests (KIP-368), those whose time is over, and those who try what they may not."""
+
+import contextlib
+import socket
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from proxy.auth import questions as q
+from proxy.auth.messages import ApiRange
+from proxy.auth.server import CANNOT_TELL, MECHANISMS, SaslServerAuthenticators, SaslServerSettings
+from proxy.errors import AuthenticationError
+from proxy.network.run import Run
+from proxy.relay.session import ChannelFrames
+from tests.fakes.kafka_frames import answer, request
+from tests.fakes.sasl_frames import SERVER_NONCE, handshake, handshake_answer, known_apis, plain_token, scram_exchange, token, token_answer, versions
+from tests.fakes.world import SECOND, SMALL, World, frame
+from tests.proxy.auth.conftest import Desk, usual_answer
+
+SESSION_S = 100
+
+
+class Rig:
+    """A listener whose clients are for 100 s who they say.
+
+    Attributes:
+        desk: whom their authenticator asks.
+    """
+
+    def __init__(self, *, session_s: int = SESSION_S, **options: Any) -> None:
+        self.desk = Desk()
+        self.counts: list[tuple[str, str]] = []
+        settings = SaslServerSettings(MECHANISMS, session_s * 1000)
+        factory = SaslServerAuthenticators(settings, self.desk, lambda: SERVER_NONCE, lambda *ended: self.counts.append(ended[:2]))
+        self.world = World("kafka", authenticators=factory, **options)
+
+    def login(self) -> tuple[socket.socket, socket.socket, Any]:
+        """A client that has said who it is, two seconds ago; its upstream's socket, and the pair."""
+        world = self.world
+        client, pair = world.client()
+        self.authenticate(client, lifetime_s=None)
+        world.until(lambda: pair.state.value == "open")
+        upstream, _ = world.server.accept()
+        upstream.settimeout(2)
+        world.sockets.append(upstream)
+        world.pass_time(2)
+        return client, upstream, pair
+
+    def authenticate(self, client: socket.socket, lifetime_s: int | None = SESSION_S, correlation: int = 7) -> None:
+        client.sendall(frame(handshake("PLAIN", correlation)))
+        self.expect(client, handshake_answer(*MECHANISMS, correlation=correlation))
+        client.sendall(frame(token(plain_token(), correlation + 1)))
+        if lifetime_s is None:
+            self.frame_of(client)
+        else:
+            self.expect(client, token_answer(b"", lifetime=lifetime_s * 1000, correlation=correlation + 1))
+
+    def frame_of(self, sock: socket.socket) -> bytes:
+        return self.world.read(sock, int.from_bytes(self.world.read(sock, 4), "big"))
+
+    def expect(self, sock: socket.socket, *bodies: bytes) -> None:
+        """These frames come next."""
+        wanted = b"".join(map(frame, bodies))
+        assert self.world.read(sock, len(wanted)) == wanted
+
+    def ask(self, client: socket.socket, upstream: socket.socket, correlation: int) -> None:
+        """A request that is answered."""
+        asked, told = request(3, 9, correlation, b"q"), answer(correlation, b"a")
+        client.sendall(asked)
+        assert self.world.read(upstream, len(asked)) == asked
+        upstream.sendall(told)
+        assert self.world.read(client, len(told)) == told
+
+    def end(self, client: socket.socket) -> tuple[str, str, str]:
+        """What the row says, once it is closed."""
+        with contextlib.suppress(ConnectionResetError):  # what it sent behind the frame that was refused is not read
+            self.world.ended(client)
+        self.world.pass_time(1.1)
+        row = self.world.row
+        return row["cause"], row["detail"], row["side"]
+
+
+@pytest.fixture
+def make() -> Iterator[Any]:
+    rigs: list[Rig] = []
+
+    def made(**options: Any) -> Rig:
+        rigs.append(Rig(**options))
+        return rigs[-1]
+
+    yield made
+    for rig in rigs:
+        rig.world.close()
+        assert rig.desk.open == []
+
+
+@pytest.fixture
+def rig(make: Any) -> Rig:
+    return make()
+
+
+def test_a_client_authenticates_again_and_nothing_of_it_reaches_the_upstream(rig: Rig) -> None:
+    client, upstream, pair = rig.login()
+    for round_ in range(5):
+        rig.ask(client, upstream, round_)
+        rig.authenticate(client)
+        assert pair.client.channel.expires_ns == rig.world.clock.ns + SESSION_S * SECOND
+        rig.world.pass_time(2)
+    rig.ask(client, upstream, 99)
+    assert rig.counts == [("PLAIN", "")] * 6
+    client.close()
+    rig.world.poll(5)
+    upstream.close()
+    rig.world.until(lambda: rig.world.rows)
+    row = rig.world.row
+    assert (row["cause"], row["principal"], set(row["lost"].values())) == ("peer_closed", "user", {0})
+
+
+def test_with_scram_too(rig: Rig) -> None:
+    client, pair = rig.world.client()
+    exchange = scram_exchange("SCRAM-SHA-512")
+    for _ in range(2):
+        client.sendall(frame(handshake("SCRAM-SHA-512")))
+        rig.expect(client, handshake_answer(*MECHANISMS))
+        for said, told, lifetime in zip(exchange.client, exchange.server, (0, SESSION_S * 1000), strict=True):
+            client.sendall(frame(token(said)))
+            rig.expect(client, token_answer(told, lifetime=lifetime))
+        rig.world.until(lambda: pair.state.value == "open")
+        rig.world.pass_time(2)
+    assert rig.counts == [("SCRAM-SHA-512", "")] * 2
+
+
+def test_what_came_before_goes_on_and_the_answers_that_are_owed_leave_first(rig: Rig) -> None:
+    client, upstream, _ = rig.login()
+    asked = request(3, 9, 1, b"x") + request(3, 9, 2, b"y")
+    client.sendall(asked + frame(handshake("PLAIN", 3)))
+    assert rig.world.read(upstream, len(asked)) == asked
+    rig.world.poll(5)
+    assert len(rig.desk.asked) == 1
+    upstream.sendall(answer(1, b"x"))
+    rig.expect(client, answer(1, b"x")[4:])
+    client.setblocking(False)
+    rig.world.poll(5)
+    with pytest.raises(BlockingIOError):
+        client.recv(1)
+    upstream.sendall(answer(2, b"y"))
+    rig.expect(client, answer(2, b"y")[4:], handshake_answer(*MECHANISMS, correlation=3))
+    client.sendall(frame(token(plain_token(), 4)))
+    rig.expect(client, token_answer(b"", lifetime=SESSION_S * 1000, correlation=4))
+    rig.ask(client, upstream, 5)
+
+
+def test_an_answer_that_passes_in_pieces_is_not_broken_into(make: Any) -> None:
+    rig = make(cut_answers=True)
+    client, upstream, _ = rig.login()
+    asked = request(3, 9, 1, b"x")
+    client.sendall(asked)
+    rig.world.read(upstream, len(asked))
+    told = answer(1, bytes(400_000))
+    upstream.sendall(told[:300_000])
+    got = rig.world.read(client, 200_000)
+    client.sendall(frame(handshake("PLAIN", 3)))
+    rig.world.poll(10)
+    upstream.sendall(told[300_000:])
+    got += rig.world.read(client, len(told) - len(got))
+    assert got == told
+    rig.expect(client, handshake_answer(*MECHANISMS, correlation=3))
+
+
+def test_an_answer_of_control_that_comes_late_is_waited_for(rig: Rig) -> None:
+    client, upstream, _ = rig.login()
+    rig.desk.late = True
+    client.sendall(frame(handshake("PLAIN")))
+    rig.expect(client, handshake_answer(*MECHANISMS))
+    client.sendall(frame(token(plain_token())))
+    rig.world.until(lambda: rig.desk.open)
+    rig.world.poll(5)
+    rig.desk.settle()
+    rig.expect(client, token_answer(b"", lifetime=SESSION_S * 1000))
+    rig.desk.late = False
+    rig.ask(client, upstream, 5)
+
+
+def test_a_client_that_leaves_meanwhile_is_forgotten(rig: Rig) -> None:
+    client, _, _ = rig.login()
+    rig.desk.late = True
+    client.sendall(frame(handshake("PLAIN")))
+    rig.frame_of(client)
+    client.sendall(frame(token(plain_token())))
+    rig.world.until(lambda: rig.desk.open)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    client.close()
+    rig.world.poll(5)
+    rig.world.pass_time(1.1)
+    assert len(rig.desk.forgotten) == 1
+    assert rig.world.row["cause"] == "peer_reset"
+
+
+def test_the_first_request_behind_the_end_of_the_session_is_the_end(rig: Rig) -> None:
+    client, upstream, _ = rig.login()
+    rig.world.pass_time(SESSION_S - 2.5)
+    rig.ask(client, upstream, 1)
+    rig.world.pass_time(1)
+    rig.world.poll(5)
+    assert rig.world.rows == [], "nobody is closed for being silent"
+    client.sendall(request(3, 9, 2, b"late"))
+    assert rig.end(client) == ("session_expired", "a request of a client that did not authenticate again", "downstream")
+    assert rig.world.ended(upstream) == b""
+
+
+def test_a_session_that_is_over_can_still_be_begun_anew(rig: Rig) -> None:
+    client, upstream, _ = rig.login()
+    rig.world.pass_time(2 * SESSION_S)
+    rig.authenticate(client)
+    rig.ask(client, upstream, 1)
+
+
+def test_a_token_that_ends_earlier_ends_the_session(rig: Rig) -> None:
+    client, pair = rig.world.client()
+    rig.desk.answer = lambda question: q.Accepted("user", 7000) if isinstance(question, q.CheckPassword) else usual_answer(question)
+    rig.authenticate(client, lifetime_s=7)
+    rig.world.until(lambda: pair.state.value == "open")
+    rig.world.pass_time(8)
+    client.sendall(request(3, 9, 2, b"late"))
+    assert rig.end(client)[0] == "session_expired"
+
+
+WRONG = q.Refused("wrong password")
+
+
+@pytest.mark.parametrize(
+    ("answered", "told", "detail"),
+    [
+        (WRONG, "Authentication failed: Invalid username or password", "PLAIN: wrong password"),
+        (q.Accepted("other"), "Cannot change principals during re-authentication", "PLAIN: the client was 'user' and is 'other' now"),
+        (q.Unavailable("a full line"), CANNOT_TELL, "PLAIN: cannot be checked: a full line"),
+    ],
+)
+def test_who_is_not_who_it_was_is_told_after_the_delay_and_goes(make: Any, answered: q.Answer, told: str, detail: str) -> None:
+    rig = make(refusal_ms=500)
+    client, upstream, _ = rig.login()
+    rig.desk.answer = lambda question: answered
+    client.sendall(frame(handshake("PLAIN")))
+    rig.frame_of(client)
+    client.sendall(frame(token(plain_token())))
+    rig.world.poll(5)
+    client.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        client.recv(1)
+    client.sendall(request(3, 9, 2, b"meanwhile"))
+    rig.world.poll(5)
+    rig.world.pass_time(0.5)
+    refusal = rig.frame_of(client)
+    assert refusal[5:7] == (b"\xff\xff" if told == CANNOT_TELL else b"\0\x3a")
+    assert told.encode() in refusal
+    upstream.close()
+    assert rig.end(client) == ("auth_failed", detail, "downstream")
+    assert rig.counts[1:] in ([("PLAIN", "credentials")], [("PLAIN", "unavailable")])
+
+
+def test_another_mechanism_is_refused(rig: Rig) -> None:
+    client, _, _ = rig.login()
+    client.sendall(frame(handshake("SCRAM-SHA-256")))
+    rig.frame_of(client)
+    client.sendall(frame(token(b"n,,n=user,r=x")))
+    assert rig.end(client)[:2] == ("auth_failed", "SCRAM-SHA-256: the mechanism is not the one that the connection was made with")
+
+
+def test_a_mechanism_is_one_clients_and_not_that_of_whoever_came_last(rig: Rig) -> None:
+    client, upstream, pair = rig.login()
+    other, its_pair = rig.world.client()
+    for body in (handshake("OAUTHBEARER"), token(b"n,,\x01auth=Bearer good\x01\x01")):
+        other.sendall(frame(body))
+        rig.frame_of(other)
+    rig.world.until(lambda: its_pair.state.value == "open")
+    assert [item.client.channel.identity.mechanism for item in (pair, its_pair)] == ["PLAIN", "OAUTHBEARER"]
+    rig.ask(client, upstream, 1)
+    rig.authenticate(client)
+    rig.ask(client, upstream, 2)
+
+
+@pytest.mark.parametrize(
+    ("frames", "detail"),
+    [
+        ([token(plain_token())], "SaslAuthenticate without SaslHandshake"),
+        ([handshake("PLAIN"), request(3, 9, 2, b"x")[4:]], "requests behind SaslHandshake, before it is answered"),
+        ([handshake("PLAIN", version=0), plain_token()], "requests behind SaslHandshake, before it is answered"),
+        ([request(3, 9, 2, b"x")[4:], handshake("PLAIN"), handshake("PLAIN")], "requests behind SaslHandshake, before it is answered"),
+    ],
+)
+def test_what_kafkas_clients_do_not_send_is_refused(rig: Rig, frames: list[bytes], detail: str) -> None:
+    client, upstream, _ = rig.login()
+    client.sendall(b"".join(map(frame, frames)))
+    assert rig.end(client) == ("auth_failed", detail, "downstream")
+    assert b"PLAIN" not in rig.world.ended(upstream)
+
+
+@pytest.mark.parametrize(("between", "detail"), [(0, "a request of type 3 where SaslAuthenticate belongs"), (1, "requests of a client that")])
+def test_a_request_while_a_client_authenticates_is_refused(rig: Rig, between: int, detail: str) -> None:
+    client, _, _ = rig.login()
+    client.sendall(frame(handshake("PLAIN")))
+    rig.frame_of(client)
+    client.sendall(request(3, 9, 2, b"x") * (1 + between))
+    cause, found, _ = rig.end(client)
+    assert cause == "auth_failed"
+    assert detail in found
+
+
+def test_a_second_handshake_while_answers_are_owed_is_refused(rig: Rig) -> None:
+    client, upstream, _ = rig.login()
+    asked = request(3, 9, 1, b"x")
+    client.sendall(asked + frame(handshake("PLAIN")))
+    rig.world.read(upstream, len(asked))
+    client.sendall(frame(handshake("PLAIN")))
+    assert rig.end(client)[1] == "a request while the one before it is not answered, of a client that authenticates again"
+
+
+def test_twice_within_a_second_is_refused(rig: Rig) -> None:
+    client, _, _ = rig.login()
+    rig.authenticate(client)
+    rig.world.pass_time(0.9)
+    client.sendall(frame(handshake("PLAIN")))
+    assert rig.end(client)[:2] == ("auth_failed", "SaslHandshake within a second of the last")
+
+
+def test_a_handshake_where_sessions_do_not_end_is_refused(make: Any) -> None:
+    rig = make(session_s=0)
+    client, upstream, _ = rig.login()
+    rig.world.pass_time(1_000_000)
+    rig.ask(client, upstream, 1)
+    client.sendall(frame(handshake("PLAIN")))
+    assert rig.end(client)[:2] == ("auth_failed", "SaslHandshake of a client whose session does not end")
+
+
+def test_a_frame_that_is_too_large_to_authenticate_with_is_refused(make: Any) -> None:
+    rig = make()
+    client, _, _ = rig.login()
+    client.sendall(frame(handshake("PLAIN")))
+    rig.frame_of(client)
+    client.sendall(frame(token(bytes(600_000), version=1)))
+    assert "600" in rig.end(client)[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cuts", [False, True])
+@pytest.mark.parametrize("delay_ms", [0, 1000])
+def test_no_frame_of_sasl_is_forwarded_however_large_it_is_and_however_requests_pass(make: Any, cuts: bool, delay_ms: int) -> None:
+    """With others before it and behind it; at the size from which a frame passes in pieces, one byte less and one more."""
+    rig = make(cut_requests=cuts, refusal_ms=delay_ms)
+    wrong = []
+    for size in (SMALL - 5, SMALL - 4, SMALL - 3, 400_000):
+        for begin in (token(b"", version=1)[:-4], handshake("PLAIN")[:-7]):
+            for before, behind in ((b"", b""), (request(3, 9, 1, b"x"), b""), (b"", request(3, 9, 2, b"y"))):
+                client, upstream, _ = rig.login()
+                data = before + frame(begin + b"secret" * (size // 6) + b"s" * (size % 6 - len(begin))) + behind
+                with contextlib.suppress(ConnectionError):
+                    for start in range(0, len(data), 70_000):
+                        client.sendall(data[start : start + 70_000])
+                        rig.world.poll(2)
+                rig.world.pass_time(2)
+                got = rig.world.ended(upstream)
+                rig.world.pass_time(1.1)
+                row = rig.world.rows[-1]
+                if got != before or row["cause"] != "auth_failed" or row["side"] != "downstream":
+                    wrong.append((size, begin[:2], len(before), len(behind), len(got), row["cause"], row["detail"]))
+                client.close()
+    assert wrong == []
+
+
+def test_a_frame_of_sasl_larger_than_a_piece_may_be_is_refused_by_its_size(make: Any) -> None:
+    rig = make(cut_requests=True)
+    client, _, _ = rig.login()
+    client.sendall(frame(handshake("PLAIN") + bytes(SMALL - 3 - len(handshake("PLAIN")))))
+    assert rig.end(client) == ("auth_failed", f"frame of {SMALL - 3} bytes where at most {SMALL - 4} are taken to authenticate", "downstream")
+
+
+def test_a_frame_that_began_within_the_session_ends_behind_it(make: Any) -> None:
+    rig = make(cut_requests=True)
+    client, upstream, _ = rig.login()
+    asked = request(3, 9, 1, bytes(400_000))
+    client.sendall(asked[:300_000])
+    got = rig.world.read(upstream, 300_000)
+    rig.world.pass_time(SESSION_S)
+    client.sendall(asked[300_000:])
+    assert got + rig.world.read(upstream, len(asked) - len(got)) == asked
+    client.sendall(request(3, 9, 2, b"x"))
+    assert rig.end(client)[0] == "session_expired"
+
+
+def test_what_an_authenticator_gets_needs_no_room_at_the_upstream_and_goes_nowhere_else(rig: Rig) -> None:
+    client, _, pair = rig.login()
+    assert pair.client.passes_to() is pair.upstream.channel.write_half
+    client.sendall(frame(handshake("PLAIN")))
+    rig.frame_of(client)
+    assert pair.client.room_for() == (1 << 31, True)
+    assert pair.client.passes_to() is None
+    client.sendall(frame(token(plain_token())))
+    rig.frame_of(client)
+    assert pair.client.passes_to() is pair.upstream.channel.write_half
+
+
+def test_a_frame_to_authenticate_with_is_judged_before_it_is_copied_and_booked_until_it_is_answered(rig: Rig) -> None:
+    client, upstream, pair = rig.login()
+    used = rig.world.pool.used
+    client.sendall(request(3, 9, 1, b"x") + frame(handshake("PLAIN")))
+    rig.world.read(upstream, len(request(3, 9, 1, b"x")))
+    assert rig.world.pool.used == used + len(handshake("PLAIN")), "it waits for an answer that is owed"
+    large = [frame(handshake("PLAIN") + bytes(8 << 20))[:9], bytes(8 << 20)]
+    last = frame(handshake("PLAIN") + bytes(8 << 20))[9 + (8 << 20) :]
+    run = Run([*large], 9 + (8 << 20), last, len(last), len(last), 1, 0)
+    frames = ChannelFrames(pair.client.channel, rig.world.pool.common)
+    tracemalloc.start()
+    with pytest.raises(AuthenticationError, match="where at most 524288 are taken"):
+        frames.put(run, 0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 65536
+    upstream.sendall(answer(1, b"x"))
+    rig.expect(client, answer(1, b"x")[4:], handshake_answer(*MECHANISMS))
+    assert rig.world.pool.used == used
+    rig.desk.late = True
+    client.sendall(frame(token(plain_token())))
+    rig.world.until(lambda: rig.desk.open)
+    assert rig.world.pool.used == used + len(token(plain_token()))
+    rig.desk.settle()
+    rig.frame_of(client)
+    assert rig.world.pool.used == used
+
+
+def test_versions_may_be_asked_first_and_mean_nothing_later(rig: Rig) -> None:
+    rig.desk.answer = lambda question: known_apis(ApiRange(3, 0, 12)) if isinstance(question, q.SupportedApis) else usual_answer(question)
+    client, pair = rig.world.client()
+    client.sendall(frame(versions(3)))
+    rig.frame_of(client)
+    rig.authenticate(client)
+    rig.world.until(lambda: pair.state.value == "open")
+    upstream, _ = rig.world.server.accept()
+    upstream.settimeout(2)
+    rig.world.sockets.append(upstream)
+    client.sendall(frame(versions(3)))
+    assert rig.frame_of(upstream) == versions(3), "of a client that is known it is the upstream's"
