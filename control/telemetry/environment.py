@@ -122,11 +122,6 @@ class Settings:
         """Whether anything is exported."""
         return any(item is not None for item in (self.metrics, self.traces, self.logs, self.prometheus))
 
-    @property
-    def over_otlp(self) -> bool:
-        """Whether anything is exported to a collector."""
-        return any(item is not None for item in (self.metrics, self.traces, self.logs))
-
 
 def judge(config: TelemetryConfig, environ: Mapping[str, str] = os.environ) -> Settings:
     """What the file and the environment want together.

@@ -107,7 +107,6 @@ class SaslServerAuthenticator(Authenticator):
 
     Attributes:
         mechanism_name: that the client chose; empty before.
-        software: name and version of the client, if it said them.
         lifetime_ms: that the client was told; 0: for ever.
         can_reauthenticate: the client understands how long the answer is good.
     """
@@ -124,7 +123,6 @@ class SaslServerAuthenticator(Authenticator):
     ) -> None:
         super().__init__()
         self.mechanism_name: str = ""
-        self.software: tuple[str, str] = ("", "")
         self.lifetime_ms: int = 0
         self.can_reauthenticate: bool = False
         self._settings: Final = settings
@@ -213,7 +211,6 @@ class SaslServerAuthenticator(Authenticator):
         if not request.is_valid(header.version):
             self._move(ServerEvent.BAD_VERSIONS)
             return self._send_versions(frames, header.version, ApiVersionsAnswer(INVALID_REQUEST))
-        self.software = (request.software_name, request.software_version)
         return self._do(frames, Ask(SupportedApis(header.version)))
 
     def _send_versions(self, frames: FrameExchange, version: int, answer: ApiVersionsAnswer) -> i64:

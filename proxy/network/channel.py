@@ -50,7 +50,7 @@ class Channel(ChannelCallbacks):
         read_half, write_half: what it reads and writes with; who writes each run goes to ``write_half`` itself.
         options: shared with others of its side.
         peer: its address as text.
-        state, closed_in: where the channel is in its life; in which state it was closed.
+        state: where the channel is in its life.
         hung: the descriptor left the selector because the peer is gone while we are muted.
         principal, principal_type, identity: who the peer is; set before ``ready``.
         login: makes what shows an upstream who we are, once it is who it should be; to be set before the first poll. None: nobody asks.
@@ -82,7 +82,6 @@ class Channel(ChannelCallbacks):
         self.options: Final = options
         self.peer: Final = peer
         self.state: ChannelState = CONNECTING if connecting else HANDSHAKE
-        self.closed_in: ChannelState | None = None
         self.hung: bool = False
         self.principal: str = ""
         self.principal_type: str = ""
@@ -233,7 +232,6 @@ class Channel(ChannelCallbacks):
             if authentication.refusal is not None:  # it came first
                 error = authentication.refusal
                 cause, detail = Cause.AUTH_FAILED, str(error)
-        self.closed_in = self.state
         self.state = state.next_state(self.state, ChannelEvent.CLOSE)
         self.is_open = False
         self.close_cause = cause

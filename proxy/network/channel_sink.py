@@ -105,4 +105,4 @@ class ChannelSink(abc.ABC):
 
     @abc.abstractmethod
     def closed(self) -> None:
-        """The channel is closed: once for each that was registered or connected; ``close_cause``, ``detail`` and ``closed_in`` are set."""
+        """The channel is closed: once for each that was registered or connected; ``close_cause`` and ``detail`` are set."""

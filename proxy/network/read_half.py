@@ -187,8 +187,6 @@ class ReadHalf:
 
     def close(self) -> None:
         """The channel is closed: the frame begun is lost."""
-        if self.care is not None:
-            self.care.leave()
         if self._retry is not None:
             self._loop.cancel(self._retry)
             self._retry.release()

@@ -45,7 +45,7 @@ def signals(settings: Settings) -> set[str]:
 def test_the_file_says_what_is_exported_and_else_the_environment(config: TelemetryConfig, environ: dict[str, str], wanted: set[str]) -> None:
     settings = judge(config, environ)
     assert signals(settings) == wanted
-    assert (settings.wanted, settings.over_otlp) == (bool(wanted) or settings.prometheus is not None, bool(wanted))
+    assert settings.wanted == (bool(wanted) or settings.prometheus is not None)
 
 
 def target(config: TelemetryConfig, environ: dict[str, str], signal: str = "traces") -> Any:

@@ -48,7 +48,6 @@ def test_versions_are_told_and_the_client_goes_on(desk: Desk, version: int) -> N
     one = talk(desk)
     answer = versions_answer(version, ApiRange(0, 3, 11), *(() if version >= 3 else (ApiRange(17, 0, 1), ApiRange(18, 0, 4), ApiRange(36, 0, 2))))
     assert one.say(versions(version)) == [answer]
-    assert one.one.software == (("test", "1.0") if version >= 3 else ("", ""))  # type: ignore[attr-defined]
     assert one.say(handshake("PLAIN"), token(plain_token())) == [handshake_answer(*ALL), token_answer()]
     assert (one.code, one.one.principal, one.one.expires_ns) == (DONE, "user", NEVER)
 

@@ -321,7 +321,7 @@ def test_plain_frames_on_a_tls_port_have_their_cause(net: NetBench, tls_world: T
     channel, peer = net.pair(net.options(tls=tls_world.server_settings()), tcp=True)
     peer.send(frame(5))
     net.poll_until(lambda: channel.close_cause)
-    assert (channel.close_cause, channel.closed_in) == (Cause.TLS_FAILED, ChannelState.HANDSHAKE)
+    assert channel.close_cause is Cause.TLS_FAILED
     assert "not TLS" in channel.detail
 
 
@@ -332,7 +332,7 @@ def test_a_client_that_goes_before_the_handshake_has_ended(net: NetBench, tls_wo
     peer.send(data)
     peer.close()
     net.poll_until(lambda: channel.close_cause)
-    assert (channel.close_cause, channel.closed_in) == (cause, ChannelState.HANDSHAKE)
+    assert channel.close_cause is cause
 
 
 def test_a_refused_certificate_is_told_to_the_peer_over_a_real_socket(net: NetBench, tls_world: TlsWorld) -> None:
