@@ -47,7 +47,7 @@ def test_the_facts_of_a_life() -> None:
         net.poll()
         channel.close(Cause.ADMIN, "because")
         assert (channel.is_open, channel.can_send, channel.leased, channel.mute_causes) == (False, False, 0, 0)
-        assert (channel.closed_in, channel.lost_bytes, channel.closed_ns) == (ChannelState.READY, 50, net.clock.now)
+        assert (channel.lost_bytes, channel.closed_ns) == (50, net.clock.now)
         assert channel.unsent_bytes + channel.write_half.wire_sent == len(data)
         assert (channel.mutes.first_ns, net.selector.pool.pending) == (0, 0)
         assert channel.mutes.summary() == {"admin": {"count": 1, "ns": 0}, "peer": {"count": 1, "ns": 10_000_000}}

@@ -71,7 +71,7 @@ def test_a_refused_connection_is_told_later_and_never_raised(net: NetBench, tmp_
         assert net.listener.words() == []
         net.poll_until(lambda: net.selector.channel_count == 0)
     for channel in (refused, missing):
-        assert (channel.close_cause, channel.closed_in) == (Cause.UPSTREAM_REFUSED, ChannelState.CONNECTING)
+        assert channel.close_cause is Cause.UPSTREAM_REFUSED
         assert channel.detail
     assert sorted(net.listener.words()) == ["closed", "closed"]
 
@@ -83,7 +83,7 @@ def test_a_unix_socket_whose_queue_is_full_refuses(net: NetBench, tmp_path: Path
         server.listen(0)
         first, second = [net.connect(socket.AF_UNIX, path, number, net.options(side="upstream")) for number in (1, 2)]
         net.poll_until(lambda: first.is_open and second.close_cause)
-        assert (second.close_cause, second.closed_in) == (Cause.UPSTREAM_REFUSED, ChannelState.CONNECTING)
+        assert second.close_cause is Cause.UPSTREAM_REFUSED
 
 
 def test_a_connection_that_takes_too_long_times_out(net: NetBench) -> None:
@@ -95,7 +95,7 @@ def test_a_connection_that_takes_too_long_times_out(net: NetBench) -> None:
         net.clock.advance_ms(10_000)
         net.poll()
         if not opened:
-            assert (channel.close_cause, channel.closed_in) == (Cause.UPSTREAM_TIMEOUT, ChannelState.CONNECTING)
+            assert channel.close_cause is Cause.UPSTREAM_TIMEOUT
         for other in others:
             other.close()
 
@@ -108,7 +108,7 @@ def test_a_client_that_does_not_finish_its_handshake_times_out(net: NetBench, tl
     assert channel.state is ChannelState.HANDSHAKE
     net.clock.advance_ms(1)
     net.poll()
-    assert (channel.close_cause, channel.closed_in) == (Cause.HANDSHAKE_TIMEOUT, ChannelState.HANDSHAKE)
+    assert channel.close_cause is Cause.HANDSHAKE_TIMEOUT
 
 
 def test_the_budget_for_new_sockets_is_renewed_by_each_poll(net: NetBench) -> None:
