@@ -42,8 +42,9 @@ from control.intake.resolver import Names, Resolution, Resolver
 from control.logs import Levels, LibraryRows, RowLog, form_of
 from control.meters import Meters
 from control.notify import Notifier
+from control.rotation.judge_process import JudgeProcess
 from control.rotation.rotation import Rotation
-from control.rotation.tls_stores import TlsStores, judge_in_child
+from control.rotation.tls_stores import TlsStores
 from control.signals import Signals
 from control.steering.pool import equal_shares
 from control.steering.sizing import Chosen
@@ -171,7 +172,9 @@ class Proxy:
         tapped = keeper.tapped if keeper is not None else lambda rules: None
         low = (lambda: keeper.disk_low) if keeper is not None else str
         rotation = Rotation(config.rotation, events, meters, guard)
-        certificates = TlsStores(supervisor, functools.partial(judge_in_child, reaper=reaper), self._loaded.certificates)
+        judge = JudgeProcess(reaper)
+        self._on_stop(judge.close)
+        certificates = TlsStores(supervisor, judge.ask, self._loaded.certificates)
         for source in certificates.sources():
             rotation.watch(source)
         if identity is not None:
@@ -197,7 +200,16 @@ class Proxy:
         acceptor.start()
         rotation.start()
         steering.set_serving()
+        if certificates.sources():
+            self._warm(judge)
         self._announce(acceptor, steering, addresses)
+
+    def _warm(self, judge: JudgeProcess) -> None:
+        """New certificates do not wait for a process to start; where it cannot start now, the first question tries again."""
+        try:
+            judge.start()
+        except OSError as error:
+            self._guard.failed("rotation", error)
 
     async def _start_identity(self, config: ProxyConfig, desired: DesiredState) -> "tuple[Identity | None, dict[str, dict[str, bytes]]]":
         """Who answers authenticators, where there are any, and what was in its files, by listener and path."""

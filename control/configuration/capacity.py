@@ -14,6 +14,8 @@ PROCESSOR_BASE: Final = 29 * MIB
 """Resident, with room for what control does: at start both together are 63 MiB with one processor (README's figures)."""
 TOKENS: Final = 12 * MIB
 """What checks signatures of tokens, in control: only who has a listener that takes them pays for it."""
+JUDGE: Final = 28 * MIB
+"""The process that judges new certificates, keys and authorities, which stays: 34 MiB resident, 24 in proportion to who shares them."""
 HANDLER_BASE: Final = 25 * MIB
 """A handler process before its handlers take anything: Python with asyncio. What they, and the requests that wait there, take, only
 ``handlers.memory`` bounds.
@@ -98,9 +100,11 @@ def memory_need(config: ProxyConfig, processors: int) -> MemoryNeed:
     beyond = processors * (sum(largest_whole(config)) + ONE_READ)
     handled = any(listener.handler is not None for listener in config.listeners)
     signed = any(listener.sasl is not None and listener.sasl.tokens is not None for listener in config.listeners)
+    watched = any(item.tls is not None for item in config.listeners) or any(item.tls is not None for item in config.upstreams)
     parts = {
         "processes": CONTROL_BASE + processors * PROCESSOR_BASE,
         "checks of tokens": TOKENS if signed else 0,
+        "judge of certificates": JUDGE if watched else 0,
         "handler processes": config.handlers.processes * (config.handlers.memory or HANDLER_BASE) if handled else 0,
         "memory pool": int(config.memory_pool.size * PIECES),
         "a frame beyond it in each processor": int(beyond * PIECES),

@@ -1,7 +1,8 @@
 """Whether new certificates, keys and authorities are good enough to take the place of those in force: ``python -P -m control.rotation.judge``.
 
-A process of its own, that ends: ``cryptography`` is 16 MiB, which control does without, and what a file holds that was not written for us
-cannot harm it. It reads a question on standard input and writes an answer (both JSON); keys are in the question, and in nothing that it says.
+A process of its own: ``cryptography`` is 16 MiB, which control does without, and what a file holds that was not written for us cannot harm it. It
+reads questions on standard input and writes answers (``control.rotation.judge_process`` says in which form), until there is nothing more to read;
+keys are in the questions, and in nothing that it says.
 
 Of each store, in this order, and the first fault is told: every file is what it should be; each key is its certificate's; each certificate of a chain
 made the one before it; none has ended or not begun; no maker is left out who came along before; no name is lost and the subject is the same, unless
@@ -12,10 +13,11 @@ import dataclasses
 import datetime
 import itertools
 import json
+import resource
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, BinaryIO, Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -31,8 +33,10 @@ from proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
 from proxy.errors import ConfigError
 from proxy.network.tls_context import server_store, upstream_context
 
-__all__ = ["answer", "main", "refusal_of"]
+__all__ = ["answer", "refusal_of", "serve"]
 
+_MOST_MEMORY: Final = 1 << 30
+"""Bytes of addresses: the files of all stores are 16 MiB at most, twice, and some copies of that."""
 Tls = ListenerTls | UpstreamTls
 Files = Mapping[str, bytes]
 
@@ -273,11 +277,14 @@ def _try(section: Tls, new: Files, chains: list[list[x509.Certificate]]) -> None
         raise RefusedError(file, f"failed in a handshake on trial: {error}") from error
 
 
-def main() -> int:
-    """Read the question, write the answer."""
-    json.dump(answer(json.load(sys.stdin)), sys.stdout)
-    return 0
+def serve(questions: BinaryIO, answers: BinaryIO) -> None:
+    """Answer questions until there are no more."""
+    while len(size := questions.read(4)) == 4:
+        told = json.dumps(answer(json.loads(questions.read(int.from_bytes(size, "big"))))).encode("ascii")
+        answers.write(len(told).to_bytes(4, "big") + told)
+        answers.flush()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
+    serve(sys.stdin.buffer, sys.stdout.buffer)

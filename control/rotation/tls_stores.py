@@ -3,11 +3,6 @@
 Of several stores that are new at once, those that are good go together, in one change; each of the others stays as it is, and says why.
 """
 
-import asyncio
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -15,9 +10,7 @@ from control.configuration.certificate import CertificateFacts, facts_from_row
 from control.configuration.tls_files import TlsFile, ends_of, shown_of, tls_files, tls_sections
 from control.errors import AbortedError, UnavailableError
 from control.files import Contents, digest
-from control.fleet.child import child_environment
 from control.fleet.desired_state import DesiredState
-from control.fleet.reaper import Reaper
 from control.fleet.supervisor import Supervisor
 from control.plane import CertificateStatus
 from control.rotation.rotation import Rotation
@@ -27,60 +20,14 @@ from proxy.server.messages import Change
 from proxy.server.protocol import revoked_row
 from proxy.server.store_rows import Store, listener_owner, pack_stores
 
-__all__ = ["KIND", "Judge", "TlsStores", "judge_in_child"]
+__all__ = ["KIND", "Judge", "TlsStores"]
 
 KIND: Final = "tls"
-_COMMAND: Final = (sys.executable, "-P", "-m", "control.rotation.judge")
-_PATIENCE_S: Final = 30.0
-_NOTHING: Final = ""
-"""Variables that are passed on to the judge beyond those that an interpreter needs."""
 
 Certificates = dict[str, dict[str, list[CertificateFacts]]]
 """What is in the files of stores, by owner and path."""
 Judge = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 """Answers as ``control.rotation.judge.answer``. Raises what keeps it from it."""
-
-
-async def judge_in_child(question: dict[str, Any], reaper: Reaper) -> dict[str, Any]:
-    """Ask ``control.rotation.judge`` in a process of its own. Question and answer pass through memory that has no name.
-
-    Raises:
-        RuntimeError: it did not end well; it has said why on standard error.
-        TimeoutError: it did not end.
-    """
-    asked, told = (os.memfd_create(name, os.MFD_CLOEXEC) for name in ("question", "answer"))
-    try:
-        with open(asked, "w", encoding="ascii", closefd=False) as file:
-            json.dump(question, file)
-        os.lseek(asked, 0, os.SEEK_SET)
-        code = await _run(asked, told, reaper)
-        if code != 0:
-            raise RuntimeError(f"the process that judges certificates ended with {code}")
-        os.lseek(told, 0, os.SEEK_SET)
-        with open(told, encoding="ascii", closefd=False) as file:
-            found: dict[str, Any] = json.load(file)
-        return found
-    finally:
-        os.close(asked)
-        os.close(told)
-
-
-async def _run(asked: int, told: int, reaper: Reaper) -> int:
-    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    child = subprocess.Popen(_COMMAND, stdin=asked, stdout=told, env=child_environment(_NOTHING), process_group=0)
-
-    def reaped(code: int) -> None:
-        child.returncode = code
-        if not ended.done():
-            ended.set_result(code)
-
-    reaper.watch(child.pid, reaped)
-    try:
-        async with asyncio.timeout(_PATIENCE_S):
-            return await ended
-    finally:
-        if child.returncode is None:
-            child.kill()
 
 
 class TlsStores(Taker):

@@ -30,8 +30,16 @@ Row = dict[str, Any]
 
 
 def processor_pids(control_pid: int) -> list[int]:
-    """The processes that a control process started."""
-    return [int(pid) for pid in Path(f"/proc/{control_pid}/task/{control_pid}/children").read_text().split()]
+    """The processors, and handler processes, that a control process started."""
+    pids = Path(f"/proc/{control_pid}/task/{control_pid}/children").read_text().split()
+    return [int(pid) for pid in pids if b"control.rotation.judge" not in _command(pid)]
+
+
+def _command(pid: str) -> bytes:
+    """Empty: it is gone."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 class Framegate:

@@ -52,6 +52,12 @@ def test_what_is_needed_is_the_sum_of_its_parts() -> None:
     assert (need.total, need.uncounted) == (sum(size for _, size in need.parts), ())
 
 
+def test_the_judge_of_certificates_counts_where_there_are_any() -> None:
+    tls = ListenerTls(certificate="c", key="k")
+    for kind, size in (({}, 0), ({"tls": tls}, 28 * MIB), ({"upstream_tls": UpstreamTls()}, 28 * MIB)):
+        assert dict(memory_need(config(MIB, **kind), 1).parts).get("judge of certificates", 0) == size
+
+
 def test_handler_processes_count_once_a_listener_has_a_handler_each_with_what_it_may_hold() -> None:
     def part(memory: int, **listener: Any) -> int:
         chosen = dataclasses.replace(config(MIB, **listener), handlers=HandlersConfig(processes=3, memory=memory))

@@ -2,7 +2,6 @@
 
 import io
 import json
-import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -11,8 +10,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from control.rotation import judge
-from control.rotation.judge import answer, refusal_of
+from control.rotation.judge import answer, refusal_of, serve
 from control.rotation.source import Refusal
 from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig, to_wire
 from proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
@@ -105,7 +103,7 @@ def test_authorities_must_be_some_and_one_of_them_in_force(authority: Authority)
     assert why(UpstreamTls(ca="a"), old, {"a": old["a"]}) == ""
 
 
-def test_it_answers_on_standard_output_and_keys_are_in_nothing_that_it_says(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_answers_one_question_after_another_and_keys_are_in_nothing_that_it_says(authority: Authority) -> None:
     config = fake_config("unix:unused", None)
     row = to_wire(config)
     row["listeners"][0]["tls"] = to_wire_tls(SERVER)
@@ -113,16 +111,16 @@ def test_it_answers_on_standard_output_and_keys_are_in_nothing_that_it_says(auth
     text = {name: {path: data.decode() for path, data in each.items() if path != "a"} for name, each in (("old", old), ("new", new))}
     bad = {"old": text["old"], "new": {**text["new"], "k": text["old"]["k"]}}
     owner = f"listener/{config.listeners[0].name}"
-    for store, refusals in ((text, {}), (bad, {owner: ["k", "is not the key of the certificate"]})):
-        out = io.StringIO()
-        monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"config": row, "stores": {owner: store}})))
-        monkeypatch.setattr(sys, "stdout", out)
-        assert judge.main() == 0
-        monkeypatch.undo()
-        found = json.loads(out.getvalue())
+    asked = [json.dumps({"config": row, "stores": {owner: store}}).encode() for store in (text, bad, text)]
+    out = io.BytesIO()
+    serve(io.BytesIO(b"".join(len(each).to_bytes(4, "big") + each for each in asked) + b"\0\0"), out)
+    out.seek(0)
+    for refusals in ({}, {owner: ["k", "is not the key of the certificate"]}, {}):
+        found = json.loads(out.read(int.from_bytes(out.read(4), "big")))
         assert found["refusals"] == refusals
         assert found["certificates"][owner]["c"][0]["subject"] == "CN=server,O=Test"
-        assert "PRIVATE" not in out.getvalue()
+    assert out.read() == b""
+    assert b"PRIVATE" not in out.getvalue()
     assert Refusal("k", "x") != Refusal("k", "y")
 
 

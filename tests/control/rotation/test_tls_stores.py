@@ -8,13 +8,9 @@ from typing import Any
 
 import pytest
 
-from control.fleet.reaper import Reaper
-from control.rotation import tls_stores
-from control.rotation.tls_stores import judge_in_child
-from proxy.config.model import to_wire
 from proxy.config.tls import ListenerTls
 from tests.fakes.certificates import Authority
-from tests.fakes.fleet import Fleet, facts, fleet_config, run, until
+from tests.fakes.fleet import Fleet, facts, run, until
 
 
 class Renewable:
@@ -129,27 +125,3 @@ def test_what_is_no_good_asks_no_processor(files: Renewable) -> None:
         assert made.desired.revision == revision
 
     run(scenario, tls=files.tls)
-
-
-def test_the_child_answers_and_is_reaped_and_one_that_fails_or_hangs_is_told(files: Renewable, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        reaper = Reaper()
-        try:
-            assert await judge_in_child({"config": to_wire(fleet_config(1)), "stores": {}}, reaper) == {
-                "refusals": {},
-                "certificates": {},
-                "revoked": {},
-            }
-            monkeypatch.setattr(tls_stores, "_COMMAND", ("/bin/sh", "-c", "exit 3"))
-            with pytest.raises(RuntimeError, match="ended with 3"):
-                await judge_in_child({}, reaper)
-            monkeypatch.setattr(tls_stores, "_COMMAND", ("/bin/sleep", "100"))
-            monkeypatch.setattr(tls_stores, "_PATIENCE_S", 0.1)
-            with pytest.raises(TimeoutError):
-                await judge_in_child({}, reaper)
-            while reaper._watched:
-                await asyncio.sleep(0.01)
-        finally:
-            reaper.close()
-
-    asyncio.run(main())
