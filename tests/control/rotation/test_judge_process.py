@@ -14,7 +14,7 @@ from control.rotation.judge_process import JudgeProcess
 from proxy.config.model import MIB, to_wire
 from tests.fakes.fleet import fleet_config
 
-NOTHING: dict[str, Any] = {"refusals": {}, "certificates": {}}
+NOTHING: dict[str, Any] = {"refusals": {}, "certificates": {}, "revoked": {}}
 QUESTION: dict[str, Any] = {"config": to_wire(fleet_config(1)), "stores": {}}
 # What stands in for the judge: it answers with its question; a number makes it end so, or hang, or take memory.
 ECHO = """
