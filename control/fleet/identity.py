@@ -10,6 +10,7 @@ from control.guard import Guard
 from control.identity.answers import Answers
 from control.identity.desk import Desk
 from control.identity.files import IdentityFileError, files_of, listener_answers, read_files
+from control.identity.password_checks import PasswordChecks
 from control.identity.secrets import Secrets
 from control.identity.users import Users
 from control.intake.api_versions import ApiVersions, Tls
@@ -50,6 +51,7 @@ class Identity:
         self._log: Final = log
         self._guard: Final = guard
         self._apis: Final[dict[str, ApiVersions]] = {}
+        self._checks: Final = {name: PasswordChecks() for name in self._listeners}
         self._desk: Desk | None = None
         self.questions: Questions | None = None
 
@@ -114,7 +116,7 @@ class Identity:
 
     def _answers(self, listener: ListenerConfig, contents: Mapping[str, bytes], before: Answers | None = None) -> Answers:
         assert listener.sasl is not None, "of a listener with SASL"
-        return listener_answers(listener.sasl, contents, self._versions(listener), before)
+        return listener_answers(listener.sasl, contents, self._versions(listener), before, self._checks[listener.name])
 
     def _versions(self, listener: ListenerConfig) -> Callable[[int], ApiVersionsAnswer]:
         """What its upstream understands. Of a handler alone nobody can know: what framegate answers itself is all that is promised."""

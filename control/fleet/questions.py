@@ -1,21 +1,27 @@
 """The questions of the processors' authenticators, between their links and the desks that answer (``control.identity.desk``).
 
-On the event loop, which passes them on and answers none itself. The answer goes to the process that asked; who has ended is told nothing.
+On the event loop, which passes on what takes longer than to look it up. The answer goes to the process that asked; who has ended is told nothing.
 """
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Callable
 from typing import Final
 
 from control.fleet.child import Child
 from control.identity.desk import Desk, DeskError, Ticket
 from control.meters import Meters
-from proxy.auth.questions import Answer, Unavailable
+from proxy.auth.questions import Answer, CheckPassword, Refused, Unavailable
 from proxy.server.messages import AnswerCommand, ForgetNotice, QuestionNotice
 from proxy.server.question_codec import question_from_row, row_of
 
-__all__ = ["Questions"]
+__all__ = ["LATER_S", "Questions"]
+
+LATER_S: Final = (0.5, 1.5)
+"""A refusal of a password that cost nothing is told so much later: who tries again and again is slow, takes room of its own address meanwhile, and
+many that began together do not come back together.
+"""
 
 
 class Questions:
@@ -25,7 +31,7 @@ class Questions:
         self._desk: Final = desk
         self._meters: Final = meters
         self._loop: Final = asyncio.get_running_loop()
-        self._open: Final[dict[Child, dict[int, Ticket]]] = {}
+        self._open: Final[dict[Child, dict[int, Ticket | asyncio.TimerHandle]]] = {}
         meters.gauge("authentication.questions.waiting", lambda: float(desk.waiting))
 
     def count(self, child: Child) -> int:
@@ -40,21 +46,33 @@ class Questions:
         """
         number = notice["number"]
         if notice["type"] == "forget":
-            ticket = self._open.get(child, {}).pop(number, None)
-            if ticket is not None:
-                self._desk.withdraw(ticket)
+            self._withdraw(self._open.get(child, {}).pop(number, None))
             return
-        question = question_from_row(notice["kind"], notice["row"])
+        question, address = question_from_row(notice["kind"], notice["row"]), notice["address"]
+        answer = self._desk.at_once(notice["desk"], question, address)
+        if isinstance(question, CheckPassword) and isinstance(answer, Refused | Unavailable):
+            later = self._loop.call_later(random.uniform(*LATER_S), self._deliver, child, number, answer)
+            self._open.setdefault(child, {})[number] = later
+            return
+        if answer is not None:
+            _post(child, number, answer)
+            return
         try:
-            self._open.setdefault(child, {})[number] = self._desk.ask(notice["desk"], question, self._reply(child, number))
+            self._open.setdefault(child, {})[number] = self._desk.ask(notice["desk"], question, self._reply(child, number), address)
         except DeskError as error:
             self._meters.add("authentication.questions.refused")
             _post(child, number, Unavailable(str(error)))
 
     def forget(self, child: Child) -> None:
         """A process has ended: nobody waits for its answers."""
-        for ticket in self._open.pop(child, {}).values():
-            self._desk.withdraw(ticket)
+        for waiting in self._open.pop(child, {}).values():
+            self._withdraw(waiting)
+
+    def _withdraw(self, waiting: Ticket | asyncio.TimerHandle | None) -> None:
+        if isinstance(waiting, Ticket):
+            self._desk.withdraw(waiting)
+        elif waiting is not None:
+            waiting.cancel()
 
     def _reply(self, child: Child, number: int) -> Callable[[Answer], None]:
         def reply(answer: Answer) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from control.identity.password_checks import PasswordChecks
 from control.identity.passwords import keys_of
 from control.identity.secrets import SecretError, Secrets
 from control.identity.users import Users
@@ -50,12 +51,14 @@ class Answers:
         secrets: Secrets | None = None,
         apis: Callable[[int], ApiVersionsAnswer] = lambda version: ApiVersionsAnswer(NONE),
         now_s: Callable[[], float] = time.time,
+        checks: PasswordChecks | None = None,
     ) -> None:
         self._users: Final = users
         self._tokens: Final = tokens
         self._secrets: Final = secrets or Secrets({})
         self._apis: Final = apis
         self._now_s: Final = now_s
+        self._checks: Final = checks or PasswordChecks()
         self._own_key: Final = os.urandom(32)
         self._keys: Final[dict[str, tuple[tuple[str, bytes, int, bytes], ScramKeys]]] = {}  # by credential
 
@@ -69,16 +72,23 @@ class Answers:
         """Which tokens are good; None where none are taken."""
         return self._tokens
 
-    def answer(self, question: Question) -> Answer:
+    def at_once(self, question: Question, address: str) -> Answer | None:
+        """The answer, if it takes neither a hash nor a file; None: it may. ``address``: where the client is that it is about. Does not raise."""
+        users = self._users
+        if isinstance(question, SupportedApis) or (isinstance(question, WantCredential) and users is not None):
+            return self.answer(question, address)
+        return self._checks.at_once(users, question, address) if isinstance(question, CheckPassword) and users is not None else None
+
+    def answer(self, question: Question, address: str = "") -> Answer:
         """Answer a question. May take milliseconds and read files; does not raise."""
         try:
-            return self._answer(question)
+            return self._answer(question, address)
         except (SecretError, UnknownApisError) as error:
             return Unavailable(str(error))
         except Exception as error:  # whatever it is, its words may hold what was asked
             return Unavailable(f"{type(error).__name__} where {type(question).__name__} was to be answered")
 
-    def _answer(self, question: Question) -> Answer:
+    def _answer(self, question: Question, address: str) -> Answer:
         if isinstance(question, SupportedApis):
             return KnownApis.of(self._apis(question.version))
         if isinstance(question, WantSecret):
@@ -89,10 +99,9 @@ class Answers:
             return Unavailable("no tokens are taken") if self._tokens is None else self._tokens.check(question.token, self._now_s())
         if self._users is None:
             return Unavailable("there is no file of users")
-        return self._ask_users(self._users, question)
-
-    def _ask_users(self, users: Users, question: WantCredential | CheckPassword) -> Answer:
-        return users.credential(question) if isinstance(question, WantCredential) else users.check(question)
+        if isinstance(question, WantCredential):
+            return self._users.credential(question)
+        return self._checks.check(self._users, question, address)
 
     def _scram_keys(self, question: WantScramKeys) -> ScramKeys:
         """Made of the password and what the server said, which are the same for a broker's every connection: the last of each are remembered, without

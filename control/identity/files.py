@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from control.files import FileError, read_file
 from control.identity.answers import Answers
+from control.identity.password_checks import PasswordChecks
 from control.identity.users import Users
 from control.identity.users_file import UsersFileError, parse_users
 from proxy.auth.messages import ApiVersionsAnswer
@@ -50,7 +51,11 @@ def read_files(paths: Iterable[str]) -> dict[str, bytes]:
 
 
 def listener_answers(
-    sasl: ListenerSasl, contents: Mapping[str, bytes], apis: Callable[[int], ApiVersionsAnswer], before: Answers | None = None
+    sasl: ListenerSasl,
+    contents: Mapping[str, bytes],
+    apis: Callable[[int], ApiVersionsAnswer],
+    before: Answers | None = None,
+    checks: PasswordChecks | None = None,
 ) -> Answers:
     """Who answers for a listener.
 
@@ -59,6 +64,7 @@ def listener_answers(
         contents: what is in its files, by path.
         apis: see ``Answers``.
         before: who answered until now: of a file that is not among the contents it goes on.
+        checks: of passwords, that outlast the file.
 
     Raises:
         IdentityFileError: a file is not what it should be.
@@ -72,7 +78,7 @@ def listener_answers(
     except UsersFileError as error:
         line, reason = error.faults[0]
         raise IdentityFileError(error.path, f"is no file of users: line {line}: {reason}") from None
-    return Answers(users=users, tokens=tokens, apis=apis)
+    return Answers(users=users, tokens=tokens, apis=apis, checks=checks)
 
 
 def _tokens(config: TokenConfig, keys: bytes) -> "Tokens":

@@ -49,11 +49,15 @@ class Users:
         """What is stored of a user, or a decoy."""
         return self._users.get(question.user, {}).get(question.mechanism) or self._decoy_of(question.mechanism, question.user)
 
+    def plain_credential(self, user: str) -> tuple[str, ScramCredential]:
+        """What a password of a user is checked against, or would be if there were one of that name: the mechanism, and what is stored, or a decoy."""
+        kind = self._kind(user)
+        mechanism = next((item for item in _FOR_PLAIN if kind[_PLACES[item]] != _NO_ENTRY), _FOR_PLAIN[0])
+        return mechanism, self.credential(WantCredential(mechanism, user))
+
     def check(self, question: CheckPassword) -> Accepted | Refused:
         """Whether it is the user's password. Takes milliseconds."""
-        kind = self._kind(question.user)
-        mechanism = next((item for item in _FOR_PLAIN if kind[_PLACES[item]] != _NO_ENTRY), _FOR_PLAIN[0])
-        credential = self.credential(WantCredential(mechanism, question.user))
+        mechanism, credential = self.plain_credential(question.user)
         is_right = is_password_of(mechanism, credential, question.password)
         if not credential.is_known:
             return Refused("no such user")

@@ -173,12 +173,14 @@ class Inquiry:
 
     Attributes:
         question: what is asked.
+        peer: the address of the client that it is about; empty: of none.
         answer: what was said, once it was.
         is_cancelled: nobody waits for it any more.
     """
 
-    def __init__(self, question: Question, waker: Waker) -> None:
+    def __init__(self, question: Question, waker: Waker, peer: str = "") -> None:
         self.question: Final = question
+        self.peer: Final = peer
         self.answer: Answer | None = None
         self.is_cancelled: bool = False
         self._waker: Waker | None = waker

@@ -120,6 +120,7 @@ class SaslServerAuthenticator(Authenticator):
         nonce: Callable[[], str] = new_nonce,
         count: Count = lambda mechanism, error, duration_ns: None,
         identity: Identity | None = None,
+        peer: str = "",
     ) -> None:
         super().__init__()
         self.mechanism_name: str = ""
@@ -131,6 +132,7 @@ class SaslServerAuthenticator(Authenticator):
         self._nonce: Final = nonce
         self._count: Final = count
         self._identity: Final = identity
+        self._peer: Final = peer
         self._failure: str = PROTOCOL
         self._state: ServerState = INITIAL if session is None else REAUTHENTICATE
         self._frames: FrameExchange | None = None
@@ -332,7 +334,7 @@ class SaslServerAuthenticator(Authenticator):
     def _ask(self, frames: FrameExchange, step: Ask) -> i64:
         waker = self._waker
         assert waker is not None, "started before it is stepped"
-        inquiry = self._inquiry = Inquiry(step.question, waker)
+        inquiry = self._inquiry = Inquiry(step.question, waker, self._peer)
         self._source.ask(inquiry)
         return self._on_answer(frames, inquiry)
 
@@ -394,10 +396,10 @@ class SaslServerAuthenticators(AuthenticatorFactory):
         self._count: Final = count
 
     def make(self, identity: Identity) -> SaslServerAuthenticator:
-        return SaslServerAuthenticator(self._settings, self._source, nonce=self._nonce, count=self._count, identity=identity)
+        return SaslServerAuthenticator(self._settings, self._source, nonce=self._nonce, count=self._count, identity=identity, peer=identity.peer)
 
     def again(self, identity: Identity, principal: str) -> SaslServerAuthenticator | None:
         if not self._settings.reauthenticates:
             return None
         session = Session(principal, identity.mechanism)
-        return SaslServerAuthenticator(self._settings, self._source, session=session, nonce=self._nonce, count=self._count)
+        return SaslServerAuthenticator(self._settings, self._source, session=session, nonce=self._nonce, count=self._count, peer=identity.peer)

@@ -364,6 +364,7 @@ class Channel(ChannelCallbacks):
         self.state = state.next_state(self.state, ChannelEvent.SECURED)
         self.secured_ns = self.proof_began_ns = self._loop.now_ns
         self.identity = self._transport.identity()
+        self.identity.peer = self.peer
         authenticator = self.options.authenticators.make(self.identity)
         if self.login is not None and authenticator.complete:
             authenticator = self.login.make(self.identity)

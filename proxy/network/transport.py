@@ -34,6 +34,7 @@ class Identity:
         serial: the serial number of the certificate that was verified, as ``der.serial_of`` has it; empty without one.
         number, shown: of ``TlsSettings``, with which the handshake was done.
         resumed: a TLS session of before was taken up again: no certificate was exchanged.
+        peer: its address, as the channel has it.
         mechanism: of SASL, by which the peer proved then who it is; empty: by none.
     """
 
@@ -50,6 +51,7 @@ class Identity:
         serial: str = "",
     ) -> None:
         self.mechanism: str = ""
+        self.peer: str = ""
         self.serial: Final = serial
         self.version = version
         self.cipher = cipher

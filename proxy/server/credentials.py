@@ -8,13 +8,16 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from proxy.auth.questions import Answer, CredentialSource, Inquiry, Unavailable
+from proxy.config.limits import client_key
 from proxy.server.messages import AnswerCommand, ForgetNotice, QuestionNotice
 from proxy.server.question_codec import answer_from_row, row_of
 
 __all__ = ["MAX_OPEN", "MAX_QUESTION", "Credentials", "desk_of_listener", "desk_of_upstream"]
 
-MAX_OPEN: Final = 512
-"""Questions of a processor that control has not answered: more would wait longer than clients do."""
+MAX_OPEN: Final = 1024
+"""Questions of a processor that control has not answered: more would wait longer than clients do. An address may have as many of them as are left, so
+that one alone has half, and others find room.
+"""
 MAX_QUESTION: Final = 65536
 """Characters in the fields of one; what is longer is no password, and no token that anybody takes."""
 
@@ -36,6 +39,7 @@ class Credentials:
         self._open: Final[dict[int, Inquiry]] = {}
         self._numbers: Final[dict[Inquiry, int]] = {}
         self._asked: int = 0
+        self._of_address: Final[dict[str, int]] = {}
         self._tell: Callable[[Mapping[str, object]], None] | None = None
 
     def attach(self, tell: Callable[[Mapping[str, object]], None]) -> None:
@@ -57,21 +61,25 @@ class Credentials:
             inquiry.settle(Unavailable("the link to the control process is gone"))
             return
         kind, row = row_of(inquiry.question)
-        if len(self._open) >= MAX_OPEN:
-            inquiry.settle(Unavailable(f"{MAX_OPEN} questions of this processor wait for an answer"))
+        address = client_key(inquiry.peer)
+        own = self._of_address.get(address, 0)
+        if own >= MAX_OPEN - len(self._open):
+            inquiry.settle(Unavailable(f"{len(self._open)} questions of this processor wait for an answer, {own} of them of this address"))
         elif sum(len(value) for value in row.values() if isinstance(value, str)) > MAX_QUESTION:
             inquiry.settle(Unavailable(f"{kind} of more than {MAX_QUESTION} characters"))
         else:
             self._asked += 1
             self._open[self._asked] = inquiry
             self._numbers[inquiry] = self._asked
-            self._tell(QuestionNotice(type="question", number=self._asked, desk=desk, kind=kind, row=row))
+            self._of_address[address] = own + 1
+            self._tell(QuestionNotice(type="question", number=self._asked, desk=desk, address=address, kind=kind, row=row))
 
     def forget(self, inquiry: Inquiry) -> None:
         """Nobody waits for it any more; see ``CredentialSource.forget``."""
         number = self._numbers.pop(inquiry, 0)
         if number:
             del self._open[number]
+            self._settled(inquiry)
             if self._tell is not None:
                 self._tell(ForgetNotice(type="forget", number=number))
 
@@ -85,11 +93,21 @@ class Credentials:
         if inquiry is None:
             return
         del self._numbers[inquiry]
+        self._settled(inquiry)
         answer: Answer = Unavailable("control's answer cannot be read")
         try:
             answer = answer_from_row(message["kind"], message["row"])
         finally:
             inquiry.settle(answer)
+
+    def _settled(self, inquiry: Inquiry) -> None:
+        """One fewer is open of its address."""
+        address = client_key(inquiry.peer)
+        left = self._of_address[address] - 1
+        if left:
+            self._of_address[address] = left
+        else:
+            del self._of_address[address]
 
     def lose(self) -> None:
         """The link is gone: nothing will be answered any more."""
@@ -97,6 +115,7 @@ class Credentials:
         waiting = list(self._open.values())
         self._open.clear()
         self._numbers.clear()
+        self._of_address.clear()
         for inquiry in waiting:
             inquiry.settle(Unavailable("the link to the control process is gone"))
 

@@ -92,13 +92,15 @@ class QuestionNotice(TypedDict):
 
     Attributes:
         number: of the question; one that is asked later has a greater one.
-        desk: whom it asks, ``listener:NAME`` or ``upstreams``.
+        desk: whom it asks, ``listener:NAME`` or ``upstream:NAME``.
+        address: of the client that it is about, as ``limits.client_key`` has it; empty: of none.
         row: of that kind, of ``question_rows.QUESTIONS``.
     """
 
     type: Literal["question"]
     number: int
     desk: str
+    address: str
     kind: str
     row: dict[str, Any]
 

@@ -69,7 +69,7 @@ class Rig:
         """What a question of a processor's is answered with."""
         assert self.identity.questions is not None
         self.asked += 1
-        notice = QuestionNotice(type="question", number=self.asked, desk=desk, kind=kind, row=row)
+        notice = QuestionNotice(type="question", number=self.asked, desk=desk, address="", kind=kind, row=row)
         self.identity.questions.hear(cast(Child, self), notice)
         while not self.told:
             await asyncio.sleep(0.001)

@@ -5,12 +5,15 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+import pytest
+
+from control.fleet import questions as module
 from control.fleet.child import Child
 from control.fleet.questions import Questions
 from control.identity.answers import Answers
 from control.identity.desk import Desk
 from control.meters import Meters
-from proxy.auth.questions import Answer, Question, Secret, WantSecret
+from proxy.auth.questions import Accepted, Answer, Question, Refused, Secret, Unavailable, WantSecret
 from proxy.server.messages import ForgetNotice, QuestionNotice
 
 
@@ -22,7 +25,7 @@ class Slow(Answers):
         self.let = threading.Event()
         self.asked: list[str] = []
 
-    def answer(self, question: Question) -> Answer:
+    def answer(self, question: Question, address: str = "") -> Answer:
         assert isinstance(question, WantSecret)
         self.asked.append(question.credential)
         assert self.let.wait(5)
@@ -41,7 +44,7 @@ class Process:
 
 
 def asked(number: int, credential: str = "c", desk: str = "upstreams") -> QuestionNotice:
-    return QuestionNotice(type="question", number=number, desk=desk, kind="WantSecret", row={"credential": credential})
+    return QuestionNotice(type="question", number=number, desk=desk, address="", kind="WantSecret", row={"credential": credential})
 
 
 def answered(number: int, text: str = "c") -> dict[str, Any]:
@@ -122,11 +125,37 @@ def test_what_the_desk_does_not_take_is_unavailable_at_once_and_counted() -> Non
         questions.hear(child(one), asked(4, desk="nobody"))
         unavailable = [(row["number"], row["kind"], row["row"]["reason"]) for row in one.told]
         assert unavailable == [
-            (3, "Unavailable", "1 questions wait at the desk upstreams"),
+            (3, "Unavailable", "1 questions wait at the desk upstreams, 1 of them of this address"),
             (4, "Unavailable", "there is no desk nobody"),
         ]
         assert questions.count(child(one)) == 2
 
-    meters = run(scenario, line=1)
+    meters = run(scenario, line=2)
     assert meters.value("authentication.questions.refused") == 2
     assert meters.snapshot()["framegate.authentication.questions.waiting", ()] == 0
+
+
+def test_a_refusal_that_costs_nothing_comes_later_unless_nobody_waits_and_what_is_known_comes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LATER_S", (0.05, 0.05))
+    found: dict[str, Answer] = {"known": Accepted("u"), "wrong": Refused("wrong password"), "often": Unavailable("not tried")}
+
+    def check(number: int, password: str) -> QuestionNotice:
+        row = {"user": "u", "password": password}
+        return QuestionNotice(type="question", number=number, desk="upstreams", address="a", kind="CheckPassword", row=row)
+
+    async def scenario(questions: Questions, slow: Slow, desk: Desk) -> None:
+        slow.at_once = lambda question, address: found[question.password]  # type: ignore[method-assign, union-attr]
+        one, other = Process(), Process()
+        for number, password in enumerate(found):
+            questions.hear(child(one), check(number, password))
+            questions.hear(child(other), check(number, password))
+        assert [(row["number"], row["kind"]) for row in one.told] == [(0, "Accepted")]
+        assert questions.count(child(one)) == 2
+        questions.hear(child(one), {"type": "forget", "number": 1})
+        questions.forget(child(other))
+        await until(lambda: len(one.told) == 2)
+        await asyncio.sleep(0.06)
+        assert [(row["number"], row["kind"]) for row in one.told] == [(0, "Accepted"), (2, "Unavailable")]
+        assert len(other.told) == 1
+
+    run(scenario)

@@ -92,3 +92,12 @@ def test_what_goes_wrong_inside_stays_inside(monkeypatch: pytest.MonkeyPatch) ->
 
     answer = Answers(users=Broken(UsersFile())).answer(q.CheckPassword("user", "canary"))
     assert answer == q.Unavailable("RuntimeError where CheckPassword was to be answered")
+
+
+def test_at_once_is_answered_what_takes_neither_a_hash_nor_a_file(tmp_path: Path, signer: Signer) -> None:
+    answers = Answers(users=users(), tokens=signer.tokens(), secrets=Secrets({}), apis=lambda version: ApiVersionsAnswer(0))
+    found = [answers.at_once(question, "a") for question in EVERY]
+    assert found == [q.KnownApis.of(ApiVersionsAnswer(0)), stored(SCRAM_SHA_256), None, None, None, None]
+    assert answers.answer(EVERY[2], "a") == q.Accepted("user")
+    assert answers.at_once(EVERY[2], "b") == q.Accepted("user"), "it is known by now"
+    assert [Answers().at_once(question, "a") for question in EVERY[1:]] == [None] * 5

@@ -1,5 +1,6 @@
 """The desks: every question is answered once, in turn, never in the thread of who asks; and what is full, closed or withdrawn is not."""
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -8,7 +9,7 @@ import pytest
 
 from control.identity.answers import Answers
 from control.identity.desk import NICE, Desk, DeskError
-from proxy.auth.questions import Answer, CheckToken, Question, Secret, WantSecret
+from proxy.auth.questions import Answer, CheckToken, Question, Secret, SupportedApis, WantSecret
 
 Made = Callable[..., Desk]
 
@@ -24,8 +25,13 @@ class Held(Answers):
         self.threads: set[str] = set()
         self.nice: set[int] = set()
         self.begun = threading.Semaphore(0)
+        self.answers: list[Answer] = []
 
-    def answer(self, question: Question) -> Answer:
+    def at_once(self, question: Question, address: str) -> Answer | None:
+        self.answers.append(Secret(address))
+        return self.answers[-1] if isinstance(question, SupportedApis) else None
+
+    def answer(self, question: Question, address: str = "") -> Answer:
         assert isinstance(question, WantSecret)
         self.asked.append(question.credential)
         self.threads.add(threading.current_thread().name)
@@ -105,12 +111,12 @@ def test_the_first_of_each_line_comes_before_the_second_of_any(make: Made) -> No
 
 def test_a_line_that_is_full_takes_no_more_and_holds_up_no_other(make: Made) -> None:
     held, told = Held(), Told()
-    desk = make(line=2, a=held, b=held)
+    desk = make(line=4, a=held, b=held)
     desk.ask("a", WantSecret("first"), told)
     assert held.begun.acquire(timeout=5)
     for name in ("a1", "a2"):
         desk.ask("a", WantSecret(name), told)
-    with pytest.raises(DeskError, match=r"^2 questions wait at the desk a$"):
+    with pytest.raises(DeskError, match=r"^2 questions wait at the desk a, 2 of them of this address$"):
         desk.ask("a", WantSecret("a3"), told)
     desk.ask("b", WantSecret("b1"), told)
     held.let.set()
@@ -118,9 +124,51 @@ def test_a_line_that_is_full_takes_no_more_and_holds_up_no_other(make: Made) -> 
     assert "a3" not in held.asked
 
 
+def test_of_each_address_the_first_comes_before_the_second_of_any(make: Made) -> None:
+    held, told = Held(), Told()
+    desk = make(line=1000, a=held)
+    desk.ask("a", WantSecret("first"), told, "bad")
+    assert held.begun.acquire(timeout=5)
+    for number in range(400):
+        desk.ask("a", WantSecret(f"bad {number}"), told, "bad")
+    for name in ("good 1", "good 2"):
+        desk.ask("a", WantSecret(name), told, "good")
+    desk.ask("a", WantSecret("other"), told, "other")
+    held.let.set()
+    told.wait(404)
+    assert held.asked[:6] == ["first", "bad 0", "good 1", "other", "bad 1", "good 2"]
+
+
+def test_an_address_fills_half_of_what_is_free_and_others_find_room(make: Made) -> None:
+    held, told = Held(), Told()
+    desk = make(line=16, a=held)
+    desk.ask("a", WantSecret("first"), told)
+    assert held.begun.acquire(timeout=5)
+    taken = {}
+    for address in ("one", "two", "three", "four", "five"):
+        taken[address] = 0
+        with contextlib.suppress(DeskError):
+            while True:
+                desk.ask("a", WantSecret(address), told, address)
+                taken[address] += 1
+    assert taken == {"one": 8, "two": 4, "three": 2, "four": 1, "five": 1}
+    held.let.set()
+    told.wait(17)
+
+
+def test_what_takes_no_time_is_answered_at_once_and_by_no_thread(make: Made) -> None:
+    held = Held()
+    desk = make(a=held)
+    assert desk.at_once("a", SupportedApis(3), "x") is held.answers[0]
+    assert desk.at_once("a", CheckToken("t"), "x") is None
+    assert desk.at_once("b", SupportedApis(3), "x") is None
+    desk.close()
+    assert desk.at_once("a", SupportedApis(3), "x") is None
+
+
 def test_what_is_withdrawn_before_its_turn_is_not_answered_and_makes_room(make: Made) -> None:
     held, told = Held(), Told()
-    desk = make(line=1, a=held)
+    desk = make(line=2, a=held)
     begun = desk.ask("a", WantSecret("first"), told)
     assert held.begun.acquire(timeout=5)
     waiting = desk.ask("a", WantSecret("a1"), told)

@@ -38,10 +38,10 @@ class Rig:
         self.credentials.attach(self.told.append)
         self.wakers: list[Woken] = []
 
-    def ask(self, question: q.Question, desk: str = "listener:plain") -> q.Inquiry:
+    def ask(self, question: q.Question, desk: str = "listener:plain", peer: str = "") -> q.Inquiry:
         waker = Woken()
         self.wakers.append(waker)
-        inquiry = q.Inquiry(question, waker)
+        inquiry = q.Inquiry(question, waker, peer)
         self.credentials.desk(desk).ask(inquiry)
         return inquiry
 
@@ -94,12 +94,32 @@ def test_an_answer_that_cannot_be_read_ends_its_question(rig: Rig) -> None:
 
 
 def test_there_are_so_many_at_most_and_then_again_once_one_is_answered(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_OPEN", 2)
+    monkeypatch.setattr(module, "MAX_OPEN", 4)
     asked = [rig.ask(q.WantSecret("b")) for _ in range(3)]
-    assert [item.answer for item in asked] == [None, None, q.Unavailable("2 questions of this processor wait for an answer")]
+    assert [item.answer for item in asked] == [
+        None,
+        None,
+        q.Unavailable("2 questions of this processor wait for an answer, 2 of them of this address"),
+    ]
     assert len(rig.told) == 2
     rig.answer(1)
     assert rig.ask(q.WantSecret("b")).answer is None
+
+
+def test_an_address_has_half_of_what_is_free_and_others_find_room(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_OPEN", 16)
+    peers = ["192.0.2.1:1", "192.0.2.1:2", "[2001:db8::1]:1", "[2001:db8::2]:1", "unix:"]
+    asked = {peer: [rig.ask(q.WantSecret("b"), peer=peer) for _ in range(8)] for peer in peers}
+    assert [sum(item.answer is None for item in each) for each in asked.values()] == [8, 0, 4, 0, 2]
+    assert [row["address"] for row in rig.told] == ["192.0.2.1"] * 8 + ["2001:db8::/64"] * 4 + [""] * 2
+    rig.answer(1)
+    rig.credentials.desk("listener:plain").forget(asked["192.0.2.1:1"][1])
+    assert [rig.ask(q.WantSecret("b"), peer="192.0.2.1:9").answer is None for _ in range(3)] == [False] * 3, "others came meanwhile"
+    for number in range(3, 9):
+        rig.answer(number)
+    assert rig.ask(q.WantSecret("b"), peer="192.0.2.1:9").answer is None
+    rig.credentials.lose()
+    assert rig.credentials._of_address == {}
 
 
 def test_what_is_longer_than_anybody_takes_is_not_passed_on(rig: Rig) -> None:

@@ -88,7 +88,7 @@ def test_clients_are_asked_who_they_are_where_the_listener_says_so():
     assert isinstance(factory, SaslServerAuthenticators)
     assert factory._settings == SaslServerSettings(("PLAIN", "SCRAM-SHA-256"), 5000, 2048)
     factory._source.ask(Inquiry(SupportedApis(4), None))
-    assert told == [{"type": "question", "number": 1, "desk": "listener:b", "kind": "SupportedApis", "row": {"version": 4}}]
+    assert told == [{"type": "question", "number": 1, "desk": "listener:b", "address": "", "kind": "SupportedApis", "row": {"version": 4}}]
     assert isinstance(settings.routes["a"].options.authenticators, AnonymousAuthenticators)
     assert [settings.routes[name].authenticates for name in ("a", "b")] == [False, True]
     factory._count("PLAIN", "credentials", 5)

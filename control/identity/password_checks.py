@@ -1,0 +1,119 @@
+"""Passwords of one listener's clients that need not be hashed, since it is known what comes of it: a hash takes milliseconds, and others wait for it.
+
+Known is the password that a user came in with last, and the last wrong ones of a user from an address. Passwords themselves are not kept: each is a
+keyed hash (HMAC, with a key of this process) of it and of what is stored of the user, so that a new password, or none, makes what was known useless.
+What is remembered is the same for users that there are and for those that there are not.
+
+A client that tries other wrong passwords again and again is put off: from ``FREE`` on, tries of that user from that address are not answered for a
+while, which doubles. Who knows the password comes in meanwhile, if it did before.
+"""
+
+import hmac
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from control.identity.users import Users
+from proxy.auth.questions import Accepted, Answer, CheckPassword, Refused, Unavailable
+
+__all__ = ["FIRST_S", "FREE", "KNOWN", "MOST_S", "PUT_OFF", "WRONG", "PasswordChecks"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+KNOWN: Final = 16384
+"""Users whose password is known; 0.2 KiB each."""
+PUT_OFF: Final = 4096
+"""Users and addresses with wrong passwords; 0.5 KiB each."""
+WRONG: Final = 4
+"""Wrong passwords that are remembered of each of these."""
+FREE: Final = 5
+"""Different wrong passwords in a row that cost nothing but their answer."""
+FIRST_S: Final = 0.5
+MOST_S: Final = 30.0
+_FORGET_S: Final = 300.0  # without a wrong password
+
+
+class _Failures:
+    """What one user got wrong from one address."""
+
+    __slots__ = ("count", "last_s", "until_s", "wrong")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last_s = 0.0
+        self.until_s = 0.0
+        self.wrong: OrderedDict[bytes, str] = OrderedDict()  # with what was said of each
+
+
+class PasswordChecks:
+    """Any thread. ``clock``: seconds that only grow."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock: Final = clock
+        self._key: Final = os.urandom(32)
+        self._lock: Final = threading.Lock()
+        self._known: Final[OrderedDict[bytes, bytes]] = OrderedDict()
+        self._failures: Final[OrderedDict[bytes, _Failures]] = OrderedDict()
+
+    def at_once(self, users: Users, question: CheckPassword, address: str) -> Answer | None:
+        """The answer, if it takes no hash; None: it does. ``address``: where the client is, as limits count addresses."""
+        mac, user = self._mac(users, question), self._digest(question.user)
+        with self._lock:
+            if hmac.compare_digest(self._known.get(user, bytes(len(mac))), mac):
+                self._known.move_to_end(user)
+                return Accepted(question.user)
+            failures = self._failures.get(self._digest(question.user, address))
+            if failures is None:
+                return None
+            if mac in failures.wrong:
+                return Refused(failures.wrong[mac])
+            left_s = failures.until_s - self._clock()
+        return Unavailable(f"{failures.count} wrong passwords of this user from this address: not tried for {left_s:.1f} s") if left_s > 0 else None
+
+    def check(self, users: Users, question: CheckPassword, address: str) -> Answer:
+        """Whether it is the user's password. May take milliseconds."""
+        answer = self.at_once(users, question, address)
+        if answer is not None:
+            return answer
+        found = users.check(question)
+        mac, user, place = self._mac(users, question), self._digest(question.user), self._digest(question.user, address)
+        with self._lock:
+            if isinstance(found, Accepted):
+                self._failures.pop(place, None)
+                _put(self._known, user, mac, KNOWN)
+            else:
+                self._note(place, mac, found.reason)
+        return found
+
+    def _note(self, place: bytes, mac: bytes, reason: str) -> None:
+        now_s = self._clock()
+        failures = self._failures.get(place)
+        if failures is None or failures.last_s + _FORGET_S < now_s:
+            failures = _Failures()
+        _put(self._failures, place, failures, PUT_OFF)
+        _put(failures.wrong, mac, reason, WRONG)
+        failures.count += 1
+        failures.last_s = now_s
+        if failures.count >= FREE:
+            failures.until_s = now_s + min(FIRST_S * 2 ** min(failures.count - FREE, 10), MOST_S)
+
+    def _mac(self, users: Users, question: CheckPassword) -> bytes:
+        mechanism, stored = users.plain_credential(question.user)
+        return self._digest(mechanism, stored.salt, stored.stored_key, question.user, question.password)
+
+    def _digest(self, *parts: str | bytes) -> bytes:
+        data = b""
+        for part in parts:
+            each = part if isinstance(part, bytes) else part.encode(errors="surrogatepass")
+            data += len(each).to_bytes(4, "big") + each
+        return hmac.digest(self._key, data, "sha256")
+
+
+def _put(items: OrderedDict[K, V], key: K, value: V, most: int) -> None:
+    items[key] = value
+    items.move_to_end(key)
+    while len(items) > most:
+        items.popitem(last=False)
