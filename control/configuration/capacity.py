@@ -16,8 +16,8 @@ TOKENS: Final = 12 * MIB
 """What checks signatures of tokens, in control: only who has a listener that takes them pays for it."""
 JUDGE: Final = 28 * MIB
 """The process that judges new certificates, keys and authorities, which stays: 34 MiB resident, 24 in proportion to who shares them."""
-HANDLER_BASE: Final = 25 * MIB
-"""A handler process before its handlers take anything: Python with asyncio. What they, and the requests that wait there, take, only
+HANDLER_BASE: Final = 41 * MIB
+"""A handler process: Python with asyncio (25 MiB), and long answers that wait there (16 MiB). What handlers, and requests that wait there, take, only
 ``handlers.memory`` bounds.
 """
 CONNECTION: Final = 12 * KIB

@@ -73,7 +73,7 @@ def lock_holder(path: str) -> str | None:
     """
     try:
         with open(path, encoding="ascii", errors="replace") as file:
-            holder = file.read(64).strip()
+            holder = file.read(64).partition("\n")[0].strip()
             inode = os.fstat(file.fileno()).st_ino
         with open(_LOCKS, encoding="ascii") as file:
             rows = [line.split() for line in file]

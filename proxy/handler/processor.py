@@ -3,18 +3,19 @@
 What one read gave is handled in one go, without a task or a future for a frame that a plain function handles. Replies are held back for
 1 ms at most, or 256 KiB, so that a slow handler's answers leave one by one. After 5 ms the other processors and the tasks have their turn, and this
 socket is not read until what was read is handled. Nor is it while the processor does not take replies: whoever sends requests and reads no answers is
-not read.
+not read. While too many long answers wait in this process (``kept_answers``) requests are put off, and read on: what makes room comes behind them.
 """
 
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from proxy.handler.activity import Activity, Interrupted
 from proxy.handler.connection import Connection
 from proxy.handler.failures import Failures
+from proxy.handler.kept_answers import KeptAnswers
 from proxy.handler.load import LoadedHandler
 from proxy.handler.tasks import Tasks
 from proxy.handler.wire import (
@@ -28,6 +29,7 @@ from proxy.handler.wire import (
     SEND,
     RecordReader,
     Reply,
+    Request,
     WireError,
     encode_replies,
     held,
@@ -48,6 +50,7 @@ MOST_READ: Final = 1 << 20
 HOLD_NS: Final = 1_000_000
 HOLD_BYTES: Final = 256 * 1024
 TURN_NS: Final = 5_000_000
+NO_MEMORY: Final = b"no memory for its answer: as many long answers wait in the handler process as may, for clients that do not read theirs"
 _KIND: Final = 4
 
 
@@ -58,6 +61,7 @@ class Processor:
         sock: ours from here on.
         name: ``slot.generation``, for rows.
         handlers: by listener.
+        answers: those that wait, of all processors.
         broken: told of what a processor cannot have sent, and of our own errors; the socket is closed then.
         ended: called once, when the socket is closed.
     """
@@ -71,6 +75,7 @@ class Processor:
         now: Callable[[], int],
         activity: Activity,
         failures: Failures,
+        answers: KeptAnswers,
         broken: Callable[["Processor", Exception], None],
         ended: Callable[["Processor"], None],
     ) -> None:
@@ -83,12 +88,14 @@ class Processor:
         self._now: Final = now
         self._activity: Final = activity
         self._failures: Final = failures
+        self._answers: Final = answers
         self._broken: Final = broken
         self._ended: Final = ended
         self._connections: Final[dict[int, Connection]] = {}
         self._reader: Final = RecordReader()
         self._out: Final[list[Reply]] = []
         self._kept: Final[dict[tuple[int, int], deque[Reply]]] = {}  # replies that wait for SEND, by connection and direction
+        self._put_off: deque[Request] = deque()  # requests that wait until fewer answers do
         self._held = 0
         self._flush_ns = 0
         self._turn_ns = 0
@@ -121,7 +128,11 @@ class Processor:
                 self.tasks.close(connection)
         self._connections.clear()
         self._out.clear()
-        self._kept.clear()
+        for key in tuple(self._kept):
+            self._forget(key)
+        self._activity.waiting -= len(self._put_off)
+        self._put_off.clear()
+        self._answers.leave(self._go_on)
         self._unsent = None
         self._ended(self)
 
@@ -156,6 +167,8 @@ class Processor:
         """Go on with what was read, and read on when that is done with."""
         if self._is_stopped():
             return
+        if self._put_off and not self._attempt(self._handle_put_off):
+            return
         if self._reader.missing == 0:
             self._handle(self._reader.take(b""))
         if not self._is_stopped() and self._reader.missing:
@@ -167,43 +180,85 @@ class Processor:
 
     def _handle(self, data: bytes) -> None:
         """Handle the requests of what was read, as far as the turn goes."""
-        try:
-            position = self._batch(data)
-        except Interrupted:  # the process ends
-            self.end()
+        if not self._attempt(lambda: self._batch(data)):
             return
-        except Exception as error:
-            self.end()
-            self._broken(self, error)
-            return
-        finally:
-            self._activity.began_ns = 0
-            self._activity.batch = b""
-        self._reader.keep(data, position)
         if self._flush() and self._reader.missing == 0:
             self._pause()
             self._loop.call_soon(self._on_turn)
 
-    def _batch(self, data: bytes) -> int:
-        """Handle records from the first on; gives where it stopped: at the end, at a record that is not whole, or because it was long enough."""
+    def _attempt(self, work: Callable[[], None]) -> bool:
+        """Handle something; False: the socket is closed since that failed."""
+        try:
+            work()
+        except Interrupted:  # the process ends
+            self.end()
+            return False
+        except Exception as error:
+            self.end()
+            self._broken(self, error)
+            return False
+        finally:
+            self._activity.began_ns = 0
+            self._activity.batch = b""
+        return True
+
+    def _batch(self, data: bytes) -> None:
+        """Handle records from the first on, to the end, to a record that is not whole, or for long enough; what is left is kept."""
         activity = self._activity
         activity.batch = data
         activity.position = 0
-        now_ns = self._now()
-        self._flush_ns = now_ns + HOLD_NS
-        self._turn_ns = now_ns + TURN_NS
-        while self._handle_requests(data):
+        self._begin_turn()
+        while True:
+            requests = read_requests(data, activity.position)
+            if requests:
+                if self._answers.puts_off or self._put_off:
+                    self._wait_with(requests)
+                elif not self._handle_requests(requests):
+                    break
+                continue
             end = record_end(data, activity.position)
             if end < 0:
                 break
             self._administer(data, activity.position, end)
             activity.position = end
-        return activity.position
+        self._reader.keep(data, activity.position)
 
-    def _handle_requests(self, data: bytes) -> bool:
-        """Handle the requests that begin at the activity's position; False: the turn is over, or the processor takes no more replies."""
+    def _begin_turn(self) -> None:
+        now_ns = self._now()
+        self._flush_ns = now_ns + HOLD_NS
+        self._turn_ns = now_ns + TURN_NS
+
+    def _wait_with(self, requests: list[Request]) -> None:
+        """Put requests off."""
+        if not self._put_off:
+            self._answers.wait(self._go_on)
+        self._put_off.extend(requests)
+        self._activity.waiting += len(requests)
+        self._activity.position = requests[-1][5]
+
+    def _go_on(self) -> None:
+        """Fewer answers wait."""
+        self._loop.call_soon(self._on_turn)
+
+    def _handle_put_off(self) -> None:
+        """Handle what was put off, as far as there is room and the turn goes."""
+        self._begin_turn()
+        self._handle_requests(self._take_put_off())
+        self._flush()
+        if self._put_off and self.is_open:
+            if self._answers.puts_off:
+                self._answers.wait(self._go_on)
+            elif self._unsent is None:
+                self._go_on()
+
+    def _take_put_off(self) -> Iterator[Request]:
+        while self._put_off and not self._answers.puts_off:
+            self._activity.waiting -= 1
+            yield self._put_off.popleft()
+
+    def _handle_requests(self, requests: Iterable[Request]) -> bool:
+        """Handle requests; False: the turn is over, or the processor takes no more replies."""
         activity, get, out, kept, now = self._activity, self._connections.get, self._out, self._kept, self._now
-        requests = read_requests(data, activity.position)
         handled, held, goes_on = 0, self._held, True
         first_ns = began_ns = now()
         for number, direction, sequence, header, frame, end in requests:
@@ -229,13 +284,15 @@ class Processor:
                 action, throttle_ms, result = FAILED, 0, self._failed(connection, error)
             ended_ns = now()
             reply = (action, direction, throttle_ms, number, sequence, began_ns, ended_ns, result)
-            if kept or len(result) > LONG:
-                self._queue(reply)
-            else:
-                out.append(reply)
             handled += 1
             held += len(result)
             began_ns = ended_ns
+            if kept or len(result) > LONG:
+                self._queue(reply)
+                if self._answers.puts_off:
+                    break
+            else:
+                out.append(reply)
             if held > HOLD_BYTES or ended_ns > self._flush_ns:
                 goes_on = self._flush() and ended_ns < self._turn_ns
                 if not goes_on:
@@ -267,8 +324,12 @@ class Processor:
                 raise WireError("a connection that is not open is closed")
             if connection.is_async:
                 self.tasks.close(connection)
-            self._kept.pop((connection.number, 0), None)
-            self._kept.pop((connection.number, 1), None)
+            if self._put_off:
+                left = deque(request for request in self._put_off if request[0] != connection.number)
+                self._activity.waiting -= len(self._put_off) - len(left)
+                self._put_off = left
+            for direction in (0, 1):
+                self._forget((connection.number, direction))
         elif kind == SEND:
             self._release(read_send(data, position))
         elif kind == REQUEST:
@@ -288,12 +349,17 @@ class Processor:
 
     def _queue(self, reply: Reply) -> None:
         """Have a reply leave, or wait: a long one until the processor asks for it, and any that such a one is before."""
+        if len(reply[7]) > LONG and self._answers.drops:
+            self._activity.failed += 1
+            reply = (FAILED, *reply[1:7], NO_MEMORY)
         key = reply[3], reply[1]
         waiting = self._kept.get(key)
         if waiting is not None:
             waiting.append(reply)
+            self._answers.add(len(reply[7]))
         elif len(reply[7]) > LONG:
             self._kept[key] = deque((reply,))
+            self._answers.add(len(reply[7]))
             self._out.append(held(reply))
         else:
             self._out.append(reply)
@@ -303,13 +369,22 @@ class Processor:
         waiting = self._kept.pop(key, None)
         if waiting is None:
             raise WireError(f"nothing of the connection {key[0]} and direction {key[1]} waits")
-        self._out.append(waiting.popleft())
+        self._leave(waiting.popleft())
         while waiting:
             if len(waiting[0][7]) > LONG:
                 self._kept[key] = waiting
                 self._out.append(held(waiting[0]))
                 return
-            self._out.append(waiting.popleft())
+            self._leave(waiting.popleft())
+
+    def _leave(self, reply: Reply) -> None:
+        self._out.append(reply)
+        self._answers.remove(len(reply[7]))
+
+    def _forget(self, key: tuple[int, int]) -> None:
+        """Nobody wants the replies of a connection and direction that wait, if any do."""
+        for reply in self._kept.pop(key, ()):
+            self._answers.remove(len(reply[7]))
 
     def _on_flush(self) -> None:
         self._flush_is_due = False

@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 
 from proxy.handler.activity import Activity, Interrupted
 from proxy.handler.failures import Failures, Raised
+from proxy.handler.kept_answers import KeptAnswers
 from proxy.handler.load import LoadedHandler, error_line
 from proxy.handler.processor import Processor
 from proxy.handler.reporter import Reporter
@@ -53,6 +54,7 @@ class Runtime:
         self._processors: Final[set[Processor]] = set()
         self._started: Final[list[LoadedHandler]] = []
         self._loop: Final = asyncio.get_running_loop()
+        self._answers: Final = KeptAnswers(self._loop)
         self._end: Final = asyncio.Event()
 
     async def serve(self) -> int:
@@ -180,6 +182,7 @@ class Runtime:
             time.monotonic_ns,
             self._activity,
             self._failures,
+            self._answers,
             broken,
             self._processors.discard,
         )

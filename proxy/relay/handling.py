@@ -4,7 +4,8 @@ One at a time, unless the handler takes several (``ordered_pipelining``): exactl
 is handed over, and the channel is unmuted when what came of it is out: the five states of ``handler_state``. With several, whole runs are read, and
 each frame of one is handed over, up to ``MOST``; what comes of them leaves in their order.
 
-What may have to go on is kept, and its bytes stay booked, until its verdict. While memory is short one such frame is under way at a time.
+What may have to go on is kept until its verdict; while memory is short one such frame is under way at a time. The bytes of each frame stay booked
+until its verdict: they are here, or in the handler process.
 """
 
 from typing import Final
@@ -266,8 +267,7 @@ def _hand_over(leg: HandledLeg, process: HandlerProcess, request: Request) -> No
         return
     leg.under_way += 1
     if leg.pair.route.upstream is None:
-        request.run = None
-        release(leg, request.booked)
+        request.run = None  # it cannot have to go on; its bytes are the process's now, and stay booked until it is done with them
     else:
         process.load.kept += 1
 
@@ -373,11 +373,11 @@ def let_go(handled: Handled) -> None:
 def _forget(leg: HandledLeg, connection: HandledConnection) -> None:
     """Release what was kept of the frames under way."""
     for request in connection.requests if leg.is_client else connection.responses:
+        release(leg, request.booked)
         if request.run is not None:
             request.run = None
             connection.load.kept -= 1
             leg.dropped_bytes += request.size
-            release(leg, request.booked)
     leg.under_way = 0
 
 

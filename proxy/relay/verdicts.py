@@ -95,7 +95,7 @@ def replied(handled: Handled, request: Request, direction: i64, action: i64, thr
             leg.dropped_bytes += request.size
         ending.end(leg.pair, error.cause, str(error), error.side)
     finally:
-        if run is not None and not goes_on:
+        if not goes_on:
             handling.release(leg, request.booked)
 
 

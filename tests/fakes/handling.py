@@ -10,6 +10,7 @@ from typing import Any
 from proxy.handler import wire
 from proxy.handler.activity import Activity
 from proxy.handler.failures import Failures
+from proxy.handler.kept_answers import KeptAnswers
 from proxy.handler.load import LoadedHandler
 from proxy.handler.processor import Processor
 from proxy.handler.wire import RecordReader, record_end
@@ -29,10 +30,11 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 class Handled:
     """One processor of one runtime. ``now`` may be set before anything is sent."""
 
-    def __init__(self, handlers: Mapping[str, Any], now: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(self, handlers: Mapping[str, Any], now: Callable[[], int] = time.monotonic_ns, answers: KeptAnswers | None = None) -> None:
         self.ours, theirs = socket.socketpair()
         self.ours.setblocking(False)
         self.activity = Activity()
+        self.answers = answers or KeptAnswers(asyncio.get_running_loop())
         self.rows: list[Any] = []
         self.errors: list[Exception] = []
         self.ends = 0
@@ -40,7 +42,16 @@ class Handled:
         loop = asyncio.get_running_loop()
         failures = Failures(self.activity, now, self.rows.append)
         self.processor = Processor(
-            theirs, "0.1", loaded, loop, now, self.activity, failures, lambda _, error: self.errors.append(error), lambda _: self._count()
+            theirs,
+            "0.1",
+            loaded,
+            loop,
+            now,
+            self.activity,
+            failures,
+            self.answers,
+            lambda _, error: self.errors.append(error),
+            lambda _: self._count(),
         )
         self._reader = RecordReader()
         self._found: list[bytes] = []
@@ -63,6 +74,12 @@ class Handled:
 
     async def send(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self.ours, data)
+
+    async def raw_reply(self) -> tuple[int, int, int, int]:
+        """The next record, a reply: its action, connection, sequence and the bytes of its body."""
+        data = await self.record()
+        action, _, _, connection, sequence, _, _, body = wire.read_reply(data, 0, len(data))
+        return action, connection, sequence, len(data) - body
 
     async def record(self) -> bytes:
         while not self._found:

@@ -63,7 +63,7 @@ def test_handler_processes_count_once_a_listener_has_a_handler_each_with_what_it
         chosen = dataclasses.replace(config(MIB, **listener), handlers=HandlersConfig(processes=3, memory=memory))
         return dict(memory_need(chosen, 1).parts).get("handler processes", 0)
 
-    assert [part(0), part(0, handler="m:h"), part(100 * MIB, handler="m:h", upstream=None)] == [0, 75 * MIB, 300 * MIB]
+    assert [part(0), part(0, handler="m:h"), part(100 * MIB, handler="m:h", upstream=None)] == [0, 123 * MIB, 300 * MIB]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from proxy.handler import Context, wire
 from proxy.handler.activity import Interrupted
+from proxy.handler.kept_answers import MOST_BYTES
 from proxy.handler.processor import HOLD_NS, TURN_NS
 from tests.fakes.handler_process import facts, request
 from tests.fakes.handling import Handled, in_loop
@@ -331,17 +332,75 @@ async def test_a_long_reply_waits_until_it_is_asked_for_and_holds_up_no_other_co
             request(1, 0, b"long") + request(1, 1, b"behind") + request(1, 2, b"long") + request(1, 3, b"last") + request(2, 0, b"other")
         )
 
-        async def next_one() -> tuple[int, int, int, int]:
-            data = await handled.record()
-            action, _, _, connection, sequence, _, _, body = wire.read_reply(data, 0, len(data))
-            return action, connection, sequence, len(data) - body
-
-        assert [await next_one(), await next_one()] == [(wire.HELD, 1, 0, 8), (wire.ANSWER, 2, 0, 5)]
+        assert [await handled.raw_reply(), await handled.raw_reply()] == [(wire.HELD, 1, 0, 8), (wire.ANSWER, 2, 0, 5)]
         await handled.send(wire.encode_send(1, 0))
         wanted = [(wire.ANSWER, 1, 0, 100_000), (wire.ANSWER, 1, 1, 6), (wire.HELD, 1, 2, 8)]
-        assert [await next_one() for _ in wanted] == wanted
+        assert [await handled.raw_reply() for _ in wanted] == wanted
         await handled.send(wire.encode_closed(1) + request(2, 1, b"other"))
-        assert await next_one() == (wire.ANSWER, 2, 1, 5), "what waited is forgotten with its connection"
+        assert await handled.raw_reply() == (wire.ANSWER, 2, 1, 5), "what waited is forgotten with its connection"
         await handled.send(wire.encode_send(1, 0))
         assert await handled.ended()
         assert "nothing of the connection 1 and direction 0 waits" in str(handled.errors)
+
+
+@in_loop
+async def test_while_many_long_answers_wait_no_frame_is_handled_and_then_all_are_in_order():
+    """Of two processors of one process; frames of a connection that ends meanwhile are forgotten."""
+    seen: list[bytes] = []
+
+    def handle(frame: bytes, context: Context) -> bytes:
+        seen.append(frame)
+        return bytes(MOST_BYTES // 2) if frame.startswith(b"long") else frame
+
+    async with Handled({"in": handle}) as one, Handled({"in": handle}, answers=one.answers) as other:
+        await one.send(OPEN + b"".join(wire.encode_open(number, facts("in")) for number in (2, 3, 4)))
+        await one.send(b"".join(request(number, 0, b"long%d" % number) for number in (1, 2, 3)) + request(4, 0, b"short") + request(4, 1, b"more"))
+        assert [(await one.raw_reply())[:3] for _ in range(2)] == [(wire.HELD, 1, 0), (wire.HELD, 2, 0)]
+        await other.send(OPEN + request(1, 0, b"others"))
+        while other.activity.waiting + one.activity.waiting < 4:
+            await asyncio.sleep(0)
+        assert seen == [b"long1", b"long2"]
+        await one.send(wire.encode_closed(3))
+        while one.activity.waiting > 2:
+            await asyncio.sleep(0)
+        await one.send(wire.encode_send(2, 0))
+        assert [(await one.raw_reply())[:3] for _ in range(3)] == [(wire.ANSWER, 2, 0), (wire.ANSWER, 4, 0), (wire.ANSWER, 4, 1)]
+        assert (await other.raw_reply())[:3] == (wire.ANSWER, 1, 0)
+        assert [frame for frame in seen if frame != b"others"] == [b"long1", b"long2", b"short", b"more"]
+        assert seen.count(b"others") == 1
+        assert (one.activity.waiting, other.activity.waiting) == (0, 0)
+        await one.send(wire.encode_closed(1))
+        while one.answers._bytes:
+            await asyncio.sleep(0)
+
+
+@in_loop
+async def test_answers_of_coroutines_wait_likewise_and_a_processor_that_goes_leaves_room():
+    async def handle(frame: bytes, context: Context) -> bytes:
+        return bytes(MOST_BYTES) if frame == b"long" else frame
+
+    async with Handled({"in": handle}) as other:
+        async with Handled({"in": handle}, answers=other.answers) as one:
+            await one.send(OPEN + request(1, 0, b"long"))
+            assert (await one.raw_reply())[0] == wire.HELD
+            await other.send(OPEN + request(1, 0, b"others"))
+            while not other.activity.waiting:
+                await asyncio.sleep(0)
+        assert (await other.raw_reply())[:3] == (wire.ANSWER, 1, 0)
+
+
+@in_loop
+async def test_clients_that_do_not_read_hold_up_others_for_a_while_only():
+    def handle(frame: bytes, context: Context) -> bytes:
+        return bytes(MOST_BYTES) if frame == b"long" else frame
+
+    async with Handled({"in": handle}) as one:
+        await one.send(OPEN + b"".join(wire.encode_open(number, facts("in")) for number in (2, 3)))
+        await one.send(request(1, 0, b"long") + request(2, 0, b"long") + request(3, 0, b"short"))
+        assert (await one.raw_reply())[:3] == (wire.HELD, 1, 0)
+        while one.activity.waiting < 2:
+            await asyncio.sleep(0)
+        one.answers._lose_patience()
+        assert [(await one.raw_reply())[:3] for _ in range(2)] == [(wire.FAILED, 2, 0), (wire.ANSWER, 3, 0)]
+        await one.send(wire.encode_closed(2) + wire.encode_send(1, 0) + request(3, 1, b"long"))
+        assert [(await one.raw_reply())[:3] for _ in range(2)] == [(wire.ANSWER, 1, 0), (wire.HELD, 3, 1)]

@@ -12,7 +12,7 @@ from proxy.network.der import serial_of
 from tests.fakes.sasl_frames import handshake, plain_token, token
 from tests.fakes.tls import TlsWorld
 from tests.fakes.world import SECOND, World, frame
-from tests.proxy.relay.test_session import SESSION_S, Rig
+from tests.proxy.relay.test_session_leg import SESSION_S, Rig
 
 USER, CERTIFICATE = "the user is gone, or has another password", "the certificate is revoked"
 
