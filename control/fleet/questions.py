@@ -18,7 +18,7 @@ from proxy.server.question_codec import question_from_row, row_of
 
 __all__ = ["LATER_S", "Questions"]
 
-LATER_S: Final = (0.5, 1.5)
+LATER_S: Final = (1.0, 3.0)
 """A refusal of a password that cost nothing is told so much later: who tries again and again is slow, takes room of its own address meanwhile, and
 many that began together do not come back together.
 """
