@@ -3,6 +3,8 @@
 import contextlib
 import json
 import os
+import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +32,10 @@ from control.demo import broker, records
 from control.demo.kafka import create_topics
 from control.identity.passwords import new_credentials
 from control.identity.users_file import changing
-from tests.fakes.framegate import Framegate
+from proxy.auth.messages import SUPPORTED, ApiVersionsAnswer, RequestHeader, answer_reader
+from tests.fakes.framegate import Framegate, Row
+from tests.fakes.sasl_frames import versions
+from tests.fakes.upstream import frame, read_frame
 
 _missing = broker.missing_tools()
 pytestmark = [
@@ -61,9 +66,9 @@ class Behind:
         with changing(folder / "users") as users:
             for name in ("alice", "bob", "carol"):
                 users.add(name, new_credentials(PASSWORD, iterations=4096))
+        self._folder = folder
         for name, text in (("gate", SECRET), ("wrong", "not-" + SECRET)):
-            (folder / name).write_text(text + "\n")
-            (folder / name).chmod(0o600)
+            self.put(name, text)
         identities = [
             {"principals": ["alice"], "mechanism": "SCRAM-SHA-256", "user": GATE, "password_file": "gate"},
             {"principals": ["bob"], "mechanism": "PLAIN", "user": GATE, "password_file": "gate"},
@@ -84,6 +89,11 @@ class Behind:
             "upstreams": [{"name": "brokers", "endpoints": [f"127.0.0.1:{real.ports['SASL']}"], "sasl": {"identities": identities}}],
         }
         self.proxy = undo.enter_context(Framegate(folder, config))
+
+    def put(self, name: str, text: str) -> None:
+        """Write a file of a password."""
+        (self._folder / name).write_text(text + "\n")
+        (self._folder / name).chmod(0o600)
 
     def client(self, user: str, port: int = 0, **settings: Any) -> dict[str, Any]:
         """Settings of a client, through framegate unless a port is named."""
@@ -174,3 +184,49 @@ def test_a_login_that_the_broker_refuses_is_in_the_log_in_its_words(behind: Behi
     assert row["detail"].endswith(f"PLAIN as {GATE}: Authentication failed: Invalid username or password")
     assert exchange_once(behind, "bob") is None, "another login is not held back"
     assert SECRET not in json.dumps(behind.proxy.rows) + behind.proxy.errors
+
+
+def test_what_the_broker_says_of_its_features_is_told_before_anybody_has_logged_in(behind: Behind) -> None:
+    for version in (3, 4):
+        said = []
+        for port in (behind.broker.ports["SASL"], int(behind.proxy.address("kafka")[1])):
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+                sock.sendall(frame(versions(version)))
+                said.append(ApiVersionsAnswer.read(answer_reader(read_frame(sock), RequestHeader(18, version, 7)), version))
+        ours = {item.key for item in SUPPORTED.values()}
+        epoch = 1  # grows with all that the cluster's metadata have
+        assert [tag for tag in said[0].tags if tag[0] != epoch] == [tag for tag in said[1].tags if tag[0] != epoch]
+        assert {0, 1, 2} <= {tag for tag, _ in said[1].tags}, "supported features, and those in force with their epoch"
+        assert [[item for item in each.ranges if item.key not in ours] for each in said[1:]] == [[i for i in said[0].ranges if i.key not in ours]]
+
+
+def test_javas_producer_waits_while_our_own_login_is_wrong_and_then_goes_on(behind: Behind, tmp_path: Path) -> None:
+    module = f"{_MODULE}.plain.PlainLoginModule required username='carol' password='{PASSWORD}';"
+    (tmp_path / "client").write_text(f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.jaas.config={module}\n")
+    where = ["--bootstrap-server", f"127.0.0.1:{behind.proxy.address('kafka')[1]}", "--topic", TOPIC, "--command-config", str(tmp_path / "client")]
+    command = [*broker.java_command(broker.cache_directory()), "org.apache.kafka.tools.ConsoleProducer", *where]
+    began_ns = time.time_ns()
+    producer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert producer.stdin is not None
+        producer.stdin.write("from java\n")
+        producer.stdin.close()
+
+        def refused() -> list[Row]:
+            closed = [row for row in behind.proxy.rows if row["event"] == "closed" and row["opened_ns"] > began_ns]
+            return [row for row in closed if row["principal"] == "carol" and row["cause"] == "auth_failed"]
+
+        behind.proxy.wait_row(lambda row: len(refused()) >= 4, 60)
+        assert producer.poll() is None, "it would have ended for good"
+        behind.put("wrong", SECRET)
+        assert producer.wait(60) == 0
+        assert producer.stdout is not None
+        said = producer.stdout.read()
+        assert "SaslAuthenticationException" not in said
+        assert "ERROR" not in said
+    finally:
+        producer.kill()
+        producer.wait()
+        if producer.stdout is not None:
+            producer.stdout.close()
+        behind.put("wrong", "not-" + SECRET)
