@@ -164,7 +164,7 @@ class Translation:
         joined = b""
         if self._joins:
             joined = b"".join(pieces[begun:])
-            del pieces[begun:]
+            pieces = pieces[:begun]
         end: i64 = len(joined)
         if not pieces:
             return Run(None, 0, joined, 0 if part == 0 else end, end, frames, 0, part, self.target)

@@ -41,7 +41,7 @@ def sent(message: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: type(each).__name__)
 def test_a_question_arrives_as_it_was_asked(question: q.Question) -> None:
     kind, row = row_of(question)
-    notice: Any = read_notice(sent({"type": "question", "number": 1, "desk": "upstreams", "kind": kind, "row": row}))
+    notice: Any = read_notice(sent({"type": "question", "number": 1, "desk": "upstreams", "address": "", "kind": kind, "row": row}))
     assert question_from_row(notice["kind"], notice["row"]) == question
 
 
@@ -78,7 +78,7 @@ def test_a_row_that_is_none_in_spite_of_its_shape_is_refused_without_a_word_of_i
 )
 def test_a_question_that_is_none_is_refused_with_the_name_of_the_key(message: dict[str, Any], text: str) -> None:
     with pytest.raises(MessageError, match=f"^{text}$"):
-        read_notice({"type": "question", "number": 1, "desk": "d", **message})
+        read_notice({"type": "question", "number": 1, "desk": "d", "address": "", **message})
 
 
 def test_an_answer_of_another_kind_is_none() -> None:
