@@ -1,22 +1,29 @@
 """What comes of a frame that was handled: every action, with an upstream and without; order, re-framing, Kafka's pairing, throttling."""
 
 import struct
+import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from proxy.config.model import TapConfig, TapRule
 from proxy.handler import wire
 from proxy.network import mute
 from proxy.network.framings import FRAMINGS
+from proxy.network.int32 import INT32
 from proxy.network.leak_finding import LeakFindingPool
 from proxy.relay import verdicts
 from proxy.relay.handler_state import HandlerState
 from proxy.relay.throttle import QUOTA
+from proxy.tap.rules import TapRules
+from proxy.tap.writer import TapWriter
 from tests.fakes.framing_model import stream
 from tests.fakes.handled import HandledWorld, channel_of, leg_of
 from tests.fakes.kafka_frames import answer, request
+from tests.fakes.tap_read import read_frames
 from tests.fakes.world import SECOND, frame, reset
 
 Make = Callable[..., HandledWorld]
@@ -547,3 +554,23 @@ def test_a_quota_and_a_handler_may_throttle_at_the_same_time(make_handled: Make)
     assert not process.asked
     leg.throttle.let_go(QUOTA)
     process.reply(process.one(), wire.NOTHING)
+
+
+def test_of_a_large_answer_that_is_recorded_no_copy_is_made(make_handled: Make, tmp_path: Path) -> None:
+    config = TapConfig(directory=str(tmp_path), rules=(TapRule(name="r"),), queue_size=64 << 20)
+    writer = TapWriter(config, "n", "0", "b", wakeup_fd=-1)
+    world = make_handled(upstream=True, rules=TapRules(config.rules, writer), writer=writer)
+    process = world.process()
+    client, _, pair = world.pair()
+    client.sendall(frame(b"ask"))
+    asked = process.one()
+    answer = verdicts.make_frame(INT32, INT32, [bytes(8 << 20)], b"", True)
+    tracemalloc.start()
+    assert verdicts._tap_answer(pair, leg_of(pair, 1), answer, world.clock.ns, withheld=False)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+    process.reply(asked, wire.ANSWER, b"small")
+    assert world.read(client, 9) == frame(b"small")
+    assert writer.flush_and_close(1000)
+    assert [len(item.body) for item in read_frames(str(tmp_path)) if item.direction == "response"] == [8 << 20, 5]
