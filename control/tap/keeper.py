@@ -180,7 +180,6 @@ class TapKeeper:
         self._thread.join(STOP_TIMEOUT_S)
         self._settlement.give_up(self._errors.get("settlement") or "the disk did not answer in time")
         if not self._thread.is_alive():
-            self._lock.beat(self._ledger.last)
             self._ledger.close()
         self._lock.release()
 
@@ -231,6 +230,7 @@ class TapKeeper:
             time.sleep(LAST_PAUSE_S)
             self._settle_all(last=True)
         self._look_at_segments()
+        self._lock.beat(self._ledger.last)
 
     def _look_at_segments(self) -> None:
         """See which began and ended, without a sweep."""
