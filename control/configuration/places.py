@@ -97,6 +97,23 @@ def socket_fault(path: str) -> str | None:
     return None if stat.S_ISSOCK(mode) else "a file that is no socket is in the way"
 
 
+def open_folder(folder: str) -> str | None:
+    """That others may make files in a folder, or put another folder in its place; None where only its owner and root may.
+
+    A folder that is not there yet is made for its owner alone.
+    """
+    nearest = place = os.path.realpath(nearest_folder(folder))
+    while True:
+        mode = os.stat(place).st_mode
+        sticky, here = mode & stat.S_ISVTX, place == nearest and place == os.path.realpath(folder)
+        if (mode & stat.S_IWOTH and (here or not sticky)) or (here and mode & stat.S_IWGRP and not sticky):
+            who = "everybody" if mode & stat.S_IWOTH else f"the group {os.stat(place).st_gid}"
+            return f"{place} can be written by {who} (mode {stat.S_IMODE(mode):04o})"
+        if place == os.path.dirname(place):
+            return None
+        place = os.path.dirname(place)
+
+
 def is_served(path: str) -> bool:
     """Whether somebody listens on a Unix socket now."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

@@ -1,6 +1,6 @@
 """What is asked of the rates in each processor, as it says itself."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from control.fleet.processor import Processor
@@ -18,33 +18,45 @@ class RateKey(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """Tokens a second that passed; how many would share alike, in thousandths, 0: it held nobody up."""
+    """Of one rate in one processor; see ``proxy.server.limit_rows.DemandRow``."""
 
-    passed: int
-    users: int
+    used: int
+    waiting: int = 0
+    wanting: int = 0
 
 
 class Demands:
-    """By processor. What is no longer asked of an address is forgotten."""
+    """By rate and processor, of the rates that some processor has told of."""
 
     def __init__(self) -> None:
-        self._of: dict[Processor, dict[RateKey, Demand]] = {}
+        self._of: dict[RateKey, dict[Processor, Demand]] = {}
+        self._told: dict[RateKey, None] = {}
 
     def hear(self, processor: Processor, rows: Sequence[DemandRow]) -> None:
         """A processor says what is in demand; what it does not name is as it was."""
-        known = self._of.setdefault(processor, {})
         for row in rows:
             key = RateKey(row["level"], row["name"], row["counter"])
-            demand = Demand(row["passed"], row["users"])
-            if any(demand):
-                known[key] = demand
-            else:
-                known.pop(key, None)
+            self._of.setdefault(key, {})[processor] = Demand(row["used"], row["waiting"], row["wanting"])
+            self._told[key] = None
 
-    def of(self, processor: Processor) -> Mapping[RateKey, Demand]:
-        """What is in demand there."""
-        return self._of.get(processor, {})
+    def take(self) -> dict[RateKey, dict[Processor, Demand]]:
+        """The rates that somebody told of since this was asked last, and what each processor said last."""
+        found = {key: self._of[key] for key in self._told if key in self._of}
+        self._told.clear()
+        return found
+
+    def drop(self, key: RateKey) -> None:
+        """Nobody waits for it any more."""
+        del self._of[key]
+
+    def clear(self) -> None:
+        """There is nobody to share with."""
+        self._of.clear()
+        self._told.clear()
 
     def forget(self, processor: Processor) -> None:
         """It is gone; harmless when nothing was heard of it."""
-        self._of.pop(processor, None)
+        for key, demands in list(self._of.items()):
+            demands.pop(processor, None)
+            if not demands:
+                self.drop(key)

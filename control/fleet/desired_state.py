@@ -12,12 +12,11 @@ from proxy.server.store_rows import Store, pack_stores
 __all__ = ["DesiredState", "default_part"]
 
 WHOLE: Final = 1_000_000
-FLOOR: Final = 10_000
 
 
 def default_part(count: int) -> int:
-    """Millionths of each rate that a processor has of what it was told nothing of, where there are ``count``: all of it where it is alone."""
-    return WHOLE if count <= 1 else FLOOR // count
+    """Millionths of each rate that a processor has of what it was told nothing of, where there are ``count``."""
+    return WHOLE // max(count, 1)
 
 
 @dataclasses.dataclass(slots=True)

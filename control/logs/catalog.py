@@ -150,7 +150,6 @@ _CHANGES: Final = {
     "files_restored": Event("Files hold again what is in force.", _INFO, {"owner": str, "kind": str}),
     "pool_moved": Event("Processors have other shares of the memory pool.", _INFO, {"shares": dict[str, int], "needy": list[int]}),
     "pool_not_moved": Event("The shares of the memory pool stay as they are.", _TROUBLE, {"error": str}),
-    "rates_not_moved": Event("A processor has not taken its part of the rates.", _WARNING, {"slot": int, "reason": str}),
     "reload_refused": Event("Files were not looked at.", _WARNING, {"reason": str}),
     "reloaded": Event(
         "Files were looked at, and those that are new taken.", _INFO, {"replaced": list[str], "refused": list[str], "configuration": str}

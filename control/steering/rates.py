@@ -1,73 +1,59 @@
-"""The rates of quotas, divided among the processors: each has a part, and parts follow demand.
+"""The rates of quotas, divided among the processors: each has an equal part, until somebody waits.
 
-Ten times a second control looks at what is in demand (``control.fleet.demands``) and divides each rate anew (``division``). Parts are lowered first;
-what is raised is what is free then, by what the processors have confirmed, so that the parts of a rate never come to more than the rate. What
-a processor has that does not answer counts as before; that of one that died is free.
+Processors tell five times a second of the rates that somebody waits for (``control.fleet.demands``). Of each of these every processor is given a part
+of its own, which moves with each look towards what is asked there (``division``), slowly where somebody waits. When nobody has waited for a while,
+and the equal parts are enough, they are equal again. A look costs as much as there are rates that somebody waits for; where there is one processor
+there is none.
 
-A processor has the ``default`` part of every key that it was told nothing of: all of it where it is alone, else its part of ``FLOOR``, with which
-connections of an address begin that nobody knew of. Of the node and of listeners each has parts from its start; of an address from when it
-is in demand until it is in demand nowhere.
+A processor that is told another part has it as soon as it reads that; nobody waits for an answer. One that starts has an equal part of each rate,
+which the others do without from then on.
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable
-from typing import Final, get_args
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from control.errors import UnavailableError
 from control.fleet.demands import Demand, RateKey
 from control.fleet.desired_state import default_part
 from control.fleet.processor import Processor
 from control.fleet.supervisor import Supervisor
 from control.guard import Guard
-from control.logs import RowLog
-from control.steering.division import WHOLE, Asked, divided
-from proxy.config.limits import AddressLimits
-from proxy.config.model import ProxyConfig
-from proxy.server.limit_rows import PartRow, RateCounter
-from proxy.server.protocol import parts_request
+from control.steering.division import WHOLE, divided
+from proxy.server.limit_rows import PartRow
+from proxy.server.messages import PartsCommand
 
-__all__ = ["Rates"]
+__all__ = ["INTERVAL_S", "Rates"]
 
-INTERVAL_S: Final = 0.1
-ANSWER_MS: Final = 1_000
+INTERVAL_S: Final = 0.2
 STANDS_S: Final = 30.0
+FLOOR: Final = 10_000
+"""Millionths of a rate that are divided equally all the same, so that who comes where nobody was is heard of."""
 LEAST_CHANGE: Final = 2_000
-"""Millionths of a rate: what is less is not worth a message."""
-KEPT: Final = 0.9
-"""Of a part, at each division, by who uses little of it because another rate holds it up, which may change."""
+"""What is less is not worth a message."""
+CALM: Final = 10
+"""Looks in which nobody waited, before parts are equal again."""
 AS_DEFAULT: Final = -1
+KEPT: Final = 0.85
+"""Of a part, at each look, where anybody waits, for this rate or for another that may let them go on: several rates of the same connections would
+else send their parts to and fro, each by what the others leave of them.
+"""
 
 
 class _Held:
-    """What a processor has, or may have."""
+    """What a processor was told."""
 
     def __init__(self, default: int) -> None:
         self.default = default
         self.parts: dict[RateKey, int] = {}
 
-    def part(self, key: RateKey) -> int:
-        return self.parts.get(key, self.default)
-
-    def book(self, default: int, rows: dict[RateKey, int]) -> None:
-        """It has, or may have, what it was told."""
-        self.default = default
-        for key, part in rows.items():
-            if part == AS_DEFAULT:
-                self.parts.pop(key, None)
-            else:
-                self.parts[key] = part
-
 
 class Rates:
     """Divides them, from its making until ``close``."""
 
-    def __init__(self, supervisor: Supervisor, guard: Guard, log: RowLog) -> None:
+    def __init__(self, supervisor: Supervisor, guard: Guard) -> None:
         self._supervisor = supervisor
-        self._log = log
         self._held: dict[Processor, _Held] = {}
-        self._weights: dict[tuple[Processor, RateKey], int] = {}  # how many shared it when it held somebody up last
-        self._settled: tuple[object, ...] = ()  # who there is, where nothing is in demand and nobody has to be told anything
-        self._addresses: tuple[ProxyConfig, AddressLimits] | None = None  # of the configuration that was asked last
+        self._calm: dict[RateKey, int] = {}
         self._task = asyncio.create_task(guard.job("rates", STANDS_S).keep_going(self._step))
 
     def close(self) -> None:
@@ -76,104 +62,74 @@ class Rates:
 
     async def _step(self) -> None:
         await asyncio.sleep(INTERVAL_S)
-        await self.divide()
+        self.divide()
 
-    async def divide(self) -> None:
-        """Divide all rates by what is in demand now."""
-        supervisor = self._supervisor
-        count = len(supervisor.desired.shares)
-        self._held = {each: self._held.get(each) or _Held(default_part(count)) for each in supervisor.alive}
-        running = supervisor.running
-        state = (*self._held, count, *running)
-        calm = not any(supervisor.demands.of(each) for each in running)
-        if calm and state == self._settled:
-            return
-        self._settled = state if calm else ()
-        default = default_part(max(len(self._held), count))
-        wanted: dict[Processor, dict[RateKey, int]] = {each: {} for each in running}
-        if default < WHOLE and running:
-            left = WHOLE - default * max(len(self._held), count)
-            for key in self._keys(running):
-                for processor, part in self._divide(key, running, left).items():
-                    wanted[processor][key] = default + part
-        self._weights = {at: weight for at, weight in self._weights.items() if at[1] in wanted.get(at[0], ())}
-        await asyncio.gather(*(self._lower(each, default, wanted[each]) for each in running))
-        await asyncio.gather(*[self._raise(each, default, wanted[each]) for each in running])
+    def divide(self) -> None:
+        """Divide the rates that were told of since the last look."""
+        alive, running = self._supervisor.alive, self._supervisor.running
+        shares = len(self._supervisor.desired.shares)
+        default = default_part(max(len(alive), shares))
+        self._held = {each: self._held.get(each) or _Held(default_part(shares)) for each in running}
+        told: dict[Processor, dict[RateKey, int]] = {each: {} for each in running}
+        if default == WHOLE:
+            self._supervisor.demands.clear()
+            self._calm.clear()
+            told = {each: dict.fromkeys(self._held[each].parts, AS_DEFAULT) for each in running}
+        whole = WHOLE - default * (len(alive) - len(running))
+        asked = self._supervisor.demands.take()
+        for key, demands in asked.items():
+            for processor, part in self._divide(key, demands, running, default, whole).items():
+                told[processor][key] = part
+        for processor, parts in told.items():
+            self._tell(processor, default, parts)
 
-    def _keys(self, running: Iterable[Processor]) -> list[RateKey]:
-        """Rates to be divided: those of the node and of listeners, and those of addresses that are in demand."""
-        counters: tuple[RateCounter, ...] = get_args(RateCounter)
-        keys = [RateKey("node", "", counter) for counter in counters]
-        keys += [RateKey("listener", listener.name, counter) for listener in self._supervisor.desired.config.listeners for counter in counters]
-        addresses = {key: None for processor in running for key in self._supervisor.demands.of(processor) if key.level == "address"}
-        return [*keys, *addresses]
+    def _divide(
+        self, key: RateKey, demands: Mapping[Processor, Demand], running: Sequence[Processor], default: int, whole: int
+    ) -> dict[Processor, int]:
+        """Other parts of one rate, where they change."""
+        own = [each for each in running if key in self._held[each].parts]
+        if self._is_calm(key, demands, default, has_parts=bool(own)):
+            self._supervisor.demands.drop(key)
+            self._calm.pop(key, None)
+            return dict.fromkeys(own, AS_DEFAULT)
+        now = [self._held[each].parts.get(key, default) for each in running]
+        floor = FLOOR // len(running)
+        asked = {number: demands.get(each) or Demand(now[number]) for number, each in enumerate(running)}  # who has said nothing keeps what it has
+        wanted = [floor + part for part in divided(whole - floor * len(running), asked).values()]
+        parts = _moved(now, wanted, [each.wanting != 0 for each in asked.values()], whole) if sum(now) <= whole else wanted
+        if len(own) == len(running) and all(abs(part - before) < LEAST_CHANGE for part, before in zip(parts, now, strict=True)):
+            return {}
+        return dict(zip(running, parts, strict=True))
 
-    def _divide(self, key: RateKey, running: list[Processor], whole: int) -> dict[Processor, int]:
-        """The part of each processor, of ``whole``."""
-        rate = self._rate(key)
-        parts = divided(whole, {number: self._asked(processor, key, rate) for number, processor in enumerate(running)})
-        return {processor: parts[number] for number, processor in enumerate(running)}
-
-    def _asked(self, processor: Processor, key: RateKey, rate: int) -> Asked:
-        demands = self._supervisor.demands.of(processor)
-        demand = demands.get(key, Demand(0, 0))
-        elsewhere = any(other.users for at, other in demands.items() if at.counter == key.counter and at != key)
-        before = self._weights.get((processor, key), 0)
-        users = demand.users
-        if users:
-            if before:  # one look at it is a rough one, rougher where another rate holds them up, too
-                users = (users + 3 * before) // 4 if elsewhere else (users + before) // 2
-            self._weights[processor, key] = users
-        least = int(self._held[processor].part(key) * KEPT) if elsewhere and not users else 0
-        return Asked(min(demand.passed * WHOLE // rate, WHOLE) if rate else 0, users, before, least)
-
-    def _rate(self, key: RateKey) -> int:
-        """Tokens a second; 0: there is no limit any more."""
-        config = self._supervisor.desired.config
-        if key.level == "address":
-            if self._addresses is None or self._addresses[0] is not config:
-                self._addresses = config, AddressLimits(config.limits.per_address, config.limits.overrides)
-            limits = self._addresses[1].of(key.name).limits
-        elif key.level == "node":
-            limits = config.limits
-        else:
-            limits = next(listener.limits for listener in config.listeners if listener.name == key.name)
-        return int(getattr(limits, f"{key.counter}_rate"))
-
-    async def _lower(self, processor: Processor, default: int, wanted: dict[RateKey, int]) -> None:
-        """Have a processor give up what it has too much of; it counts as given up when it has said so."""
-        held = self._held[processor]
-        rows = {key: part for key, part in wanted.items() if held.part(key) - part >= LEAST_CHANGE}
-        rows |= {key: AS_DEFAULT for key in held.parts.keys() - wanted.keys() if default <= held.parts[key]}
-        default = min(default, held.default)
-        if (rows or default != held.default) and await self._tell(processor, default, rows):
-            held.book(default, rows)
-
-    def _raise(self, processor: Processor, default: int, wanted: dict[RateKey, int]) -> Awaitable[bool]:
-        """Have a processor take what is free; it counts as taken from now on, whether it says so or not."""
-        held = self._held[processor]
-        rows: dict[RateKey, int] = {key: AS_DEFAULT for key in held.parts.keys() - wanted.keys() if default > held.parts[key]}
-        for key, part in wanted.items():
-            free = WHOLE - sum(other.part(key) for each, other in self._held.items() if each is not processor)
-            if min(part, free) - held.part(key) >= LEAST_CHANGE:
-                rows[key] = min(part, free)
-        if not rows and default == held.default:
-            return _nothing()
-        held.book(default, rows)
-        return self._tell(processor, default, rows)
-
-    async def _tell(self, processor: Processor, default: int, rows: dict[RateKey, int]) -> bool:
-        """Have a processor keep to other parts; False: it has not said that it does."""
-        self._settled = ()
-        parts = [PartRow(level=key.level, name=key.name, counter=key.counter, part=part) for key, part in rows.items()]
-        try:
-            await processor.request(parts_request(default, parts), ANSWER_MS)
-        except UnavailableError as error:
-            if error.reason != "PROCESSOR_GONE":
-                self._log.write("rates_not_moved", level="warning", slot=processor.slot, reason=str(error))
+    def _is_calm(self, key: RateKey, demands: Mapping[Processor, Demand], default: int, *, has_parts: bool) -> bool:
+        """Whether equal parts will do."""
+        if any(each.waiting or each.used > default for each in demands.values()):
+            self._calm.pop(key, None)
             return False
-        return True
+        self._calm[key] = self._calm.get(key, 0) + 1
+        return not has_parts or self._calm[key] >= CALM
+
+    def _tell(self, processor: Processor, default: int, parts: dict[RateKey, int]) -> None:
+        """Have a processor keep to other parts."""
+        held = self._held[processor]
+        if not parts and default == held.default:
+            return
+        held.default = default
+        for key, part in parts.items():
+            if part == AS_DEFAULT:
+                del held.parts[key]
+            else:
+                held.parts[key] = part
+        rows = [PartRow(level=key.level, name=key.name, counter=key.counter, part=part) for key, part in parts.items()]
+        processor.link.post(PartsCommand(type="parts", default=default, parts=rows))
 
 
-async def _nothing() -> bool:
-    return True
+def _moved(now: Sequence[int], wanted: Sequence[int], slow: Sequence[bool], whole: int) -> list[int]:
+    """Parts on their way to what is wanted; their sum is at most ``whole``."""
+    lowered = [
+        min(before, max(want, int(before * KEPT)) if wait else (want + before) // 2) for before, want, wait in zip(now, wanted, slow, strict=True)
+    ]
+    free = whole - sum(lowered)
+    lacks = [max(want - low, 0) for want, low in zip(wanted, lowered, strict=True)]
+    total = max(sum(lacks), 1)
+    return [low + min(lack, free * lack // total) for low, lack in zip(lowered, lacks, strict=True)]

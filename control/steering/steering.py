@@ -115,7 +115,7 @@ class Steering(ControlPlane):
         self._transactions = Transactions(events)
         self.pool = Pool(supervisor, self._transactions, meters, log, guard)
         self._sizing = None if chosen is None else Sizing(self.pool, lambda: supervisor.desired.config, chosen, events, log, guard)
-        self._rates = Rates(supervisor, guard, log)
+        self._rates = Rates(supervisor, guard)
         self.upstreams = Upstreams(supervisor, resolver, log)
         self._listeners = Listeners(supervisor, acceptor)
         self._channels = Channels(supervisor, self._transactions)

@@ -11,6 +11,8 @@ frame is behind until the others had as much; where nobody waits nothing is owed
 as the tokens allow by what such a read takes of late; when they have read, and tokens are left, more are let in in the next poll: who has little to
 say leaves the rest to others.
 
+*Late*: who runs late, since the machine is busy, has not saved up either; tokens of ``LATE_MS`` come all the same while somebody waits for them.
+
 Integers throughout. ``part`` is the millionth parts of the rate that are this processor's; the rest is others'.
 """
 
@@ -28,6 +30,10 @@ __all__ = ["BURST_MS", "WHOLE", "Bucket", "Demand", "Stake", "Tally", "Waiter"]
 
 WHOLE: Final = 1_000_000
 BURST_MS: Final = 20
+BURST_NS: Final = BURST_MS * 1_000_000
+LATE_MS: Final = 500  # tokens of so long come all the same while somebody waits for them and we do not run
+LATE_NS: Final = LATE_MS * 1_000_000
+SURE_QUANTA: Final = 4
 QUANTA: Final = 100  # reads that a second's allowance is enough for
 LEAST_BYTES: Final = 16  # of one read
 STEP_NS: Final = 1_000_000  # tokens are counted no more often than this while there are some
@@ -37,8 +43,6 @@ TOKEN: Final = 1_000_000_000  # in thousandths times microseconds
 MOST_EARNED: Final = 4_000_000_000_000_000_000  # thousandths of tokens times microseconds, well below 2^63
 MOST_OWED: Final = 4_000_000_000  # tokens that one wait is reckoned for; a timer that comes too early is armed again
 PLENTY: Final = 1 << 60
-SURE_QUANTA: Final = 8
-SURE_US: Final = 1_000_000
 CROWDED_MILLI: Final = 100  # who waits on average, in thousandths, where the rate is what holds readers up
 
 OUT: Final = 0  # does not wait
@@ -52,8 +56,8 @@ class Waiter(abc.ABC):
     """Who waits for a token."""
 
     @abc.abstractmethod
-    def let_in(self) -> None:
-        """It is its turn. Does not raise."""
+    def let_in(self, late_ns: i64) -> None:
+        """It is its turn, which could have been so much earlier if we had run. Does not raise."""
 
 
 class Stake:
@@ -91,12 +95,14 @@ class Demand:
 
     Attributes:
         passed: tokens used, per second.
-        users: how many would share the rate alike, in thousandths; 0 when it held nobody up.
+        waiting: how many waited here, on average, in thousandths; 0 when hardly anybody did.
+        wanting: likewise, here or for another bucket that holds for them, too.
     """
 
-    def __init__(self, passed: i64, users: i64) -> None:
+    def __init__(self, passed: i64, waiting: i64, wanting: i64) -> None:
         self.passed: Final[i64] = passed
-        self.users: Final[i64] = users
+        self.waiting: Final[i64] = waiting
+        self.wanting: Final[i64] = wanting
 
 
 class Bucket(Timer):
@@ -127,7 +133,9 @@ class Bucket(Timer):
         self._tally: Final = tally
         self._milli: i64 = 0  # of a token, a second, that are ours
         self._chunk_us: i64 = 1  # that ``MOST_EARNED`` is enough for
+        self._due_ns: i64 = NEVER  # when who waits should have been let in
         self._burst: i64 = 1
+        self._most: i64 = 1  # tokens that are kept for who waits
         self._then_ns: i64 = loop.now_ns  # up to when tokens were counted
         self._rest: i64 = 0  # of a token, in ``_milli`` times microseconds
         self._virtual: i64 = 0
@@ -136,14 +144,15 @@ class Bucket(Timer):
         self._away: i64 = 0  # let in, and has not read
         self._portion: i64 = 1  # what one who was let in takes
         self._waited_ns: i64 = 0  # times stakes
+        self._wanting: i64 = 0  # those whose readers wait, here or elsewhere
+        self._wanted_ns: i64 = 0  # likewise
         self._waited_then_ns: i64 = loop.now_ns
-        self._seen_ns: i64 = loop.now_ns  # by ``demand``; so are the next two
+        self._seen_ns: i64 = loop.now_ns  # by ``demand``; so are the next three
         self._seen_passed: i64 = 0
         self._seen_waited_ns: i64 = 0
-        self._users: i64 = 0
-        self._crowded_us: i64 = 0  # since users were counted last; so are the next two
-        self._marked_passed: i64 = 0
-        self._marked_virtual: i64 = 0
+        self._seen_wanted_ns: i64 = 0
+        self._seen_virtual: i64 = 0
+        self._alone: i64 = 0  # tokens used since then for which nobody waited
         self.set_rate(rate, part)
         self.level = self._burst
 
@@ -157,13 +166,14 @@ class Bucket(Timer):
         self.part = part
         if rate == 0:
             self._milli = 0
-            self.level = self._burst = self.quantum = PLENTY
+            self.level = self._burst = self._most = self.quantum = PLENTY
         else:
             self._milli = rate * part // 1000
             self._chunk_us = MOST_EARNED // max(self._milli, 1)
             self._burst = max(self._milli * BURST_MS // 1_000_000, 1)
+            self._most = max(self._milli * LATE_MS // 1_000_000, 1)
             self.quantum = max(self._milli // (1000 * QUANTA), 1 if self.frames else LEAST_BYTES)
-            self.level = min(self.level, self._burst)
+            self.level = min(self.level, self._most)
             self._portion = self.quantum
         self._loop.cancel(self)
         self._let_in(now_ns)
@@ -214,8 +224,8 @@ class Bucket(Timer):
             return
         if self.waiting == 0:
             if alone:  # what nobody waits for says nothing of how many would share
-                self._marked_virtual += max(stake.tag - self._virtual, 0)
-                self._marked_passed += amount
+                self._seen_virtual += max(stake.tag - self._virtual, 0)
+                self._alone += amount
             self._virtual = max(self._virtual, stake.tag)
         elif self.level > 0:  # once this poll's events are seen: who has just read may want to go on, and be the first again
             self._loop.call_at(now_ns, self)
@@ -236,6 +246,16 @@ class Bucket(Timer):
             self._away -= 1
         stake.state = OUT
 
+    def want(self, count: i64, now_ns: i64) -> None:
+        """So many more readers that have a stake wait, here or elsewhere."""
+        self._count_waiting(now_ns)
+        self._wanting += count
+
+    def make_good(self, late_ns: i64) -> None:
+        """Somebody who has a stake waited elsewhere, and so much of that since we ran late: its tokens come all the same."""
+        if late_ns > BURST_NS:
+            self._earn(self._loop.now_ns, self._burst + min(late_ns, LATE_NS) // 1000 * self._milli // TOKEN)
+
     def fire(self, now_ns: i64) -> None:
         self._let_in(now_ns)
 
@@ -246,44 +266,36 @@ class Bucket(Timer):
         lasted_us = max((now_ns - self._seen_ns) // 1000, 1000)
         used = min(self.passed - self._seen_passed, MOST_OWED)
         waited_milli = (self._waited_ns - self._seen_waited_ns) // lasted_us
+        wanted_milli = (self._wanted_ns - self._seen_wanted_ns) // lasted_us
         self._seen_ns = now_ns
         self._seen_passed = self.passed
         self._seen_waited_ns = self._waited_ns
-        if waited_milli < CROWDED_MILLI:
-            return Demand(used * 1_000_000 // lasted_us, 0)
-        self._crowded_us += lasted_us
-        self._count_users(max(waited_milli, 1000))
-        return Demand(used * 1_000_000 // lasted_us, self._users)
+        self._seen_wanted_ns = self._wanted_ns
+        waiting = waited_milli if waited_milli >= CROWDED_MILLI else 0
+        went = self._virtual - self._seen_virtual  # what each had who is always held up
+        if waiting != 0 and went >= SURE_QUANTA * self.quantum:
+            wanted_milli = min(wanted_milli, max((used - self._alone) * 1000 // went, 1000))
+        self._seen_virtual = self._virtual
+        self._alone = 0
+        return Demand(used * 1_000_000 // lasted_us, waiting, wanted_milli)
 
-    def _count_users(self, waited_milli: i64) -> None:
-        """How many would share alike: what was used, by what each had who is always held up, once that is known well enough. Until then, and where
-        a read of each takes longer than a second: how many wait. Only what was used while somebody waited counts (``charge``).
-        """
-        went = self._virtual - self._marked_virtual
-        if went >= SURE_QUANTA * self.quantum:
-            self._users = max(min(self.passed - self._marked_passed, MOST_OWED) * 1000 // went, 1000)
-        elif self._users == 0 or self._crowded_us >= SURE_US:
-            self._users = waited_milli
-        else:
-            return
-        self._crowded_us = 0
-        self._marked_passed = self.passed
-        self._marked_virtual = self._virtual
-
-    def _earn(self, now_ns: i64) -> None:
-        """Count the tokens that have come."""
+    def _earn(self, now_ns: i64, most: i64 = 0) -> None:
+        """Count the tokens that have come, up to the burst, to ``LATE_MS`` where somebody waits, or to ``most``."""
         lasted_us = (now_ns - self._then_ns) // 1000
         if lasted_us <= 0:
             return
         self._then_ns += lasted_us * 1000
+        before = self.level
         chunks = lasted_us // self._chunk_us
         thousandths = self._milli * (lasted_us % self._chunk_us) + self._rest
         self.level += thousandths // TOKEN
         self._rest = thousandths % TOKEN
         if chunks != 0:
             self.level += chunks * (self._milli * self._chunk_us // TOKEN)
-        if self.level > self._burst:
-            self.level = self._burst
+        served = self.waiting != 0 or (self._away > 0 and lasted_us * 1000 <= LATE_NS)
+        most = max(most, self._most if served else self._burst, min(before, self._most))
+        if self.level > most:
+            self.level = most
             self._rest = TOKEN - 1  # at a few tokens a second, the next one must not begin to come only when this one is used
 
     def _let_in(self, now_ns: i64) -> None:
@@ -294,6 +306,8 @@ class Bucket(Timer):
             return
         self._count_waiting(now_ns)
         left = self.level
+        late_ns = max(now_ns - self._due_ns, 0) if self._due_ns != NEVER else 0
+        self._due_ns = NEVER
         self._away = 0
         while left > 0 and self.waiting != 0:
             tag, ticket, stake = self._queue[0]
@@ -309,7 +323,7 @@ class Bucket(Timer):
                 stake.state = LET_IN
                 stake.ticket = 0
                 left -= self._portion
-                stake.waiter.let_in()
+                stake.waiter.let_in(late_ns)
         if self.waiting != 0:
             self._arm(now_ns, 1 - left)
         else:
@@ -319,7 +333,8 @@ class Bucket(Timer):
         """Fire when so many tokens have come."""
         if self._milli != 0:
             wait_us = min((min(max(lacks, 0), MOST_OWED) * TOKEN - self._rest + self._milli - 1) // self._milli, LATEST_US)
-            self._loop.call_at(now_ns + max(wait_us * 1000, SOONEST_NS), self)
+            self._due_ns = now_ns + max(wait_us * 1000, SOONEST_NS)
+            self._loop.call_at(self._due_ns, self)
 
     def _wait_more(self, count: i64) -> None:
         """One more waits, or one less."""
@@ -330,4 +345,5 @@ class Bucket(Timer):
 
     def _count_waiting(self, now_ns: i64) -> None:
         self._waited_ns += self.waiting * (now_ns - self._waited_then_ns)
+        self._wanted_ns += self._wanting * (now_ns - self._waited_then_ns)
         self._waited_then_ns = now_ns

@@ -1,8 +1,8 @@
 """Quotas in a processor: the buckets of the node, of each listener and of each client address, and which of them hold for a connection.
 
-A rate is one for the whole node. Each processor has a part of it, in millionths, and control moves parts to where the demand is: processors say ten
-times a second what passed, and how many would share alike (``demands``), of whatever is in demand; control answers with parts (``set_parts``).
-A key that control has said nothing of has the processor's ``default`` part: all of it where there is one processor.
+A rate is one for the whole node. Each processor has a part of it, in millionths: the ``default`` one, which is the same in each, and all of it where
+there is one processor. Where somebody waits for a rate, control moves parts of it (``set_parts``): processors say five times a second what was used
+of such a key, and how many waited (``demands``).
 
 An address has buckets from its first connection to its last one's end, and until what it owes is paid: who comes again does not begin anew. What
 is kept of those that are gone is bounded (``MOST_GONE``).
@@ -47,7 +47,7 @@ DIRECTION: Final = 2  # buckets of one direction
 THROTTLED: Final = {level: PROCESSOR_BLOCK.at("framegate.rate.throttled", level) for level in RATE_LEVELS}
 NODE_LIMITS: Final = [PROCESSOR_BLOCK.at(f"framegate.rate.node.{unit}.limit", way) for way in TAP_DIRECTIONS for unit in ("io", "frame")]
 LISTENER_LIMITS: Final = [LISTENER_BLOCK.at(f"framegate.rate.{unit}.limit", way) for way in TAP_DIRECTIONS for unit in ("io", "frame")]
-TICK_NS: Final = 100_000_000
+TICK_NS: Final = 200_000_000
 MOST_GONE: Final = 4096
 MOST_SEEN: Final = 1024  # addresses in one look at demands
 
@@ -82,14 +82,15 @@ class Quota:
 
 
 class KeyDemand:
-    """What was asked of one bucket; see ``bucket.Demand``."""
+    """What was asked of one bucket: millionths of the rate that were used; the others: see ``bucket.Demand``."""
 
-    def __init__(self, level: str, name: str, counter: str, passed: i64, users: i64) -> None:
+    def __init__(self, level: str, name: str, counter: str, used: i64, waiting: i64, wanting: i64) -> None:
         self.level: Final = level
         self.name: Final = name
         self.counter: Final = counter
-        self.passed: Final[i64] = passed
-        self.users: Final[i64] = users
+        self.used: Final[i64] = used
+        self.waiting: Final[i64] = waiting
+        self.wanting: Final[i64] = wanting
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -98,7 +99,9 @@ class DemandWatcher(abc.ABC):
 
     @abc.abstractmethod
     def demanded(self, demands: list[KeyDemand]) -> None:
-        """Ten times a second: what is in demand; what is not named is as it was. Not told while nothing is, or there is nobody to share with."""
+        """Five times a second: the keys that somebody waits for, or that have a part of their own. Not told while there is none, or nobody to share
+        with.
+        """
 
 
 class _Tick(Timer):
@@ -140,7 +143,6 @@ class Quotas:
         self._gone: dict[str, Quota] = {}  # addresses without a connection that owe something, oldest first
         self._parts: Final[dict[tuple[str, str, str], int]] = {}  # by level, name and counter
         self._tick: Final = _Tick(self)
-        self._told: bool = False  # the last report had a demand, or parts have come since
         self._round: list[str] = []  # addresses that are still to be looked at
         self._by_address: bool = False  # some address has a rate
 
@@ -323,7 +325,6 @@ class Quotas:
             for quota in self._all():
                 for number in range(len(COUNTERS)):
                     self._move(quota, number)
-        self._told = True
         self._show()
         self._wake()
 
@@ -347,10 +348,8 @@ class Quotas:
         watcher = self.watcher
         if watcher is not None and self.default < WHOLE:
             demands = self.demands(now_ns)
-            asked = any(each.passed != 0 or each.users != 0 for each in demands)
-            if demands and (asked or self._told):
+            if demands:
                 watcher.demanded(demands)
-            self._told = asked
         self._wake()
 
     def _wake(self) -> None:
@@ -359,7 +358,7 @@ class Quotas:
             self._loop.call_at(self._loop.now_ns + TICK_NS, self._tick)
 
     def demands(self, now_ns: i64) -> list[KeyDemand]:
-        """What is in demand, or has a part of its own; of the addresses, ``MOST_SEEN`` at a time."""
+        """What somebody waits for, or has a part of its own; of the addresses, ``MOST_SEEN`` at a time."""
         demands: list[KeyDemand] = []
         for quota in (self.node, *self._listeners.values()):
             self._look_at(quota, now_ns, demands)
@@ -370,7 +369,9 @@ class Quotas:
             if found is not None:
                 self._look_at(found, now_ns, demands)
         del self._round[:MOST_SEEN]
-        demands += [KeyDemand(level, name, counter, 0, 0) for level, name, counter in self._parts if level == ADDRESS and name not in self._addresses]
+        demands += [
+            KeyDemand(level, name, counter, 0, 0, 0) for level, name, counter in self._parts if level == ADDRESS and name not in self._addresses
+        ]
         return demands
 
     def _look_at(self, quota: Quota, now_ns: i64, demands: list[KeyDemand]) -> None:
@@ -379,6 +380,6 @@ class Quotas:
                 continue
             counter = COUNTERS[number]
             asked = bucket.demand(now_ns)
-            has_part = (quota.level, quota.name, counter) in self._parts
-            if has_part or asked.users != 0 or asked.passed * 2 * WHOLE > bucket.rate * bucket.part:
-                demands.append(KeyDemand(quota.level, quota.name, counter, asked.passed, asked.users))
+            if asked.waiting != 0 or (quota.level, quota.name, counter) in self._parts:
+                used = min(asked.passed, bucket.rate) * WHOLE // bucket.rate
+                demands.append(KeyDemand(quota.level, quota.name, counter, used, asked.waiting, asked.wanting))

@@ -139,7 +139,11 @@ class Meter(Waiter):
             if amount != 0:
                 bucket.charge(stake, amount, now_ns)
 
-    def let_in(self) -> None:
+    def let_in(self, late_ns: i64) -> None:
+        for stake in self.stakes:
+            stake.bucket.want(-1, self._loop.now_ns)
+            if stake is not self._waits:
+                stake.bucket.make_good(late_ns)
         self._waits = None
         try:
             self._throttle.let_go(ANSWERS if self._answers else QUOTA)
@@ -153,6 +157,8 @@ class Meter(Waiter):
         self.stakes = []
         for stake in stakes:
             stake.bucket.leave(stake, self._loop.now_ns)
+            if self._waits is not None:
+                stake.bucket.want(-1, self._loop.now_ns)
         self._waits = None
         self._throttle.let_go(ANSWERS if self._answers else QUOTA)
 
@@ -164,6 +170,8 @@ class Meter(Waiter):
             before.bucket.keep(before)
         stake.bucket.wait(stake, now_ns)
         self._waits = stake
+        for each in self.stakes:
+            each.bucket.want(1, now_ns)
         return not self._throttle.hold(ANSWERS if self._answers else QUOTA)
 
     def _asked_by(self, bucket: Bucket) -> i64:

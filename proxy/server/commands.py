@@ -29,7 +29,6 @@ from proxy.server.messages import (
     HoldersCommand,
     ListCommand,
     PartsCommand,
-    PartsReply,
     PrepareCommand,
     PreparedReply,
     RefusedReply,
@@ -240,7 +239,6 @@ class Commands:
     def _set_parts(self, message: PartsCommand) -> None:
         parts = [(row["level"], row["name"], row["counter"], row["part"]) for row in message["parts"]]
         self._pairs.quotas.set_parts(message["default"], parts)
-        self._reply(PartsReply(type="result", id=message["id"]))
 
     def _access(self, message: AccessCommand) -> None:
         self._jobs.append(AccessJob(message, self._pairs.open, int(self._pairs.wall_offset_ns), self._tell_access))

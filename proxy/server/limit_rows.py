@@ -51,10 +51,17 @@ class PartRow(TypedDict):
 
 
 class DemandRow(TypedDict):
-    """What was asked of one rate: tokens a second that passed, and how many would share alike, in thousandths; 0: it held nobody up."""
+    """What was asked of one rate.
+
+    Attributes:
+        used: millionths of it.
+        waiting: how many connections waited for it, on average, in thousandths; 0: hardly any.
+        wanting: likewise, for it or for another that holds for them, too.
+    """
 
     level: RateLevel
     name: str
     counter: RateCounter
-    passed: int
-    users: int
+    used: int
+    waiting: int
+    wanting: int

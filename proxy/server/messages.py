@@ -14,7 +14,7 @@
     evict {count, spared: listener|null}      result {affected}              the longest idle pairs are closed (cause limit)
     upstreams                                 result {rows}                  of endpoints that are left out
     holders {limit}                           result {rows}                  who holds most of the memory pool, most first
-    parts {default, parts}                    result {}                      of the rates: see ``proxy.relay.quotas``; what is not named stays
+    parts {default, parts}                    no answer: of the rates: see ``proxy.relay.quotas``; what is not named stays
     answer {number, kind, row}                no answer: it is one itself, to the question of that number
     access {after, limit, every_ms, since_ns, until_ns}
                                               the notice access, where there are such; then result {next}: as of a page
@@ -29,7 +29,8 @@ Anything else, and what cannot be read, is answered with ``error {error}``; so i
 
 Unasked, a processor tells ``closed`` and, where ``rows_at_open``, ``opened`` (rows: see ``row_lines``; of a connection ``opened`` comes first, then
 ``access``, then ``closed``), ``log {level, event, fields}`` (``protocol.EVENTS``), ``drained``,
-``demand {demands}``: ten times a second, what is asked of the rates, where several processors share them, ``parted {pair, error}``, and
+``demand {demands}``: five times a second, what is asked of the rates that somebody waits for, where several processors share them,
+``parted {pair, error}``, and
 ``question {number, desk, kind, row}``: what an authenticator has to ask (``question_rows``), to which control says ``answer``, unless
 ``forget {number}`` comes first.
 
@@ -98,7 +99,6 @@ __all__ = [
     "OpenedNotice",
     "PartedNotice",
     "PartsCommand",
-    "PartsReply",
     "PrepareCommand",
     "PreparedReply",
     "QuestionNotice",
@@ -261,7 +261,7 @@ class HoldersCommand(_Asked):
     limit: int
 
 
-class PartsCommand(_Asked):
+class PartsCommand(TypedDict):
     """Which part of each rate this processor has."""
 
     type: Literal["parts"]
@@ -417,13 +417,6 @@ class HoldersReply(TypedDict):
     rows: list[HolderRow]
 
 
-class PartsReply(TypedDict):
-    """It has these parts."""
-
-    type: Literal["result"]
-    id: int
-
-
 class AccessReply(TypedDict):
     """The rows were told before. ``next``: the last id that was looked at when there may be more, 0 otherwise."""
 
@@ -451,7 +444,6 @@ Reply = (
     | EvictReply
     | UpstreamsReply
     | HoldersReply
-    | PartsReply
     | AccessReply
     | DrainReply
 )

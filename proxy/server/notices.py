@@ -68,7 +68,7 @@ class DrainedNotice(TypedDict):
 
 
 class DemandNotice(TypedDict):
-    """What is in demand; what is not named is as it was."""
+    """What was asked of the rates that somebody waits for, or that have a part of their own."""
 
     type: Literal["demand"]
     demands: list[DemandRow]

@@ -83,7 +83,7 @@ def _state(pair: Pair) -> str:
 def demand_row(demand: KeyDemand) -> DemandRow:
     """What was asked of one rate."""
     level, counter = cast(RateLevel, demand.level), cast(RateCounter, demand.counter)
-    return DemandRow(level=level, name=demand.name, counter=counter, passed=int(demand.passed), users=int(demand.users))
+    return DemandRow(level=level, name=demand.name, counter=counter, used=int(demand.used), waiting=int(demand.waiting), wanting=int(demand.wanting))
 
 
 def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:

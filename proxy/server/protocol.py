@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, cast
 
 from proxy.server.handler_messages import HandlerNotice, HandlerReadyMessage, HandlerStartMessage
-from proxy.server.limit_rows import PartRow
 from proxy.server.messages import (
     AbortedReply,
     AccessCommand,
@@ -44,8 +43,6 @@ from proxy.server.messages import (
     Notice,
     OpenedNotice,
     PartedNotice,
-    PartsCommand,
-    PartsReply,
     PrepareCommand,
     PreparedReply,
     QuestionNotice,
@@ -88,7 +85,6 @@ __all__ = [
     "evict_request",
     "holders_request",
     "list_request",
-    "parts_request",
     "prepare_request",
     "read_command",
     "read_handler_notice",
@@ -167,7 +163,6 @@ REPLIES: Final = {
     "evict": _by_type(EvictReply),
     "upstreams": _by_type(UpstreamsReply),
     "holders": _by_type(HoldersReply),
-    "parts": _by_type(PartsReply),
     "access": _by_type(AccessReply),
     "drain": _by_type(DrainReply),
 }
@@ -356,11 +351,6 @@ def upstreams_request() -> Request[UpstreamsReply]:
 def holders_request(limit: int) -> Request[HoldersReply]:
     """Ask who holds most."""
     return Request(HoldersCommand(type="holders", limit=limit), REPLIES["holders"])
-
-
-def parts_request(default: int, parts: list[PartRow]) -> Request[PartsReply]:
-    """Ask a processor to keep to its parts of the rates."""
-    return Request(PartsCommand(type="parts", default=default, parts=parts), REPLIES["parts"])
 
 
 def access_request(*, after: int, limit: int, every_ms: int, since_ns: int, until_ns: int) -> Request[AccessReply]:

@@ -58,7 +58,6 @@ from proxy.server.messages import (
     ListReply,
     OpenedNotice,
     PartedNotice,
-    PartsReply,
     PreparedReply,
     ReadyMessage,
     RefusedReply,
@@ -349,7 +348,7 @@ class FakeProcessor:
         self.send(UpstreamsReply(type="result", id=message["id"], rows=[row] if self.mode == "down" else []))
 
     def on_parts(self, message: dict[str, Any]) -> None:
-        self.send(PartsReply(type="result", id=message["id"]))
+        pass
 
     def on_holders(self, message: dict[str, Any]) -> None:
         if self.mode == "leaving":

@@ -32,8 +32,12 @@ class Reader(Waiter):
         self.turns = 0
         self._within = 0
 
-    def let_in(self) -> None:
+    def let_in(self, late_ns: int) -> None:
         assert self.waits, "who does not wait is let in"
+        for stake in self.stakes:
+            stake.bucket.want(-1, stake.bucket._loop.now_ns)
+            if stake is not self.waits_at:
+                stake.bucket.make_good(late_ns)
         self.waits = False
         self.turns += 1
 
@@ -65,7 +69,9 @@ class Reader(Waiter):
                 for before in self.stakes[: self.stakes.index(stake)]:
                     before.bucket.keep(before)
                 stake.bucket.wait(stake, now_ns)
-                self.waits = True
+                self.waits, self.waits_at = True, stake
+                for each in self.stakes:
+                    each.bucket.want(1, now_ns)
                 return
 
     def _take(self) -> tuple[int, int]:
@@ -88,6 +94,8 @@ class Reader(Waiter):
     def leave(self, now_ns: int) -> None:
         for stake in self.stakes:
             stake.bucket.leave(stake, now_ns)
+            if self.waits:
+                stake.bucket.want(-1, now_ns)
         self.waits = False
         self.frames.clear()
         self.more = None

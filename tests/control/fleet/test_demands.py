@@ -6,24 +6,38 @@ from control.fleet.demands import Demand, Demands, RateKey
 from proxy.server.limit_rows import DemandRow
 
 
-def row(name: str, passed: int, users: int) -> DemandRow:
-    return DemandRow(level="address", name=name, counter="request_bytes", passed=passed, users=users)
+def row(name: str, used: int, waiting: int) -> DemandRow:
+    return DemandRow(level="address", name=name, counter="request_bytes", used=used, waiting=waiting, wanting=waiting)
 
 
 def key(name: str) -> RateKey:
     return RateKey("address", name, "request_bytes")
 
 
-def test_what_is_not_named_is_as_it_was_and_what_is_not_asked_is_forgotten() -> None:
+def test_what_was_told_of_is_taken_once_with_what_each_said_last() -> None:
     demands = Demands()
     one: Any = object()
     other: Any = object()
     demands.hear(one, [row("a", 5, 0), row("b", 6, 1000)])
     demands.hear(other, [row("a", 7, 0)])
-    demands.hear(one, [row("b", 0, 1000), row("c", 1, 0)])
-    assert demands.of(one) == {key("a"): Demand(5, 0), key("b"): Demand(0, 1000), key("c"): Demand(1, 0)}
-    demands.hear(one, [row("a", 0, 0), row("never", 0, 0)])
-    assert demands.of(one).keys() == {key("b"), key("c")}
+    demands.hear(one, [row("b", 0, 900)])
+    assert demands.take() == {key("a"): {one: Demand(5), other: Demand(7)}, key("b"): {one: Demand(0, 900, 900)}}
+    assert demands.take() == {}
+    demands.hear(other, [row("b", 1, 0)])
+    assert demands.take() == {key("b"): {one: Demand(0, 900, 900), other: Demand(1)}}
+
+
+def test_nothing_is_kept_of_what_is_dropped_or_of_who_is_gone() -> None:
+    demands = Demands()
+    one: Any = object()
+    other: Any = object()
+    demands.hear(one, [row("a", 5, 0), row("b", 6, 1000)])
+    demands.hear(other, [row("b", 7, 0)])
     demands.forget(one)
     demands.forget(one)
-    assert (demands.of(one), demands.of(other)) == ({}, {key("a"): Demand(7, 0)})
+    assert demands.take() == {key("b"): {other: Demand(7)}}
+    demands.drop(key("b"))
+    assert demands._of == {}
+    demands.hear(one, [row("a", 5, 0)])
+    demands.clear()
+    assert (demands.take(), demands._of) == ({}, {})

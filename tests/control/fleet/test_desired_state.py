@@ -27,7 +27,7 @@ def test_a_processor_starts_with_all_there_is_and_the_share_of_its_slot() -> Non
         "generation": 5,
         "boot_id": "boot",
         "share": 5 * MIB,
-        "part": 5_000,
+        "part": 500_000,
         "endpoints": ENDPOINTS,
         "stores": STORES,
         "rows_at_open": False,
@@ -52,5 +52,5 @@ def test_keys_are_not_shown() -> None:
     assert "secret" not in repr(dataclasses.replace(state()))
 
 
-def test_who_is_alone_has_all_of_each_rate_and_others_a_hundredth_together() -> None:
-    assert [default_part(count) for count in (0, 1, 2, 5)] == [1_000_000, 1_000_000, 5_000, 2_000]
+def test_each_has_an_equal_part_of_each_rate() -> None:
+    assert [default_part(count) for count in (0, 1, 2, 5)] == [1_000_000, 1_000_000, 500_000, 200_000]

@@ -107,9 +107,11 @@ def test_a_change_without_rules_is_committed_at_once(tapped):
 
 def test_parts_of_rates_hold_at_once(steered):
     row = {"level": "node", "name": "", "counter": "response_bytes", "part": 70}
-    assert steered.ask("parts", default=900, parts=[row]) == {"type": "result"}
+    steered.commands.handle({"type": "parts", "default": 900, "parts": [row]})
+    assert steered.answers == []
     quotas = steered.world.relay.pairs.quotas
     quotas.set_limits(limits(node=RateLimits(request_bytes_rate=5, response_bytes_rate=5)))
     assert [None if bucket is None else int(bucket.part) for bucket in quotas.node.buckets] == [900, None, 70, None]
-    assert steered.ask("parts", default=900, parts=[{**row, "counter": "dances"}])["type"] == "error"
+    steered.commands.handle({"type": "parts", "default": 900, "parts": [{**row, "counter": "dances"}]})
+    assert [answer["type"] for answer in steered.answers] == ["error"]
     steered.world.selector.faults.take()

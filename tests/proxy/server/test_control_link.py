@@ -224,13 +224,13 @@ def test_what_is_in_demand_is_told_where_rates_are_shared_and_not_to_a_link_that
         quotas = bench.relay.pairs.quotas
         watcher = quotas.watcher
         assert watcher is not None
-        watcher.demanded([KeyDemand("node", "", "request_bytes", 5, 0)])
+        watcher.demanded([KeyDemand("node", "", "request_bytes", 5, 0, 0)])
         bench.loop.link.writer.queue({"type": "drained", "open": 0, "cut_off": 0})
-        watcher.demanded([KeyDemand("node", "", "request_bytes", 6, 0)])
+        watcher.demanded([KeyDemand("node", "", "request_bytes", 6, 0, 0)])
         bench.when(lambda: True, lambda: bench.send(STOP))
         assert bench.loop.run([])
         bench.end()
-        assert [row["demands"][0]["passed"] for row in bench.of("demand")] == [5]
+        assert [row["demands"][0]["used"] for row in bench.of("demand")] == [5]
 
 
 def login(bench: LoopBench) -> None:

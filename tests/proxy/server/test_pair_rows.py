@@ -286,6 +286,6 @@ def test_a_connection_that_never_became_a_pair_has_the_row_of_one_from_which_not
 
 
 def test_a_demands_row_names_the_rate():
-    row = demand_row(KeyDemand("listener", "l", "request_frames", 5, 1500))
-    assert row == {"level": "listener", "name": "l", "counter": "request_frames", "passed": 5, "users": 1500}
+    row = demand_row(KeyDemand("listener", "l", "request_frames", 5, 1500, 1600))
+    assert row == {"level": "listener", "name": "l", "counter": "request_frames", "used": 5, "waiting": 1500, "wanting": 1600}
     assert shape_of(DemandRow).fault(row) == ""

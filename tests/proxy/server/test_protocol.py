@@ -78,7 +78,7 @@ def test_what_control_asks_is_what_a_processor_takes(request_: Request[Any]) -> 
 
 def test_each_command_has_its_replies_but_those_that_nobody_answers() -> None:
     commands = [word for each in typing.get_args(messages.Command) for word in typing.get_args(typing.get_type_hints(each)["type"])]
-    assert sorted(commands) == sorted([*REPLIES, "answer", "stop"])
+    assert sorted(commands) == sorted([*REPLIES, "answer", "parts", "stop"])
     assert read_command({"type": "stop"}) == {"type": "stop"}
 
 
@@ -183,5 +183,5 @@ def test_notices_are_taken() -> None:
     parted = PartedNotice(type="parted", pair=5, error="")
     assert read_notice(sent(parted)) == parted
     assert read_notice({"type": "forget", "number": 5})["type"] == "forget"
-    row = DemandRow(level="node", name="", counter="request_bytes", passed=5, users=0)
+    row = DemandRow(level="node", name="", counter="request_bytes", used=5, waiting=0, wanting=0)
     assert read_notice(sent(DemandNotice(type="demand", demands=[row])))["type"] == "demand"
