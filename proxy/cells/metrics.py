@@ -129,7 +129,7 @@ MEMORY_KINDS: Final = ("begun", "pending", "tls")
 TAP_DROP_REASONS: Final = ("queue_full", "disk_full", "disk_error", "sampled", "closed", "undelivered")
 TAP_DIRECTIONS: Final = ("request", "response")
 HANDLER_ACTIONS: Final = ("pass", "frame", "nothing", "answer", "close", "failed")
-"""What a handler may have done with a frame, in the order of the link's numbers (``proxy.handler.wire``)."""
+"""What a handler may have done with a frame, in the order of the link's numbers (``proxy.relay.handler_wire``)."""
 MECHANISMS: Final = ("", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """Of SASL; none while a client has not chosen one."""
 AUTHENTICATION_ERRORS: Final = ("", "credentials", "denied", "mechanism", "protocol", "unavailable")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from proxy.handler.cells import Beat
-from proxy.handler.wire import REQUEST, record_end
+from proxy.relay.handler_wire import REQUEST, record_end
 
 __all__ = ["Activity", "Begun", "Interrupted"]
 

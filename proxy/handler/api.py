@@ -48,8 +48,8 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar
 
-from proxy.handler import wire
-from proxy.handler.wire import DIRECTIONS, MAX_THROTTLE_MS, TlsFacts
+from proxy.relay import handler_wire as wire
+from proxy.relay.handler_wire import DIRECTIONS, MAX_THROTTLE_MS, TlsFacts
 
 __all__ = [
     "CLOSE",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proxy.handler.api import Answer, Context, Pass, Replace, Verdict
 from proxy.handler.load import LoadedHandler
-from proxy.handler.wire import ANSWER, CLOSE, FRAME, MAX_BODY, MAX_THROTTLE_MS, NOTHING, PASS, Facts
+from proxy.relay.handler_wire import ANSWER, CLOSE, FRAME, MAX_BODY, MAX_THROTTLE_MS, NOTHING, PASS, Facts
 
 if TYPE_CHECKING:
     from proxy.handler.tasks import Request

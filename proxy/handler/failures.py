@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from proxy.handler.activity import Activity
 from proxy.handler.api import Context
-from proxy.handler.wire import error_text
+from proxy.relay.handler_wire import error_text
 
 __all__ = ["Failures", "Raised"]
 

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, Final
 
-from proxy.handler.wire import DIRECTIONS, HandlerFacts
+from proxy.relay.handler_wire import DIRECTIONS, HandlerFacts
 
 __all__ = ["LoadError", "LoadedHandler", "error_line", "extend_path", "load"]
 

@@ -18,7 +18,7 @@ from proxy.handler.failures import Failures
 from proxy.handler.kept_answers import KeptAnswers
 from proxy.handler.load import LoadedHandler
 from proxy.handler.tasks import Tasks
-from proxy.handler.wire import (
+from proxy.relay.handler_wire import (
     CLOSED,
     DIRECTIONS,
     FAILED,

@@ -20,7 +20,7 @@ from proxy.handler.kept_answers import KeptAnswers
 from proxy.handler.load import LoadedHandler, error_line
 from proxy.handler.processor import Processor
 from proxy.handler.reporter import Reporter
-from proxy.handler.wire import WIRE, Hello, encode_hello
+from proxy.relay.handler_wire import WIRE, Hello, encode_hello
 from proxy.server.handler_messages import HandlerFacts, HandlerReadyMessage
 from proxy.server.link import HANDLER_PROCESS, Handover, LinkError, receive_handovers
 from proxy.server.messages import FailedMessage, PartedNotice

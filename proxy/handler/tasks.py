@@ -11,7 +11,7 @@ from typing import Any, Final
 from proxy.handler.activity import Activity
 from proxy.handler.connection import Connection
 from proxy.handler.failures import Failures
-from proxy.handler.wire import DIRECTIONS, FAILED, Reply
+from proxy.relay.handler_wire import DIRECTIONS, FAILED, Reply
 
 __all__ = ["Request", "Tasks"]
 

@@ -27,6 +27,7 @@ publisher   their way into the shared cells
 Of listeners whose frames go to handlers:
 
 ================== ================================================================
+handler_wire       the records between a processor and a handler process
 handler_leg        what a channel tells, and what the request channel tells
 handled_pair       what is known of such a pair
 handling           one frame at a time, or several: read, kept, handed over

@@ -6,8 +6,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.handler import wire
 from proxy.network.run import Body, Run
+from proxy.relay import handler_wire as wire
 from proxy.relay.handler_metrics import HandlerMetrics
 
 __all__ = ["HandledConnection", "HandledParty", "Handles", "Load", "Request"]

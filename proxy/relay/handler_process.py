@@ -24,7 +24,6 @@ from mypy_extensions import i64
 
 from proxy.cause import Cause
 from proxy.errors import InternalError
-from proxy.handler import wire
 from proxy.network.channel import Channel
 from proxy.network.channel_sink import ChannelSink
 from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
@@ -32,6 +31,7 @@ from proxy.network.run import Body, Buffer, Run, held
 from proxy.network.selector import Selector
 from proxy.network.timer import NEVER, Timer
 from proxy.network.write_half import WriteHalf
+from proxy.relay import handler_wire as wire
 from proxy.relay.handled_connection import HandledConnection, HandledParty, Handles, Load, Request
 from proxy.relay.long_replies import Asker, LongReplies, pieces_from
 

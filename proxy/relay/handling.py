@@ -13,7 +13,6 @@ from typing import Final
 from mypy_extensions import i64
 
 from proxy.cause import Cause
-from proxy.handler import wire
 from proxy.network import mute
 from proxy.network.channel import Channel
 from proxy.network.connection_id import format_connection_id
@@ -21,6 +20,7 @@ from proxy.network.framing import OK
 from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
 from proxy.network.run import Run, held, keep
 from proxy.relay import ending, losses, passing, tapping
+from proxy.relay import handler_wire as wire
 from proxy.relay.handled_connection import HandledConnection, Request
 from proxy.relay.handled_pair import Handled, HandledLeg
 from proxy.relay.handler_process import HandlerProcess

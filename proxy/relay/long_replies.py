@@ -9,11 +9,11 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from proxy.handler.wire import WireError
 from proxy.network.memory_pool import MemoryPool, with_overhead
 from proxy.network.run import Buffer
 from proxy.network.selector import Selector
 from proxy.network.turns import Turn, TurnOwner
+from proxy.relay.handler_wire import WireError
 
 __all__ = ["Asker", "LongReplies", "pieces_from"]
 

@@ -14,12 +14,12 @@ from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from proxy.cause import Cause
-from proxy.handler import wire
 from proxy.network import mute
 from proxy.network.framing import Framing
 from proxy.network.run import Body, Buffer, Run
 from proxy.network.translation import holds, refer
 from proxy.relay import ending, handling, passing
+from proxy.relay import handler_wire as wire
 from proxy.relay.handled_connection import Request
 from proxy.relay.handled_pair import Handled, HandledLeg, HeldAnswer, Outgoing
 from proxy.relay.handler_state import HandlerEvent

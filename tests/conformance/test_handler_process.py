@@ -13,7 +13,7 @@ import pytest
 from control.fleet.handler_process import COMMAND
 from proxy.handler.cells import Beat, BeatCells, create_cells
 from proxy.handler.runtime import Runtime
-from proxy.handler.wire import (
+from proxy.relay.handler_wire import (
     ANSWER,
     HELD,
     REQUEST_HEAD,

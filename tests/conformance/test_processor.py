@@ -15,8 +15,8 @@ import pytest
 from control.fleet.processor import COMMAND
 from proxy.cells import CellLayout, CellReader, create
 from proxy.config.model import MIB, ProxyConfig, TapConfig, TapRule, rules_to_wire, to_wire
-from proxy.handler.wire import WIRE, HandlerFacts, Hello, encode_closed, encode_hello
 from proxy.network.connection_id import format_connection_id
+from proxy.relay.handler_wire import WIRE, HandlerFacts, Hello, encode_closed, encode_hello
 from proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, send_handovers
 from proxy.server.loop import Loop
 from proxy.server.messages import StartMessage

@@ -4,8 +4,8 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.handler import wire
 from proxy.network.channel import Channel
+from proxy.relay import handler_wire as wire
 from proxy.relay.handled_pair import HandledLeg
 from proxy.relay.handler_process import HandlerProcess
 from proxy.relay.pair import Pair

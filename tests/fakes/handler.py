@@ -30,7 +30,7 @@ import time
 from typing import Any
 
 from proxy.handler.cells import Beat, BeatCells
-from proxy.handler.wire import (
+from proxy.relay.handler_wire import (
     ANSWER,
     DIRECTIONS,
     REPLY,

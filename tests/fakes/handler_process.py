@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proxy.handler import wire
 from proxy.handler.cells import Beat, BeatCells, create_cells
-from proxy.handler.wire import RecordReader, record_end
+from proxy.relay import handler_wire as wire
+from proxy.relay.handler_wire import RecordReader, record_end
 from proxy.server.handler_messages import HandlerStartMessage
 from proxy.server.link import Handover, LinkReader, encode, send_handovers
 from proxy.server.protocol import WIRE_VERSION, read_handler_notice, read_handler_ready

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from proxy.handler import wire
 from proxy.handler.activity import Activity
 from proxy.handler.failures import Failures
 from proxy.handler.kept_answers import KeptAnswers
 from proxy.handler.load import LoadedHandler
 from proxy.handler.processor import Processor
-from proxy.handler.wire import RecordReader, record_end
+from proxy.relay import handler_wire as wire
+from proxy.relay.handler_wire import RecordReader, record_end
 from tests.fakes.handler_process import Reply
 
 

@@ -448,7 +448,7 @@ class FakeProcessor:
 
     def hear(self, handover: Handover) -> None:
         """A handler process says hello, or is gone, or says what it cannot say."""
-        from proxy.handler.wire import HELLO, record_end  # here: most fakes do without
+        from proxy.relay.handler_wire import HELLO, record_end  # here: most fakes do without
 
         handler, error = self.handlers[handover.peer], ""
         try:

@@ -2,9 +2,9 @@
 
 from collections import OrderedDict
 
-from proxy.handler import wire
 from proxy.handler.activity import Activity
 from proxy.handler.cells import Beat
+from proxy.relay import handler_wire as wire
 
 CLOSED = wire.encode_closed(1)
 

@@ -3,7 +3,8 @@
 import pytest
 
 import proxy.handler
-from proxy.handler import CLOSE, DROP, PASS, Answer, Close, Context, Drop, Pass, Replace, Verdict, api, handler, wire
+from proxy.handler import CLOSE, DROP, PASS, Answer, Close, Context, Drop, Pass, Replace, Verdict, api, handler
+from proxy.relay import handler_wire as wire
 
 
 def test_the_package_exports_what_the_module_does():

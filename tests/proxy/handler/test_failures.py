@@ -3,7 +3,7 @@
 from proxy.handler.activity import Activity
 from proxy.handler.api import Context
 from proxy.handler.failures import EVERY_NS, MOST_TEXT, Failures
-from proxy.handler.wire import MAX_ERROR
+from proxy.relay.handler_wire import MAX_ERROR
 
 CONTEXT = Context(connection="0-1-2", listener="in")
 

@@ -8,10 +8,11 @@ import weakref
 
 import pytest
 
-from proxy.handler import Context, wire
+from proxy.handler import Context
 from proxy.handler.activity import Interrupted
 from proxy.handler.kept_answers import MOST_BYTES
 from proxy.handler.processor import HOLD_NS, TURN_NS
+from proxy.relay import handler_wire as wire
 from tests.fakes.handler_process import facts, request
 from tests.fakes.handling import Handled, in_loop
 

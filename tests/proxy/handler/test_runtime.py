@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.handler import wire
+from proxy.relay import handler_wire as wire
 from proxy.server.protocol import WIRE_VERSION
 from tests.fakes.handler_process import HandlerProcess, Reply, facts, request
 
@@ -347,7 +347,7 @@ def test_what_no_processor_sends_is_told_and_ends_that_socket_alone(scripted):
         processor.open(1)
     bad.send(b"GET / HTTP/1.1\r\n\r\n")
     row = scripted.row("internal_error")
-    assert (row["place"], row["error"]) == ("socket to processor 1.4", "proxy.handler.wire.WireError: no record is of kind 47")
+    assert (row["place"], row["error"]) == ("socket to processor 1.4", "proxy.relay.handler_wire.WireError: no record is of kind 47")
     assert bad.ended()
     parted = scripted.message("parted")
     assert (parted["pair"], parted["error"]) == (bad.pair, "no record is of kind 47")

@@ -1,7 +1,7 @@
 """What is known of a connection whose frames are handled, by who hands them over."""
 
-from proxy.handler import wire
 from proxy.network.run import Run
+from proxy.relay import handler_wire as wire
 from proxy.relay.counters import ListenerCounters
 from proxy.relay.handled_connection import HandledConnection, Handles, Load, Request
 from proxy.relay.handler_metrics import HandlerMetrics

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from proxy.cause import Cause
-from proxy.handler import wire
 from proxy.network import mute
 from proxy.relay import ending
+from proxy.relay import handler_wire as wire
 from proxy.relay.handled_pair import Handled, HandledLeg
 from proxy.server.pair_rows import open_row
 from tests.fakes.handled import MS, HandledWorld, channel_of, leg_of

@@ -4,7 +4,7 @@ import pytest
 
 from proxy.cells import LISTENER_BLOCK
 from proxy.cells.metrics import HANDLER_ACTIONS
-from proxy.handler import wire
+from proxy.relay import handler_wire as wire
 from proxy.relay.counters import ListenerCounters
 from proxy.relay.handler_metrics import HandlerMetrics
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.handler import wire
 from proxy.network import mute
+from proxy.relay import handler_wire as wire
 from tests.fakes.handled import Asked, HandledWorld, channel_of
 from tests.fakes.world import frame, reset
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.config.model import TapConfig, TapRule
-from proxy.handler import wire
 from proxy.network import mute
 from proxy.network.framings import FRAMINGS
 from proxy.network.memory_pool import BEGUN, PENDING
 from proxy.network.run import Run
+from proxy.relay import handler_wire as wire
 from proxy.relay import handling
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter

@@ -8,10 +8,10 @@ import pytest
 
 from proxy.cause import Cause
 from proxy.config.limits import UNLIMITED, LimitOverride, RateLimits
-from proxy.handler import wire
 from proxy.network import mute
 from proxy.network.lines import LINES
 from proxy.relay import ending
+from proxy.relay import handler_wire as wire
 from proxy.relay.throttle import REPLY, Throttle
 from tests.fakes.handled import MS, HandledWorld, channel_of
 from tests.fakes.limited import Limited, limits

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.handler.wire import WireError
 from proxy.network.memory_pool import BEGUN, MemoryPool
 from proxy.network.selector import Selector
+from proxy.relay.handler_wire import WireError
 from proxy.relay.long_replies import Asker, LongReplies, pieces_from
 from tests.fakes.clock import FakeClock
 

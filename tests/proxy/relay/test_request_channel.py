@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.handler import wire
 from proxy.network import mute
+from proxy.relay import handler_wire as wire
 from tests.fakes.handled import HandledWorld, Process, channel_of
 from tests.fakes.world import frame
 

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proxy.config.model import TapConfig, TapRule
-from proxy.handler import wire
 from proxy.network import mute
 from proxy.network.framings import FRAMINGS
 from proxy.network.int32 import INT32
 from proxy.network.leak_finding import LeakFindingPool
+from proxy.relay import handler_wire as wire
 from proxy.relay import verdicts
 from proxy.relay.handler_state import HandlerState
 from proxy.relay.throttle import QUOTA

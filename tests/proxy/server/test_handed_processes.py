@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from proxy.config.model import MIB, DrainConfig, HandlersConfig, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
-from proxy.handler import wire
+from proxy.relay import handler_wire as wire
 from tests.fakes.server import ServerProcess, receive_all, receive_exactly
 
 pytestmark = pytest.mark.slow

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.handler import wire
-from proxy.handler.wire import RecordReader, WireError
+from proxy.relay import handler_wire as wire
+from proxy.relay.handler_wire import RecordReader, WireError
 
 FACTS: wire.Facts = {
     "id": "0-1-7",
