@@ -12,7 +12,7 @@ from proxy.auth import questions as q
 from proxy.auth.messages import ApiRange
 from proxy.auth.server import CANNOT_TELL, MECHANISMS, SaslServerAuthenticators, SaslServerSettings
 from proxy.errors import AuthenticationError
-from proxy.network.run import Run
+from proxy.network.run import PART, PART_FIRST, PART_LAST, Run
 from proxy.relay.session import ChannelFrames
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.sasl_frames import SERVER_NONCE, handshake, handshake_answer, known_apis, plain_token, scram_exchange, token, token_answer, versions
@@ -374,6 +374,19 @@ def test_a_frame_of_sasl_larger_than_a_piece_may_be_is_refused_by_its_size(make:
     client, _, _ = rig.login()
     client.sendall(frame(handshake("PLAIN") + bytes(SMALL - 3 - len(handshake("PLAIN")))))
     assert rig.end(client) == ("auth_failed", f"frame of {SMALL - 3} bytes where at most {SMALL - 4} are taken to authenticate", "downstream")
+
+
+def test_a_piece_that_shortage_of_memory_makes_of_a_frame_of_sasl_goes_nowhere_and_neither_do_the_others(make: Any) -> None:
+    rig = make(refusal_ms=1000)
+    client, upstream, pair = rig.login()
+    data = frame(handshake("PLAIN") + bytes(9000))
+    for begin, end, part in ((0, 4096, PART | PART_FIRST), (4096, 8192, PART), (8192, len(data), PART | PART_LAST)):
+        piece = data[begin:end]
+        pair.client.received(Run(None, 0, piece, len(piece), len(piece), 1 if part & PART_LAST else 0, 0, part))
+        assert pair.client.passes_to() is None
+    rig.world.pass_time(1)
+    assert rig.end(client) == ("auth_failed", "a frame to authenticate with that passes in pieces, since memory is short", "downstream")
+    assert rig.world.ended(upstream) == b""
 
 
 def test_a_frame_that_began_within_the_session_ends_behind_it(make: Any) -> None:
