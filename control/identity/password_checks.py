@@ -5,7 +5,8 @@ keyed hash (HMAC, with a key of this process) of it and of what is stored of the
 What is remembered is the same for users that there are and for those that there are not.
 
 A client that tries other wrong passwords again and again is put off: from ``FREE`` on, tries of that user from that address are not answered for a
-while, which doubles. Who knows the password comes in meanwhile, if it did before.
+while, which doubles; from ``FREE_OF_ADDRESS`` on, of whichever users, all tries from that address. Who knows the password comes in meanwhile, if it
+did before.
 """
 
 import hmac
@@ -19,7 +20,7 @@ from typing import Final, TypeVar
 from control.identity.users import Users
 from proxy.auth.questions import Accepted, Answer, CheckPassword, Refused, Unavailable
 
-__all__ = ["FIRST_S", "FREE", "KNOWN", "MOST_S", "PUT_OFF", "WRONG", "PasswordChecks"]
+__all__ = ["FIRST_S", "FREE", "FREE_OF_ADDRESS", "KNOWN", "MOST_S", "PUT_OFF", "WRONG", "PasswordChecks"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -31,13 +32,15 @@ WRONG: Final = 4
 """Wrong passwords that are remembered of each of these."""
 FREE: Final = 5
 """Different wrong passwords in a row that cost nothing but their answer."""
+FREE_OF_ADDRESS: Final = 50
+"""Likewise of an address, which many clients may share: one is forgiven each second."""
 FIRST_S: Final = 0.5
 MOST_S: Final = 30.0
 _FORGET_S: Final = 300.0  # without a wrong password
 
 
 class _Failures:
-    """What one user got wrong from one address."""
+    """What one user got wrong from one address, or all users did."""
 
     __slots__ = ("count", "last_s", "until_s", "wrong")
 
@@ -65,13 +68,15 @@ class PasswordChecks:
             if hmac.compare_digest(self._known.get(user, bytes(len(mac))), mac):
                 self._known.move_to_end(user)
                 return Accepted(question.user)
+            now_s = self._clock()
             failures = self._failures.get(self._digest(question.user, address))
-            if failures is None:
-                return None
-            if mac in failures.wrong:
-                return Refused(failures.wrong[mac])
-            left_s = failures.until_s - self._clock()
-        return Unavailable(f"{failures.count} wrong passwords of this user from this address: not tried for {left_s:.1f} s") if left_s > 0 else None
+            if failures is not None:
+                if mac in failures.wrong:
+                    return Refused(failures.wrong[mac])
+                if failures.until_s > now_s:
+                    return _put_off(failures, "of this user from this address", now_s)
+            everybody = self._failures.get(self._digest(address)) if address else None
+            return _put_off(everybody, "from this address", now_s) if everybody is not None and everybody.until_s > now_s else None
 
     def check(self, users: Users, question: CheckPassword, address: str) -> Answer:
         """Whether it is the user's password. May take milliseconds."""
@@ -85,20 +90,22 @@ class PasswordChecks:
                 self._failures.pop(place, None)
                 _put(self._known, user, mac, KNOWN)
             else:
-                self._note(place, mac, found.reason)
+                _put(self._note(place, FREE, MOST_S).wrong, mac, found.reason, WRONG)
+                if address:
+                    self._note(self._digest(address), FREE_OF_ADDRESS, MOST_S, forgiven_per_s=1.0)
         return found
 
-    def _note(self, place: bytes, mac: bytes, reason: str) -> None:
+    def _note(self, place: bytes, free: int, most_s: float, forgiven_per_s: float = 0.0) -> _Failures:
         now_s = self._clock()
         failures = self._failures.get(place)
         if failures is None or failures.last_s + _FORGET_S < now_s:
             failures = _Failures()
         _put(self._failures, place, failures, PUT_OFF)
-        _put(failures.wrong, mac, reason, WRONG)
-        failures.count += 1
+        failures.count = max(0, failures.count - int((now_s - failures.last_s) * forgiven_per_s)) + 1
         failures.last_s = now_s
-        if failures.count >= FREE:
-            failures.until_s = now_s + min(FIRST_S * 2 ** min(failures.count - FREE, 10), MOST_S)
+        if failures.count >= free:
+            failures.until_s = now_s + min(FIRST_S * 2 ** min(failures.count - free, 10), most_s)
+        return failures
 
     def _mac(self, users: Users, question: CheckPassword) -> bytes:
         mechanism, stored = users.plain_credential(question.user)
@@ -110,6 +117,10 @@ class PasswordChecks:
             each = part if isinstance(part, bytes) else part.encode(errors="surrogatepass")
             data += len(each).to_bytes(4, "big") + each
         return hmac.digest(self._key, data, "sha256")
+
+
+def _put_off(failures: _Failures, whose: str, now_s: float) -> Unavailable:
+    return Unavailable(f"{failures.count} wrong passwords {whose}: not tried for {failures.until_s - now_s:.1f} s")
 
 
 def _put(items: OrderedDict[K, V], key: K, value: V, most: int) -> None:

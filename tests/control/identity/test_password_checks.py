@@ -3,7 +3,7 @@
 import pytest
 
 from control.identity import password_checks as module
-from control.identity.password_checks import FIRST_S, FREE, MOST_S, WRONG, PasswordChecks
+from control.identity.password_checks import FIRST_S, FREE, FREE_OF_ADDRESS, MOST_S, WRONG, PasswordChecks
 from control.identity.users import Users
 from control.identity.users_file import UsersFile
 from proxy.auth.questions import Accepted, Answer, CheckPassword, Refused, Unavailable
@@ -104,6 +104,30 @@ def test_who_is_known_comes_in_while_others_from_there_are_put_off_and_that_ends
     assert bench.check("pencil") == (Accepted("user"), 0)
 
 
+def test_who_tries_many_users_from_one_address_is_put_off_with_all_tries_from_there() -> None:
+    bench = Bench(user="pencil", known="pencil")
+    bench.check("pencil", "known")
+    for tries in range(FREE_OF_ADDRESS):
+        assert bench.check("guess", f"somebody {tries}") == (NO_USER, 1)
+    answer, hashed = bench.check("pencil")
+    assert (answer, hashed) == (Unavailable(f"{FREE_OF_ADDRESS} wrong passwords from this address: not tried for {FIRST_S:.1f} s"), 0)
+    assert bench.check("pencil", "known") == (Accepted("known"), 0)
+    assert bench.check("guess", "somebody 0") == (NO_USER, 0)
+    assert bench.check("pencil", address=THERE) == (Accepted("user"), 1)
+    hashes = 0
+    for number in range(400):
+        bench.now_s += 0.1
+        hashes += bench.check("guess", f"next {number}")[1]
+    assert 30 <= hashes <= 45, "about one each second"
+    bench.now_s += FREE_OF_ADDRESS + 20
+    assert [bench.check("guess", f"later {number}")[1] for number in range(20)] == [1] * 20
+
+
+def test_clients_of_a_unix_socket_have_no_address_that_is_put_off() -> None:
+    bench = Bench()
+    assert [bench.check("guess", f"somebody {tries}", "")[1] for tries in range(2 * FREE_OF_ADDRESS)] == [1] * 2 * FREE_OF_ADDRESS
+
+
 def test_after_five_minutes_nothing_is_held_against_anybody() -> None:
     bench = Bench()
     for tries in range(FREE):
@@ -124,7 +148,7 @@ def test_what_is_remembered_is_bounded_and_holds_no_password(monkeypatch: pytest
             bench.check(f"canary {tries}", f"user{number}", f"192.0.2.{number}")
     checks = bench.checks
     assert (len(checks._known), len(checks._failures)) == (3, 3)
-    assert {len(each.wrong) for each in checks._failures.values()} == {WRONG}
+    assert {len(each.wrong) for each in checks._failures.values()} == {0, WRONG}, "of addresses, only how many"
     assert [bench.check("canary", f"user{number}")[1] for number in (4, 3, 2, 1)] == [0, 0, 0, 1]
     assert "canary" not in repr([checks._known, [each.wrong for each in checks._failures.values()]])
     assert bench.check("long", "u" * 60_000)[0] == NO_USER
