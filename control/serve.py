@@ -188,6 +188,7 @@ class Proxy:
         )
         self._steering = steering
         self._on_stop(steering.close)
+        self._on_stop(steering.tell_lost_frames, self._undo_after_processors)
         starting = asyncio.ensure_future(self._start_processes(supervisor, config.processors))
         try:
             addresses = await self._start_servers(steering, config, certificates.ends, events, export)

@@ -107,6 +107,8 @@ def verify(directory: str, summary: bool | None, reason: str | None, output: str
     """
     from control.cli.tap_verdict import accepted_of, check, exit_code, print_verdict
 
+    if reason is not None and not reason.strip():
+        raise click.BadParameter("say why", param_hint="--accept")
     verdict = check(directory)
     accepted = None if verdict is None else accepted_of(directory, verdict, reason)
     if verdict is None or accepted is None:

@@ -138,6 +138,11 @@ class Steering(ControlPlane):
         if self._losses is not None:
             self._losses.look()
 
+    def tell_lost_frames(self) -> None:
+        """The processors have ended: what the tap lost until then is told."""
+        if self._losses is not None:
+            self._losses.close()
+
     def close(self) -> None:
         """End the background tasks, and take back what is not decided."""
         self._ticker.cancel()

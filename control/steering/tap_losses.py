@@ -73,11 +73,20 @@ class TapLosses:
                 self._began, self._began_at, self._told = before, now, before
                 self._tell(now)
         if self.losing and now - self._lost_at >= OVER_S:
-            self.losing = False
-            frames, lasted = _since(self._seen, self._began), round(self._lost_at - self._began_at, 1)
-            self._log.write("tap_losing_ended", level="warning", directory=self._directory, frames=frames, seconds=lasted)
+            self._tell_end()
         elif self.losing and now - self._told_at >= EACH_S:
             self._tell(now)
+
+    def close(self) -> None:
+        """Framegate stops: what was lost until now is told."""
+        self.look()
+        if self.losing:
+            self._tell_end()
+
+    def _tell_end(self) -> None:
+        self.losing = False
+        frames, lasted = _since(self._seen, self._began), round(self._lost_at - self._began_at, 1)
+        self._log.write("tap_losing_ended", level="warning", directory=self._directory, frames=frames, seconds=lasted)
 
     def _tell(self, now: float) -> None:
         frames, self._told, self._told_at = _since(self._seen, self._told), self._seen, now

@@ -29,7 +29,7 @@ from control.tap.segment_watch import SegmentTold, SegmentWatch
 from control.tap.settlement import Case, Settlement
 from proxy.config.model import ProxyConfig, TapConfig, TapRule
 from proxy.tap.lag import Lag, Lags
-from proxy.tap.ledger import Pair
+from proxy.tap.ledger import Pair, is_recovery
 from proxy.tap.ledger_writer import LedgerWriter
 from proxy.tap.log_reader import LogError, Segment, segments, streams, walk_segment
 from proxy.tap.record import DIRECTIONS, stream_name
@@ -407,12 +407,20 @@ class TapKeeper:
                 self._settlement.open(Case(stream, fate.born_ns, ended_ns, fate.tapped, None))
             elif stream in left_open and not ends_finally(self._tap.directory, stream):
                 self._settlement.open(Case(stream, 0, ended_ns, [], None))
+        self._note_strange(stream for stream in strange if stream not in left_open)
         for stream in left:
             if stream not in known:
                 self._ledger.adopted(stream, self._settlement.end(stream), time.time_ns())
             elif known[stream].recovery:
                 self._ledger.ended(stream, self._settlement.end(stream), time.time_ns(), settled=True)
         self._settle_all(last=False)
+
+    def _note_strange(self, sealed: Iterable[str]) -> None:
+        """The ledger did not know streams that are sealed: its lines are gone, or they are of another record. That is a fault for good."""
+        for stream in sealed:
+            if not is_recovery(stream) and segments(self._tap.directory, stream) and not self._ledger.ledger.lost:
+                self._ledger.found_strange(stream, time.time_ns())
+                self._log.write("tap_ledger_lost", level="error", directory=self._tap.directory, error=self._ledger.ledger.lost)
 
     def _others_write(self) -> bool:
         """Whether processors of earlier runs may live."""

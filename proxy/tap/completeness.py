@@ -4,7 +4,9 @@ Everything is read, each CRC is checked, each segment is walked to its seal, eac
 part that cannot be read: it is a fault, and what totals say of it is missing.
 """
 
+import contextlib
 import dataclasses
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
@@ -24,7 +26,7 @@ from proxy.tap.log_reader import (
     streams,
     walk_past,
 )
-from proxy.tap.record import SEALED_SINCE, WINDOW_NS
+from proxy.tap.record import SEAL_CUT, SEALED_SINCE, SEGMENT_HEADER_BYTES, WINDOW_NS
 
 __all__ = ["STATES", "Verdict", "WindowRow", "verify"]
 
@@ -242,6 +244,10 @@ class _Reading:
             seal = segment_seal(segment)
         except LogError:
             return
+        if seal is not None and segment.sealed and not seal.flags & SEAL_CUT:
+            with contextlib.suppress(OSError):  # retention took it
+                if os.path.getsize(segment.path) > SEGMENT_HEADER_BYTES + seal.end - segment.base:
+                    self._found.append(f"{self._stream}: the segment at {segment.base} is longer than its seal says")
         if seal is None and segment.sealed:
             self._account.proves = False
             self._found.append(

@@ -43,8 +43,9 @@ def ledger_faults(ledger: Ledger, strangers: Iterable[str]) -> Iterator[str]:
         ledger: of a tap directory.
         strangers: streams that are there, and that it should know and does not; a damaged one may have had their lines.
     """
-    if not ledger.present:
-        yield "there is no ledger: a stream that is gone cannot be told from one that never was"
+    strangers = list(strangers)
+    if not ledger.present:  # how many there are: where that was accepted, one that goes later was not
+        yield f"there is no ledger beside {len(strangers)} streams: one that is gone cannot be told from one that never was"
     if ledger.damage:
         yield f"the ledger is damaged: {ledger.damage}"
     if ledger.lost:

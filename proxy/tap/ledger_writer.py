@@ -66,6 +66,11 @@ class LedgerWriter:
         self._append({"event": "lost", "text": self.loss}, now_ns, behind=self._known)
         self.loss = ""
 
+    def found_strange(self, stream: str, now_ns: int) -> None:
+        """Say for good that a stream is there whose lines are gone, or which is of another record."""
+        text = f"{stream} was there, and the ledger did not know it: what else is not as it was nobody can tell"
+        self._append({"event": "lost", "text": text}, now_ns)
+
     @property
     def last(self) -> int:
         """The number of the last line."""

@@ -56,8 +56,8 @@ class SegmentFiles(abc.ABC):
         """Write at most ``MAX_PIECES`` parts at ``position``, and keep none; returns how many bytes went, at least one."""
 
     @abc.abstractmethod
-    def links(self, fd: int) -> int:
-        """How many names the file has; 0: it was deleted."""
+    def is_there(self, path: str, fd: int) -> bool:
+        """Whether the file still has this name: it was neither deleted nor moved, nor put another in its place."""
 
     @abc.abstractmethod
     def truncate(self, fd: int, length: int) -> None:
@@ -86,8 +86,13 @@ class OsSegmentFiles(SegmentFiles):
     def write(self, fd: int, parts: list[Buffer], position: int) -> int:
         return os.pwritev(fd, parts, position)
 
-    def links(self, fd: int) -> int:
-        return os.fstat(fd).st_nlink
+    def is_there(self, path: str, fd: int) -> bool:
+        opened = os.fstat(fd)
+        try:
+            named = os.stat(path)
+        except FileNotFoundError:
+            return False
+        return (named.st_ino, named.st_dev) == (opened.st_ino, opened.st_dev)
 
     def truncate(self, fd: int, length: int) -> None:
         os.ftruncate(fd, length)
@@ -197,7 +202,7 @@ class SegmentLog:
             with contextlib.suppress(OSError):
                 self._cut()
             raise
-        if self._files.links(int(self._fd)) == 0:
+        if not self._files.is_there(self._path(sealed=False), int(self._fd)):
             return False
         self._position += length
         self._request_frames += block.request_frames

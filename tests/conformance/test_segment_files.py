@@ -1,5 +1,6 @@
 """What the tap's log relies on, of the files under it: the system's, and the disk of the tests while nothing is wrong with it."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -67,12 +68,18 @@ def test_a_file_is_cut_and_goes_on_where_it_was_cut(files: SegmentFiles, tmp_pat
     assert path.read_bytes() == b"abcdef"[:length] + b"!"
 
 
-def test_a_file_that_is_deleted_while_it_is_open_has_no_name_any_more(files: SegmentFiles, tmp_path: Path) -> None:
-    path = tmp_path / "0.open"
+def test_a_file_that_is_deleted_moved_or_replaced_while_it_is_open_is_not_there_any_more(files: SegmentFiles, tmp_path: Path) -> None:
+    path, other = tmp_path / "0.open", tmp_path / "other"
     fd = files.create(str(path))
-    assert files.links(fd) == 1
+    os.link(path, other)
+    assert files.is_there(str(path), fd)
     path.unlink()
-    assert files.links(fd) == 0
+    assert not files.is_there(str(path), fd)
+    other.rename(path)
+    assert files.is_there(str(path), fd)
+    other.write_bytes(b"")
+    other.rename(path)
+    assert not files.is_there(str(path), fd)
     files.close(fd)
 
 
@@ -94,11 +101,11 @@ def test_a_file_is_renamed_over_nothing_and_removed(files: SegmentFiles, tmp_pat
         lambda files, gone, fd: files.rename(gone, gone + "x"),
         lambda files, gone, fd: files.remove(gone),
         lambda files, gone, fd: files.write(fd, [b"x"], 0),
-        lambda files, gone, fd: files.links(fd),
+        lambda files, gone, fd: files.is_there(gone, fd),
         lambda files, gone, fd: files.truncate(fd, 0),
         lambda files, gone, fd: files.close(fd),
     ],
-    ids=["rename", "remove", "write", "links", "truncate", "close"],
+    ids=["rename", "remove", "write", "is_there", "truncate", "close"],
 )
 def test_what_is_not_there_is_an_error_of_the_system(files: SegmentFiles, tmp_path: Path, call: Callable[[SegmentFiles, str, int], None]) -> None:
     never = 1 << 20  # no descriptor is as large as that here

@@ -44,8 +44,8 @@ class FakeDisk(SegmentFiles):
             self.room -= take - within
         return self._files.write(fd, [whole[:take]], position)
 
-    def links(self, fd: int) -> int:
-        return self._files.links(fd)
+    def is_there(self, path: str, fd: int) -> bool:
+        return self._files.is_there(path, fd)
 
     def truncate(self, fd: int, length: int) -> None:
         self._call("truncate")

@@ -98,5 +98,8 @@ def test_what_a_disk_that_was_full_to_the_end_did_not_take_is_counted_in_the_log
             else:
                 assert stored + lost + most == sum(row.seen for row in rows) == witness.count
             assert lost + most >= 10
-        row = next(row for row in proxy.rows if row["event"] == "tap_gap")
+        row = next((row for row in proxy.rows if row["event"] == "tap_gap"), None)
+        if row is None and end == "in order":
+            return  # the writer found room for its own account
+        assert row is not None
         assert (row["certainty"], row["reason"]) == (("exact", "disk_full") if end == "in order" else ("at_most", "processor_died"))

@@ -152,6 +152,13 @@ def test_verify_exits_with_1_when_something_is_missing(log: Path) -> None:
     assert any("edge.0.done" in line for line in result.stdout.splitlines() if line.startswith("fault: "))
 
 
+@pytest.mark.parametrize("reason", ["", "  "])
+def test_an_acceptance_says_why(tmp_path: Path, reason: str) -> None:
+    KeptTap(tmp_path)
+    assert run("verify", str(tmp_path), "--accept", reason).exit_code == 2
+    assert not (tmp_path / "_accepted.jsonl").exists()
+
+
 def test_what_was_accepted_is_no_failure_until_it_becomes_worse(tmp_path: Path) -> None:
     tap = KeptTap(tmp_path)
     processor = tap.begin(queue_size=1 << 16)

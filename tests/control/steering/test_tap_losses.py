@@ -54,6 +54,16 @@ def test_a_loss_is_told_when_it_begins_each_minute_and_when_it_is_over() -> None
     assert bench.after(1, disk_error=1) == [("tap_losing", {"disk_error": 1}, 0.0)], "the next one is another"
 
 
+def test_a_loss_that_is_not_over_when_framegate_stops_is_told_with_all_that_was_lost() -> None:
+    bench = Bench()
+    bench.after(1, disk_full=5)
+    bench.slots[1].dropped["disk_full"] = 7
+    bench.now += 2
+    bench.losses.close()
+    bench.losses.close()
+    assert [(row["event"], row["frames"]) for row in bench.log.rows] == [("tap_losing", {"disk_full": 5}), ("tap_losing_ended", {"disk_full": 12})]
+
+
 def test_what_rules_leave_out_and_what_was_closed_is_no_loss_of_the_log() -> None:
     bench = Bench()
     assert bench.after(1, sampled=5, closed=1, undelivered=1) == []

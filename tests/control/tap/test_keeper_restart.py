@@ -158,6 +158,26 @@ def test_a_ledger_that_was_lost_is_a_fault_for_ever(tmp_path: Path, left: str) -
         writer.close()
 
 
+def test_a_sealed_stream_that_the_ledger_does_not_know_is_a_fault_for_ever(tmp_path: Path) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    for folder, name in ((here, "a"), (elsewhere, "b")):
+        tap, _, _ = keeper(folder)
+        tap.born(0, name)
+        writer = processor(folder, name)
+        writer.send([b"x"] * 3)
+        writer.close()
+        tap.died(death(name, orderly=True))
+        tap.stop()
+    shutil.copytree(elsewhere / "n.0.b", here / "n.0.b")
+    assert not verify(str(here)).complete
+    for start in range(2):
+        tap, log, _ = keeper(here)
+        tap.stop()
+        assert len(log.events("tap_ledger_lost")) == (start == 0)
+        verdict = verify(str(here))
+        assert (verdict.complete, [fault.partition(",")[0] for fault in verdict.faults]) == (False, ["the ledger was lost: n.0.b was there"])
+
+
 def test_a_line_that_a_crash_tore_off_is_no_loss(tmp_path: Path) -> None:
     tap, _, _ = keeper(tmp_path)
     tap.born(0, "boot")

@@ -190,6 +190,18 @@ def test_a_stream_that_is_a_copy_of_another_is_found(log: Log, tmp_path: Path) -
             (tmp_path / stream).rename(log.root / stream)
 
 
+@pytest.mark.parametrize("more", [b"\0", bytes(100), b"x" * 5000])
+def test_a_sealed_segment_that_is_longer_than_its_seal_says_is_a_fault(log: Log, more: bytes) -> None:
+    path = next(path for name in streams(str(log.root)) for path in sorted((log.root / name).glob("*.seg")))
+    before = path.read_bytes()
+    path.write_bytes(before + more)
+    try:
+        assert any("is longer than its seal says" in fault for fault in verify(str(log.root)).faults)
+    finally:
+        path.write_bytes(before)
+    assert verify(str(log.root)).faults == []
+
+
 def test_a_stream_that_has_more_than_the_ledger_knows_is_found(tmp_path: Path) -> None:
     log = build(tmp_path, 2)
     (path,) = [path for path in log.files if path.parent.name == "edge.0.b2"][-1:]
