@@ -70,5 +70,4 @@ def _row(item: "HandlerProcess") -> tuple[object, ...]:
 
 def _handler_text(handler: "Handler") -> str:
     directions = [word for word, is_so in (("requests", handler.requests), ("responses", handler.responses)) if is_so]
-    pipelined = ["pipelined"] if handler.ordered_pipelining else []
-    return f"{handler.listener}: {handler.name} ({', '.join((*directions, *pipelined))})"
+    return f"{handler.listener}: {handler.name} ({', '.join(directions)})"

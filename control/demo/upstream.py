@@ -5,7 +5,7 @@ Kafka's requests with as much as their API gives.
 import json
 from typing import Final
 
-from proxy.handler import Context, handler
+from proxy.handler import Context
 
 __all__ = ["KafkaUpstream", "Upstream"]
 
@@ -13,7 +13,6 @@ _ANSWERS: Final = {0: 40, 1: 20_000, 3: 600, 8: 60, 18: 400}
 """Bytes by the key of the API: Produce, Fetch, Metadata, OffsetCommit, ApiVersions."""
 
 
-@handler(ordered_pipelining=True)
 class Upstream:
     """Answers every frame with itself; what it counted it prints at its end, in one JSON line."""
 
@@ -31,7 +30,6 @@ class Upstream:
         print(json.dumps({"frames": self.frame_count, "bytes": self.body_bytes + 4 * self.frame_count}), flush=True)
 
 
-@handler(ordered_pipelining=True)
 class KafkaUpstream:
     """Answers requests of Kafka with their correlation id and zeros: no broker, but one request and one answer of a broker's sizes."""
 

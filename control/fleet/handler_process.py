@@ -156,7 +156,6 @@ class HandlerPlace(Place):
                 HandlerStatus(
                     listener=listener,
                     handler=names[listener],
-                    ordered_pipelining=facts["ordered_pipelining"],
                     directions=tuple(facts["directions"]),
                     description=facts["description"],
                 )

@@ -58,7 +58,6 @@ class HandlerStatus:
 
     listener: str
     handler: str
-    ordered_pipelining: bool
     directions: tuple[str, ...]
     description: str
 

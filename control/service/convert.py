@@ -166,7 +166,6 @@ def handler_process_message(status: HandlerProcessStatus) -> handler_pb2.Handler
             handler_pb2.Handler(
                 listener=item.listener,
                 name=item.handler,
-                ordered_pipelining=item.ordered_pipelining,
                 requests="request" in item.directions,
                 responses="response" in item.directions,
                 description=item.description,

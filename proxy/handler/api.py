@@ -4,7 +4,7 @@ A handler is a function, or a class with ``handle`` and, if it likes, ``start`` 
 
     from proxy.handler import Answer, Context, handler
 
-    @handler(ordered_pipelining=True)
+    @handler(directions=("request",))
     def shout(frame: bytes, context: Context) -> bytes:
         return frame.upper()
 
@@ -35,9 +35,9 @@ Whatever else it returns, and whatever it raises, is a failure: the connection e
 Frames are bodies: what the framing puts around them is ``context.header``, and is made anew for what a handler sends.
 
 A function that is not ``async def`` has the process for itself while it runs: a blocking call holds up all connections of this process. Handles
-that are ``async def`` run side by side, one at a time for each connection, requests and answers alike. With ``ordered_pipelining`` several of one
-connection are under way at a time; what they return leaves in the order of the frames all the same. A connection that ends cancels its handle
-(``asyncio.CancelledError``).
+that are ``async def`` run side by side, those of one connection too, requests and answers alike; what they return leaves in the order of the frames
+all the same. A handler that needs one at a time uses a lock of its own: ``async with context.state.setdefault("lock", asyncio.Lock()):``. A
+connection that ends cancels its handles (``asyncio.CancelledError``).
 
 What a handler prints, on stdout or stderr, becomes rows ``handler_output`` of framegate's log, one for each line, of the level ``info``; the two
 cannot be told apart. Of more than 500 lines a second of one process the others are counted, and the last of them has a row. ``sys.exit`` in a handle
@@ -45,6 +45,7 @@ is a failure like any other. The environment has what Python needs, and the vari
 """
 
 import math
+import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar
 
@@ -264,16 +265,17 @@ class Handler(Protocol):
 H = TypeVar("H", bound=Handle | type[Handler])
 
 
-def handler(*, ordered_pipelining: bool = False, directions: tuple[Direction, ...] = DIRECTIONS) -> Callable[[H], H]:
+def handler(*, ordered_pipelining: bool | None = None, directions: tuple[Direction, ...] = DIRECTIONS) -> Callable[[H], H]:
     """Say of a function or class how it is used; it stays what it is.
 
     Args:
-        ordered_pipelining: several frames of a connection may be under way at a time; otherwise a connection waits for one before it is read further.
+        ordered_pipelining: has no effect, and is going to be removed.
         directions: what it is given, on a listener with an upstream. What it leaves out passes at the relay's full speed.
     """
+    if ordered_pipelining is not None:
+        warnings.warn("ordered_pipelining has no effect: every handler works so; remove it", DeprecationWarning, stacklevel=2)
 
     def mark(target: H) -> H:
-        target.ordered_pipelining = ordered_pipelining  # type: ignore[union-attr]
         target.directions = directions  # type: ignore[union-attr]
         return target
 

@@ -20,12 +20,11 @@ class Connection:
     Attributes:
         bytes_action: what an answer of bytes does.
         order: of handles that are ``async def``: the requests without a reply, by direction, oldest first.
-        waiting: of these, those that are not begun.
         tasks: their handles under way.
         closed: nothing it answers is wanted any more.
     """
 
-    __slots__ = ("_none_action", "bytes_action", "closed", "context", "handle", "handler", "is_async", "number", "order", "tasks", "waiting")
+    __slots__ = ("_none_action", "bytes_action", "closed", "context", "handle", "handler", "is_async", "number", "order", "tasks")
 
     def __init__(self, number: int, handler: LoadedHandler, facts: Facts) -> None:
         self.number: Final = number
@@ -46,7 +45,6 @@ class Connection:
         self.closed = False
         if handler.is_async:
             self.order: Final[tuple[deque[Request], deque[Request]]] = (deque(), deque())
-            self.waiting: Final[deque[Request]] = deque()
             self.tasks: Final[set[Any]] = set()
 
     def decide(self, result: object, direction: int) -> tuple[int, int, bytes]:

@@ -1,11 +1,10 @@
 """The echo handler, ``proxy.handler.echo:echo``: without an upstream it answers every frame with itself; with one, every frame goes on."""
 
-from proxy.handler.api import Context, handler
+from proxy.handler.api import Context
 
 __all__ = ["echo"]
 
 
-@handler(ordered_pipelining=True)
 def echo(frame: bytes, context: Context) -> bytes:
     """Answers every frame with itself."""
     return frame

@@ -32,14 +32,13 @@ class LoadedHandler:
         self.target: Final = target
         self.handle: Final[Any] = getattr(target, "handle", target)
         self.is_async: Final = is_async(self.handle)
-        self.ordered_pipelining: Final[Any] = getattr(target, "ordered_pipelining", False)
         directions = getattr(target, "directions", DIRECTIONS)
         self.directions: Final[tuple[str, ...]] = (directions,) if isinstance(directions, str) else tuple(directions)
         self.description: Final = (inspect.getdoc(target) or "").strip().partition("\n")[0]
 
     def facts(self) -> HandlerFacts:
         """What a processor must know of it."""
-        return HandlerFacts(ordered_pipelining=self.ordered_pipelining, directions=list(self.directions))
+        return HandlerFacts(directions=list(self.directions))
 
     def fault(self) -> str:
         """What is wrong with it; empty: nothing."""
@@ -55,8 +54,6 @@ class LoadedHandler:
             method = getattr(self.target, name, None)
             if method is not None and not callable(method):
                 return f"has a {name} that cannot be called"
-        if not isinstance(self.ordered_pipelining, bool):
-            return f"has ordered_pipelining {self.ordered_pipelining!r:.50}, which is neither True nor False"
         if not self.directions or any(word not in DIRECTIONS for word in self.directions):
             return f"has directions {self.directions!r:.80}, which are not of {DIRECTIONS}"
         return ""

@@ -1,7 +1,6 @@
 """Handles that are ``async def``: tasks of the loop, whose replies leave in the order of their requests.
 
-A connection has one handle under way at a time, requests and answers alike, or as many as there are when its handler says ``ordered_pipelining``. A
-reply waits for those before it, of its connection and direction.
+Those of a connection run side by side, requests and answers alike. A reply waits for those before it, of its connection and direction.
 """
 
 import asyncio
@@ -60,33 +59,24 @@ class Tasks:
         return set(self._requests)
 
     def accept(self, connection: Connection, direction: int, sequence: int, header: bytes, frame: bytes) -> None:
-        """Handle a frame, now or when those before it are done with."""
+        """Begin to handle a frame."""
         request = Request(connection, direction, sequence, header, frame)
         connection.order[direction].append(request)
-        if connection.handler.ordered_pipelining or not connection.tasks:
-            self._begin(request)
-        else:
-            connection.waiting.append(request)
-            self._activity.waiting += 1
-
-    def close(self, connection: Connection) -> None:
-        """The connection is over: what waits is forgotten, what is under way is cancelled; it may take its time to end."""
-        connection.closed = True
-        self._activity.waiting -= len(connection.waiting)
-        connection.waiting.clear()
-        for order in connection.order:
-            order.clear()
-        for task in tuple(connection.tasks):
-            task.cancel()
-
-    def _begin(self, request: Request) -> None:
         task = self._loop.create_task(self._run(request))
         if not self._activity.tasks:
             self._activity.tasks_since_ns = self._now()
         self._requests[task] = request
         self._activity.tasks[task] = request
-        request.connection.tasks.add(task)
+        connection.tasks.add(task)
         task.add_done_callback(self._done)
+
+    def close(self, connection: Connection) -> None:
+        """The connection is over: its handles are cancelled; they may take their time to end."""
+        connection.closed = True
+        for order in connection.order:
+            order.clear()
+        for task in tuple(connection.tasks):
+            task.cancel()
 
     async def _run(self, request: Request) -> tuple[int, int, bytes]:
         """The handle, and what it came to. Whatever it raises ends here: a task that ends with SystemExit would end the loop."""
@@ -122,9 +112,6 @@ class Tasks:
             action, throttle_ms, body = task.result()
         request.reply = (action, request.direction, throttle_ms, connection.number, request.sequence, request.began_ns, request.ended_ns, body)
         self._release(connection, request.direction)
-        if connection.waiting and not connection.tasks:
-            activity.waiting -= 1
-            self._begin(connection.waiting.popleft())
 
     def _release(self, connection: Connection, direction: int) -> None:
         """Let the replies leave that no other is before."""

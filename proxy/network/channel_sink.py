@@ -63,6 +63,9 @@ class ChannelSink(abc.ABC):
     def was_read(self) -> None:  # noqa: B027 - who gates nothing has nothing to be told
         """Told after such a read, whatever came of it; the channel may be closed by now."""
 
+    def refusing(self) -> None:  # noqa: B027 - who is done with a frame when it is received has nothing to wait for
+        """What came cannot be a frame, and the channel is going to be closed for that: once ``handler`` does not mute it, if the sink does so now."""
+
     def holds_up(self) -> bool:
         """Asked of a channel without a byte for too long: whether it is we who kept its traffic back, and it is not to be closed for that."""
         return False

@@ -15,7 +15,7 @@ from proxy.network.memory_pool import Account
 from proxy.network.mute import MuteState
 from proxy.network.mute_set import MuteSet
 from proxy.network.options import ChannelOptions
-from proxy.network.read_size import FIRST_READ, MAX_READ, MIN_READ, adapted
+from proxy.network.read_size import FIRST_READ, MAX_READ, adapted
 from proxy.network.receive import Receive
 from proxy.network.run import Run
 from proxy.network.timer import CallbackTimer
@@ -53,7 +53,6 @@ class ReadHalf:
         receive: the frame begun.
         ended: the peer sends no more.
         discards: what the peer sends is thrown away (``discard_input``).
-        by_frame: one frame is read at a time, or what is here of it.
         is_urgent: read whatever is held: what comes lets others go on.
         care: how it reads while memory is short; None before the first time.
         retry_armed: a timer reads, not epoll.
@@ -80,7 +79,6 @@ class ReadHalf:
         )
         self.ended: bool = False
         self.discards: bool = False
-        self.by_frame: bool = False
         self.is_urgent: bool = False
         self.care: Careful | None = None
         self.retry_armed: bool = False
@@ -233,7 +231,7 @@ class ReadHalf:
         if self._account.is_short(answers=self._is_upstream) and not self.is_urgent:
             if self.receive.passed == 0 or not self._pass_by():
                 self._read_carefully(events)
-        elif self._mutes.causes == 0 and not self.receive.cut and not self.by_frame:
+        elif self._mutes.causes == 0 and not self.receive.cut:
             self._read(self._read_size)
         elif self.receive.passed == 0:
             self._read_within()
@@ -241,13 +239,8 @@ class ReadHalf:
             self._read_by_room()
 
     def _read_within(self) -> None:
-        """What the frame begun misses; by frame a header and, if it is here, its body."""
-        while True:
-            end = self.bytes_received + self._within_frame()
-            self._read(end - self.bytes_received)
-            begun = self.by_frame and self.bytes_received == end and 0 < self.receive.staged < MIN_READ
-            if not begun or not self._channel.is_open or not self.may_read():
-                return
+        """What the frame begun misses."""
+        self._read(self._within_frame())
 
     def _within_frame(self) -> i64:
         """How many bytes to read without beginning another frame."""
@@ -320,7 +313,7 @@ class ReadHalf:
         room, drained = self._sink.room_for()
         size = care.plan_read(room, drained=drained, readable=events & EPOLLIN != 0)
         if size > 0:
-            self._read(min(size, self._within_frame()) if self.by_frame else size)
+            self._read(size)
             while not self._transport.is_plain and self._channel.is_open and self.may_read():
                 size = care.rest()
                 if size == 0:
@@ -401,6 +394,7 @@ class ReadHalf:
             return
         receive = self.receive
         if receive.fault != framing.OK:
+            self._sink.refusing()
             if not self._mutes.causes & mute.HANDLER:  # else once the whole frames before it are answered
                 self._refuse()
             return

@@ -30,9 +30,8 @@ Of listeners whose frames go to handlers:
 handler_wire       the records between a processor and a handler process
 handler_leg        what a channel tells, and what the request channel tells
 handled_pair       what is known of such a pair
-handling           one frame at a time, or several: read, kept, handed over
+handling           frames: read, kept, handed over
 verdicts           what comes of a frame: it passes, changes, vanishes, is answered
-handler_state      the five mute states, as a table
 request_channel    which process a connection belongs to, and waiting for one
 handler_process    the socket to one: batches, the queue, who waits for room
 handled_connection what it has of one connection

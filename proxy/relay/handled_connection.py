@@ -106,9 +106,8 @@ class HandledConnection:
 
 
 class Handles:
-    """What the handler of one listener is given: several frames of a connection at a time; and which directions."""
+    """Which directions the handler of one listener is given."""
 
     def __init__(self, facts: wire.HandlerFacts) -> None:
-        self.ordered_pipelining: Final = facts["ordered_pipelining"]
         self.requests: Final = "request" in facts["directions"]
         self.responses: Final = "response" in facts["directions"]

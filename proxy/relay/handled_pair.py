@@ -8,7 +8,6 @@ from mypy_extensions import i64
 from proxy.network.run import Run
 from proxy.relay.handled_connection import HandledConnection, HandledParty, Request
 from proxy.relay.handler_process import HandlerProcess
-from proxy.relay.handler_state import ResponseState
 from proxy.relay.pair import Leg, Pair, PairTimer
 from proxy.relay.request_channel import RequestChannel
 
@@ -58,8 +57,7 @@ class HandledLeg(Leg):
         waits: its channel is muted until there is room, or a process.
         backlog: frames that are here and were not handed over.
         under_way: frames that a handler has.
-        responses: the five states, where frames are handled one at a time.
-        awaits: the leg on which the last verdict has to be out before the next frame is handled.
+        awaits: the leg on which the last verdict has to be out before the next frame is handed over.
         out: what is to be written to this leg's channel.
         times: when the reply was read that brought each of what is to be written, or is being written: so many of these are ``sending``.
         ends: its peer's stream has ended, which is not told before all that came is done with.
@@ -74,7 +72,6 @@ class HandledLeg(Leg):
         self.waits: bool = False
         self.backlog: Final[deque[Request]] = deque()
         self.under_way: i64 = 0
-        self.responses: Final = ResponseState()
         self.awaits: HandledLeg | None = None
         self.out: list[Outgoing] = []
         self.times: Final[deque[int]] = deque()
@@ -97,7 +94,6 @@ class Handled(HandledParty):
         number: its id.
         channel: to the handler processes.
         process, connection: those it belongs to; None before the first frame, and when the process is gone.
-        ordered: several of its frames are handled at a time.
         throttled: a reply asked for a time in which the client is not read; ``timer`` ends it.
         held: answers that wait, in order.
     """
@@ -110,7 +106,6 @@ class Handled(HandledParty):
         self.upstream: HandledLeg | None = None
         self.process: HandlerProcess | None = None
         self.connection: HandledConnection | None = None
-        self.ordered: bool = False
         self.throttled: bool = False
         self.timer: PairTimer | None = None
         self.held: Final[deque[HeldAnswer]] = deque()

@@ -121,19 +121,19 @@ class HandlerLeg(HandledLeg):
 
     def ready(self) -> None:
         opening.ready(self.pair, self)
-        if self.channel is not None and self.handled.process is not None:
-            self.channel.read_half.by_frame = self.handles and not self.handled.ordered
 
     def sent(self) -> None:
         if not verdicts.sent(self):
             return
         passing.sent(self.pair, self)
-        if self.handled.ordered:
-            handling.pump(self)
+        handling.pump(self)
 
     def muted(self) -> None:
         if self.is_client:
             self.pair.owner.pair_muted(self.pair)
+
+    def refusing(self) -> None:
+        handling.follow(self)
 
     def end_of_stream(self) -> None:
         if self.pair.state is not CLOSING and handling.holds(self):

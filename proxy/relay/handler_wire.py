@@ -84,7 +84,7 @@ __all__ = [
     "request_head",
 ]
 
-WIRE: Final = 2
+WIRE: Final = 3
 """The version of the records, said in HELLO."""
 
 # The kinds.
@@ -178,7 +178,6 @@ class Facts(TypedDict):
 class HandlerFacts(TypedDict):
     """What a processor must know of a handler; ``directions`` are words of ``DIRECTIONS``."""
 
-    ordered_pipelining: bool
     directions: list[str]
 
 
@@ -472,7 +471,7 @@ def read_hello(data: bytes, position: int, end: int) -> Hello:
     if type(hello.get("slot")) is not int or not isinstance(handlers, dict):
         raise WireError("HELLO has no slot, or no handlers")
     for facts in handlers.values():
-        if not isinstance(facts, dict) or not isinstance(facts.get("ordered_pipelining"), bool) or not _are_directions(facts.get("directions")):
+        if not isinstance(facts, dict) or not _are_directions(facts.get("directions")):
             raise WireError("HELLO has a handler that is not what it should be")
     return cast(Hello, hello)
 

@@ -1,8 +1,7 @@
 """How frames are handled: from when they are read to when a handler has them, and back to reading. ``verdicts`` says what comes of them.
 
-One at a time, unless the handler takes several (``ordered_pipelining``): exactly one frame is read, its channel is muted for ``handler``, the frame
-is handed over, and the channel is unmuted when what came of it is out: the five states of ``handler_state``. With several, whole runs are read, and
-each frame of one is handed over, up to ``MOST``; what comes of them leaves in their order.
+Whole runs are read, and each frame of one is handed over, up to ``MOST``; what comes of them leaves in their order. A channel is muted for
+``handler`` while frames of it wait to be handed over, while ``MOST`` of them are under way, and while what came of them waits for the socket.
 
 What may have to go on is kept until its verdict; while memory is short one such frame is under way at a time. The bytes of each frame stay booked
 until its verdict: they are here, or in the handler process.
@@ -24,7 +23,6 @@ from proxy.relay import handler_wire as wire
 from proxy.relay.handled_connection import HandledConnection, Request
 from proxy.relay.handled_pair import Handled, HandledLeg
 from proxy.relay.handler_process import HandlerProcess
-from proxy.relay.handler_state import NOT_MUTED, HandlerEvent
 from proxy.relay.pair import Pair
 from proxy.relay.state import PairState
 from proxy.relay.throttle import REPLY
@@ -79,7 +77,7 @@ def wait_for_room(leg: HandledLeg, channel: Channel) -> None:
 
 def _wait(leg: HandledLeg, channel: Channel) -> None:
     leg.waits = True
-    _mute(leg, channel)
+    channel.mute(HANDLER)
 
 
 def _process(handled: Handled) -> HandlerProcess | None:
@@ -102,12 +100,10 @@ def _join(pair: Pair, handled: Handled, process: HandlerProcess) -> None:
     handled.process = process
     handled.connection = HandledConnection(handled.number, process.load, handled, metrics, _facts(pair))
     process.open(handled.connection)
-    handled.ordered = handles.ordered_pipelining
     for leg, is_handled in ((handled.leg(0), handles.requests), (handled.leg(1), handles.responses)):
         leg.handles = is_handled
         channel = leg.channel
         if channel is not None:
-            channel.read_half.by_frame = is_handled and not handled.ordered
             channel.gated = leg.gates()
             tapping.forward(pair, leg)
 
@@ -246,19 +242,13 @@ def pump(leg: HandledLeg) -> None:
 def _may_hand_over(leg: HandledLeg) -> bool:
     if leg.waits or (leg.is_client and leg.handled.throttled) or leg.pair.state is CLOSING or leg.pair.state is CLOSED:
         return False
-    if leg.handled.ordered:  # what waits for the socket is to be out first: who does not read gets no more answers made
-        return leg.under_way < MOST and leg.awaits is None
-    return not leg.responses.pending
+    return leg.under_way < MOST and leg.awaits is None  # what waits for the socket is out first: who does not read gets no more answers made
 
 
 def _hand_over(leg: HandledLeg, process: HandlerProcess, request: Request) -> None:
-    channel, connection, run = leg.channel, leg.handled.connection, request.run
-    assert channel is not None, "its frame was read"
+    connection, run = leg.handled.connection, request.run
     assert connection is not None, "it belongs to a process"
     assert run is not None, "it was not handed over"
-    if not leg.handled.ordered:
-        _mute(leg, channel)  # first: what follows may be asked for at once
-        leg.responses.apply(HandlerEvent.REQUEST_RECEIVED, channel.mute_causes)
     try:
         process.submit(connection, leg.direction, request, run)
     except wire.WireError as error:
@@ -275,21 +265,15 @@ def _hand_over(leg: HandledLeg, process: HandlerProcess, request: Request) -> No
 # Back to reading.
 
 
-def _mute(leg: HandledLeg, channel: Channel) -> None:
-    leg.responses.apply(HandlerEvent.MUTE, channel.mute_causes)
-    channel.mute(HANDLER)
-
-
 def follow(leg: HandledLeg) -> None:
     """Mute a leg's channel for ``handler``, or unmute it, as its frames say."""
     channel = leg.channel
     if channel is None or not channel.is_open or leg.pair.state is CLOSING:
         return
-    ordered = leg.handled.ordered
     refused = channel.read_half.receive.fault != OK and holds(leg)  # what is behind those frames is looked at when they are done with
-    if refused or leg.waits or leg.backlog or (ordered and (leg.under_way >= MOST or leg.awaits is not None)):
-        _mute(leg, channel)
-    elif channel.mute_causes & HANDLER and (ordered or leg.responses.apply(HandlerEvent.UNMUTE, channel.mute_causes) is NOT_MUTED):
+    if refused or leg.waits or leg.backlog or leg.under_way >= MOST or leg.awaits is not None:
+        channel.mute(HANDLER)
+    elif channel.mute_causes & HANDLER:
         channel.unmute(HANDLER)
     if leg.ends:
         end_if_done(leg, channel)
@@ -298,14 +282,8 @@ def follow(leg: HandledLeg) -> None:
 def response_sent(leg: HandledLeg) -> None:
     """What came of a leg's frame is out, or it is known that nothing will."""
     leg.awaits = None
-    channel = leg.channel
-    if leg.responses.pending and channel is not None:
-        leg.responses.apply(HandlerEvent.RESPONSE_SENT, channel.mute_causes)
-    if leg.pair.state is CLOSING or leg.pair.state is CLOSED:
-        return
-    if channel is not None and leg.responses.throttled and not leg.backlog:
-        channel.unmute(HANDLER)  # it stays muted, for ``throttle``
-    pump(leg)
+    if leg.pair.state is not CLOSING and leg.pair.state is not CLOSED:
+        pump(leg)
 
 
 def end_if_done(leg: HandledLeg, channel: Channel) -> None:
@@ -388,12 +366,9 @@ def _end_leg(leg: HandledLeg) -> None:
         release(leg, request.booked)
     leg.waits = False
     leg.awaits = None
-    leg.responses.pending = False
-    leg.responses.throttled = False
     channel = leg.channel
     if channel is None:
         return
-    channel.read_half.by_frame = False
     channel.unmute(HANDLER)
     if leg.throttle is not None:
         leg.throttle.let_go(REPLY)

@@ -22,7 +22,6 @@ from proxy.relay import ending, handling, passing
 from proxy.relay import handler_wire as wire
 from proxy.relay.handled_connection import Request
 from proxy.relay.handled_pair import Handled, HandledLeg, HeldAnswer, Outgoing
-from proxy.relay.handler_state import HandlerEvent
 from proxy.relay.pair import Pair, PairTimer
 from proxy.relay.pairing import Pairing
 from proxy.relay.state import PairState
@@ -315,9 +314,8 @@ def flush(handled: Handled) -> None:
     for leg in (handled.leg(1), handled.leg(0)):
         if leg.out and write(leg):
             written(leg)
-    if handled.ordered:
-        handling.pump(handled.leg(0))
-        handling.pump(handled.leg(1))
+    handling.pump(handled.leg(0))
+    handling.pump(handled.leg(1))
     _check_end(handled)
 
 
@@ -443,8 +441,6 @@ def throttle(handled: Handled, leg: HandledLeg, throttle_ms: i64) -> None:
     if pair is None or channel is None or not channel.is_open:
         return
     selector = pair.owner.selector
-    if leg is client and not handled.ordered and not client.responses.throttled:
-        client.responses.apply(HandlerEvent.THROTTLE_STARTED, channel.mute_causes)
     until_ns = selector.now_ns + throttle_ms * NS_PER_MS
     timer = handled.timer
     if timer is None:
@@ -462,8 +458,6 @@ def _end_throttle(client: HandledLeg) -> None:
     if channel is None or not channel.is_open:
         return
     client.handled.throttled = False
-    if client.responses.throttled:
-        client.responses.apply(HandlerEvent.THROTTLE_ENDED, channel.mute_causes)
     if client.throttle is not None:
         client.throttle.let_go(REPLY)
     handling.pump(client)

@@ -34,7 +34,6 @@ class HandlerStartMessage(TypedDict):
 class HandlerFacts(TypedDict):
     """What a handler said of itself; ``description``: the first line of its docstring."""
 
-    ordered_pipelining: bool
     directions: list[str]
     description: str
 

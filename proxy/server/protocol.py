@@ -97,7 +97,7 @@ __all__ = [
     "upstreams_request",
 ]
 
-WIRE_VERSION: Final = 6
+WIRE_VERSION: Final = 7
 """Of ``messages`` and ``rows``: one more with every release that changes one of them."""
 
 Message = dict[str, Any]

@@ -181,7 +181,7 @@ def process(unstarted: Process) -> Process:
 def test_it_says_what_its_handlers_are_and_that_it_lives(unstarted: Process) -> None:
     ready = unstarted.start(handlers={"a": fleet.ECHO, "b": fleet.ECHO}, upstreams={"a": False, "b": True})
     assert ready["pid"] == unstarted.process.pid
-    facts = {"ordered_pipelining": True, "directions": ["request", "response"], "description": "Answers every frame with itself."}
+    facts = {"directions": ["request", "response"], "description": "Answers every frame with itself."}
     assert ready["handlers"] == {"a": facts, "b": facts}
     assert unstarted.beat() == (0, 0, 0, 0, 0, 0)
     assert unstarted.beat() == (0, 0, 0, 0, 0, 0)
@@ -206,7 +206,7 @@ def test_it_greets_each_processor_and_answers_each_in_order(process: Process) ->
     one, other = process.join("0.9"), process.join("1.9")
     for wired in (one, other):
         hello = wired.hello()
-        assert (hello["slot"], hello["handlers"]["a"]) == (3, {"ordered_pipelining": True, "directions": ["request", "response"]})
+        assert (hello["slot"], hello["handlers"]["a"]) == (3, {"directions": ["request", "response"]})
         wired.open(5)
     bodies = [b"", b"x", bytes(100_000)]
     for sequence, body in enumerate(bodies):

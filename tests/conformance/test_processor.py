@@ -154,7 +154,7 @@ class Processor:
         self.pair = time.monotonic_ns()
         with theirs:
             assert send_handovers(self.handover, [Handover(self.pair, int(socket.AF_UNIX), HANDLER_PROCESS, name)], [theirs.fileno()])
-        facts = HandlerFacts(ordered_pipelining=True, directions=["request", "response"])
+        facts = HandlerFacts(directions=["request", "response"])
         ours.sendall(encode_hello(Hello(wire=WIRE, slot=0, handlers={"a": facts})))
         return ours
 

@@ -129,7 +129,7 @@ def test_what_it_cannot_be_made_with_is_told(fields, options):
 def test_it_runs_in_a_handler_process():
     with HandlerProcess(stderr=subprocess.PIPE) as process:
         ready = process.serve({"in": "mask_field:requests"}, [FOLDER])
-        assert ready["handlers"]["in"] == {"ordered_pipelining": True, "directions": ["request"], "description": "Logs requests, with fields masked."}
+        assert ready["handlers"]["in"] == {"directions": ["request"], "description": "Logs requests, with fields masked."}
         processor = process.processor()
         processor.hello()
         processor.open(1, upstream=True)

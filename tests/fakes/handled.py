@@ -53,8 +53,8 @@ class Process:
         if handler.pop("ready", True):
             self.hello(**handler)
 
-    def hello(self, *, ordered: bool = False, directions: tuple[str, ...] = ("request", "response"), listener: str = "l") -> None:
-        facts: wire.HandlerFacts = {"ordered_pipelining": ordered, "directions": list(directions)}
+    def hello(self, *, directions: tuple[str, ...] = ("request", "response"), listener: str = "l") -> None:
+        facts: wire.HandlerFacts = {"directions": list(directions)}
         self.send(wire.encode_hello({"wire": wire.WIRE, "slot": 0, "handlers": {listener: facts}}))
         self.world.poll()
 

@@ -120,7 +120,7 @@ class FakeHandlerProcess:
             time.sleep(0.3)
         self.handlers = message["handlers"]
         self.started = True
-        facts = FactsOfStart(ordered_pipelining=True, directions=list(DIRECTIONS), description="Answers every frame with itself.")
+        facts = FactsOfStart(directions=list(DIRECTIONS), description="Answers every frame with itself.")
         wire = {"older": WIRE_VERSION - 1, "newer": WIRE_VERSION + 1}.get(self.mode, WIRE_VERSION)
         ready: Any = HandlerReadyMessage(type="ready", wire=wire, pid=os.getpid(), handlers=dict.fromkeys(self.handlers, facts))
         if self.mode == "unversioned":
@@ -160,7 +160,7 @@ class FakeHandlerProcess:
             return
         processor = socket.socket(fileno=descriptor)
         self.processors[descriptor] = processor, RecordReader(), handover.accepted_ns
-        facts = HandlerFacts(ordered_pipelining=True, directions=list(DIRECTIONS))
+        facts = HandlerFacts(directions=list(DIRECTIONS))
         with contextlib.suppress(ConnectionError):  # it may be gone already
             processor.sendall(encode_hello(Hello(wire=WIRE, slot=self.slot, handlers=dict.fromkeys(self.handlers, facts))))
         self.selector.register(processor, selectors.EVENT_READ, self.read_records)

@@ -131,9 +131,7 @@ def closed_row(text: str, cause: str, listener: str = "kafka", **changes: Any) -
 
 def handler_process(slot: int = 0, **changes: Any) -> HandlerProcessStatus:
     """A place in which a handler process runs, its second."""
-    echo = HandlerStatus(
-        listener="plain", handler="proxy.handler.echo:echo", ordered_pipelining=True, directions=("request",), description="Answers every frame."
-    )
+    echo = HandlerStatus(listener="plain", handler="proxy.handler.echo:echo", directions=("request",), description="Answers every frame.")
     status = HandlerProcessStatus(
         slot=slot,
         pid=os.getpid(),

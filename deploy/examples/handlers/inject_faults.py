@@ -145,8 +145,6 @@ class InjectFaults:
         log: takes a line for each change; stderr unless another is given.
     """
 
-    ordered_pipelining = True
-
     def __init__(
         self,
         path: str | Path,

@@ -41,7 +41,6 @@ class MaskField:
     """
 
     directions = ("request",)
-    ordered_pipelining = True
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ def test_list_shows_each_process_and_its_handlers() -> None:
         assert heading.split()[:4] == ["SLOT", "PID", "STATE", "RESTARTS"]
         assert first.split()[2:5] == ["running", "1", "timeout"]
         assert "25%" in first
-        assert first.rstrip().endswith("plain: proxy.handler.echo:echo (requests, pipelined)")
+        assert first.rstrip().endswith("plain: proxy.handler.echo:echo (requests)")
         assert second.split()[:3] == ["1", "-", "restarting"]
         assert second.rstrip().endswith("-")
         rows = cli.json("handlers", "list")

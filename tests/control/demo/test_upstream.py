@@ -19,7 +19,6 @@ def test_every_frame_comes_back_and_is_counted(capsys: pytest.CaptureFixture[str
 
 def test_it_can_be_a_handler() -> None:
     found = load("control.demo.upstream:Upstream")
-    assert found.facts()["ordered_pipelining"]
     assert found.description.startswith("Answers every frame with itself")
     listener = {"name": "u", "address": "127.0.0.1:0", "handler": "control.demo.upstream:Upstream", "max_receive_size": "1MiB"}
     assert faults({"node": "n", "processors": 1, "admin": {"address": "unix:/tmp/none.sock"}, "listeners": [listener]}) == []

@@ -97,7 +97,6 @@ def test_every_place_runs_and_says_what_it_has(monkeypatch: pytest.MonkeyPatch) 
                 HandlerStatus(
                     listener="a",
                     handler=ECHO,
-                    ordered_pipelining=True,
                     directions=("request", "response"),
                     description="Answers every frame with itself.",
                 ),

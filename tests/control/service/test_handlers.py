@@ -20,7 +20,7 @@ def test_handler_processes_are_listed_with_their_handlers() -> None:
         assert (found.in_handler_count, found.queued_count, found.oldest_age.ToMilliseconds(), found.busy_share) == (1, 2, 40, 0.25)
         assert found.resident_bytes == 30 * 2**20
         (echo,) = found.handlers
-        assert (echo.listener, echo.name, echo.ordered_pipelining) == ("plain", "proxy.handler.echo:echo", True)
+        assert (echo.listener, echo.name) == ("plain", "proxy.handler.echo:echo")
         assert (echo.requests, echo.responses, echo.description) == (True, False, "Answers every frame.")
 
     run(body)

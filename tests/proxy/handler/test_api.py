@@ -67,15 +67,24 @@ def test_a_context_needs_nothing_to_be_made_and_shares_its_state_with_the_next_f
     }
 
 
+@pytest.mark.parametrize("value", [False, True])
+def test_ordered_pipelining_is_taken_and_warned_of(value):
+    def handle(frame: bytes, context: Context) -> None: ...
+
+    with pytest.warns(DeprecationWarning, match="ordered_pipelining has no effect"):
+        assert handler(ordered_pipelining=value)(handle) is handle
+    assert vars(handle) == {"directions": ("request", "response")}
+
+
 def test_the_decorator_marks_and_leaves_what_it_marks():
     def handle(frame: bytes, context: Context) -> None: ...
 
-    assert handler(ordered_pipelining=True, directions=("response",))(handle) is handle
-    assert (handle.ordered_pipelining, handle.directions) == (True, ("response",))  # type: ignore[attr-defined]
+    assert handler(directions=("response",))(handle) is handle
+    assert handle.directions == ("response",)  # type: ignore[attr-defined]
 
     @handler()
     class Mine:
         async def handle(self, frame: bytes, context: Context) -> bytes:
             return frame
 
-    assert (Mine.ordered_pipelining, Mine.directions) == (False, ("request", "response"))  # type: ignore[attr-defined]
+    assert Mine.directions == ("request", "response")  # type: ignore[attr-defined]

@@ -85,7 +85,7 @@ def test_only_async_handles_keep_requests():
     async def later(frame, context): ...
 
     kept = Connection(7, LoadedHandler("m:h", later), facts())
-    assert (kept.is_async, list(kept.order[0]), list(kept.waiting), kept.tasks) == (True, [], [], set())
+    assert (kept.is_async, list(kept.order[0]), kept.tasks) == (True, [], set())
     assert not connection().is_async
 
 

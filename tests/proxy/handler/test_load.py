@@ -27,7 +27,6 @@ class Plain:
     def handle(self, frame, context): ...
 
 class Slow:
-    ordered_pipelining = True
     async def handle(self, frame, context): ...
 
 class Callable:
@@ -49,9 +48,6 @@ class Sideways(Plain):
 
 class Nowhere(Plain):
     directions = ()
-
-class Perhaps(Plain):
-    ordered_pipelining = 1
 
 class BadStart(Plain):
     start = 5
@@ -102,9 +98,9 @@ def test_functions_classes_and_objects_are_handlers(folder, name, is_async):
 
 
 def test_what_a_handler_says_of_itself(folder):
-    assert found("plain").facts() == {"ordered_pipelining": False, "directions": ["request", "response"]}
-    assert found("Slow").facts() == {"ordered_pipelining": True, "directions": ["request", "response"]}
-    assert found("Plain").facts() == {"ordered_pipelining": False, "directions": ["request"]}
+    assert found("plain").facts() == {"directions": ["request", "response"]}
+    assert found("Slow").facts() == {"directions": ["request", "response"]}
+    assert found("Plain").facts() == {"directions": ["request"]}
     assert [found(name).description for name in ("plain", "Outer.Inner", "slow")] == ["Does it.", "Within.", ""]
 
 
@@ -128,7 +124,6 @@ def test_a_class_is_made_for_each_listener_and_an_object_is_shared(folder):
         ("handlers_of_load:Raises", "ValueError: no! ("),
         ("handlers_of_load:Sideways", "has directions ('sideways',), which are not of ('request', 'response')"),
         ("handlers_of_load:Nowhere", "has directions ()"),
-        ("handlers_of_load:Perhaps", "has ordered_pipelining 1, which is neither True nor False"),
         ("handlers_of_load:BadStart", "has a start that cannot be called"),
         ("handlers_of_load:NoHandle", "is neither a function nor has it a handle to call"),
         ("handlers_of_load:number", "is neither a function nor has it a handle to call"),

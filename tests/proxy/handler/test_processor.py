@@ -78,7 +78,7 @@ OPEN = wire.encode_open(1, facts())
         (wire.encode_closed(2), "a connection that is not open is closed"),
         (wire.encode_closed(1) + request(1, 0, b"x"), "which is not open"),
         (request(1, 0, b"x", direction=2), "direction 2"),
-        (wire.encode_hello({"wire": 2, "slot": 0, "handlers": {}}) + bytes(40), "a processor sent a record of kind 0"),
+        (wire.encode_hello({"wire": wire.WIRE, "slot": 0, "handlers": {}}) + bytes(40), "a processor sent a record of kind 0"),
         (wire.reply_head(0, 0, 0, 1, 0, 0, 0, 0), "a processor sent a record of kind 4"),
         (b"\xff\xff\xff\xff\x02" + bytes(40), "cannot have -1 bytes|a header of"),
         (b"\x00\x00\x00\x05\x02" + bytes(40), "a header of|cannot have 5 bytes"),

@@ -41,11 +41,11 @@ def what(replies: list[Reply]) -> list[tuple[str, bytes]]:
 
 def test_an_echo_from_the_first_words_to_the_last(process):
     ready = process.serve({"in": "proxy.handler.echo:echo"})
-    handler = {"ordered_pipelining": True, "directions": ["request", "response"]}
+    handler = {"directions": ["request", "response"]}
     assert ready["pid"] == process.process.pid
     assert ready["handlers"] == {"in": {**handler, "description": "Answers every frame with itself."}}
     processor = process.processor()
-    assert processor.hello() == {"wire": 2, "slot": 3, "handlers": {"in": handler}}
+    assert processor.hello() == {"wire": 3, "slot": 3, "handlers": {"in": handler}}
     processor.open(7)
     processor.send(*(request(7, index, b"frame %d" % index) for index in range(64)))
     replies = processor.replies(64)
@@ -60,7 +60,7 @@ def test_an_echo_from_the_first_words_to_the_last(process):
 
 def test_what_a_handler_says_of_itself(process):
     ready = process.serve({"in": "sample_handlers:OneWay"}, [FAKES])
-    assert ready["handlers"]["in"] == {"ordered_pipelining": False, "directions": ["request"], "description": "Sees requests only."}
+    assert ready["handlers"]["in"] == {"directions": ["request"], "description": "Sees requests only."}
 
 
 # What a handler returns.
@@ -326,12 +326,12 @@ def test_control_hears_of_the_oldest_of_tasks(process):
     processor = process.processor()
     processor.open(1)
     processor.open(2)
-    processor.send(request(1, 0, b"first"), request(1, 1, b"go"))
+    processor.request(1, 0, b"first")
     while (beat := process.beat()).oldest_ns < 100_000_000:
         pass
-    assert (beat.in_handler, beat.queued, beat.handled) == (1, 1, 0)
+    assert (beat.in_handler, beat.queued, beat.handled) == (1, 0, 0)
     processor.request(2, 0, b"go")
-    while (beat := process.beat()).handled < 3:
+    while (beat := process.beat()).handled < 2:
         pass
     assert (beat.in_handler, beat.queued, beat.oldest_ns) == (0, 0, 0)
     assert process.beat().busy_ns == beat.busy_ns

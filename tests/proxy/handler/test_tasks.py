@@ -6,7 +6,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.handler import CLOSE, DROP, Answer, Context, handler
+from proxy.handler import CLOSE, DROP, Answer, Context
 from proxy.relay import handler_wire as wire
 from tests.fakes.handler_process import facts, request
 from tests.fakes.handling import Handled, in_loop
@@ -48,11 +48,7 @@ class Slow:
         return _answers(frame)
 
 
-class Pipelined(Slow):
-    ordered_pipelining = True
-
-
-LISTENERS = ("plain", "slow", "pipelined")
+LISTENERS = ("plain", "slow")
 FRAMES = st.tuples(st.integers(0, 5), st.integers(0, 1), st.tuples(st.integers(0, 255), st.integers(0, 6)).map(bytes))
 """Connection, direction, frame."""
 
@@ -61,9 +57,8 @@ FRAMES = st.tuples(st.integers(0, 5), st.integers(0, 1), st.tuples(st.integers(0
 @given(st.lists(FRAMES, min_size=1, max_size=60), st.lists(st.integers(1, 400), max_size=8))
 def test_replies_leave_in_the_order_of_their_requests_whatever_the_handlers_do(frames, cuts):
     async def main():
-        slow, pipelined = Slow(), Pipelined()
-        async with Handled({"plain": plain, "slow": slow, "pipelined": pipelined}) as handled:
-            stream = b"".join(wire.encode_open(number, facts(LISTENERS[number % 3], True, f"0-1-{number}")) for number in range(6))
+        async with Handled({"plain": plain, "slow": Slow()}) as handled:
+            stream = b"".join(wire.encode_open(number, facts(LISTENERS[number % 2], True, f"0-1-{number}")) for number in range(6))
             sequences: dict[tuple[int, int], int] = {}
             for number, direction, frame in frames:
                 sequence = sequences.get((number, direction), 0)
@@ -85,26 +80,30 @@ def test_replies_leave_in_the_order_of_their_requests_whatever_the_handlers_do(f
                         kind = 5  # an answer to an answer is a failure
                     assert reply.action == ("frame", "pass", "nothing", "answer", "close", "failed")[kind]
                     assert (reply.body == frame) == (kind in (0, 3))
-            assert slow.most <= 1
             assert (handled.activity.waiting, handled.activity.tasks, handled.activity.handled) == (0, {}, len(frames))
 
     asyncio.run(main())
 
 
 @in_loop
-async def test_several_of_a_connection_are_under_way_only_with_ordered_pipelining_and_leave_in_order():
-    slow, pipelined = Slow(), Pipelined()
-    async with Handled({"slow": slow, "pipelined": pipelined}) as handled:
-        for number, listener in enumerate(("slow", "pipelined")):
+async def test_several_of_a_connection_are_under_way_and_leave_in_order_and_a_lock_has_them_one_at_a_time():
+    class Locked(Slow):
+        async def handle(self, frame: bytes, context: Context) -> object:
+            async with context.state.setdefault("lock", asyncio.Lock()):
+                return await super().handle(frame, context)
+
+    slow, locked = Slow(), Locked()
+    async with Handled({"slow": slow, "locked": locked}) as handled:
+        for number, listener in enumerate(("slow", "locked")):
             waits = (5, 3, 1)  # the last is done first
             await handled.send(wire.encode_open(number, facts(listener)) + b"".join(request(number, i, bytes((0, n))) for i, n in enumerate(waits)))
             assert [(reply.sequence, reply.body) for reply in await handled.replies(3)] == [(i, bytes((0, n))) for i, n in enumerate(waits)]
-    assert (slow.most, pipelined.most) == (1, 3)
+    assert (slow.most, locked.most) == (3, 1)
 
 
 @in_loop
 async def test_replies_of_tasks_wait_for_room_in_their_order():
-    class Large(Pipelined):
+    class Large(Slow):
         async def handle(self, frame: bytes, context: Context) -> bytes:
             await super().handle(b"\0" + frame, context)
             return bytes(100_000)
@@ -122,7 +121,7 @@ async def test_replies_of_tasks_wait_for_room_in_their_order():
 
 
 @in_loop
-async def test_closing_cancels_what_is_under_way_and_forgets_what_waits():
+async def test_closing_cancels_what_is_under_way():
     begun: list[bytes] = []
     ended: list[bytes] = []
 
@@ -137,12 +136,12 @@ async def test_closing_cancels_what_is_under_way_and_forgets_what_waits():
             return frame
 
     async with Handled({"in": Patient()}) as handled:
-        await handled.send(OPEN + request(1, 0, b"long") + request(1, 1, b"waits"))
-        while not begun:
+        await handled.send(OPEN + request(1, 0, b"long") + request(1, 1, b"later"))
+        while len(begun) < 2:
             await asyncio.sleep(0)
         await handled.send(wire.encode_closed(1) + OPEN + request(1, 0, b"go"))
         assert (await handled.reply()).body == b"go"
-        assert (begun, sorted(ended)) == ([b"long", b"go"], [b"go", b"long"])
+        assert (begun, sorted(ended)) == ([b"long", b"later", b"go"], [b"go", b"later", b"long"])
         assert (handled.activity.waiting, handled.rows, handled.errors) == (0, [], [])
 
 
@@ -226,7 +225,6 @@ async def test_a_handle_that_other_code_cancels_before_it_begins_is_a_failure_an
 async def test_async_frames_have_contexts_of_their_own_and_one_state():
     contexts: list[Context] = []
 
-    @handler(ordered_pipelining=True)
     async def keeping(frame: bytes, context: Context) -> bytes:
         contexts.append(context)
         await asyncio.sleep(0)

@@ -53,53 +53,6 @@ def test_the_facts_of_a_life() -> None:
         assert channel.mutes.summary() == {"admin": {"count": 1, "ns": 0}, "peer": {"count": 1, "ns": 10_000_000}}
 
 
-def test_by_frame_one_frame_is_read_with_its_header_in_one_poll() -> None:
-    with net_bench() as net:
-        channel, peer = net.ready_pair()
-        channel.read_half.by_frame = True
-        net.listener.on_run = lambda told, run: told.mute(mute.HANDLER) and None
-        data = [frame(10, b"a"), frame(0), frame(900, b"b"), frame(3, b"c")]
-        peer.send(b"".join(data))
-        for number, one in enumerate(data):
-            net.poll()
-            assert net.listener.data[channel] == b"".join(data[: number + 1])
-            assert (net.listener.frames[channel], channel.staged, channel.bytes_received) == (number + 1, 0, len(b"".join(data[: number + 1])))
-            assert len(one) >= 4
-            net.poll(2)
-            channel.unmute(mute.HANDLER)
-
-
-def test_by_frame_a_frame_in_parts_takes_as_many_polls() -> None:
-    with net_bench() as net:
-        channel, peer = net.ready_pair()
-        channel.read_half.by_frame = True
-        data = frame(600_000)
-        peer.setblocking(False)
-        sent = polls = 0
-        while channel not in net.listener.frames:
-            if sent < len(data):
-                sent += peer.send(data[sent : sent + 100_000])
-            net.poll()
-            polls += 1
-        assert (net.listener.data[channel], channel.staged) == (data, 0)
-        assert 3 <= polls < 40
-
-
-def test_while_memory_is_short_one_frame_is_read_all_the_same() -> None:
-    with net_bench(pool=1 << 20) as net:
-        channel, peer = net.ready_pair(tcp=True)
-        channel.read_half.by_frame = True
-        net.listener.on_run = lambda told, run: told.mute(mute.HANDLER) and None
-        net.pool.common.charge(0, 1 << 20)
-        peer.send(frame(10, b"a") + frame(20, b"b"))
-        net.poll_until(lambda: net.listener.frames.get(channel))
-        assert net.listener.data[channel] == frame(10, b"a")
-        channel.unmute(mute.HANDLER)
-        net.poll_until(lambda: net.listener.frames.get(channel) == 2)
-        assert net.listener.data[channel] == frame(10, b"a") + frame(20, b"b")
-        net.pool.common.release(0, 1 << 20)
-
-
 def test_what_is_urgent_is_read_while_memory_is_short() -> None:
     with net_bench(pool=1 << 20) as net:
         channel, peer = net.ready_pair()

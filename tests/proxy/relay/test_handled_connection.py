@@ -10,8 +10,8 @@ from tests.fakes.world import frame
 
 
 def test_what_a_handler_said_of_itself() -> None:
-    handles = Handles(wire.HandlerFacts(ordered_pipelining=True, directions=["response"]))
-    assert (handles.ordered_pipelining, handles.requests, handles.responses) == (True, False, True)
+    handles = Handles(wire.HandlerFacts(directions=["response"]))
+    assert (handles.requests, handles.responses) == (False, True)
 
 
 def test_both_directions_are_under_way() -> None:

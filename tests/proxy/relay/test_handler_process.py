@@ -35,7 +35,7 @@ def test_the_requests_of_one_poll_leave_in_one_write(make_handled: Make) -> None
 
 def test_the_replies_of_one_read_leave_in_one_write_for_each_connection(make_handled: Make) -> None:
     world = make_handled()
-    process = world.process(ordered=True)
+    process = world.process()
     client, _ = world.served()
     client.sendall(b"".join(frame(b"%02d" % number) for number in range(20)))
     asked = process.take(20)
@@ -47,12 +47,11 @@ def test_the_replies_of_one_read_leave_in_one_write_for_each_connection(make_han
     assert int(writes.writes) - before == 1
 
 
-@pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("queue", [1, 3])
-def test_the_queue_is_bounded_and_room_goes_to_who_came_first(make_handled: Make, queue: int, ordered: bool) -> None:
+def test_the_queue_is_bounded_and_room_goes_to_who_came_first(make_handled: Make, queue: int) -> None:
     """§5.27: a full queue stops the reading of those who would fill it, and nothing else."""
     world = make_handled(queue=queue)
-    process = world.process(ordered=ordered)
+    process = world.process()
     pairs = [world.served() for _ in range(8)]
     for number, (client, _) in enumerate(pairs):
         client.sendall(frame(b"%d" % number))
@@ -179,7 +178,7 @@ def test_frames_and_answers_of_every_size(make_handled: Make, size: int) -> None
 BROKEN = {
     "a reply that was not asked for": lambda process, asked: process.record(Asked(0, asked.connection, 5, 0, b"", b""), wire.ANSWER),
     "a reply of the other direction": lambda process, asked: process.record(Asked(1, asked.connection, 0, 0, b"", b""), wire.ANSWER),
-    "a second HELLO": lambda process, asked: wire.encode_hello({"wire": 2, "slot": 0, "handlers": {}}),
+    "a second HELLO": lambda process, asked: wire.encode_hello({"wire": wire.WIRE, "slot": 0, "handlers": {}}),
     "a record of the processor's": lambda process, asked: wire.encode_closed(asked.connection),
     "a long reply that was not asked for": lambda process, asked: process.record(asked, wire.ANSWER, bytes(wire.LONG + 1)),
     "two replies that wait": lambda process, asked: 2 * process.record(asked, wire.HELD, (1 << 20).to_bytes(8, "big")),
@@ -225,7 +224,7 @@ STEP = st.tuples(st.integers(0, 3), st.integers(1, 4), st.booleans())
 def test_who_waits_hands_over_16_frames_at_its_turn_and_stands_behind_the_others_then(make_handled: Make) -> None:
     """One at a time would scatter the answers of each: a write for every few of them."""
     world = make_handled(queue=16)
-    process = world.process(ordered=True)
+    process = world.process()
     clients = [world.served()[0] for _ in range(3)]
     for number, client in enumerate(clients):
         client.sendall(b"".join(frame(b"%d" % number) for _ in range(50)))
@@ -243,12 +242,12 @@ def test_who_waits_hands_over_16_frames_at_its_turn_and_stands_behind_the_others
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
-@given(queue=st.integers(1, 4), ordered=st.booleans(), steps=st.lists(STEP, max_size=25), cut=st.integers(1, 9))
-def test_any_order_of_requests_and_replies(queue: int, ordered: bool, steps: list[tuple[int, int, bool]], cut: int) -> None:
+@given(queue=st.integers(1, 4), steps=st.lists(STEP, max_size=25), cut=st.integers(1, 9))
+def test_any_order_of_requests_and_replies(queue: int, steps: list[tuple[int, int, bool]], cut: int) -> None:
     """The queue is never above its bound, each connection's answers come in order, and nothing is held in the end."""
     world = HandledWorld(queue=queue)
     try:
-        process = world.process(ordered=ordered)
+        process = world.process()
         clients = [world.served()[0] for _ in range(4)]
         for client in clients:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

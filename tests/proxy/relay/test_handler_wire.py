@@ -18,7 +18,7 @@ FACTS: wire.Facts = {
     "tls": {"version": "TLSv1.3", "cipher": "TLS_AES_256_GCM_SHA384"},
     "upstream": True,
 }
-HELLO: wire.Hello = {"wire": 2, "slot": 3, "handlers": {"kafka": {"ordered_pipelining": True, "directions": ["request"]}}}
+HELLO: wire.Hello = {"wire": 3, "slot": 3, "handlers": {"kafka": {"directions": ["request"]}}}
 HUGE = (1 << 63) - 5
 NUMBERS = st.integers(0, (1 << 63) - 1)
 
@@ -272,10 +272,10 @@ def test_facts_that_are_none_are_told(facts):
         {"slot": True},
         {"handlers": []},
         {"handlers": {"kafka": 1}},
-        {"handlers": {"kafka": {"ordered_pipelining": 1, "directions": ["request"]}}},
-        {"handlers": {"kafka": {"ordered_pipelining": True, "directions": []}}},
-        {"handlers": {"kafka": {"ordered_pipelining": True, "directions": ["sideways"]}}},
-        {"handlers": {"kafka": {"ordered_pipelining": True}}},
+        {"handlers": {"kafka": {"directions": "request"}}},
+        {"handlers": {"kafka": {"directions": []}}},
+        {"handlers": {"kafka": {"directions": ["sideways"]}}},
+        {"handlers": {"kafka": {}}},
         {"wire": 1},
         {"wire": None},
     ],
@@ -288,7 +288,7 @@ def test_first_words_that_are_none_are_told(wrong):
 
 def test_first_words_without_a_version_are_of_another_one():
     data = framed(u(0, 1) + b'{"slot": 1, "handlers": {}}')
-    with pytest.raises(WireError, match="version None of the records, and this processor version 2"):
+    with pytest.raises(WireError, match="version None of the records, and this processor version 3"):
         wire.read_hello(data, 0, whole(data))
 
 

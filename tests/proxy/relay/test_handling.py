@@ -1,4 +1,4 @@
-"""How frames are read that are handled: one at a time or several, exactly, within memory; and what the tap has of them."""
+"""How frames are read that are handled: whole runs, as many frames as may be under way, within memory; and what the tap has of them."""
 
 import socket
 from collections.abc import Callable
@@ -23,24 +23,6 @@ from tests.fakes.tap_read import read_frames, read_gaps
 from tests.fakes.world import frame
 
 Make = Callable[..., HandledWorld]
-
-
-@pytest.mark.parametrize("speaks", ["int32", "varint", "int16", "lines", "lines_crlf", "grpc_message", "mysql_packet"])
-def test_exactly_one_frame_is_read_at_a_time(make_handled: Make, speaks: str) -> None:
-    """§1.9: a receive is one frame; what lies behind it stays in the kernel."""
-    world = make_handled(framing=FRAMINGS[speaks])
-    process = world.process()
-    client, pair = world.served()
-    bodies = [b"a" * size for size in (3, 200, 0, 1, 4000, 9)]
-    client.sendall(stream(speaks, bodies))
-    seen = b""
-    for number, body in enumerate(bodies):
-        asked = process.one()
-        assert asked.body == body
-        assert channel_of(pair).frames_received == number + 1
-        seen += stream(speaks, [body])
-        assert channel_of(pair).bytes_received == len(seen), "not a byte of the next one"
-        process.reply(asked, wire.NOTHING)
 
 
 def test_a_header_and_its_body_are_read_within_one_poll(make_handled: Make) -> None:
@@ -75,7 +57,7 @@ def test_a_frame_in_parts_is_handed_over_when_it_is_whole(make_handled: Make, cu
 
 def test_several_at_a_time_have_a_bound(make_handled: Make) -> None:
     world = make_handled(queue=100_000)
-    process = world.process(ordered=True)
+    process = world.process()
     client, pair = world.served()
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     count = handling.MOST + 500
@@ -133,11 +115,10 @@ def test_while_memory_is_short_one_frame_is_kept_at_a_time(make_handled: Make) -
     assert world.pool.used == 0
 
 
-@pytest.mark.parametrize("ordered", [False, True])
-def test_replies_are_read_however_short_memory_is(make_handled: Make, ordered: bool) -> None:
+def test_replies_are_read_however_short_memory_is(make_handled: Make) -> None:
     """They let go of what is held: a long one has the reserve of answers."""
     world = make_handled(upstream=True, pool=1 << 20, limit=1 << 16)
-    process = world.process(ordered=ordered)
+    process = world.process()
     client, upstream, _ = world.pair()
     client.sendall(frame(b"x" * 5000))
     asked = process.one()
@@ -150,7 +131,7 @@ def test_replies_are_read_however_short_memory_is(make_handled: Make, ordered: b
 
 def test_what_is_kept_when_the_connection_ends_is_given_back_and_counted(make_handled: Make) -> None:
     world = make_handled(upstream=True)
-    process = world.process(ordered=True)
+    process = world.process()
     client, upstream, _ = world.pair()
     client.sendall(frame(b"one") + frame(b"three"))
     process.take(2)
@@ -195,24 +176,28 @@ def test_the_tap_has_what_came_and_what_the_handler_answered(tmp_path: Path, ups
 
 def test_an_operators_mute_and_a_handlers_are_two_things(make_handled: Make) -> None:
     """Numbers 28 and 30: what a response ends is the handler's mute, and no other's."""
-    world = make_handled()
+    world = make_handled(queue=1)
     process = world.process()
     client, pair = world.served()
     client.sendall(frame(b"one") + frame(b"two"))
     asked = process.one()
     channel = channel_of(pair)
     assert channel.mute(mute.ADMIN)
+    assert channel.mute_causes == mute.ADMIN | mute.HANDLER, "the second waits to be handed over"
     process.reply(asked, wire.NOTHING)
     assert channel.mute_causes == mute.ADMIN
+    process.reply(process.one(), wire.NOTHING)
+    client.sendall(frame(b"three") + frame(b"four"))
     process.settle()
     assert not process.asked
     channel.unmute(mute.ADMIN)
     asked = process.one()
     channel.mute(mute.ADMIN)
     channel.unmute(mute.ADMIN)
-    assert channel.mute_causes == mute.HANDLER, "a response is pending"
+    assert channel.mute_causes == mute.HANDLER, "the fourth waits to be handed over"
     process.reply(asked, wire.NOTHING)
     assert channel.mute_causes == 0
+    process.reply(process.one(), wire.NOTHING)
 
 
 def test_muting_what_is_closed_changes_nothing(make_handled: Make) -> None:
@@ -230,15 +215,19 @@ def test_muting_what_is_closed_changes_nothing(make_handled: Make) -> None:
 
 
 @pytest.mark.parametrize("upstream", [False, True])
-@pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize(("header", "cause"), [(b"\xff\xff\xff\xff", "negative_size"), (b"\x7f\xff\xff\xff", "frame_too_large")])
-def test_whole_frames_before_a_bad_header_are_served(make_handled: Make, upstream: bool, ordered: bool, header: bytes, cause: str) -> None:
-    """Though all came in one read, and the handler takes its time."""
+@pytest.mark.parametrize("apart", [False, True])
+def test_whole_frames_before_a_bad_header_are_served(make_handled: Make, upstream: bool, header: bytes, cause: str, apart: bool) -> None:
+    """Whether all came in one read or the header in one of its own, and though the handler takes its time."""
     world = make_handled(upstream=upstream)
-    process = world.process(ordered=ordered)
+    process = world.process()
     client = (world.pair() if upstream else world.served())[0]
     bodies = [b"one", b"two", b"three"]
-    client.sendall(b"".join(map(frame, bodies)) + header)
+    client.sendall(b"".join(map(frame, bodies)) + (b"" if apart else header))
+    if apart:
+        world.poll()
+        client.sendall(header)
+        world.poll()
     for body in bodies:
         (asked,) = process.take()
         world.poll()
@@ -254,7 +243,7 @@ def test_whole_frames_before_a_bad_header_are_served(make_handled: Make, upstrea
 def test_who_does_not_take_an_answer_gets_no_more_made(make_handled: Make) -> None:
     """Of several frames that are here; nobody else waits for that."""
     world = make_handled()
-    process = world.process(ordered=True)
+    process = world.process()
     client, pair = world.served()
     other, _ = world.served()
     client.sendall(frame(b"first"))

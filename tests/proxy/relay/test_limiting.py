@@ -319,11 +319,10 @@ def test_an_address_has_buckets_while_it_has_connections_and_until_it_owes_nothi
 
 
 @pytest.mark.parametrize("level", ["node", "listener", "address"])
-@pytest.mark.parametrize("ordered", [False, True])
-def test_what_a_handler_answers_without_an_upstream_is_paid_for(make_handled: Callable[..., HandledWorld], level: str, ordered: bool) -> None:
+def test_what_a_handler_answers_without_an_upstream_is_paid_for(make_handled: Callable[..., HandledWorld], level: str) -> None:
     """No upstream's channel is read for it: the client is not read until its answers are paid for."""
     world = make_handled()
-    process = world.process(ordered=ordered)
+    process = world.process()
     world.relay.pairs.quotas.set_limits(limits(**{level: RateLimits(response_bytes_rate=100_000)}))
     client, pair = world.served()
     client.setblocking(False)

@@ -136,7 +136,7 @@ def test_the_only_process_dies_and_another_comes(make_handled: Make) -> None:
     world.poll()
     assert channel_of(pair).mute_causes == mute.HANDLER
     world.pass_time(10)
-    second = world.process("0.2", ordered=True)
+    second = world.process("0.2")
     asked = second.one()
     second.reply(asked, wire.ANSWER, b"later")
     assert world.read(client, 9) == frame(b"later")
@@ -146,13 +146,13 @@ def test_the_only_process_dies_and_another_comes(make_handled: Make) -> None:
 def test_a_frame_that_was_read_and_not_handed_over_goes_to_the_next_process(make_handled: Make) -> None:
     """What its process did not get, it does not take with it."""
     world = make_handled(queue=1)
-    first = world.process("0.1", ordered=True)
+    first = world.process("0.1")
     client, _ = world.served()
     client.sendall(frame(b"one") + frame(b"two") + frame(b"three"))
     asked = first.one()
     first.reply(asked, wire.ANSWER, b"1")
     asked = first.one()
-    second = world.process("1.1", ordered=True)
+    second = world.process("1.1")
     first.reply(asked, wire.ANSWER, b"2")
     third = first.one()
     first.reply(third, wire.ANSWER, b"3")

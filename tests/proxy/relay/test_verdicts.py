@@ -14,9 +14,10 @@ from proxy.network import mute
 from proxy.network.framings import FRAMINGS
 from proxy.network.int32 import INT32
 from proxy.network.leak_finding import LeakFindingPool
+from proxy.network.run import Run
 from proxy.relay import handler_wire as wire
 from proxy.relay import verdicts
-from proxy.relay.handler_state import HandlerState
+from proxy.relay.handled_connection import Request
 from proxy.relay.throttle import QUOTA
 from proxy.tap.rules import TapRules
 from proxy.tap.writer import TapWriter
@@ -29,10 +30,9 @@ from tests.fakes.world import SECOND, frame, reset
 Make = Callable[..., HandledWorld]
 
 
-@pytest.mark.parametrize("ordered", [False, True])
-def test_with_an_upstream_a_frame_passes_changes_vanishes_or_is_answered(make_handled: Make, ordered: bool) -> None:
+def test_with_an_upstream_a_frame_passes_changes_vanishes_or_is_answered(make_handled: Make) -> None:
     world = make_handled(upstream=True)
-    process = world.process(ordered=ordered)
+    process = world.process()
     client, upstream, pair = world.pair()
     bodies = [b"passes", b"changes", b"vanishes", b"asks"]
     client.sendall(b"".join(map(frame, bodies)))
@@ -59,7 +59,7 @@ def test_with_an_upstream_a_frame_passes_changes_vanishes_or_is_answered(make_ha
 @pytest.mark.parametrize("upstream", [False, True])
 def test_closing_is_the_handlers_wish_and_what_was_sent_before_arrives(make_handled: Make, upstream: bool) -> None:
     world = make_handled(upstream=upstream)
-    process = world.process(ordered=True)
+    process = world.process()
     client = (world.pair() if upstream else world.served())[0]
     client.sendall(frame(b"one") + frame(b"two") + frame(b"three"))
     one, two, three = process.take(3)
@@ -138,11 +138,11 @@ def test_a_body_that_holds_the_end_of_a_line_does_not_fit_lines(make_handled: Ma
     process = world.process()
     client, _ = world.served()
     client.sendall(b"one\ntwo\n")
-    asked = process.one()
+    asked, second = process.take(2)
     assert (asked.header, asked.body) == (b"", b"one"), "one line, without its end"
     process.reply(asked, wire.ANSWER, b"ONE")
     assert world.read(client, 4) == b"ONE\n"
-    process.reply(process.one(), wire.ANSWER, b"a\nb")
+    process.reply(second, wire.ANSWER, b"a\nb")
     world.ended(client)
     client.close()
     world.until(lambda: world.rows)
@@ -151,10 +151,9 @@ def test_a_body_that_holds_the_end_of_a_line_does_not_fit_lines(make_handled: Ma
 
 
 @pytest.mark.parametrize(("speaks", "onward"), [("int32", "varint"), ("lines", "int32"), ("mysql_packet", "int32"), ("grpc_message", "grpc_message")])
-@pytest.mark.parametrize("ordered", [False, True])
-def test_each_side_has_its_framing(make_handled: Make, speaks: str, onward: str, ordered: bool) -> None:
+def test_each_side_has_its_framing(make_handled: Make, speaks: str, onward: str) -> None:
     world = make_handled(upstream=True, framing=FRAMINGS[speaks], upstream_framing=FRAMINGS[onward])
-    process = world.process(ordered=ordered)
+    process = world.process()
     client, upstream, _ = world.pair()
     bodies = [b"a", b"bb", b"c" * 300, b"answered"]
     client.sendall(stream(speaks, bodies))
@@ -228,8 +227,8 @@ def test_what_the_upstream_does_not_take_mutes_its_source(make_handled: Make) ->
     asked = process.take()[0]
     process.reply(asked, wire.PASS)
     assert channel_of(pair, 1).pending_send > 0
-    assert channel_of(pair).mute_causes == mute.HANDLER | mute.PEER, "the response is pending until it is out"
-    assert leg_of(pair).responses.pending
+    assert channel_of(pair).mute_causes == mute.HANDLER | mute.PEER, "the frame is not done with until it is out"
+    assert leg_of(pair).awaits is not None
     assert world.read(upstream, len(big)) == big
     world.poll()
     assert channel_of(pair).mute_causes == 0
@@ -243,13 +242,16 @@ def test_an_answer_in_the_upstreams_place_waits_for_what_is_owed(make_handled: M
     world = make_handled("kafka", upstream=True)
     process = world.process()
     client, upstream, pair = world.pair()
-    client.sendall(request(3, 9, 1) + request(18, 3, 2) + request(3, 9, 3))
-    process.reply(process.one(), wire.PASS)
+    client.sendall(request(3, 9, 1) + request(18, 3, 2))
+    first, second = process.take(2)
+    process.reply(first, wire.PASS)
     assert world.read(upstream, len(request(3, 9, 1))) == request(3, 9, 1)
-    process.reply(process.one(), wire.ANSWER, struct.pack(">i", 2) + b"versions")
+    process.reply(second, wire.ANSWER, struct.pack(">i", 2) + b"versions")
+    client.sendall(request(3, 9, 3))
+    process.settle()
+    assert not process.asked, "the answer to the second is held, and no more are made before it is out"
     assert pair.pairing is not None
     assert (pair.pairing.open, channel_of(pair).mute_causes & mute.HANDLER) == (1, mute.HANDLER)
-    assert not process.asked, "one request at a time: it is not answered yet"
     upstream.sendall(answer(1))
     response = process.one()
     assert response.direction == 1
@@ -266,7 +268,7 @@ def test_an_answer_in_the_upstreams_place_waits_for_what_is_owed(make_handled: M
 
 def test_likewise_where_answers_are_not_handled_and_several_requests_are(make_handled: Make) -> None:
     world = make_handled("kafka", upstream=True)
-    process = world.process(ordered=True, directions=("request",))
+    process = world.process(directions=("request",))
     client, upstream, pair = world.pair()
     client.sendall(b"".join(request(3, 9, number) for number in range(6)))
     for number, asked in enumerate(process.take(6)):
@@ -286,7 +288,7 @@ def test_likewise_where_answers_are_not_handled_and_several_requests_are(make_ha
 
 def test_the_pairing_has_what_the_upstream_was_sent(make_handled: Make) -> None:
     world = make_handled("kafka", upstream=True)
-    process = world.process(ordered=True, directions=("request",))
+    process = world.process(directions=("request",))
     client, upstream, pair = world.pair()
     client.sendall(b"".join(request(3, 9, number) for number in range(4)))
     actions = [(wire.NOTHING, b""), (wire.FRAME, request(1, 13, 77)[4:]), (wire.PASS, b""), (wire.NOTHING, b"")]
@@ -344,18 +346,22 @@ def test_an_answer_with_a_throttle(make_handled: Make) -> None:
     process = world.process()
     client, pair = world.served()
     client.sendall(frame(b"one") + frame(b"two"))
-    process.reply(process.one(), wire.ANSWER, b"1", throttle_ms=500)
+    first, second = process.take(2)
+    process.reply(first, wire.ANSWER, b"1", throttle_ms=500)
     assert world.read(client, 5) == frame(b"1"), "the answer is not held back"
-    channel, responses = channel_of(pair), leg_of(pair).responses
-    assert (channel.mute_causes, responses.state(channel.mute_causes)) == (mute.THROTTLE, HandlerState.THROTTLED)
-    world.pass_time(0.4)
+    channel = channel_of(pair)
+    assert channel.mute_causes == mute.THROTTLE
+    client.sendall(frame(b"three"))
+    world.pass_time(0.2)
+    process.reply(second, wire.ANSWER, b"2")
+    assert world.read(client, 5) == frame(b"2"), "nor is one that was under way"
+    world.pass_time(0.2)
     process.settle()
     assert not process.asked
     world.pass_time(0.11)
     asked = process.one()
-    assert asked.body == b"two"
-    assert responses.state(channel.mute_causes) is HandlerState.PENDING
-    process.reply(asked, wire.ANSWER, b"2")
+    assert asked.body == b"three"
+    process.reply(asked, wire.ANSWER, b"3")
     assert (channel.mute_causes, int(world.counters.listeners["l"].downstream.mutes[mute.position(mute.THROTTLE)])) == (0, 1)
 
 
@@ -367,14 +373,14 @@ def test_a_throttle_that_is_over_when_the_answer_is_out(make_handled: Make) -> N
     client.sendall(frame(b"one"))
     size = 6 << 20
     process.reply(process.one(), wire.ANSWER, bytes(size), throttle_ms=100)
-    channel, responses = channel_of(pair), leg_of(pair).responses
+    channel = channel_of(pair)
     assert channel.pending_send > 0
-    assert responses.state(channel.mute_causes) is HandlerState.THROTTLED_AND_PENDING
+    assert channel.mute_causes & (mute.HANDLER | mute.THROTTLE) == mute.HANDLER | mute.THROTTLE
     world.pass_time(0.2)
-    assert responses.state(channel.mute_causes) is HandlerState.PENDING
+    assert channel.mute_causes & (mute.HANDLER | mute.THROTTLE) == mute.HANDLER
     world.read(client, size + 4)
     world.poll()
-    assert responses.state(channel.mute_causes) is HandlerState.NOT_MUTED
+    assert channel.mute_causes == 0
     client.sendall(frame(b"two"))
     process.reply(process.one(), wire.NOTHING)
 
@@ -386,10 +392,10 @@ def test_no_response_with_a_throttle(make_handled: Make) -> None:
     client, pair = world.served()
     client.sendall(frame(b"one"))
     process.reply(process.one(), wire.NOTHING, throttle_ms=500)
-    channel, responses = channel_of(pair), leg_of(pair).responses
-    assert responses.state(channel.mute_causes) is HandlerState.THROTTLED
+    channel = channel_of(pair)
+    assert channel.mute_causes == mute.THROTTLE
     world.pass_time(0.6)
-    assert responses.state(channel.mute_causes) is HandlerState.NOT_MUTED
+    assert channel.mute_causes == 0
 
 
 @pytest.mark.parametrize(("first", "second", "over"), [(500, 500, 0.5), (500, 200, 0.5), (200, 500, 0.5)])
@@ -410,7 +416,7 @@ def test_two_throttles_for_one_request_begin_once_and_end_once(make_handled: Mak
     assert channel.mute_causes == 0
     assert int(world.counters.listeners["l"].downstream.mutes[mute.position(mute.THROTTLE)]) == 1
     world.pass_time(10)
-    assert leg.responses.state(channel.mute_causes) is HandlerState.NOT_MUTED
+    assert channel.mute_causes == 0
 
 
 def test_a_throttle_that_a_response_asks_for_is_the_clients(make_handled: Make) -> None:
@@ -442,8 +448,8 @@ def test_a_connection_that_ends_while_it_is_throttled(make_handled: Make) -> Non
     world.pass_time(100)
 
 
-def test_a_bug_in_the_table_costs_one_connection(make_handled: Make) -> None:
-    """An illegal cell closes that channel; numbers 23 and 168."""
+def test_a_bug_of_ours_costs_one_connection(make_handled: Make) -> None:
+    """Number 168."""
     world = make_handled()
     process = world.process()
     client, pair = world.served()
@@ -452,9 +458,11 @@ def test_a_bug_in_the_table_costs_one_connection(make_handled: Make) -> None:
     asked = process.one()
     other.sendall(frame(b"y"))
     fine = process.one()
-    leg_of(pair).responses.pending = False
+    impossible = Request(1, Run(None, 0, b"", 0, 0, 1, 0), 0, b"", expects=False, withheld=False)
+    impossible.run = None  # handed over, and yet here
+    leg_of(pair).backlog.append(impossible)
     process.under_way -= 2
-    process.send(process.record(asked, wire.NOTHING, throttle_ms=10) + process.record(fine, wire.ANSWER, b"fine"))
+    process.send(process.record(asked, wire.NOTHING) + process.record(fine, wire.ANSWER, b"fine"))
     assert world.read(other, 8) == frame(b"fine"), "the second of the batch is handled"
     world.ended(client)
     client.close()
@@ -467,12 +475,12 @@ ACTIONS = st.sampled_from([wire.PASS, wire.FRAME, wire.NOTHING, wire.ANSWER])
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
-@given(actions=st.lists(st.tuples(ACTIONS, st.integers(0, 3)), min_size=1, max_size=30), ordered=st.booleans(), batch=st.integers(1, 7))
-def test_any_answers_keep_their_order_and_nothing_is_lost(actions: list[tuple[int, int]], ordered: bool, batch: int) -> None:
+@given(actions=st.lists(st.tuples(ACTIONS, st.integers(0, 3)), min_size=1, max_size=30), batch=st.integers(1, 7))
+def test_any_answers_keep_their_order_and_nothing_is_lost(actions: list[tuple[int, int]], batch: int) -> None:
     """Frames in = frames out + dropped, in order on each side, and no lease is left."""
     world = HandledWorld(upstream=True)
     try:
-        process = world.process(ordered=ordered, directions=("request",))
+        process = world.process(directions=("request",))
         client, upstream, pair = world.pair()
         client.sendall(b"".join(frame(b"%d" % number) for number in range(len(actions))))
         onward, back, number = b"", b"", 0
@@ -503,14 +511,13 @@ def test_any_answers_keep_their_order_and_nothing_is_lost(actions: list[tuple[in
         world.close()
 
 
-@pytest.mark.parametrize("ordered", [False, True])
-def test_who_holds_what_is_known_at_every_moment(make_handled: Make, monkeypatch: pytest.MonkeyPatch, ordered: bool) -> None:
+def test_who_holds_what_is_known_at_every_moment(make_handled: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pool that looks after its holders finds nothing to put right: what is kept, waits, is dropped at the end, or is here in parts."""
     monkeypatch.setattr("tests.fakes.world.pool_of", LeakFindingPool)
     world = make_handled(upstream=True, limit=1 << 23, pool=1 << 25)
     pool = world.pool
     assert isinstance(pool, LeakFindingPool)
-    process = world.process(ordered=ordered)
+    process = world.process()
     client, upstream, _ = world.pair()
     client.setblocking(False)
     left = memoryview(frame(b"small") + frame(bytes(3 << 20)) + frame(b"kept until the end") + frame(b"and never handed over"))
@@ -522,9 +529,8 @@ def test_who_holds_what_is_known_at_every_moment(make_handled: Make, monkeypatch
             process.read()
     process.reply(process.take()[0], wire.PASS)
     process.reply(process.take()[0], wire.FRAME, bytes(5 << 20))
-    if ordered:
-        process.reply(process.take()[0], wire.PASS)
-        process.take()
+    process.reply(process.take()[0], wire.PASS)
+    process.take()
     world.poll()
     assert pool.used > 0
     reset(upstream)

@@ -64,7 +64,7 @@ def answer(sock: socket.socket, asked: bytes) -> None:
 
 def test_a_connection_is_answered_by_a_handler_process() -> None:
     with processor(CONFIG) as process, hand(process, "0.1") as handler:
-        handler.sendall(wire.encode_hello({"wire": 2, "slot": 0, "handlers": {"plain": {"ordered_pipelining": False, "directions": ["request"]}}}))
+        handler.sendall(wire.encode_hello({"wire": wire.WIRE, "slot": 0, "handlers": {"plain": {"directions": ["request"]}}}))
         client = process.connect(peer="192.0.2.7:77")
         client.sendall(frame(b"question"))
         opened, asked = records(handler, 2)
@@ -110,7 +110,7 @@ def test_a_socket_that_cannot_be_taken_over_is_logged_and_closed() -> None:
 def test_after_a_record_that_cannot_be_another_socket_takes_the_connections_that_had_no_request() -> None:
     """The handler process lives. Who had a request there is lost, who had none goes on, and no descriptor is left."""
     config = dataclasses.replace(CONFIG, handlers=HandlersConfig(timeout_ms=10_000))
-    hello = wire.encode_hello({"wire": wire.WIRE, "slot": 0, "handlers": {"plain": {"ordered_pipelining": False, "directions": ["request"]}}})
+    hello = wire.encode_hello({"wire": wire.WIRE, "slot": 0, "handlers": {"plain": {"directions": ["request"]}}})
     with processor(config) as process:
 
         def descriptors() -> int:
@@ -141,7 +141,7 @@ def test_after_a_record_that_cannot_be_another_socket_takes_the_connections_that
 
 def test_a_drain_and_the_end_leave_the_handler_process_with_the_end_of_its_socket() -> None:
     with processor(CONFIG) as process, hand(process, "0.1") as handler:
-        handler.sendall(wire.encode_hello({"wire": 2, "slot": 0, "handlers": {"plain": {"ordered_pipelining": False, "directions": ["request"]}}}))
+        handler.sendall(wire.encode_hello({"wire": wire.WIRE, "slot": 0, "handlers": {"plain": {"directions": ["request"]}}}))
         client = process.connect()
         client.sendall(frame(b"question"))
         records(handler, 2)

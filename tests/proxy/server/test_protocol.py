@@ -46,9 +46,7 @@ READY = ReadyMessage(type="ready", wire=WIRE_VERSION, pid=1, modules={})
 HANDLER_START = HandlerStartMessage(
     type="start", wire=WIRE_VERSION, slot=0, generation=1, node="n", handlers={"l": "m:h"}, path=["/p"], upstreams={"l": False}
 )
-HANDLER_READY = HandlerReadyMessage(
-    type="ready", wire=WIRE_VERSION, pid=1, handlers={"l": HandlerFacts(ordered_pipelining=False, directions=["request"], description="")}
-)
+HANDLER_READY = HandlerReadyMessage(type="ready", wire=WIRE_VERSION, pid=1, handlers={"l": HandlerFacts(directions=["request"], description="")})
 BULK = BulkCommand(type="mute", listener="l", reason="")
 REQUESTS: list[Request[Any]] = [
     prepare_request(Change(share=5)),
@@ -137,7 +135,7 @@ def test_the_first_words_of_a_handler_process_are_judged() -> None:
     with pytest.raises(MessageError, match=r"^start\.upstreams\.l must be bool, not str$"):
         read_handler_start({**HANDLER_START, "upstreams": {"l": "u"}})
     with pytest.raises(MessageError, match=r"^ready\.handlers\.l\.description is missing$"):
-        read_handler_ready({**HANDLER_READY, "handlers": {"l": {"ordered_pipelining": True, "directions": []}}})
+        read_handler_ready({**HANDLER_READY, "handlers": {"l": {"directions": []}}})
 
 
 def test_the_notices_of_a_handler_process_are_judged() -> None:

@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n6control/gen/framegate/control/v1/handler_service.proto\x12\x14\x66ramegate.control.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe6\x04\n\x0eHandlerProcess\x12\x0c\n\x04slot\x18\x01 \x01(\x05\x12\x0b\n\x03pid\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x39\n\x05state\x18\x04 \x01(\x0e\x32*.framegate.control.v1.HandlerProcess.State\x12\x15\n\rrestart_count\x18\x05 \x01(\x03\x12.\n\nstart_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0flast_end_reason\x18\x07 \x01(\t\x12\x31\n\rlast_end_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rhandled_count\x18\t \x01(\x03\x12\x14\n\x0c\x66\x61iled_count\x18\n \x01(\x03\x12\x18\n\x10in_handler_count\x18\x0b \x01(\x03\x12\x14\n\x0cqueued_count\x18\x0c \x01(\x03\x12-\n\noldest_age\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nbusy_share\x18\x0e \x01(\x01\x12\x16\n\x0eresident_bytes\x18\x0f \x01(\x03\x12/\n\x08handlers\x18\x10 \x03(\x0b\x32\x1d.framegate.control.v1.Handler\"n\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATE_STARTING\x10\x01\x12\x11\n\rSTATE_RUNNING\x10\x02\x12\x14\n\x10STATE_RESTARTING\x10\x03\x12\x11\n\rSTATE_STOPPED\x10\x04\"\x7f\n\x07Handler\x12\x10\n\x08listener\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x1a\n\x12ordered_pipelining\x18\x03 \x01(\x08\x12\x10\n\x08requests\x18\x04 \x01(\x08\x12\x11\n\tresponses\x18\x05 \x01(\x08\x12\x13\n\x0b\x64\x65scription\x18\x06 \x01(\t\"<\n\x13ListHandlersRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"h\n\x14ListHandlersResponse\x12\x37\n\tprocesses\x18\x01 \x03(\x0b\x32$.framegate.control.v1.HandlerProcess\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2w\n\x0eHandlerService\x12\x65\n\x0cListHandlers\x12).framegate.control.v1.ListHandlersRequest\x1a*.framegate.control.v1.ListHandlersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n6control/gen/framegate/control/v1/handler_service.proto\x12\x14\x66ramegate.control.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe6\x04\n\x0eHandlerProcess\x12\x0c\n\x04slot\x18\x01 \x01(\x05\x12\x0b\n\x03pid\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x39\n\x05state\x18\x04 \x01(\x0e\x32*.framegate.control.v1.HandlerProcess.State\x12\x15\n\rrestart_count\x18\x05 \x01(\x03\x12.\n\nstart_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0flast_end_reason\x18\x07 \x01(\t\x12\x31\n\rlast_end_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rhandled_count\x18\t \x01(\x03\x12\x14\n\x0c\x66\x61iled_count\x18\n \x01(\x03\x12\x18\n\x10in_handler_count\x18\x0b \x01(\x03\x12\x14\n\x0cqueued_count\x18\x0c \x01(\x03\x12-\n\noldest_age\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nbusy_share\x18\x0e \x01(\x01\x12\x16\n\x0eresident_bytes\x18\x0f \x01(\x03\x12/\n\x08handlers\x18\x10 \x03(\x0b\x32\x1d.framegate.control.v1.Handler\"n\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATE_STARTING\x10\x01\x12\x11\n\rSTATE_RUNNING\x10\x02\x12\x14\n\x10STATE_RESTARTING\x10\x03\x12\x11\n\rSTATE_STOPPED\x10\x04\"}\n\x07Handler\x12\x10\n\x08listener\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08requests\x18\x04 \x01(\x08\x12\x11\n\tresponses\x18\x05 \x01(\x08\x12\x13\n\x0b\x64\x65scription\x18\x06 \x01(\tJ\x04\x08\x03\x10\x04R\x12ordered_pipelining\"<\n\x13ListHandlersRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"h\n\x14ListHandlersResponse\x12\x37\n\tprocesses\x18\x01 \x03(\x0b\x32$.framegate.control.v1.HandlerProcess\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2w\n\x0eHandlerService\x12\x65\n\x0cListHandlers\x12).framegate.control.v1.ListHandlersRequest\x1a*.framegate.control.v1.ListHandlersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,11 +38,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HANDLERPROCESS_STATE']._serialized_start=650
   _globals['_HANDLERPROCESS_STATE']._serialized_end=760
   _globals['_HANDLER']._serialized_start=762
-  _globals['_HANDLER']._serialized_end=889
-  _globals['_LISTHANDLERSREQUEST']._serialized_start=891
-  _globals['_LISTHANDLERSREQUEST']._serialized_end=951
-  _globals['_LISTHANDLERSRESPONSE']._serialized_start=953
-  _globals['_LISTHANDLERSRESPONSE']._serialized_end=1057
-  _globals['_HANDLERSERVICE']._serialized_start=1059
-  _globals['_HANDLERSERVICE']._serialized_end=1178
+  _globals['_HANDLER']._serialized_end=887
+  _globals['_LISTHANDLERSREQUEST']._serialized_start=889
+  _globals['_LISTHANDLERSREQUEST']._serialized_end=949
+  _globals['_LISTHANDLERSRESPONSE']._serialized_start=951
+  _globals['_LISTHANDLERSRESPONSE']._serialized_end=1055
+  _globals['_HANDLERSERVICE']._serialized_start=1057
+  _globals['_HANDLERSERVICE']._serialized_end=1176
 # @@protoc_insertion_point(module_scope)

@@ -152,7 +152,6 @@ class Handler(_message.Message):
 
     LISTENER_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
-    ORDERED_PIPELINING_FIELD_NUMBER: _builtins.int
     REQUESTS_FIELD_NUMBER: _builtins.int
     RESPONSES_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
@@ -160,8 +159,6 @@ class Handler(_message.Message):
     """The listener's name."""
     name: _builtins.str
     """`package.module:name`, as configured."""
-    ordered_pipelining: _builtins.bool
-    """Whether it takes several frames of a connection at a time."""
     requests: _builtins.bool
     """Whether it gets requests."""
     responses: _builtins.bool
@@ -173,14 +170,13 @@ class Handler(_message.Message):
         *,
         listener: _builtins.str = ...,
         name: _builtins.str = ...,
-        ordered_pipelining: _builtins.bool = ...,
         requests: _builtins.bool = ...,
         responses: _builtins.bool = ...,
         description: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "listener", b"listener", "name", b"name", "ordered_pipelining", b"ordered_pipelining", "requests", b"requests", "responses", b"responses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "listener", b"listener", "name", b"name", "requests", b"requests", "responses", b"responses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
