@@ -154,7 +154,8 @@ def test_verify_exits_with_1_when_something_is_missing(log: Path) -> None:
 
 @pytest.mark.parametrize("reason", ["", "  "])
 def test_an_acceptance_says_why(tmp_path: Path, reason: str) -> None:
-    KeptTap(tmp_path)
+    tap = KeptTap(tmp_path)
+    tap.end(tap.begin())
     assert run("verify", str(tmp_path), "--accept", reason).exit_code == 2
     assert not (tmp_path / "_accepted.jsonl").exists()
 
