@@ -158,6 +158,7 @@ def test_an_acceptance_says_why(tmp_path: Path, reason: str) -> None:
     tap.end(tap.begin())
     assert run("verify", str(tmp_path), "--accept", reason).exit_code == 2
     assert not (tmp_path / "_accepted.jsonl").exists()
+    tap.lock.close()
 
 
 def test_what_was_accepted_is_no_failure_until_it_becomes_worse(tmp_path: Path) -> None:
