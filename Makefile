@@ -5,7 +5,7 @@ ARGS ?=
 setup := $(PYTHON) deploy/environment.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install run run-kafka test test-pure peers cluster-test lint format bench bench-quick bench-pipeline image dashboards locks proto clean
+.PHONY: help install run run-kafka test test-all test-pure mutants peers cluster-test lint format bench bench-quick bench-pipeline spark-wheel image dashboards locks proto clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -19,16 +19,22 @@ run:  ## framegate demo: a TLS client, the proxy, the tap, Spark tables; on this
 	@$(setup) run --with java --wish compiler -- framegate demo $(ARGS)
 
 run-kafka:  ## the same in front of a real Apache Kafka broker
-	@$(setup) run --with java,maven --wish compiler -- framegate demo --upstream kafka $(ARGS)
+	@$(setup) run --with java,maven --wish compiler -- python tests/demo kafka $(ARGS)
 
 # Two at a time, the tests of a file together: the suite is long because much of it waits for real processes. One at a time: ARGS="-n 0 …".
 PYTEST := python -m pytest -n 2 --dist loadfile
 
-test:  ## the tests, over the built wheel (compiled) in its own environment
+test:  ## the tests but the long ones, over the built wheel (compiled) in its own environment; a file named in ARGS runs whole
+	@FRAMEGATE_TESTS=short $(setup) test --with java --wish compiler,maven,mariadb,openssl -- $(PYTEST) $(ARGS)
+
+test-all:  ## all of them
 	@$(setup) test --with java --wish compiler,maven,mariadb,openssl -- $(PYTEST) $(ARGS)
 
 test-pure:  ## the same tests, over the source, interpreted
 	@$(setup) pure --with java --wish maven,mariadb,openssl -- $(PYTEST) $(ARGS)
+
+mutants:  ## one small fault after another in a copy of the code: the tests must notice; ARGS="-k tls" for some of them
+	@$(setup) pure -- python tests/mutants $(ARGS)
 
 peers:  ## other people's Kafka clients through framegate to a real broker, by every way in and through; five minutes, and tables
 	@$(setup) test --with java --wish compiler,maven,clients -- $(PYTEST) tests/peers $(ARGS)
@@ -40,9 +46,10 @@ lint:  ## ruff, mypy strict, import contracts
 	@$(setup) pure -- ruff check .
 	@$(setup) pure -- ruff format --check .
 	@$(setup) pure -- mypy
-	@MYPYPATH=deploy $(setup) pure -- mypy deploy/environment.py deploy/hatch_build.py deploy/image.py deploy/image_root.py deploy/locks.py deploy/programs.py deploy/telemetry.py
+	@MYPYPATH=deploy $(setup) pure -- mypy deploy/environment.py deploy/hatch_build.py deploy/image.py deploy/image_root.py deploy/locks.py deploy/programs.py deploy/spark_wheel.py deploy/telemetry.py
 	@MYPYPATH=deploy $(setup) pure -- mypy deploy/dashboards
 	@MYPYPATH=tests/benchmarks $(setup) pure -- mypy tests/benchmarks
+	@$(setup) pure -- mypy -m tests.demo.__main__
 	@$(setup) pure -- lint-imports
 
 format:  ## put the source into ruff's form
@@ -58,18 +65,21 @@ bench-quick:  ## the cost per frame only, in two minutes, beside the ratios that
 bench-pipeline:  ## what the tap's log, its Spark source and its tables cost, beside Spark's own Parquet; a quarter of an hour
 	@FRAMEGATE_REQUIRE_COMPILED=1 $(setup) run --with java --wish compiler,openssl -- python tests/benchmarks --parts pipeline --candidates framegate $(ARGS)
 
+spark-wheel:  ## pyspark-framegate, the wheel of what a Spark job needs, into dist
+	@$(setup) pure -- python deploy/spark_wheel.py $(ARGS)
+
 image:  ## the container image, checked and tried in a container; ARGS="--target all --twice --archive DIR"
 	@PYTHONSAFEPATH= $(PYTHON) deploy/image.py $(ARGS)
 
-dashboards:  ## the dashboards in calm and in six troubles, as pictures in .cache/dashboards; gets a collector and Prometheus where it can
+dashboards:  ## the dashboards in calm and in six scenarios, as pictures in .cache/dashboards; gets a collector and Prometheus where it can
 	@$(PYTHON) deploy/telemetry.py
-	@$(setup) run --wish compiler,browser -- framegate demo --telemetry --pictures .cache/dashboards $(ARGS)
+	@$(setup) run --wish compiler,browser -- python tests/demo dashboards --pictures .cache/dashboards $(ARGS)
 
 locks:  ## deploy/locks anew: what the images install, with versions and hashes
 	@PYTHONSAFEPATH= $(PYTHON) deploy/locks.py
 
-proto:  ## generate control/gen from proto/
-	@$(setup) pure -- python -m control.gen
+proto:  ## generate control/v1 from proto/
+	@$(setup) pure -- python -m framegate.control.gen
 
 clean:  ## forget every environment and everything built
 	rm -rf .venv .venv-* .cache build dist

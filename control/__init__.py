@@ -1,24 +1,25 @@
-"""The control process: everything that is not the data path. Imports point down this list (``pyproject.toml`` holds it).
+"""The control process: everything that is not the data path. Imports point down this list (``pyproject.toml`` enforces it).
 
     cli            the command line
-    serve          the main of ``framegate serve``: order of start-up and of the end
-    demo           ``framegate demo``: everything on one machine, shown
+    kubernetes     the sidecar in manifests
+    serve          the main of ``framegate serve``: start and stop in order
+    demo           ``framegate demo``; ``doctor``: checks of a machine
     service        the gRPC API, and health
     telemetry      OpenTelemetry and Prometheus
-    steering       what may be asked or changed, done over running processors: channels, limits, pool, tap rules, drain
-    rotation       files that are replaced while framegate runs: noticed, judged, taken everywhere or nowhere
-    tap            the tap's directory: lock, ledger, budget, the accounts of processors that ended
-    fleet          the processors: start, watch, restart, change, reap; their command sockets
-    intake         the listening sockets, and the names of upstreams
-    uncaught       what nobody caught; ``signals``: those that end us, and SIGHUP
-    guard          what works in the background, and what becomes of it
-    meters         what the control process counts itself
-    logs           JSON rows on stdout
-    plane          the interface that service, telemetry and health use, and its values; ``steering`` implements it
-    configuration  a YAML file becomes the model of ``proxy.config``; every fault at once
+    steering       the operations behind the API: channels, limits, pool, tap rules, drain
+    tap            the tap's directory: lock, ledger, retention, settlement
+    rotation       files that are replaced while framegate runs
+    fleet          processors and handler processes: start, watch, restart, change, stop
+    accept         listening sockets, connection quotas, name resolution
+    uncaught       the last exception handlers; ``signals``: SIGTERM, SIGINT, SIGHUP; ``notify``: systemd
+    task_monitor   watches background tasks
+    meters         metrics of the control process; ``logs``: JSON rows on stdout
+    plane          the control API as an interface, which ``steering`` implements
+    configuration  from a YAML file to the model of ``framegate.proxy.config``
     gen            generated stubs
-    events         one numbered order of what happens, and who subscribes to it
-    errors         what is refused, and why; ``files``: reads files that may be replaced at any moment; ``web``: the HTTP server of scrapes and probes
+    identity       passwords, tokens and users
+    events         one numbered sequence of events
+    errors         errors of the API; ``files``: reads files that may be replaced; ``web``: the HTTP server of scrapes and probes
 
-It may import the data path (``proxy``); nothing there imports it.
+It may import ``proxy``; ``proxy`` does not import it.
 """

@@ -10,7 +10,7 @@
     ├── EtagError                 what is to be changed is not what the caller saw any more
     └── UnavailableError          who would have to answer is not there, or busy; the reason says what is known
 
-``control.service`` maps each to one gRPC code, the command line to one exit code.
+``framegate.control.service`` maps each to one gRPC code, the command line to one exit code.
 """
 
 import dataclasses

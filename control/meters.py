@@ -1,27 +1,29 @@
-"""What the control process counts itself: the metrics of ``proxy.cells.METRICS`` whose source is control.
+"""What the control process counts itself: the metrics of ``framegate.proxy.cells.METRICS`` whose source is control.
 
 Each meter has one writer: the acceptor's thread or the event loop. Reading takes a copy and needs no lock.
 """
 
-import itertools
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from control.plane import Attributes
-from proxy.cells import LISTENER, METRICS
+from framegate.control.status import Attributes
+from framegate.proxy.cells import LISTENER, METRICS
 
 __all__ = ["Meters"]
 
 _KEYS: Final = {metric.name.removeprefix("framegate."): metric.keys for metric in METRICS if metric.source == "control"}
 _COUNTERS: Final = {
-    metric.name.removeprefix("framegate."): metric.attributes
+    metric.name.removeprefix("framegate."): len(metric.attributes)
     for metric in METRICS
     if metric.source == "control"
     and metric.kind == "counter"
     and metric.name.startswith("framegate.")
     and not metric.name.startswith(("framegate.telemetry.", "framegate.scrape."))
+    and set(metric.keys) <= {LISTENER}
 }
-"""What is counted here. Telemetry counts its own exports, of the signals that are exported, and scrapes."""
+"""Counters that begin at 0, by name, with 1 for those of a listener. Telemetry counts its own exports, of the signals that are exported, and scrapes;
+a counter of one of many things that may happen begins with the first.
+"""
 
 
 class Meters:
@@ -65,9 +67,9 @@ class Meters:
         return result
 
     def prepare(self, listeners: list[str]) -> None:
-        """Let every counter start at 0, so that a rate can be seen from the first event on: a series that begins with 1 has not grown."""
-        for name, attributes in _COUNTERS.items():
-            for values in itertools.product(*(listeners if key == LISTENER else known for key, known in attributes)):
+        """Let counters start at 0, so that a rate can be seen from the first event on: a series that begins with 1 has not grown."""
+        for name, of_listener in _COUNTERS.items():
+            for values in ((listener,) for listener in listeners) if of_listener else ((),):
                 self._values.setdefault((name, values), 0)
 
 

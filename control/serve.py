@@ -9,56 +9,27 @@ flush the tap), handler processes, telemetry, rows. A second signal kills the pr
 """
 
 import asyncio
-import contextlib
 import dataclasses
 import functools
-import gc
 import logging
 import os
 import pathlib
 import resource
 import sys
-import threading
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
-from control.configuration.capacity import fitted
-from control.configuration.cgroup import container
-from control.configuration.child import Loaded, load_in_child
-from control.configuration.fault import ConfigurationError
-from control.configuration.tls_files import first_stores
-from control.errors import StartError
-from control.events import Bus
-from control.fleet.desired_state import DesiredState
-from control.fleet.processor import Processor
-from control.fleet.reaper import Reaper
-from control.fleet.slot import Slot
-from control.fleet.slot_cells import Life
-from control.fleet.supervisor import Supervisor
-from control.guard import Guard
-from control.intake.acceptor import Acceptor
-from control.intake.listening import Listening
-from control.intake.resolver import Names, Resolution, Resolver
-from control.logs import Levels, LibraryRows, RowLog, form_of
-from control.meters import Meters
-from control.notify import Notifier
-from control.rotation.judge_process import JudgeProcess
-from control.rotation.rotation import Rotation
-from control.rotation.tls_stores import TlsStores
-from control.signals import Signals
-from control.steering.pool import equal_shares
-from control.steering.sizing import Chosen
-from control.steering.steering import Steering
-from control.telemetry.export import Export
-from control.uncaught import catch_in_loop, catch_in_process
-from proxy.config.log import LogFormat
-from proxy.config.model import ProxyConfig
-from proxy.server.messages import PartedNotice
-
-if TYPE_CHECKING:
-    from control.fleet.handlers import Handlers
-    from control.fleet.identity import Identity
-    from control.tap.keeper import TapKeeper
+from framegate.control.configuration.child import Loaded, load_in_child
+from framegate.control.configuration.document import ConfigurationError
+from framegate.control.errors import StartError
+from framegate.control.logs import Levels, LibraryRows, RowLog, form_of
+from framegate.control.meters import Meters
+from framegate.control.notify import Notifier
+from framegate.control.runtime import Proxy
+from framegate.control.signals import Signals
+from framegate.control.task_monitor import TaskMonitor
+from framegate.control.uncaught import catch_in_loop, catch_in_process
+from framegate.proxy.config.log import LogFormat
 
 __all__ = ["EXIT_CONFIGURATION", "EXIT_FAILED", "serve"]
 
@@ -68,338 +39,19 @@ SWITCH_INTERVAL_S: Final = 0.0001
 """How long the acceptor waits for the interpreter, at each of its system calls, while the loop's thread is busy: with 0.5 ms, a list of all
 channels made a new connection wait several times as long as with this.
 """
-GC_THRESHOLD: Final = 20_000
-"""Objects between two looks for cycles: a few thousand connections. What a connection leaves behind is no cycle."""
-SERVICE_GRACE_MS: Final = 500
 _STDOUT: Final = 1
 
 
-async def _in_thread(work: Callable[[], Any]) -> Any:
-    """Run something that takes its time on a thread that cannot hold up the process' end."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: Any, error: Exception | None) -> None:
-        if not future.done():
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-    def run() -> None:
-        try:
-            result, failure = work(), None
-        except Exception as error:
-            result, failure = None, error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, result, failure)
-
-    threading.Thread(target=run, name="framegate-start", daemon=True).start()
-    return await future
-
-
-class Proxy:
-    """Everything of one running framegate."""
-
-    def __init__(self, loaded: Loaded, log: RowLog, meters: Meters, guard: Guard, notifier: Notifier | None = None) -> None:
-        self._log = log
-        self._notifier = notifier
-        self._meters = meters
-        self._guard = guard
-        self._loaded = loaded
-        self._undo = contextlib.AsyncExitStack()
-        self._undo_after_processors = contextlib.AsyncExitStack()
-        self._supervisor: Supervisor | None = None
-        self._steering: Steering | None = None
-        self._keeper: TapKeeper | None = None
-        self._handlers: Handlers | None = None
-        self._export: Export | None = None
-        self._background: set[asyncio.Task[None]] = set()
-
-    async def start(self) -> None:
-        """Bring everything up. Raises StartError; ``stop`` must be called in any case."""
-        log, meters, guard = self._log, self._meters, self._guard
-        events = Bus((log,), on_failure=self._subscriber_failed)
-        asked, allowed = self._loaded.config, container()
-        config = fitted(asked, allowed)
-        self._export = export = Export(config, log, guard)
-        chosen = Chosen(allowed, processors=not asked.processors, pool=not asked.memory_pool.size)
-        if config.tap is not None:
-            from control.tap.keeper import TapKeeper  # only who taps pays for the log's modules
-
-            self._keeper = TapKeeper(config, config.tap, meters, log, guard, export.on_segment)
-            self._on_stop(self._keeper.stop)
-        acceptor = self._bind(config)
-        names = Names(config.upstreams)
-        first: dict[str, Resolution] = await _in_thread(names.ask)
-        desired = DesiredState(
-            config=config,
-            endpoints={name: resolution.addresses for name, resolution in first.items()},
-            shares=equal_shares(config.memory_pool.size, config.processors),
-            stores=first_stores(config, self._loaded.tls_files, self._loaded.certificates),
-            rows_at_open=config.log.access.open or export.traces,
-        )
-        reaper = Reaper()
-        self._on_stop(reaper.close)
-        identity, contents = await self._start_identity(config, desired)
-        supervisor = Supervisor(
-            desired,
-            acceptor,
-            reaper,
-            meters,
-            log,
-            guard,
-            events=events,
-            on_ready=self._up,
-            on_begin=self._begun,
-            on_end=self._ended,
-            on_parted=self._parted,
-            inherited=() if self._keeper is None else (self._keeper.writers,),
-            questions=None if identity is None else identity.questions,
-        )
-        self._supervisor = supervisor
-        self._on_stop(supervisor.close)
-        await self._undo.enter_async_context(self._undo_after_processors)
-        if any(listener.handler is not None for listener in config.listeners):
-            from control.fleet.handlers import Handlers  # likewise
-
-            self._handlers = Handlers(config, reaper, meters, log, guard, events=events)
-            self._on_stop(self._handlers.stop)
-        self._on_stop(supervisor.stop)
-        resolver = Resolver(names, first, self._addresses_asked, log)
-        self._on_stop(resolver.stop)
-        keeper = self._keeper
-        tapped = keeper.tapped if keeper is not None else lambda rules: None
-        low = (lambda: keeper.disk_low) if keeper is not None else str
-        rotation = Rotation(config.rotation, events, meters, guard)
-        judge = JudgeProcess(reaper)
-        self._on_stop(judge.close)
-        certificates = TlsStores(supervisor, judge.ask, self._loaded.certificates)
-        for source in certificates.sources():
-            rotation.watch(source)
-        if identity is not None:
-            from control.rotation.identity_files import IdentityFiles  # likewise
-
-            for source in IdentityFiles(identity, supervisor, contents).sources():
-                rotation.watch(source)
-        self._on_stop(rotation.close)
-        steering = Steering(
-            supervisor, acceptor, resolver, meters, log, events, guard, tapped, rotation, certificates, self._handlers, identity, chosen, low
-        )
-        self._steering = steering
-        self._on_stop(steering.close)
-        self._on_stop(steering.tell_lost_frames, self._undo_after_processors)
-        starting = asyncio.ensure_future(self._start_processes(supervisor, config.processors))
-        try:
-            addresses = await self._start_servers(steering, config, certificates.ends, events, export)
-        except BaseException:
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
-            raise
-        self._on_stop(events.close)  # before the service ends, so that who watches takes what waits, and then the end
-        await starting
-        acceptor.start()
-        rotation.start()
-        steering.set_serving()
-        if certificates.sources():
-            self._warm(judge)
-        self._announce(acceptor, steering, addresses)
-
-    def _warm(self, judge: JudgeProcess) -> None:
-        """New certificates do not wait for a process to start; where it cannot start now, the first question tries again."""
-        try:
-            judge.start()
-        except OSError as error:
-            self._guard.failed("rotation", error)
-
-    async def _start_identity(self, config: ProxyConfig, desired: DesiredState) -> "tuple[Identity | None, dict[str, dict[str, bytes]]]":
-        """Who answers authenticators, where there are any, and what was in its files, by listener and path."""
-        if all(listener.sasl is None for listener in config.listeners) and all(upstream.sasl is None for upstream in config.upstreams):
-            return None, {}
-        from control.fleet.identity import Identity  # only who asks for SASL pays for what hashes and checks signatures
-
-        identity = Identity(config, lambda: desired.endpoints, lambda: desired.stores, self._meters, self._log, self._guard)
-        self._on_stop(identity.stop)
-        return identity, await identity.start()
-
-    async def _start_processes(self, supervisor: Supervisor, processors: int) -> None:
-        """Processors and handler processes; the first that cannot start is raised."""
-        starting = [asyncio.create_task(supervisor.start_slots(range(processors)))]
-        if self._handlers is not None:
-            starting.append(asyncio.create_task(self._handlers.start()))
-        try:
-            await asyncio.gather(*starting)
-        except BaseException:
-            for task in starting:
-                task.cancel()
-            await asyncio.gather(*starting, return_exceptions=True)
-            raise
-
-    def _bind(self, config: ProxyConfig) -> Acceptor:
-        self._meters.prepare([listener.name for listener in config.listeners])
-        listeners: list[Listening] = []
-        for listener in config.listeners:
-            listening = Listening(listener)
-            self._on_stop(listening.close)
-            listeners.append(listening)
-        acceptor = Acceptor(listeners, self._meters, self._log, self._guard, config.limits)
-        self._on_stop(acceptor.close)
-        self._on_stop(acceptor.stop)
-        return acceptor
-
-    async def _start_servers(
-        self, steering: Steering, config: ProxyConfig, certificate_ends: Mapping[str, float], events: Bus, export: Export
-    ) -> dict[str, Any]:
-        """Telemetry and the gRPC service; what they bound."""
-        await asyncio.to_thread(_load_servers, export)  # the loop starts the processors meanwhile
-        from control import service
-
-        addresses: dict[str, Any] = {"admin": config.admin.address, "health": None, "health_http": None, "prometheus": None}
-        observe = None
-        if export.wanted:
-            from control.telemetry.provider import start
-
-            exporter = start(steering, config, certificate_ends)
-            if exporter is not None:
-                # Ends after the processors, whose last counts it exports, and before the cells are given back.
-                self._on_stop(exporter.stop, self._undo_after_processors)
-                addresses["prometheus"] = exporter.prometheus_address
-                observe = exporter.record_call
-                export.begin(exporter, steering.build.version, events)
-        server = await service.start(steering, config, observe, export.calls)
-        self._on_stop(lambda: server.stop(SERVICE_GRACE_MS))
-        addresses.update(health=server.health_address, health_http=server.health_http_address)
-        return addresses
-
-    def _announce(self, acceptor: Acceptor, steering: Steering, addresses: dict[str, Any]) -> None:
-        build = steering.build
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(GC_THRESHOLD, 20, 20)
-        self._log.write(
-            "serving",
-            listeners={name: listening.address for name, listening in acceptor.listeners.items()},
-            **addresses,
-            processors=steering.config.processors,
-            version=build.version,
-            compiled=build.compiled,
-            pid=os.getpid(),
-        )
-
-    def _subscriber_failed(self, error: Exception) -> None:
-        self._log.write("subscriber_failed", level="error", error=repr(error))
-
-    def _addresses_asked(self) -> None:
-        assert self._steering is not None, "the resolver is started before the steering it reports to"
-        task = asyncio.ensure_future(self._steering.upstreams.set_endpoints())
-        self._background.add(task)
-        task.add_done_callback(self._addresses_given)
-
-    def _addresses_given(self, task: asyncio.Task[None]) -> None:
-        self._background.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._guard.failed("endpoints", error)
-
-    def _up(self, processor: Processor) -> None:
-        if self._handlers is not None:
-            self._handlers.enter(processor)
-
-    def _parted(self, processor: Processor, notice: PartedNotice) -> None:
-        if self._handlers is not None:
-            self._handlers.parted(processor, notice)
-
-    def _begun(self, slot: Slot) -> None:
-        if self._keeper is not None:
-            self._keeper.born(slot.number, slot.boot_id)
-
-    def _ended(self, slot: Slot, life: Life) -> None:
-        if self._keeper is not None:
-            from control.tap.keeper import Death
-
-            self._keeper.died(Death(slot.number, slot.boot_id, slot.started_ns, life))
-
-    def reload_soon(self) -> None:
-        """Take files that were replaced, without waiting for the next look at them."""
-        task = asyncio.ensure_future(self._reload())
-        self._background.add(task)
-        task.add_done_callback(self._reloaded)
-
-    async def _reload(self) -> None:
-        if self._steering is None or not self._steering.health().started:
-            self._log.write("reload_refused", level="warning", reason="framegate is starting, or could not start")
-            return
-        with contextlib.nullcontext() if self._notifier is None else self._notifier.reloading():
-            outcomes = await self._steering.reload()
-        replaced, refused = ([f"{item.owner} ({item.kind})" for item in outcomes if item.result == result] for result in ("replaced", "refused"))
-        self._log.write("reloaded", replaced=replaced, refused=refused, configuration="is that of the start, until framegate is restarted")
-
-    def _reloaded(self, task: asyncio.Task[None]) -> None:
-        self._background.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._guard.failed("rotation", error)
-
-    def alive(self) -> bool:
-        """What the liveness probe says."""
-        return self._steering is not None and self._steering.health().alive
-
-    async def drain(self) -> None:
-        """End the connections in order, as far as the drain's timeout allows."""
-        if self._steering is not None:
-            await self._steering.drain(by="signal")
-
-    def _on_stop(self, undo: Callable[[], Awaitable[None] | None], stack: contextlib.AsyncExitStack | None = None) -> None:
-        """Undo something at the stop, before what is there already; that it fails is a row, and keeps nothing else from being undone."""
-
-        async def attempt() -> None:
-            try:
-                done = undo()
-                if done is not None:
-                    await done
-            except Exception as error:
-                self._log.write("stop_failed", level="error", error=repr(error))
-
-        (self._undo if stack is None else stack).push_async_callback(attempt)
-
-    async def stop(self) -> None:
-        """Undo everything, last first. Cancelled, it leaves what it was waiting for and undoes the rest all the same."""
-        await self._undo.aclose()
-
-    async def stop_export(self) -> None:
-        """Export the last spans and rows; after the last of them."""
-        if self._export is not None:
-            await self._export.stop()
-
-    def kill(self) -> None:
-        """The forced end of the processors, and of the handler processes."""
-        if self._supervisor is not None:
-            self._supervisor.kill_all()
-        if self._handlers is not None:
-            self._handlers.kill_all()
-
-
-def _load_servers(export: Export) -> None:
-    """Import what answers gRPC and exports telemetry: a third of the time that a start takes."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else its core writes lines to stderr, beside our rows, for each handshake that fails
-    import control.service
-
-    if export.wanted:
-        import control.telemetry.provider  # noqa: F401
-
-        export.load()
-
-
-async def _run(loaded: Loaded, signals: Signals, log: RowLog, meters: Meters, guard: Guard) -> int:
+async def _run(loaded: Loaded, signals: Signals, log: RowLog, meters: Meters, task_monitor: TaskMonitor) -> int:
     notifier = Notifier(os.environ, lambda error: log.write("notify_failed", level="warning", error=error))
-    catch_in_loop(asyncio.get_running_loop(), guard)
+    catch_in_loop(asyncio.get_running_loop(), task_monitor)
     first, second = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
         (second if first.is_set() or signals.count > 1 else first).set()
         first.set()
 
-    proxy = Proxy(loaded, log, meters, guard, notifier)
+    proxy = Proxy(loaded, log, meters, task_monitor, notifier)
     signals.attach(asyncio.get_running_loop(), on_signal, proxy.reload_soon)
     try:
         return await _live(proxy, loaded, log, notifier, first, second)
@@ -478,14 +130,14 @@ def serve(path: str | pathlib.Path, log_format: LogFormat | None = None) -> int:
     meters = Meters()
     for warning in loaded.warnings:
         log.write("configuration_warning", level="warning", **dataclasses.asdict(warning))
-    guard = Guard(log, meters)
-    log.on_failure = functools.partial(guard.failed, "rows")
+    task_monitor = TaskMonitor(log, meters)
+    log.on_failure = functools.partial(task_monitor.failed, "rows")
     meters.gauge("log.dropped", lambda: float(log.dropped))
     library_rows = LibraryRows(log, lambda: meters.add("task.failures", "library"))
     logging.getLogger().addHandler(library_rows)
     try:
-        with catch_in_process(guard):
-            return asyncio.run(_run(loaded, signals, log, meters, guard))
+        with catch_in_process(task_monitor):
+            return asyncio.run(_run(loaded, signals, log, meters, task_monitor))
     finally:
         signals.ignore()
         logging.getLogger().removeHandler(library_rows)

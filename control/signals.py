@@ -13,7 +13,7 @@ _NUMBERS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 class Signals:
     """SIGTERM and SIGINT, which end, and SIGHUP, which does not, from the first moment on: what comes before the loop runs is kept for it. What was
-    blocked until now (``control.cli``) comes now.
+    blocked until now (``framegate.control.cli``) comes now.
     """
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
-from proxy.config.address import parse_address
+from framegate.proxy.config.address import parse_address
 
 __all__ = ["Server", "bind", "response"]
 

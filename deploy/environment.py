@@ -2,17 +2,18 @@
 
 ``python3 deploy/environment.py KIND [--with java] [--wish compiler,openssl,maven,mariadb,peers,clients,browser] [-- COMMAND …]``
 
-=======  ===============  ================================================================================================
-kind     where            what
-=======  ===============  ================================================================================================
-run      .venv            the wheel, compiled where that is possible, with everything a user wants
-test     .venv-test-3.x   the same wheel, with the tools of the tests; one for each Python, which the name tells
-pure     .venv-pure-3.x   the checkout itself (an editable install), interpreted, with the tools of the tests and of lint
-=======  ===============  ================================================================================================
+====  ==============  ================================================================================================
+kind  where           what
+====  ==============  ================================================================================================
+run   .venv           the wheel, compiled where that is possible, with everything a user wants
+test  .venv-dev-3.x   the same wheel, with the tools of the tests; one for each Python, which the name tells
+pure  .venv-dev-3.x   the same environment; ``.src``, the checkout's own source, is before the wheel on the import path
+====  ==============  ================================================================================================
 
-What is there already is left alone: each environment keeps a stamp of what it was made from, and the wheel is built again only when the
-sources change. What the machine lacks is installed when we are root on a machine with apt; else one line says what to install. ``--with``:
-without it the task ends here, before anything starts; ``--wish``: the task goes on, and the line says what it then lacks. The command runs with
+uv makes and fills the environments, pip where there is no uv. What is there already is left alone: each environment keeps a stamp of what it was made
+from; the wheel is built again only when its sources change, and compiled only when what it compiles changes. What the machine lacks is installed
+when we are root on a machine with apt; else one line says what to install. ``--with``: without it the task ends here, before anything starts;
+``--wish``: the task goes on, and the line says what it then lacks. The command runs with
 ``PYTHONSAFEPATH=1`` (the working directory is never an import path), the environment's programs first on ``PATH`` (what it was before is in
 ``FRAMEGATE_USER_PATH``), and ``FRAMEGATE_EXPECT=compiled|pure``: what the hot path's modules must be. Where there is a compiler, ``test`` never
 goes on without it.
@@ -32,6 +33,7 @@ import fcntl
 import functools
 import hashlib
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -44,16 +46,18 @@ from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from types import FrameType
+    from types import FrameType, ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 USER_EXTRAS = "spark,otlp,prometheus,kafka"
 KINDS: dict[str, tuple[str, str]] = {
     "run": (".venv", USER_EXTRAS),
-    "test": (".venv-test-{}.{}", USER_EXTRAS + ",dev"),
-    "pure": (".venv-pure-{}.{}", USER_EXTRAS + ",dev"),
+    "test": (".venv-dev-{}.{}", USER_EXTRAS + ",dev"),
+    "pure": (".venv-dev-{}.{}", USER_EXTRAS + ",dev"),
 }
+USUAL_S = {"compiling and building the wheel": 60, "building the wheel": 5, "installing what framegate needs": 60}
+"""How long it takes on a machine with two cores; afterwards how long it took here is known."""
 OLDEST_PYTHON = (3, 11)
 OLDEST_JAVA = 17
 SBIN = "/usr/sbin"  # where servers are, and few people's path leads
@@ -195,7 +199,8 @@ def provide(wanted: Sequence[tuple[Need, bool]]) -> None:
     missing = [(need, wished) for need, wished in wanted if not need.present()]
     if missing and os.geteuid() == 0 and shutil.which("apt-get"):
         read_lists()
-        missing = [(need, wished) for need, wished in missing if not install(need)]
+        install(*(need for need, _ in missing))  # at once; what one release has not is asked for by itself
+        missing = [(need, wished) for need, wished in missing if not (need.present() or install(need) or install(need, instead=True))]
         if missing:
             say("apt-get could not install everything: see .cache/apt.log")
     if not missing:
@@ -215,14 +220,13 @@ def read_lists() -> None:
     run_logged(["apt-get", "update", "-q"], "apt-update.log", "reading apt's lists", apt_environment())
 
 
-def install(need: Need) -> bool:
+def install(*needs: Need, instead: bool = False) -> bool:
     """Have apt install something; whether it is here then."""
-    for choice in filter(None, (need.packages, need.instead)):
-        command = ["apt-get", "install", "-q", "-y", "--no-install-recommends", *choice]
-        run_logged(command, "apt.log", "installing " + " ".join(choice), apt_environment())
-        if need.present():
-            return True
-    return False
+    packages = [package for need in needs for package in (need.instead if instead else need.packages)]
+    if packages:
+        command = ["apt-get", "install", "-q", "-y", "--no-install-recommends", *packages]
+        run_logged(command, "apt.log", "installing " + " ".join(packages), apt_environment())
+    return all(need.present() for need in needs)
 
 
 def apt_environment() -> dict[str, str]:
@@ -250,8 +254,8 @@ def wheel_sources() -> list[Path]:
     return found
 
 
-def wait_with_clock(ready: Callable[[float], bool], text: str, hint: str = "") -> None:
-    """Wait until something is ready, and let whoever waits see that time passes.
+def wait_with_clock(ready: Callable[[float], bool], text: str, hint: str = "", progress: Callable[[], str] = str) -> None:
+    """Wait until something is ready, and show how much time has passed.
 
     On a terminal one line counts the seconds; elsewhere there is a line every ten.
 
@@ -259,6 +263,7 @@ def wait_with_clock(ready: Callable[[float], bool], text: str, hint: str = "") -
         ready: waits at most as many seconds as it is told; whether it is ready.
         text: what is being done.
         hint: behind it, the first time.
+        progress: how far it is, put behind the seconds.
     """
     moving = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     started, said = time.monotonic(), 0
@@ -268,11 +273,11 @@ def wait_with_clock(ready: Callable[[float], bool], text: str, hint: str = "") -
         while not ready(1.0):
             passed = int(time.monotonic() - started)
             if moving:
-                sys.stderr.write(f"\rframegate: {text}{hint}, {passed} s")
+                sys.stderr.write(f"\rframegate: {text}{hint}, {passed} s{progress()}")
                 sys.stderr.flush()
             elif passed // PLAIN_EVERY_S > said:
                 said = passed // PLAIN_EVERY_S
-                say(f"still {text}, {passed} s")
+                say(f"still {text}, {passed} s{progress()}")
     finally:
         if moving:
             sys.stderr.write("\n")
@@ -301,8 +306,24 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
             signal.signal(number, handler)
 
 
-def run_logged(command: list[str], log: str, text: str, environment: dict[str, str] | None = None, hint: str = "") -> int:
+def usual(text: str, took_s: float | None = None) -> int:
+    """How many seconds a step takes: as long as the last time here, else as long as it usually does; 0: not known.
+
+    Args:
+        text: the step.
+        took_s: how long it took now, which is kept.
+    """
+    file = CACHE / "times.json"
+    times = json.loads(file.read_text()) if file.exists() else {}
+    if took_s is not None:
+        file.write_text(json.dumps({**times, text: round(took_s)}))
+    return int(times.get(text, USUAL_S.get(text, 0)))
+
+
+def run_logged(command: list[str], log: str, text: str, environment: dict[str, str] | None = None, progress: Callable[[], str] = str) -> int:
     """Run a command to its end, its words into a log and its temporary files into the cache, where they are removed; returns its exit code."""
+    seconds, started = usual(text), time.monotonic()
+    hint = f" (about {seconds} s)" if seconds >= PLAIN_EVERY_S else ""
     temporary = CACHE / "tmp"
     shutil.rmtree(str(temporary), ignore_errors=True)  # of a call that was killed
     temporary.mkdir(parents=True)
@@ -313,18 +334,20 @@ def run_logged(command: list[str], log: str, text: str, environment: dict[str, s
                 command, cwd=str(ROOT), env=variables, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
             )
             try:
-                wait_with_clock(lambda seconds: ends_within(process, seconds), text, hint)
+                wait_with_clock(lambda seconds: ends_within(process, seconds), text, hint, progress)
             except BaseException:
                 end_session(process)
                 raise
+        if process.returncode == 0:
+            usual(text, time.monotonic() - started)
         return process.returncode
     finally:
         shutil.rmtree(str(temporary), ignore_errors=True)
 
 
-def run_or_stop(command: list[str], log: str, text: str, failed: str, hint: str = "") -> str:
+def run_or_stop(command: list[str], log: str, text: str, failed: str, progress: Callable[[], str] = str) -> str:
     """Run a command; its words, which are shown when it fails."""
-    code = run_logged(command, log, text, hint=hint)
+    code = run_logged(command, log, text, progress=progress)
     output = (CACHE / log).read_text(errors="replace")
     if code != 0:
         sys.stderr.write("\n".join(output.splitlines()[-30:]) + "\n")
@@ -332,15 +355,51 @@ def run_or_stop(command: list[str], log: str, text: str, failed: str, hint: str 
     return output
 
 
-def make_environment(environment: Path) -> None:
-    """A new environment of this very Python, in place of what is there."""
+def uv() -> str:
+    """Uv's path: what is on ``PATH``, else what pip brings into the cache; empty: it cannot be had."""
+    found = shutil.which("uv")
+    folder = CACHE / "uv"
+    ours = str(folder / "bin" / "uv")
+    if found is None and not os.path.exists(ours):
+        make_environment(folder)
+        run_logged([str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "uv"], "uv.log", "installing uv")
+    return found or (ours if os.path.exists(ours) else "")
+
+
+def make_environment(environment: Path, tool: str = "") -> None:
+    """A new environment of this very Python, in place of what is there; by uv, or with pip in it."""
     shutil.rmtree(str(environment), ignore_errors=True)
-    run_or_stop(
-        [sys.executable, "-m", "venv", str(environment)],
-        "venv.log",
-        f"making {environment.name}",
-        "python3 -m venv failed",
-    )
+    command = [tool, "venv", "-q", "--python", sys.executable] if tool else [sys.executable, "-m", "venv"]
+    run_or_stop([*command, str(environment)], "venv.log", f"making {environment.name}", "the environment could not be made")
+
+
+def pip(python: str, arguments: list[str], log: str, text: str) -> str:
+    """Install something, or build it, for that Python: by uv, else by pip, which knows settings that uv does not; the words of it."""
+    tool, wheel = uv(), arguments[0] == "wheel"
+    if tool:
+        command = [tool, "pip", *arguments, "--python", python]
+        if wheel:
+            command = [tool, "build", "--wheel", "--python", python, "-o", arguments[1], str(ROOT)]
+        variables = dict(os.environ, UV_CACHE_DIR=str(CACHE / "uv-cache"))
+        if run_logged(command, log, text, variables, compiled_so_far) == 0:
+            return (CACHE / log).read_text(errors="replace")
+        say(f"uv could not do it (.cache/{log}); pip tries")
+    if not os.path.exists(os.path.join(os.path.dirname(python), "pip")):
+        run_or_stop([python, "-m", "ensurepip"], "venv.log", "adding pip", "pip could not be added")
+    again = ["-v", "wheel", "--no-deps", "-w", arguments[1], str(ROOT)] if wheel else arguments
+    return run_or_stop([python, "-m", "pip", "--disable-pip-version-check", *again], log, text, f"{text} failed", compiled_so_far)
+
+
+def compiled_folder() -> Path:
+    """Where the build hook keeps what it compiled; one for each Python."""
+    return CACHE / "compiled-{}-{}.{}".format(sys.implementation.name, *sys.version_info)
+
+
+def compiled_so_far() -> str:
+    """How many of the C files of a running build are compiled."""
+    build = compiled_folder() / "build"
+    files, done = len(list(build.rglob("*.c"))), len(list(build.rglob("*.o")))
+    return f", {done} of {files} files compiled" if 0 < done < files else ""
 
 
 def build_wheel(python: str) -> Path:
@@ -352,18 +411,27 @@ def build_wheel(python: str) -> Path:
     if found:
         return found[0]
     shutil.rmtree(str(kept), ignore_errors=True)
-    output = run_or_stop(
-        [python, "-m", "pip", "-v", "wheel", "--no-deps", "-w", str(folder), str(ROOT)],
-        "wheel.log",
-        "building the wheel",
-        "the wheel could not be built",
-        " (compiling the hot path: a minute or more)" if compiler else "",
-    )
+    os.environ["FRAMEGATE_COMPILED"] = str(compiled_folder())
+    text = ("compiling and " if compiler and must_compile() else "") + "building the wheel"
+    output = pip(python, ["wheel", str(folder)], "wheel.log", text)
     wheel = sorted(folder.glob("*.whl"))[0]
     if is_pure(wheel):
         lines = [line.strip() for line in output.splitlines() if "framegate: not compiled" in line]
         say("warning: " + (lines[0].partition("framegate: ")[2] if lines else "not compiled: this wheel is plain Python, and slower"))
     return wheel
+
+
+def must_compile() -> bool:
+    """Whether the build hook will compile."""
+    return not build_hook().is_compiled(ROOT, compiled_folder())
+
+
+def build_hook() -> ModuleType:
+    """The module that builds the wheel; it needs a Python that this module only asks for."""
+    sys.path.insert(0, str(ROOT / "deploy"))
+    import hatch_build
+
+    return hatch_build
 
 
 def is_pure(wheel: Path) -> bool:
@@ -380,31 +448,27 @@ def set_up(kind: str) -> tuple[Path, str]:
     interpreter = digest([], sys.version, sys.base_prefix)
     before = stamp.read_text().split() if stamp.exists() else []
     if before[:1] != [interpreter] or not os.path.exists(python):
-        make_environment(environment)
+        make_environment(environment, uv())
         stamp.write_text(interpreter + "\n")  # from here on what was begun can be gone on with
         before = [interpreter]
     requirements = digest([ROOT / "pyproject.toml"], extras)
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
-    if kind == "pure":
-        source, build, content = "-e", "pure", digest([ROOT / "proxy" / "pipeline" / "pyspark_framegate.py", ROOT / "deploy" / "hatch_build.py"])
-        target = [source, f"{ROOT}[{extras}]"]
-        again = [source, str(ROOT)]
+    if kind == "pure":  # whatever is installed: `become` puts the source before it
+        content = before[2] if before[1:2] == [requirements] else "source"
+        build, target = "pure", ["-e", str(ROOT)]
     else:
         if kind == "test" and has_compiler():
             os.environ["FRAMEGATE_REQUIRE_COMPILED"] = "1"
         wheel = build_wheel(python)
-        build, content = ("pure" if is_pure(wheel) else "compiled"), wheel.parent.name
+        build, content, target = ("pure" if is_pure(wheel) else "compiled"), wheel.parent.name, [str(wheel)]
         if build == "pure" and os.environ.get("FRAMEGATE_REQUIRE_COMPILED") == "1":
             stop("the wheel is plain Python, though there is a compiler: .cache/wheel.log says why", 1)
-        target = [f"{wheel}[{extras}]"]
-        again = [str(wheel)]
-    if before[1:3] != [requirements, content]:
+    if before[1:] != [requirements, content]:
         stamp.write_text(interpreter + "\n")
-        log, failed = f"install-{kind}.log", "the installation failed"
+        log = f"install-{kind}.log"
         if before[1:2] != [requirements]:
-            run_or_stop([*pip, *target], log, f"installing into {name}", failed, " (a few minutes the first time)")
-        run_or_stop([*pip, "--force-reinstall", "--no-deps", *again], log, f"installing framegate into {name}", failed)
-        stamp.write_text(f"{interpreter} {requirements} {content} {build}\n")
+            pip(python, ["install", "-q", *target[:-1], f"{target[-1]}[{extras}]"], log, "installing what framegate needs")
+        pip(python, ["install", "-q", "--force-reinstall", "--no-deps", *target], log, f"installing framegate into {name}")
+        stamp.write_text(f"{interpreter} {requirements} {content}\n")
     return environment, build
 
 
@@ -427,12 +491,14 @@ def one_at_a_time() -> Iterator[None]:
         yield
 
 
-def become(command: list[str], environment: Path, build: str) -> NoReturn:
-    """Replace this process by the command, run in the environment."""
+def become(command: list[str], environment: Path, build: str, source: bool = False) -> NoReturn:
+    """Replace this process by the command, run in the environment; ``source``: with the checkout's own source before what is installed."""
     path = os.environ.get("PATH", os.defpath)
     variables = dict(os.environ, PYTHONSAFEPATH="1", FRAMEGATE_EXPECT=build, VIRTUAL_ENV=str(environment), FRAMEGATE_USER_PATH=path)
     variables["PATH"] = str(environment / "bin") + os.pathsep + path
     variables.pop("PYTHONPATH", None)
+    if source:
+        variables["PYTHONPATH"] = str(ROOT / ".src")
     os.chdir(str(ROOT))
     os.execvpe(command[0], command, variables)
 
@@ -453,9 +519,10 @@ def main(arguments: list[str]) -> int:
         if not (ROOT / KINDS[words[0]][0].format(*sys.version_info) / "bin" / "python").exists():
             needs.insert(0, (VENV, False))
         provide(needs)
+        build_hook().link_sources(ROOT)
         environment, build = set_up(words[0])
     if command:
-        become(command, environment, build)
+        become(command, environment, build, source=words[0] == "pure")
     return 0
 
 

@@ -6,9 +6,9 @@ editable install never hold one.
 
 Without a C compiler, or with one that fails, the wheel is plain Python and says so in one line; ``FRAMEGATE_REQUIRE_COMPILED=1`` makes
 that an error.
-``FRAMEGATE_PURE=1`` asks for plain Python. ``FRAMEGATE_COMPILED=DIR`` takes what ``python hatch_build.py --ahead DIR`` compiled, if the sources
-are still the same: a container's build compiles in a layer of its own, which lasts as long as ``proxy/`` does. The wheel's tag names a platform
-only when something was compiled.
+``FRAMEGATE_PURE=1`` asks for plain Python. ``FRAMEGATE_COMPILED=DIR`` keeps what is compiled in ``DIR``, and compiles nothing while the modules that
+are compiled, and those that they import, stay the same; ``python hatch_build.py --ahead DIR`` does that alone: a container's build compiles in a
+layer of its own. The wheel's tag names a platform only when something was compiled.
 
 The modules named ``top_level`` are installed a second time, at the top, for those who look for them there: each as a package of one module, for
 only a package can say that it is typed (``py.typed``).
@@ -16,16 +16,41 @@ only a package can say that it is typed (``py.typed``).
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-GROUP = "framegate"
+PACKAGE = "framegate"
+"""What `proxy` is installed below, and the name of the compiled group."""
+
+
+LINKS = {
+    "framegate/proxy": "proxy",
+    "framegate/control": "control",
+    "pyspark_framegate/__init__.py": "proxy/pipeline/pyspark_framegate.py",
+    "pyspark_framegate/py.typed": "proxy/py.typed",
+}
+"""What ``.src`` holds: the sources of the checkout, by the names that they have when they are installed."""
+
+
+def link_sources(root: Path) -> None:
+    """Make the links of ``.src``, which mypy, editors and an editable install follow. Git does not keep them: some copies lose links."""
+    for name, source in LINKS.items():
+        link = root / ".src" / name
+        target = os.path.relpath(str(root / source), str(link.parent))
+        if not link.is_symlink() or os.readlink(str(link)) != target:
+            link.parent.mkdir(parents=True, exist_ok=True)
+            if link.exists() or link.is_symlink():
+                link.unlink()
+            link.symlink_to(target)
 
 
 def hot_modules(root: Path, patterns: list[str]) -> list[str]:
@@ -36,40 +61,59 @@ def hot_modules(root: Path, patterns: list[str]) -> list[str]:
     return sorted(found)
 
 
-def compile_group(root: Path, modules: list[str], target: Path) -> tuple[list[Path], str]:
-    """Compile a copy of the data path below ``target``.
-
-    Returns:
-        The extension files, relative to ``target`` (empty when it failed), and what the compiler said.
-    """
-    shutil.copytree(root / "proxy", target / "proxy", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-    command = [sys.executable, str(Path(__file__).resolve()), *modules]
+def compile_group(root: Path, target: Path) -> str:
+    """Compile a copy of the data path into ``target``, unless it is compiled there; what the compiler said, empty when all went well."""
+    if is_compiled(root, target):
+        return ""
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    shutil.copytree(root / "proxy", target / PACKAGE / "proxy", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    modules = hot_modules(root, settings(tomllib.loads((root / "pyproject.toml").read_text()))["compiled"])
+    command = [sys.executable, str(Path(__file__).resolve()), *(f"{PACKAGE}/{module}" for module in modules)]
     done = subprocess.run(command, cwd=target, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0:
-        return [], done.stdout
-    return extensions_in(target), done.stdout
+        return done.stdout
+    (target / "compiled-from").write_text(compiled_from(root))
+    return ""
 
 
-def compiled_ahead(root: Path, folder: Path) -> list[Path]:
-    """The extension files that ``--ahead`` left in a folder, relative to it.
-
-    Raises:
-        RuntimeError: they were made from other sources than those in ``root``, or there are none.
-    """
-    now = sources(root)
-    before = sources(folder)
-    if now != before:
-        differing = sorted({name for name, _ in now ^ before})
-        raise RuntimeError(f"framegate: FRAMEGATE_COMPILED={folder} is of other sources ({', '.join(differing[:5])}): compile again with --ahead")
-    built = extensions_in(folder)
-    if not built:
-        raise RuntimeError(f"framegate: FRAMEGATE_COMPILED={folder} holds nothing compiled: compile with --ahead")
-    return built
+def is_compiled(root: Path, folder: Path) -> bool:
+    """Whether a folder holds what the sources in ``root`` are compiled to."""
+    file = folder / "compiled-from"
+    return file.exists() and file.read_text() == compiled_from(root) and bool(extensions_in(folder))
 
 
-def sources(root: Path) -> set[tuple[str, bytes]]:
-    """Every Python file of the data path, and what it says."""
-    return {(path.relative_to(root).as_posix(), path.read_bytes()) for path in (root / "proxy").rglob("*.py")}
+def compiled_from(root: Path) -> str:
+    """A digest of what decides what is compiled: the modules, what they import of ours, Python, this hook, the build's requirements."""
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    modules = hot_modules(root, settings(project)["compiled"])
+    total = hashlib.sha256(repr((modules, project["build-system"]["requires"], sys.version)).encode() + Path(__file__).read_bytes())
+    for path in imported(root, modules):
+        total.update(path.encode() + (root / path).read_bytes())
+    return total.hexdigest()
+
+
+def imported(root: Path, modules: list[str]) -> list[str]:
+    """The modules, and every module below ``root`` that they import, directly or not; relative to it."""
+    found: set[str] = set()
+    waiting = list(modules)
+    while waiting:
+        path = waiting.pop()
+        if path in found or not (root / path).exists():
+            continue
+        found.add(path)
+        for node in ast.walk(ast.parse((root / path).read_bytes())):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(PACKAGE + "."):
+                below = node.module.split(".")[1:]
+                names = ["/".join([*below, alias.name]) for alias in node.names]
+                waiting += [f"{name}{end}" for name in ["/".join(below), *names] for end in (".py", "/__init__.py")]
+    return sorted(found)
+
+
+def settings(project: dict[str, Any]) -> dict[str, Any]:
+    """What pyproject.toml says to this hook."""
+    hook: dict[str, Any] = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
+    return hook
 
 
 def extensions_in(folder: Path) -> list[Path]:
@@ -111,12 +155,13 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
 
     def _fill(self, target: Path, version: str, build_data: dict[str, Any]) -> None:
         """Make what goes into the wheel beside the packages, and say so to hatchling."""
-        included = build_data["force_include_editable" if version == "editable" else "force_include"]
-        included.update(self._copies(Path(self.root), target / "top"))
-        if version != "editable":
-            ahead = os.environ.get("FRAMEGATE_COMPILED")
-            compiled = Path(ahead) if ahead else target / "compiled"
-            built = compiled_ahead(Path(self.root), compiled) if ahead else self._compile(Path(self.root), compiled)
+        included = build_data["force_include"]
+        if version == "editable":  # it names `.src`
+            link_sources(Path(self.root))
+        else:
+            included.update(self._copies(Path(self.root), target / "top"))
+            compiled = Path(os.environ.get("FRAMEGATE_COMPILED") or target / "compiled")
+            built = self._compile(Path(self.root), compiled)
             included.update({str(compiled / path): path.as_posix() for path in built})
             build_data["pure_python"] = not built
             build_data["infer_tag"] = bool(built)
@@ -139,12 +184,13 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
             if required:
                 raise RuntimeError("FRAMEGATE_PURE=1 and FRAMEGATE_REQUIRE_COMPILED=1 exclude each other")
             return []
-        built, output = compile_group(root, hot_modules(root, self.config["compiled"]), target)
-        if not built and required:
-            raise RuntimeError(f"framegate: FRAMEGATE_REQUIRE_COMPILED=1, but the hot path did not compile:\n{output}")
-        if not built:
-            self.app.display_warning(f"framegate: not compiled ({reason(output)}): this wheel is plain Python, and slower")
-        return built
+        failure = compile_group(root, target)
+        if failure and required:
+            raise RuntimeError(f"framegate: FRAMEGATE_REQUIRE_COMPILED=1, but the hot path did not compile:\n{failure}")
+        if failure:
+            self.app.display_warning(f"framegate: not compiled ({reason(failure)}): this wheel is plain Python, and slower")
+            return []
+        return extensions_in(target)
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if self._target is not None:
@@ -152,27 +198,41 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
 
 
 def main(modules: list[str]) -> None:
-    """Compile the modules named, in the working directory, in place."""
+    """Compile the modules named, in the working directory, in place.
+
+    One C file for each module, so that the compiler works on as many as there are processors. The interpreter's own flags bring ``-Wall``, of which
+    some passes take longer than the optimization of what mypyc writes: ``-w`` switches them off.
+    """
     sys.path.pop(0)  # our own folder: its names must not shadow a library's
     from mypyc.build import mypycify
     from setuptools import setup
+    from setuptools.command.build_ext import build_ext
 
-    extensions: Any = mypycify(["--config-file=", *modules], opt_level="3", group_name=GROUP)
-    setup(name=GROUP, packages=[], py_modules=[], ext_modules=extensions, script_args=["build_ext", "--inplace"])
+    workers = len(os.sched_getaffinity(0))
 
+    class Parallel(build_ext):
+        """Compiles the files of an extension side by side."""
 
-def compile_ahead(root: Path, folder: Path) -> int:
-    """Compile the data path of a checkout into a new folder; the exit code."""
-    project = tomllib.loads((root / "pyproject.toml").read_text())
-    modules = hot_modules(root, project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["compiled"])
-    built, output = compile_group(root, modules, folder)
-    sys.stdout.write(output)
-    if not built:
-        sys.stderr.write(f"framegate: the hot path did not compile: {reason(output)}\n")
-    return 0 if built else 1
+        def build_extensions(self) -> None:
+            one = self.compiler.compile
+
+            def several(files: list[str], *arguments: Any, **named: Any) -> list[str]:
+                with ThreadPoolExecutor(workers) as pool:
+                    return [made for objects in pool.map(lambda file: one([file], *arguments, **named), files) for made in objects]
+
+            self.compiler.compile = several
+            super().build_extensions()
+
+    # The folder has no `__init__.py`, so that mypy must be told where names begin.
+    extensions: Any = mypycify(["--config-file=", "--explicit-package-bases", *modules], opt_level="2", group_name=PACKAGE, multi_file=True)
+    for extension in extensions:
+        extension.extra_compile_args += ["-w", "-fvisibility=hidden"]  # hidden: calls between the files are direct, as within one
+    script = ["build_ext", "--inplace", f"--parallel={workers}"]
+    setup(name=PACKAGE, packages=[], py_modules=[], ext_modules=extensions, script_args=script, cmdclass={"build_ext": Parallel})
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--ahead"]:
-        raise SystemExit(compile_ahead(Path.cwd(), Path(sys.argv[2]).resolve()))
+        said = compile_group(Path.cwd(), Path(sys.argv[2]).resolve())
+        raise SystemExit(f"{said}\nframegate: the hot path did not compile: {reason(said)}" if said else 0)
     main(sys.argv[1:])

@@ -173,11 +173,11 @@ def make_base(engine: Engine, mirror: str) -> str:
     return MADE_BASE
 
 
-def build(engine: Engine, order: Order, hint: str) -> None:
+def build(engine: Engine, order: Order) -> None:
     """One image."""
     log = f"image-{order.target}.log"
     what = f"building {order.image}" + (" again, from nothing" if order.fresh else "")
-    environment.run_or_stop(engine.build_command(order, CONTAINERFILE, environment.ROOT), log, what, f"{order.image} could not be built", hint)
+    environment.run_or_stop(engine.build_command(order, CONTAINERFILE, environment.ROOT), log, what, f"{order.image} could not be built")
 
 
 def archived(engine: Engine, image: str, target: str, words: list[bytes]) -> tuple[Path, image_archive.Image]:
@@ -201,7 +201,7 @@ def archived(engine: Engine, image: str, target: str, words: list[bytes]) -> tup
 def built_twice(engine: Engine, order: Order, first: image_archive.Image, words: list[bytes]) -> None:
     """Build again from nothing; stop if the second image is not the first."""
     again = replace(order, image=f"{order.image}-again", fresh=True)
-    build(engine, again, " (minutes: the hot path is compiled again)")
+    build(engine, again)
     try:
         archive, second = archived(engine, again.image, f"{order.target}-again", words)
         if second.digest != first.digest:
@@ -267,7 +267,7 @@ def main(arguments: list[str]) -> int:
             for target in IMAGES if asked.target == "all" else [asked.target]:
                 names = {"BASE": base, "VERSION": version(), "REVISION": revision()}
                 order = Order(target, f"{IMAGES[target]}:{version()}", names, files, epoch())
-                build(engine, order, " (the first time some minutes: the hot path is compiled)")
+                build(engine, order)
                 archive, image = archived(engine, order.image, target, words)
                 told += [*checked(engine, order, image, words, twice=asked.twice), f"archive     {keep(archive, asked.archive)}"]
     print("\n".join([*told, f"time        {time.monotonic() - started:.0f} s"]))

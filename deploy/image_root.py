@@ -161,7 +161,7 @@ def put_packages(root: Path, names: list[str]) -> None:
 
 
 def compile_bytecode(root: Path, folders: list[Path]) -> None:
-    """Bytecode beside every source, in the order of the names.
+    """Bytecode beside every source, in the order of the names; none of what is compiled to a library, which is what Python loads.
 
     Raises:
         MissingError: a source that is no Python of this version.
@@ -179,6 +179,9 @@ def compile_bytecode(root: Path, folders: list[Path]) -> None:
             invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
         ):
             raise MissingError(f"{folder}: not everything in it could be compiled")
+        for library in folder.rglob("*.so"):
+            for bytecode in library.parent.glob(f"__pycache__/{library.name.partition('.')[0]}.*.pyc"):
+                bytecode.unlink()
 
 
 def write_sbom(root: Path, environment: Path, packages: list[str]) -> None:

@@ -61,9 +61,8 @@ def python_component(package: metadata.Distribution) -> dict[str, Any]:
     name, version = package.metadata["Name"].lower().replace("_", "-").replace(".", "-"), package.version
     url = f"pkg:pypi/{quote(name)}@{quote(version, safe='')}"
     component: dict[str, Any] = {"type": "library", "bom-ref": url, "name": name, "version": version, "purl": url}
-    licence = package.metadata.get("License-Expression")
-    if licence:
-        component["licenses"] = [{"expression": licence}]
+    if "License-Expression" in package.metadata:
+        component["licenses"] = [{"expression": package.metadata["License-Expression"]}]
     return component
 
 

@@ -1,13 +1,15 @@
 """What every test may rely on: `tests.fakes` can be imported, the code under test is the build that was asked for, the first test says so.
 
 `make test` runs the tests of the checkout over the installed wheel, so the checkout itself must not be an import path: only the name `tests`
-is bound to this folder. `FRAMEGATE_EXPECT` (compiled or pure; the Makefile sets it) says what the hot path must be.
+is bound to this folder. `FRAMEGATE_EXPECT` (compiled or pure; the Makefile sets it) says what the hot path must be. With `FRAMEGATE_TESTS=short`
+(`make test`) the tests marked `extended` are left out, except in files that the command line names.
 """
 
 import collections
 import importlib.machinery
 import importlib.util
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,7 +33,16 @@ def bind_tests_package() -> None:
     sys.modules["tests"] = importlib.util.module_from_spec(spec)
 
 
+def undo_ignored_signals() -> None:
+    """A shell's background job ignores SIGINT, `nohup` SIGHUP, and its children would: with handlers of ours they get the default."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda number, frame: None)
+
+
 bind_tests_package()
+undo_ignored_signals()
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +64,7 @@ def no_umask() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     """One Spark session for the whole run: UTC, two partitions."""
-    from proxy.pipeline.session import local_session  # not before the build is known to be the right one
+    from framegate.proxy.pipeline.session import local_session  # not before the build is known to be the right one
 
     fast_start = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     with local_session("framegate tests", cores=2, memory="1g", settings=fast_start) as session:
@@ -67,8 +78,13 @@ def pytest_report_header() -> str:
     return f"framegate: {os.environ.get('FRAMEGATE_EXPECT', 'pure')} build, proxy from {where}"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The test of the build first: if it fails, nothing after it means anything. Tests with Spark get the time that a busy machine takes."""
+    if os.environ.get("FRAMEGATE_TESTS") == "short":
+        named = {(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args}
+        left_out = {item for item in items if item.get_closest_marker("extended") and item.path not in named}
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: not _is_first(item.path))
     for item in items:
         if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy import cells
-from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig, to_wire
-from proxy.server.link import LinkReader, encode
-from proxy.server.messages import StartMessage
-from proxy.server.protocol import WIRE_VERSION
+from framegate.proxy import cells
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig, to_wire
+from framegate.proxy.server.link import LinkReader, encode
+from framegate.proxy.server.messages import StartMessage
+from framegate.proxy.server.protocol import WIRE_VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -25,7 +25,7 @@ def hot_modules() -> list[str]:
     for pattern in patterns:
         assert list(ROOT.glob(pattern)), f"pyproject.toml: no module for {pattern}"
     files = {path for pattern in patterns for path in ROOT.glob(pattern) if path.name not in ("__init__.py", "__main__.py")}
-    return sorted(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files)
+    return sorted("framegate." + ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files)
 
 
 def ready_message() -> dict[str, object]:
@@ -37,7 +37,7 @@ def ready_message() -> dict[str, object]:
     handover, their_handover = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     descriptors = (their_handover.fileno(), theirs.fileno(), memory)
     names = ("--handover-fd", "--command-fd", "--cells-fd")
-    command = [sys.executable, "-P", "-m", "proxy.server", "--slot", "0"]
+    command = [sys.executable, "-P", "-m", "framegate.proxy.server", "--slot", "0"]
     for name, descriptor in zip(names, descriptors, strict=True):
         command += [name, str(descriptor)]
     start = StartMessage(
@@ -79,12 +79,13 @@ def test_every_hot_module_is_the_build_that_was_asked_for_here_and_in_a_processo
     assert isinstance(modules, dict)
     there = {name: str(file) for name, file in modules.items() if name in here}
     assert {name: file for name, file in there.items() if file != here[name]} == {}
-    assert {"proxy.server.loop", "proxy.network.selector"} <= there.keys()
+    assert {"framegate.proxy.server.loop", "framegate.proxy.network.selector"} <= there.keys()
 
 
 def test_a_processor_loads_nothing_but_the_standard_library_and_our_own_modules() -> None:
-    line = "import sys, proxy.server.loop; print('\\n'.join(sorted({n.partition('.')[0] for n in sys.modules})))"
+    line = "import sys, framegate.proxy.server.loop; print('\\n'.join(sorted({n.partition('.')[0] for n in sys.modules})))"
     output = subprocess.run([sys.executable, "-P", "-c", line], check=True, stdout=subprocess.PIPE, text=True).stdout
     extra = {name for name in output.split() if name not in sys.stdlib_module_names and not name.endswith("__mypyc")}
     site = {name for name in extra if name.startswith(("_virtualenv", "__editable", "_distutils", "__main__", "sitecustomize", "usercustomize"))}
-    assert extra - site <= {"proxy", "librt", "mypy_extensions"}
+    assert extra - site <= {"framegate", "librt", "mypy_extensions"}
+    assert {"hashlib", "ssl", "asyncio", "logging"}.isdisjoint(output.split()), "each costs memory of every processor, and few need it"

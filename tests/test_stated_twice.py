@@ -5,16 +5,16 @@ import typing
 from pathlib import Path
 
 import click
-import pytest
 
-from control.cli import pools
-from control.cli.options import DEFAULT_ADDRESS
-from control.cli.taps import add, set_
-from control.gen.framegate.control.v1 import tap_service_pb2
-from control.plane import MAX_HOLDERS, MAX_PAGE_SIZE
-from control.service.tap_rule import FIELDS
-from proxy.config.key import Key, field_types, keys
-from proxy.config.model import MAX_PROCESSORS, MAX_RECEIVE_SIZE, AdminConfig, TapRule
+from framegate.control.bounds import MAX_HOLDERS, MAX_PAGE_SIZE
+from framegate.control.cli import pools
+from framegate.control.cli.options import DEFAULT_ADDRESS
+from framegate.control.cli.taps import add, set_
+from framegate.control.service.tap_rule import FIELDS
+from framegate.control.v1 import tap_service_pb2
+from framegate.proxy.config.key import Key, field_types, keys
+from framegate.proxy.config.model import MAX_PROCESSORS, MAX_RECEIVE_SIZE, AdminConfig, TapRule
+from tests.fakes.cases import each_of
 
 PROTOS = Path(__file__).resolve().parents[1] / "proto" / "framegate" / "control" / "v1"
 RULE = keys(TapRule)
@@ -33,7 +33,7 @@ def stated(key: Key) -> str:
     return f"{int(key.least)} to {int(key.most)}"
 
 
-@pytest.mark.parametrize("name", RANGED)
+@each_of("name", RANGED)
 def test_the_api_states_the_range_of_a_rules_field(name: str) -> None:
     assert f"; {stated(RULE[FIELDS[name]])}." in comment("tap_service.proto", name)
 
@@ -54,7 +54,7 @@ def test_a_rule_of_the_api_has_every_field_of_the_model_and_the_options_of_a_rul
         assert {"expires" if name == "expire_time" else name for name in FIELDS} <= names
 
 
-@pytest.mark.parametrize("option", [item for item in add.params if item.name in FIELDS], ids=lambda item: item.name)
+@each_of("option", [item for item in add.params if item.name in FIELDS])
 def test_an_option_of_a_rule_takes_what_its_field_takes(option: click.Parameter) -> None:
     assert option.name is not None
     field = FIELDS[option.name]

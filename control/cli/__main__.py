@@ -1,5 +1,5 @@
-"""``python -m control.cli``."""
+"""``python -m framegate.control.cli``."""
 
-from control.cli import main
+from framegate.control.cli import main
 
 main(prog_name="framegate")

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from control.cli.options import admin_options, example
+from framegate.control.cli.options import admin_options, example
 
 if TYPE_CHECKING:
-    from control.gen.framegate.control.v1.certificate_service_pb2 import Certificate, Reload
+    from framegate.control.v1.certificate_service_pb2 import Certificate, Reload
 
 __all__ = ["certificates"]
 
@@ -20,17 +20,17 @@ _SHORT: Final = 16
 
 @click.group(epilog=example("framegate certificates list", "framegate certificates reload"))
 def certificates() -> None:
-    """What shows who we are, and whom we believe: files that may be replaced while framegate runs."""
+    """TLS certificates and certificate authorities: list them, and reload changed files."""
 
 
 @certificates.command("list", epilog=example("framegate certificates list --output json"))
 @admin_options
 def list_(address: str, output: str) -> None:
-    """List the certificates in force, and why what lies in their files now is not, where that is so."""
-    from control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, calling, pages
-    from control.cli.output import as_dict, print_json, print_note, print_table
-    from control.gen.framegate.control.v1 import certificate_service_pb2 as pb2
-    from control.gen.framegate.control.v1.certificate_service_pb2_grpc import CertificateServiceStub
+    """List the certificates in use. ERROR says why the present contents of a file are not in use."""
+    from framegate.control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, calling, pages
+    from framegate.control.cli.output import as_dict, print_json, print_note, print_table
+    from framegate.control.v1 import certificate_service_pb2 as pb2
+    from framegate.control.v1.certificate_service_pb2_grpc import CertificateServiceStub
 
     def ask(token: str) -> pb2.ListCertificatesResponse:
         return stub.ListCertificates(pb2.ListCertificatesRequest(page_size=PAGE_SIZE, page_token=token), timeout=CALL_TIMEOUT_S)
@@ -43,35 +43,35 @@ def list_(address: str, output: str) -> None:
         return
     print_table(_COLUMNS, map(_cells, found))
     if not found:
-        print_note("nothing here speaks TLS")
+        print_note("no listener or upstream uses TLS")
 
 
 def _cells(item: "Certificate") -> tuple[Any, ...]:
     import time
 
-    from control.cli.output import age_text, as_dict, time_text
+    from framegate.control.cli.output import age_text, as_dict, time_text
 
     row = as_dict(item)
     left = item.end_time.ToNanoseconds() / 1e9 - time.time()
     return (
         item.owner, item.use, item.file, item.subject or "-", ", ".join(item.names) or "-", item.issuer, item.fingerprint[:_SHORT],
-        time_text(row.get("begin_time")), time_text(row.get("end_time")), age_text(left) if left > 0 else "it has ended",
+        time_text(row.get("begin_time")), time_text(row.get("end_time")), age_text(left) if left > 0 else "expired",
         item.store_number, time_text(row.get("load_time")), item.error or "-",
     )  # fmt: skip
 
 
 @certificates.command("reload", epilog=example("framegate certificates reload"))
-@click.option("--reason", default="", help="Why; for the audit record.")
+@click.option("--reason", default="", help="The reason, for the audit log.")
 @admin_options
 def reload(reason: str, address: str, output: str) -> None:
-    """Take what is new in all files that are watched: certificates, keys, authorities, users, keys of tokens.
+    """Read all watched files again, and use the changed ones: certificates, keys, certificate authorities, users, token keys.
 
-    What is no good is refused, and what was in force stays; then the exit code is 1.
+    A faulty file is refused and its previous contents stay in use; the exit code is then 1.
     """
-    from control.cli.client import calling, metadata
-    from control.cli.output import as_dict, print_json, print_note, print_table
-    from control.gen.framegate.control.v1 import certificate_service_pb2 as pb2
-    from control.gen.framegate.control.v1.certificate_service_pb2_grpc import CertificateServiceStub
+    from framegate.control.cli.client import calling, metadata
+    from framegate.control.cli.output import as_dict, print_json, print_note, print_table
+    from framegate.control.v1 import certificate_service_pb2 as pb2
+    from framegate.control.v1.certificate_service_pb2_grpc import CertificateServiceStub
 
     with calling(address, change=True) as channel:
         answer = CertificateServiceStub(channel).ReloadCertificates(pb2.ReloadCertificatesRequest(reason=reason), metadata=metadata())
@@ -86,6 +86,6 @@ def reload(reason: str, address: str, output: str) -> None:
 
 
 def _reload_cells(item: "Reload") -> tuple[Any, ...]:
-    from control.cli.output import word
+    from framegate.control.cli.output import word
 
     return item.owner, item.kind, word(type(item).Result.Name(item.result), "RESULT_"), item.file or "-", item.reason or "-"

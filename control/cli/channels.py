@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from control.cli.kinds import CHANNEL, LISTENER
-from control.cli.options import admin_options, example
+from framegate.control.cli.kinds import CHANNEL, LISTENER
+from framegate.control.cli.options import admin_options, example
 
 if TYPE_CHECKING:
-    from control.gen.framegate.control.v1.channel_service_pb2 import Cause, ChannelSelector
-    from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+    from framegate.control.v1.channel_service_pb2 import Cause, ChannelSelector
+    from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 
 __all__ = ["channels"]
 
@@ -21,26 +21,27 @@ Ask = Callable[["ChannelServiceStub", "ChannelSelector"], Any]
 
 @click.group(epilog=example("framegate channels list --listener kafka"))
 def channels() -> None:
-    """Connections: show them, mute them, close them."""
+    """Client connections: list, describe, mute and close them."""
 
 
 @channels.command("list", epilog=example("framegate channels list --listener kafka", "framegate channels list --closed --cause frame_too_large"))
 @click.option("--listener", type=LISTENER, help="Only channels of this listener.")
-@click.option("--closed", is_flag=True, help="Those that closed last, with their causes, instead of open ones.")
-@click.option("--cause", help="With --closed: only channels that ended so, as peer_reset.")
-@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="The most channels to list.")
+@click.option("--closed", is_flag=True, help="List recently closed channels and their causes, instead of open ones.")
+@click.option("--cause", help="With --closed: only channels closed with this cause, for example peer_reset.")
+@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="Maximum number of channels to list.")
 @admin_options
 def list_(listener: str | None, closed: bool, cause: str | None, limit: int, address: str, output: str) -> None:
-    """List open channels, or those that closed last.
+    """List open or recently closed channels.
 
-    A channel that is muted, or throttled, is not read: when its client closes meanwhile, it is listed until it was read to that end, for what came
-    before is not lost.
+    A muted or throttled channel is not read. If its client closes the connection meanwhile, the channel is listed until framegate has read the data
+    that the client sent before.
 
-    MUTED BY says why the client is not read, and behind "upstream:" why its upstream is not: "upstream: peer" is a client that is slow to read.
+    MUTED BY says why framegate does not read from the client, and after "upstream:" why it does not read from the upstream. "upstream: peer" means
+    that the client reads too slowly.
     """
-    from control.cli.client import calling
-    from control.cli.output import as_dict, print_json, print_note, print_table
-    from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+    from framegate.control.cli.client import calling
+    from framegate.control.cli.output import as_dict, print_json, print_note, print_table
+    from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 
     if cause is not None and not closed:
         raise click.UsageError("--cause needs --closed")
@@ -55,25 +56,25 @@ def list_(listener: str | None, closed: bool, cause: str | None, limit: int, add
     else:
         print_table(_OPEN_COLUMNS, map(_open_cells, rows))
     if cut:
-        print_note(f"there are more; --limit is {limit}")
+        print_note(f"more channels exist than --limit {limit}")
     elif not rows and output == "table":
-        print_note(("no channels have closed" if closed else "no channels are open") + (" like that" if listener or cause else ""))
+        print_note(("no closed channels" if closed else "no open channels") + (" match" if listener or cause else ""))
 
 
 def _cause(cause: str | None) -> "Cause.ValueType":
-    from control.gen.framegate.control.v1.channel_service_pb2 import CAUSE_UNSPECIFIED, Cause
+    from framegate.control.v1.channel_service_pb2 import CAUSE_UNSPECIFIED, Cause
 
     if cause is None:
         return CAUSE_UNSPECIFIED
     known = {name.removeprefix("CAUSE_").lower(): number for name, number in Cause.items() if number}
     if cause not in known:
-        raise click.BadParameter(f"there is no cause {cause!r}; there are {', '.join(known)}", param_hint="--cause")
+        raise click.BadParameter(f"unknown cause {cause!r}; the causes are {', '.join(known)}", param_hint="--cause")
     return known[cause]
 
 
 def _listed(stub: "ChannelServiceStub", listener: str, closed: bool, cause: "Cause.ValueType", limit: int) -> Iterator[Any]:
-    from control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE
-    from control.gen.framegate.control.v1 import channel_service_pb2 as pb2
+    from framegate.control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE
+    from framegate.control.v1 import channel_service_pb2 as pb2
 
     token, left = "", limit
     while left > 0:
@@ -96,14 +97,14 @@ _CLOSED_COLUMNS = ("ID", "LISTENER", "PEER", "CAUSE", "SIDE", "REQUESTS", "ANSWE
 
 
 def _mutes(row: dict[str, Any]) -> str:
-    from control.cli.output import word
+    from framegate.control.cli.output import word
 
     causes = ",".join(word(name, "MUTE_CAUSE_") for name in row["mute_causes"])
     return f"{causes} (muting)" if row["muting"] else causes
 
 
 def _upstream_mutes(row: dict[str, Any]) -> str:
-    from control.cli.output import word
+    from framegate.control.cli.output import word
 
     return ",".join(word(name, "MUTE_CAUSE_") for name in row["upstream_mute_causes"])
 
@@ -115,7 +116,7 @@ def _both_mutes(row: dict[str, Any]) -> str:
 
 
 def _open_cells(row: dict[str, Any]) -> Sequence[Any]:
-    from control.cli.output import size_text, time_text, word
+    from framegate.control.cli.output import size_text, time_text, word
 
     return (
         row["id"], row["listener"], row["peer_address"], row["upstream"], word(row["state"], "STATE_"), _both_mutes(row),
@@ -126,18 +127,18 @@ def _open_cells(row: dict[str, Any]) -> Sequence[Any]:
 
 
 def _frames(row: dict[str, Any], direction: str) -> Any:
-    """``?`` when that went with the processor."""
+    """``?`` when the processor ended and the count is not known."""
     return row[direction]["frame_count"] if direction in row else "?"
 
 
 def _lost(close: dict[str, Any]) -> str:
-    from control.cli.output import size_text
+    from framegate.control.cli.output import size_text
 
     return size_text(close["lost_bytes"]) if "lost_bytes" in close else "?"
 
 
 def _closed_cells(row: dict[str, Any]) -> Sequence[Any]:
-    from control.cli.output import time_text, word
+    from framegate.control.cli.output import time_text, word
 
     close = row["close"]
     return (
@@ -151,11 +152,11 @@ def _closed_cells(row: dict[str, Any]) -> Sequence[Any]:
 @click.argument("channel_id", metavar="ID", type=CHANNEL)
 @admin_options
 def describe(channel_id: str, address: str, output: str) -> None:
-    """Show one channel, open or closed a short time ago."""
-    from control.cli.client import CALL_TIMEOUT_S, calling
-    from control.cli.output import as_dict, print_fields, print_json
-    from control.gen.framegate.control.v1.channel_service_pb2 import GetChannelRequest
-    from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+    """Show one open or recently closed channel."""
+    from framegate.control.cli.client import CALL_TIMEOUT_S, calling
+    from framegate.control.cli.output import as_dict, print_fields, print_json
+    from framegate.control.v1.channel_service_pb2 import GetChannelRequest
+    from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 
     with calling(address) as channel:
         answer = ChannelServiceStub(channel).GetChannel(GetChannelRequest(id=channel_id), timeout=CALL_TIMEOUT_S)
@@ -167,53 +168,53 @@ def describe(channel_id: str, address: str, output: str) -> None:
 
 
 def _fields(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    from control.cli.output import counted, size_text, time_text, word
+    from framegate.control.cli.output import counted, size_text, time_text, word
 
     tls = row.get("tls")
     yield from (
         ("id", row["id"]), ("listener", row["listener"]), ("peer", row["peer_address"]), ("principal", row["principal"] or "-"),
         ("mechanism", row["sasl_mechanism"] or "-"),
         ("tls", f"{tls['version']} {tls['cipher']}" if tls else "-"),
-        ("certificate shown", tls["certificate_fingerprint"] or "-" if tls else "-"),
+        ("server certificate", tls["certificate_fingerprint"] or "-" if tls else "-"),
         ("upstream", f"{row['upstream']} {row['upstream_endpoint']}".strip()), ("state", word(row["state"], "STATE_")),
         ("opened", time_text(row.get("open_time"))),
     )  # fmt: skip
     for name, traffic in (("requests", row.get("request")), ("answers", row.get("response"))):
-        yield name, f"{counted(traffic['frame_count'], 'frame')}, {size_text(traffic['total_bytes'])}" if traffic else "not known"
+        yield name, f"{counted(traffic['frame_count'], 'frame')}, {size_text(traffic['total_bytes'])}" if traffic else "unknown"
     close = row.get("close")
     if close is None:
         yield from (
             ("last active", time_text(row.get("last_active_time"))), ("muted by", _mutes(row) or "-"), ("mute reason", row["mute_reason"] or "-"),
-            ("upstream muted by", _upstream_mutes(row) or "-"), ("requests open", row["in_flight_count"]),
+            ("upstream muted by", _upstream_mutes(row) or "-"), ("requests in flight", row["in_flight_count"]),
             ("pending send", size_text(row["pending_send_bytes"])), ("leased", size_text(row["leased_bytes"])),
         )  # fmt: skip
         return
     yield from (
         ("closed", time_text(close.get("close_time"))), ("cause", word(close["cause"], "CAUSE_")), ("side", word(close["side"], "SIDE_")),
-        ("was", word(close["state"], "STATE_")), ("detail", close["detail"] or "-"), ("lost", _lost(close)),
+        ("last state", word(close["state"], "STATE_")), ("detail", close["detail"] or "-"), ("lost", _lost(close)),
     )  # fmt: skip
     for mute in close["mutes"]:
         yield f"muted by {word(mute['cause'], 'MUTE_CAUSE_')}", f"{counted(mute['count'], 'time')}, {mute['duration']}"
 
 
 def _channel_arguments(function: F) -> F:
-    """Which channels: ``ID…``, ``--listener`` or ``--principal``."""
-    listener = click.option("--listener", type=LISTENER, help="All open channels of this listener, instead of ids.")
-    principal = click.option("--principal", metavar="NAME", help="All open channels, on every listener, whose client is this principal.")
+    """``ID…``, ``--listener`` or ``--principal``."""
+    listener = click.option("--listener", type=LISTENER, help="All open channels of this listener.")
+    principal = click.option("--principal", metavar="NAME", help="All open channels of this principal, on every listener.")
     return click.argument("channel_ids", metavar="[ID]...", nargs=-1, type=CHANNEL)(listener(principal(function)))
 
 
 def _selected(channel_ids: tuple[str, ...], listener: str | None, principal: str | None) -> None:
     if bool(channel_ids) + (listener is not None) + (principal is not None) != 1:
-        raise click.UsageError("name channels by their ids, or all of a listener with --listener, or all of a client with --principal; one of these")
+        raise click.UsageError("give one of: channel ids, --listener, --principal")
 
 
 def _change(channel_ids: tuple[str, ...], listener: str | None, principal: str | None, address: str, ask: Ask) -> tuple[list[str], list[str]]:
-    """Ask for a change of the selected channels: for which ids it is in force, and which are not open."""
+    """Change the selected channels. Returns the ids that were changed and the ids that are not open."""
     import grpc
 
-    from control.cli.client import calling, select
-    from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+    from framegate.control.cli.client import calling, select
+    from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 
     _selected(channel_ids, listener, principal)
     with calling(address, change=True) as channel:
@@ -222,26 +223,26 @@ def _change(channel_ids: tuple[str, ...], listener: str | None, principal: str |
         except grpc.RpcError as error:
             if not channel_ids or error.code() is not grpc.StatusCode.NOT_FOUND:
                 raise
-            return [], list(dict.fromkeys(channel_ids))  # of those that were named none is open
+            return [], list(dict.fromkeys(channel_ids))  # none of the named channels is open
     return list(answer.affected_channel_ids), list(answer.missing_channel_ids)
 
 
 def _chosen(listener: str | None, principal: str | None) -> str:
-    """Where channels were looked for; empty when ids named them."""
+    """Names the listener or principal, for a message; empty when the channels were named by id."""
     return f"on listener {listener}" if listener is not None else "" if principal is None else f"of {principal}"
 
 
 def _print_outcome(verb: str, affected: Sequence[str], missing: Sequence[str], chosen: str, output: str) -> None:
-    """What happened to whom; ends the process when some channels were not open."""
-    from control.cli.client import EXIT_NOT_FOUND
-    from control.cli.output import counted, print_json, print_note, print_table
+    """Print the changed channels; exits with 3 when some channels were not open."""
+    from framegate.control.cli.client import EXIT_NOT_FOUND
+    from framegate.control.cli.output import counted, print_json, print_note, print_table
 
     if output == "json":
         print_json({"affected": affected, "missing": missing})
     else:
         print_table(("ID", "RESULT"), [*((item, verb) for item in affected), *((item, "not open") for item in missing)])
     if chosen and not affected:
-        print_note(f"no channels are open {chosen}; none was {verb}")
+        print_note(f"no open channels {chosen}; none was {verb}")
     elif output == "table" or missing:
         print_note(f"{counted(len(affected), 'channel')} {verb}" + (f", {len(missing):,} not open: {', '.join(missing)}" if missing else ""))
     if missing:
@@ -249,19 +250,19 @@ def _print_outcome(verb: str, affected: Sequence[str], missing: Sequence[str], c
 
 
 @channels.command(
-    short_help="Read no further frame from clients.",
+    short_help="Stop reading from clients.",
     epilog=example('framegate channels mute 0-1-42 --reason "replays at 3 GB/s"', 'framegate channels mute --listener kafka --reason "incident 7"'),
 )
 @_channel_arguments
-@click.option("--reason", required=True, help="Why; for the audit record and those who look at the channel.")
+@click.option("--reason", required=True, help="The reason, for the audit log and `channels describe`.")
 @admin_options
 def mute(channel_ids: tuple[str, ...], listener: str | None, principal: str | None, reason: str, address: str, output: str) -> None:
-    """Read no further frame from clients; a frame begun is finished first. Returns when that is in force, and names the channels.
+    """Stop reading from clients. A frame whose first bytes have arrived is received completely first.
 
-    When some of the channels named are not open, the others are muted and the exit code is 3.
+    Returns when the channels are muted. If some of the named channels are not open, the others are muted and the exit code is 3.
     """
-    from control.cli.client import CALL_TIMEOUT_S, metadata
-    from control.gen.framegate.control.v1.channel_service_pb2 import MuteChannelsRequest
+    from framegate.control.cli.client import CALL_TIMEOUT_S, metadata
+    from framegate.control.v1.channel_service_pb2 import MuteChannelsRequest
 
     def ask(stub: "ChannelServiceStub", selector: "ChannelSelector") -> Any:
         return stub.MuteChannels(MuteChannelsRequest(selector=selector, reason=reason), timeout=CALL_TIMEOUT_S, metadata=metadata())
@@ -270,19 +271,19 @@ def mute(channel_ids: tuple[str, ...], listener: str | None, principal: str | No
 
 
 @channels.command(
-    short_help="Take an operator's mute back.",
+    short_help="Undo `channels mute`.",
     epilog=example("framegate channels unmute 0-1-42", "framegate channels unmute --listener kafka"),
 )
 @_channel_arguments
-@click.option("--reason", default="", help="Why; for the audit record.")
+@click.option("--reason", default="", help="The reason, for the audit log.")
 @admin_options
 def unmute(channel_ids: tuple[str, ...], listener: str | None, principal: str | None, reason: str, address: str, output: str) -> None:
-    """Take an operator's mute back, and name the channels; what mutes a channel otherwise still holds (`channels list` shows it).
+    """Undo `channels mute`. A channel that is also muted for another cause stays muted; `channels list` shows the causes.
 
-    When some of the channels named are not open, the others are unmuted and the exit code is 3.
+    If some of the named channels are not open, the others are unmuted and the exit code is 3.
     """
-    from control.cli.client import CALL_TIMEOUT_S, metadata
-    from control.gen.framegate.control.v1.channel_service_pb2 import UnmuteChannelsRequest
+    from framegate.control.cli.client import CALL_TIMEOUT_S, metadata
+    from framegate.control.v1.channel_service_pb2 import UnmuteChannelsRequest
 
     def ask(stub: "ChannelServiceStub", selector: "ChannelSelector") -> Any:
         return stub.UnmuteChannels(UnmuteChannelsRequest(selector=selector, reason=reason), timeout=CALL_TIMEOUT_S, metadata=metadata())
@@ -295,15 +296,15 @@ def unmute(channel_ids: tuple[str, ...], listener: str | None, principal: str | 
     epilog=example('framegate channels close 0-1-42 --reason "stuck client"', "framegate channels close --principal alice"),
 )
 @_channel_arguments
-@click.option("--reason", default="", help="Why; for the audit record and the detail of the close.")
+@click.option("--reason", default="", help="The reason, for the audit log and the detail of the closed channel.")
 @admin_options
 def close(channel_ids: tuple[str, ...], listener: str | None, principal: str | None, reason: str, address: str, output: str) -> None:
-    """Close channels with the cause admin, and name them; whole frames already received are delivered first.
+    """Close channels with the cause admin. Complete frames that were received are delivered first.
 
-    When some of the channels named are not open, the others are closed and the exit code is 3.
+    If some of the named channels are not open, the others are closed and the exit code is 3.
     """
-    from control.cli.client import CALL_TIMEOUT_S, metadata
-    from control.gen.framegate.control.v1.channel_service_pb2 import CloseChannelsRequest
+    from framegate.control.cli.client import CALL_TIMEOUT_S, metadata
+    from framegate.control.v1.channel_service_pb2 import CloseChannelsRequest
 
     def ask(stub: "ChannelServiceStub", selector: "ChannelSelector") -> Any:
         return stub.CloseChannels(CloseChannelsRequest(selector=selector, reason=reason), timeout=CALL_TIMEOUT_S, metadata=metadata())

@@ -1,6 +1,6 @@
-"""A call to the control plane, and what becomes of its errors: a sentence on standard error, and an exit code.
+"""Calls to the admin API. A failed call becomes a message on standard error and an exit code.
 
-Loads grpc; the commands import it when they are called.
+This module imports grpc; commands import it when they are called.
 """
 
 import contextlib
@@ -10,18 +10,18 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # grpc's own lines on stderr would stand beside ours
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # grpc would print lines of its own on stderr
 
 import grpc
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
-from control.cli.options import EXIT_INTERRUPTED
-from control.cli.output import print_note
-from control.cli.reach import unreachable
+from framegate.control.cli.options import EXIT_CONFLICT, EXIT_INTERRUPTED, EXIT_NOT_FOUND
+from framegate.control.cli.output import print_note
+from framegate.control.cli.reach import unreachable
 
 if TYPE_CHECKING:
-    from control.gen.framegate.control.v1.channel_service_pb2 import ChannelSelector
+    from framegate.control.v1.channel_service_pb2 import ChannelSelector
 
 __all__ = [
     "CALL_TIMEOUT_S",
@@ -38,15 +38,13 @@ __all__ = [
 ]
 
 CALL_TIMEOUT_S: Final = 10.0
-"""Deadline of calls that do not wait for connections to end."""
+"""Deadline of calls that do not wait for connections to end, seconds."""
 PAGE_SIZE: Final = 1000
-"""Of lists: the most that the control plane gives at once."""
+"""The largest page that the admin API returns."""
 CLIENT_KEY: Final = "framegate-client"
-"""Metadata that says who calls, for the audit rows; ``control.service.interceptor`` reads it."""
+"""Metadata that names the caller in audit rows; ``framegate.control.service.interceptor`` reads it."""
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
-EXIT_NOT_FOUND: Final = 3
-EXIT_CONFLICT: Final = 4
 EXIT_UNAVAILABLE: Final = 5
 EXIT_CODES: Final = {
     grpc.StatusCode.INVALID_ARGUMENT: EXIT_USAGE,
@@ -62,11 +60,11 @@ EXIT_CODES: Final = {
 
 @contextlib.contextmanager
 def calling(address: str, *, change: bool = False) -> Iterator[grpc.Channel]:
-    """A channel to the control plane; a call that fails inside ends the process with its sentence and exit code.
+    """A gRPC channel to the admin API. A call that fails inside exits the process with a message and an exit code.
 
     Args:
-        address: of the control plane, as ``--address`` gives it.
-        change: the calls change something: one that broke off may have done so.
+        address: of the admin API, as in ``--address``.
+        change: the calls change something, so an interrupted call may have taken effect.
     """
     try:
         with grpc.insecure_channel(address) as channel:
@@ -82,7 +80,7 @@ def calling(address: str, *, change: bool = False) -> Iterator[grpc.Channel]:
 
 
 def names_from(address: str, ask: Callable[[grpc.Channel], list[str]]) -> list[str]:
-    """What ``ask`` finds out over a channel; nothing when it fails: a shell that completes a word has no use for a reason."""
+    """Names for shell completion: the result of ``ask``; empty when the call fails."""
     try:
         with grpc.insecure_channel(address) as channel:
             return ask(channel)
@@ -91,18 +89,18 @@ def names_from(address: str, ask: Callable[[grpc.Channel], list[str]]) -> list[s
 
 
 class Page(Protocol):
-    """An answer that is a part of a list."""
+    """A response that has one page of a list."""
 
     @property
     def next_page_token(self) -> str:
-        """Of the next part; empty: there is none."""
+        """The token of the next page; empty on the last page."""
 
 
 _Page = TypeVar("_Page", bound=Page)
 
 
 def pages(ask: Callable[[str], _Page]) -> Iterator[_Page]:
-    """Every page of a list; ``ask`` gets the token of each, an empty one first."""
+    """All pages of a list; ``ask`` requests the page of a token, the first with an empty token."""
     page = ask("")
     yield page
     while page.next_page_token:
@@ -111,7 +109,7 @@ def pages(ask: Callable[[str], _Page]) -> Iterator[_Page]:
 
 
 def metadata() -> tuple[tuple[str, str], ...]:
-    """Who calls."""
+    """Call metadata that names the caller."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -120,18 +118,18 @@ def metadata() -> tuple[tuple[str, str], ...]:
 
 
 def explain(error: grpc.Call, address: str, *, change: bool = False) -> Sequence[str]:
-    """What went wrong, in sentences: the wrong fields of a request one by one, else the message with its reason."""
+    """The error as messages: one for each invalid field of the request, else one with the reason."""
     unknown = _UNKNOWN if change else ""
-    if not error.trailing_metadata():  # nobody answered; whoever answers says more
+    if not error.trailing_metadata():  # no server answered; a server would have sent metadata
         match error.code():
             case grpc.StatusCode.UNAVAILABLE if _never_connected(error):
-                return [f"the control plane at {address} cannot be reached: {unreachable(address)}"]
+                return [f"the admin API at {address} cannot be reached: {unreachable(address)}"]
             case grpc.StatusCode.UNAVAILABLE:
-                return [f"the control plane at {address} went away during the call ({error.details()}){unknown}"]
+                return [f"the connection to the admin API at {address} broke during the call ({error.details()}){unknown}"]
             case grpc.StatusCode.DEADLINE_EXCEEDED:
-                return [f"the control plane at {address} did not answer within {CALL_TIMEOUT_S:g} s{unknown}"]
+                return [f"the admin API at {address} did not answer within {CALL_TIMEOUT_S:g} s{unknown}"]
             case grpc.StatusCode.UNIMPLEMENTED:
-                return [f"what answers at {address} does not know this call: another version of framegate, or its health listener"]
+                return [f"the server at {address} does not know this call; is it another version of framegate, or the health listener?"]
     status = rpc_status.from_call(error)
     reason = ""
     for detail in () if status is None else status.details:
@@ -143,18 +141,18 @@ def explain(error: grpc.Call, address: str, *, change: bool = False) -> Sequence
     return [f"{error.details()}{reason or f' ({error.code().name})'}"]
 
 
-_UNKNOWN: Final = "; the change may have been made all the same"
+_UNKNOWN: Final = "; the change may have taken effect"
 _REFUSALS: Final = ("failed to connect", "name resolution", "DNS")
 
 
 def _never_connected(error: grpc.Call) -> bool:
-    """Grpc has one code for a peer that is not there and for one that went away; only its text tells them apart."""
+    """Whether no connection was made. gRPC has one code for that and for a broken connection; only the text differs."""
     return any(word in (error.details() or "") for word in _REFUSALS)
 
 
 def select(channels: Sequence[str], listener: str | None, principal: str | None = None) -> "ChannelSelector":
-    """The selector of a call that changes channels."""
-    from control.gen.framegate.control.v1.channel_service_pb2 import ChannelIds, ChannelSelector
+    """The selector of the channels that a call changes."""
+    from framegate.control.v1.channel_service_pb2 import ChannelIds, ChannelSelector
 
     if listener is not None:
         return ChannelSelector(listener=listener)

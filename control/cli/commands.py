@@ -1,52 +1,78 @@
-"""The group of all commands. Importing it loads click and nothing else; what a command needs is loaded when it is called."""
+"""The group of all commands. It imports only click; the module of a command is imported when the command is called, completed or listed.
 
+A new command is a function in a module of this package and an entry in ``_MODULES``.
+"""
+
+import importlib
 import io
 import sys
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from control.cli.certificates import certificates
-from control.cli.channels import channels
-from control.cli.doctor import doctor
-from control.cli.handlers import handlers
-from control.cli.inject import inject
-from control.cli.limits import limits
-from control.cli.listeners import listeners
-from control.cli.local import check, demo, serve
-from control.cli.log import log
-from control.cli.options import EXIT_INTERRUPTED, example
-from control.cli.pipeline import pipeline
-from control.cli.pools import pool
-from control.cli.proxies import drain, status
-from control.cli.tap import tap
-from control.cli.taps import taps
-from control.cli.upstreams import upstreams
-from control.cli.users import users
+from framegate.control.cli.options import EXIT_INTERRUPTED, example
 
 __all__ = ["main"]
+
+_MODULES: Final = {
+    **dict.fromkeys(("check", "demo", "serve"), "local"),
+    **dict.fromkeys(("drain", "status"), "proxies"),
+    "completion": "commands",
+    "pool": "pools",
+    **{name: name for name in ("certificates", "channels", "doctor", "explain", "handlers", "init", "inject", "limits", "listeners", "log")},
+    **{name: name for name in ("pipeline", "tap", "taps", "upstreams", "users")},
+}
+"""The module of each command."""
+
+_PAGES: Final = {
+    **dict.fromkeys(("init", "completion"), "getting-started"),
+    "explain": "configuration",
+    **dict.fromkeys(("check", "doctor", "serve", "channels", "listeners", "upstreams", "log", "status", "drain"), "operating"),
+    "handlers": "handlers",
+    **dict.fromkeys(("certificates", "users"), "identity"),
+    "inject": "kubernetes",
+    **dict.fromkeys(("limits", "pool"), "limits"),
+    "pipeline": "spark",
+    **dict.fromkeys(("tap", "taps"), "tap"),
+}
+"""The page of the manual that the help of a command names."""
 
 
 def _print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from control.cli.version import version_text
+        from framegate.control.cli.version import version_text
 
         click.echo(version_text())
         ctx.exit()
 
 
 class _Commands(click.Group):
-    """The group; what holds for every command."""
+    """The group of all commands."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Letters that a terminal's encoding lacks are written as escapes; they end nothing."""
+        """Run a command. Characters that the terminal's encoding lacks are written as escapes."""
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         return super().main(*args, **extra)
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands, sorted."""
+        return sorted(_MODULES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name, or None."""
+        if cmd_name not in _MODULES:
+            return None
+        command = getattr(importlib.import_module(f"{__package__}.{_MODULES[cmd_name]}"), cmd_name)
+        assert isinstance(command, click.Command), "_MODULES names a function that is not a command"
+        manual = f"Manual: deploy/docs/{_PAGES.get(cmd_name)}.md\n\n"
+        if cmd_name in _PAGES and not (command.epilog or "").startswith(manual):
+            command.epilog = manual + (command.epilog or "")
+        return command
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Ctrl-C where a command has nothing of its own to say of it."""
+        """Run a command; Ctrl-C ends it with a message and exit code 130."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -57,30 +83,32 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 120},
-    epilog=example("framegate check --config framegate.yaml", "framegate serve --config framegate.yaml", "framegate channels list"),
+    epilog=example(
+        "framegate init demo",
+        "framegate check --config demo/framegate.yaml",
+        "framegate serve --config demo/framegate.yaml > demo/framegate.log &",
+        "python3 demo/client.py hello",
+        "framegate channels list --address unix:demo/run/admin.sock",
+    ),
 )
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version and the build.")
 def main() -> None:
-    """A sidecar proxy for length-prefixed traffic: TLS, size limits, bounded memory, control over gRPC, and a tap that Spark reads.
+    """A network proxy for protocols that send length-prefixed frames over TCP: TLS, frame size limits, bounded memory, control over gRPC, and a
+    record of frames (the tap) that Spark reads.
 
-    Exit codes: 0 good; 1 it failed; 2 wrong usage or configuration; 3 not found; 4 conflict, nothing was changed; 5 the control plane cannot be
-    reached.
+    Exit codes: 0 success; 1 failure; 2 wrong usage or configuration; 3 not found; 4 conflict, nothing was changed; 5 the admin API cannot be
+    reached. Other codes are in the help of the command.
+
+    Manual: README.md and the pages in deploy/docs.
     """
 
 
 @click.command(epilog=example('eval "$(framegate completion bash)"'))
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion script of a shell."""
+    """Print the completion script for a shell."""
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)
     assert kind is not None, "click knows the shells of the choice"
     click.echo(kind(main, {}, "framegate", "_FRAMEGATE_COMPLETE").source())
-
-
-for _command in (
-    check, doctor, serve, demo, pipeline, channels, handlers, limits, pool, listeners, upstreams, certificates, taps, tap, users, log, status, drain,
-    inject, completion,
-):  # fmt: skip
-    main.add_command(_command)

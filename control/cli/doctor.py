@@ -8,57 +8,58 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from control.cli.kinds import ADDRESS, DURATION
-from control.cli.options import ADDRESS_VARIABLE, DEFAULT_ADDRESS, example, output_option
+from framegate.control.cli.kinds import ADDRESS, DURATION
+from framegate.control.cli.options import ADDRESS_VARIABLE, DEFAULT_ADDRESS, example, output_option
 
 if TYPE_CHECKING:
-    from control.doctor.finding import Finding
+    from framegate.control.doctor.finding import Finding
 
 __all__ = ["doctor"]
 
 USUAL_FILE: Final = pathlib.Path("/etc/framegate/framegate.yaml")
-"""Where the image, the unit and the manifests have it."""
+"""The path of the configuration in the image, the systemd unit and the Kubernetes manifests."""
 _LEAST_MS, _MOST_MS = 100, 600_000
 
 
 @click.command(
-    short_help="Look at framegate's surroundings, and say what to do.",
+    short_help="Check the environment of framegate, and advise on faults.",
     epilog=example("framegate doctor", "framegate doctor --config framegate.yaml --output json", "framegate doctor --strict --timeout 2s"),
 )
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path),
-    help=f"The configuration file.  [default: {USUAL_FILE}, if it is there]",
+    help=f"The configuration file.  [default: {USUAL_FILE}, if it exists]",
 )
 @click.option(
     "--address",
     envvar=ADDRESS_VARIABLE,
     type=ADDRESS,
     show_envvar=True,
-    help=f"Where the control plane is: unix:PATH.  [default: admin.address of the configuration, or {DEFAULT_ADDRESS}]",
+    help=f"Address of the admin API: unix:PATH.  [default: admin.address of the configuration, or {DEFAULT_ADDRESS}]",
 )
-@click.option("--timeout", type=DURATION, default="5s", show_default=True, help="For each thing that is looked at, 100ms to 10m.")
-@click.option("--strict", is_flag=True, help="End with 1 for warnings as well.")
+@click.option("--timeout", type=DURATION, default="5s", show_default=True, help="Time limit of each check, 100ms to 10m.")
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
 @output_option
 def doctor(config: pathlib.Path | None, address: str | None, timeout: int, strict: bool, output: str) -> None:
-    """Look at framegate's surroundings, and say of each thing what was found and what to do.
+    """Check the environment of framegate. Prints each finding, and what to do about faults and warnings.
 
-    Limits of processes, memory and CPUs of the container, certificates, upstreams (name, connect, TLS, frames), names, collectors (an empty export
-    to each), the clock, the tap's disk, permissions, settings of the kernel, Kubernetes, and the framegate that runs here. It harms nothing: every
-    look is bounded in time, one file is written to the tap's disk that is gone at once, no key or password is shown. Run it where framegate runs, and
-    as its user.
+    Checks process limits, the container's memory and CPUs, certificates, upstreams (name, connection, TLS, frames), name resolution, telemetry
+    collectors (sends an empty export to each), the clock, the tap's disk, file permissions, kernel settings, Kubernetes, and the running framegate.
 
-    Exit codes: 0 good, with or without warnings; 1 there is a fault; 2 wrong usage.
+    The command changes nothing: it writes one file to the tap's disk and deletes it at once. It shows no keys or passwords. Run it on framegate's
+    machine or in its container, as framegate's user.
+
+    Exit codes: 0 no fault (with --strict: and no warning); 1 a fault; 2 wrong usage.
     """
     if not _LEAST_MS <= timeout <= _MOST_MS:
         raise click.BadParameter("must be from 100ms to 10m", param_hint="'--timeout'")
-    from control.cli.client import EXIT_FAILED  # it also keeps grpc's own lines from standard error
-    from control.cli.output import counted, print_json, print_note
-    from control.cli.reach import unreachable
-    from control.doctor.examination import examine_all
-    from control.doctor.finding import counts, report, sorted_findings, worst
-    from control.doctor.running import own_version
-    from control.doctor.surroundings import Surroundings
+    from framegate.control.cli.client import EXIT_FAILED  # the import also keeps grpc's own lines off standard error
+    from framegate.control.cli.output import counted, print_json, print_note
+    from framegate.control.cli.reach import unreachable
+    from framegate.control.doctor.examination import examine_all
+    from framegate.control.doctor.finding import counts, report, sorted_findings, worst
+    from framegate.control.doctor.running import own_version
+    from framegate.control.doctor.surroundings import Surroundings
 
     path = config or (USUAL_FILE if USUAL_FILE.is_file() else None)
     around = Surroundings(timeout_s=timeout / 1000, environment=os.environ)
@@ -76,8 +77,8 @@ def doctor(config: pathlib.Path | None, address: str | None, timeout: int, stric
 
 
 def _print(findings: "list[Finding]") -> None:
-    """Sentences are too long for cells: one on each line, and what to do below."""
-    from control.cli.output import shown, write_text
+    """One line for each finding, with the advice below it; the sentences are too long for a table."""
+    from framegate.control.cli.output import shown, write_text
 
     for item in findings:
         write_text(f"{item.level:<9}{item.area:<15}{shown(item.subject)}: {shown(item.found)}\n")

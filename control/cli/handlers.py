@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from control.cli.options import admin_options, example
+from framegate.control.cli.options import admin_options, example
 
 if TYPE_CHECKING:
     import grpc
 
-    from control.gen.framegate.control.v1.handler_service_pb2 import Handler, HandlerProcess
+    from framegate.control.v1.handler_service_pb2 import Handler, HandlerProcess
 
 __all__ = ["ask_handlers", "handlers"]
 
@@ -20,19 +20,19 @@ _HEADINGS: Final = (
 
 @click.group(epilog=example("framegate handlers list"))
 def handlers() -> None:
-    """The processes in which listeners' handlers run."""
+    """The handler processes: processes that run your Python handlers."""
 
 
 @handlers.command("list", epilog=example("framegate handlers list --output json"))
 @admin_options
 def list_(address: str, output: str) -> None:
-    """List handler processes, what they are at, and which handlers they have.
+    """List the handler processes, their load, and the handlers that they run.
 
-    Oldest is for how long the frame is being handled that is so for longest; busy the share of the last seconds in which any was. What is counted
-    begins anew with each process.
+    HANDLED and FAILED count frames since the process started. IN HANDLER counts frames for which a handler is running, QUEUED frames that wait for
+    one. OLDEST is the running time of the longest-running handler call. BUSY is the share of the last seconds in which a handler was running.
     """
-    from control.cli.client import calling
-    from control.cli.output import as_dict, print_json, print_table
+    from framegate.control.cli.client import calling
+    from framegate.control.cli.output import as_dict, print_json, print_table
 
     with calling(address) as channel:
         found = ask_handlers(channel)
@@ -43,10 +43,10 @@ def list_(address: str, output: str) -> None:
 
 
 def ask_handlers(channel: "grpc.Channel") -> "list[HandlerProcess]":
-    """Every handler process."""
-    from control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, pages
-    from control.gen.framegate.control.v1 import handler_service_pb2 as pb2
-    from control.gen.framegate.control.v1.handler_service_pb2_grpc import HandlerServiceStub
+    """List all handler processes."""
+    from framegate.control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, pages
+    from framegate.control.v1 import handler_service_pb2 as pb2
+    from framegate.control.v1.handler_service_pb2_grpc import HandlerServiceStub
 
     stub = HandlerServiceStub(channel)
 
@@ -57,7 +57,7 @@ def ask_handlers(channel: "grpc.Channel") -> "list[HandlerProcess]":
 
 
 def _row(item: "HandlerProcess") -> tuple[object, ...]:
-    from control.cli.output import age_text, as_dict, size_text, time_text, word
+    from framegate.control.cli.output import age_text, as_dict, size_text, time_text, word
 
     ended = f"{item.last_end_reason} {time_text(as_dict(item).get('last_end_time'))}" if item.last_end_reason else "-"
     return (

@@ -1,4 +1,4 @@
-"""The command ``inject``: framegate into the pods of manifests, and out of them."""
+"""``framegate inject``: adds framegate to the pods of Kubernetes manifests, or removes it."""
 
 import pathlib
 import posixpath
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from control.cli.kinds import SIZE
-from control.cli.options import example
+from framegate.control.cli.kinds import SIZE
+from framegate.control.cli.options import example
 
 if TYPE_CHECKING:
-    from control.kubernetes.inject import Injector, Prepared
-    from control.kubernetes.needs import Needs
-    from control.kubernetes.sidecar import Options
+    from framegate.control.kubernetes.inject import Injector, Prepared
+    from framegate.control.kubernetes.pod_requirements import PodRequirements
+    from framegate.control.kubernetes.sidecar import Options
 
 __all__ = ["inject"]
 
@@ -26,10 +26,10 @@ _COME_AS: Final = "tls.crt, tls.key, ca.crt"
 _HOST: Final = re.compile(r"(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _IMAGE: Final = re.compile(r"[a-zA-Z0-9][-a-zA-Z0-9._/:]*(@sha256:[0-9a-f]{64})?")
 _IMAGES: Final = re.compile(r"/|/(opt|bin|sbin|lib|lib64|etc|var|var/lib|var/run|run|tmp)|/(opt/framegate|usr|etc/ssl|dev|proc|sys)(/.*)?")
-"""Folders of the image that framegate does not work without."""
+"""Folders of the image that framegate needs."""
 _MEMORY_LEAST: Final = 48 << 20
 _NAMED: Final = 10
-"""So many workloads are named; of more, how many."""
+"""The most workloads that a message names; it counts the others."""
 _CPU_LEAST_M: Final = 100
 _EXIT_FAILED: Final = 1
 _EXIT_FAULTY: Final = 2
@@ -40,7 +40,7 @@ def _cpu(ctx: click.Context, param: click.Parameter, value: str) -> int:
     match = _CPU.fullmatch(value)
     cpu_m = 0 if match is None else int(match[1]) if match[1] else round(float(match[2]) * 1000)
     if cpu_m < 1:
-        raise click.BadParameter(f"{value!r} is no number of CPUs: write 2, 0.5 or 500m", ctx, param)
+        raise click.BadParameter(f"{value!r} is not a number of CPUs: write 2, 0.5 or 500m", ctx, param)
     return cpu_m
 
 
@@ -48,28 +48,30 @@ def _secrets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     pairs = [value.partition("=") for value in values]
     for value, (name, _, folder) in zip(values, pairs, strict=True):
         if not _NAME.fullmatch(name) or not folder.startswith("/") or ".." in folder.split("/"):
-            raise click.BadParameter(f"{value!r} is no Secret at a folder: write NAME=/FOLDER", ctx, param)
+            raise click.BadParameter(f"{value!r} is not a Secret and a folder: write NAME=/FOLDER", ctx, param)
         if _IMAGES.fullmatch(posixpath.normpath(folder).replace("//", "/")):
-            raise click.BadParameter(f"{value!r}: a volume there would hide what is in the image: write a folder of its own", ctx, param)
+            raise click.BadParameter(f"{value!r}: a volume there would hide files of the image: use another folder", ctx, param)
     return tuple((name, posixpath.normpath(folder).replace("//", "/")) for name, _, folder in pairs)
 
 
 def _hosts(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     for value in values:
         if not _HOST.fullmatch(value):
-            raise click.BadParameter(f"{value!r} is no host: lower-case letters, digits, hyphens and dots; *. may stand before it", ctx, param)
+            raise click.BadParameter(
+                f"{value!r} is not a host name: use lower-case letters, digits, hyphens and dots, and optionally *. at the beginning", ctx, param
+            )
     return values
 
 
 def _image(ctx: click.Context, param: click.Parameter, value: str) -> str:
     if value and not _IMAGE.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is no image: write REGISTRY/NAME:TAG, or REGISTRY/NAME@sha256:DIGEST", ctx, param)
+        raise click.BadParameter(f"{value!r} is not an image: write REGISTRY/NAME:TAG, or REGISTRY/NAME@sha256:DIGEST", ctx, param)
     return value
 
 
 def _memory(ctx: click.Context, param: click.Parameter, value: int) -> int:
     if value < _MEMORY_LEAST:
-        raise click.BadParameter(f"framegate does not start in less than {_MEMORY_LEAST >> 20}MiB", ctx, param)
+        raise click.BadParameter(f"must be at least {_MEMORY_LEAST >> 20}MiB, which framegate needs to start", ctx, param)
     return value
 
 
@@ -79,18 +81,18 @@ def _issuer(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
     kind, slash, name = value.rpartition("/")
     kind = kind if slash else "Issuer"
     if kind not in ("Issuer", "ClusterIssuer") or not _NAME.fullmatch(name):
-        raise click.BadParameter(f"{value!r} is no issuer: write NAME, or ClusterIssuer/NAME", ctx, param)
+        raise click.BadParameter(f"{value!r} is not an issuer: write NAME, or ClusterIssuer/NAME", ctx, param)
     return kind, name
 
 
 def _named(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value is not None and not _NAME.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is no name of Kubernetes: lower-case letters, digits, hyphens and dots", ctx, param)
+        raise click.BadParameter(f"{value!r} is not a Kubernetes name: use lower-case letters, digits, hyphens and dots", ctx, param)
     return value
 
 
 @click.command(
-    short_help="Add framegate to the pods of manifests.",
+    short_help="Add framegate to the pods of Kubernetes manifests.",
     epilog=example(
         "framegate inject -f deployment.yaml --config framegate.yaml | kubectl apply -f -",
         "kubectl get deployment lookup -o yaml | framegate inject -f - --image registry.example.com/framegate:1.0 | kubectl apply -f -",
@@ -100,66 +102,84 @@ def _named(ctx: click.Context, param: click.Parameter, value: str | None) -> str
 )
 @click.option(
     "--filename", "-f", "sources", type=click.Path(exists=True, allow_dash=True, path_type=pathlib.Path), multiple=True, required=True,
-    help="A manifest, a folder of them (*.yaml, *.yml, *.json, not those of folders below), or - for standard input; may be given again.",
+    help="A manifest, a folder of manifests (*.yaml, *.yml, *.json; not its subfolders), or - for standard input. May be repeated.",
 )  # fmt: skip
-@click.option("--remove", is_flag=True, help="Take framegate out again; the other options about it have no effect then.")
+@click.option("--remove", is_flag=True, help="Remove framegate. The options that describe framegate have no effect then.")
 @click.option(
-    "--output", "-o", "target", type=click.Path(dir_okay=False, path_type=pathlib.Path), help="A file to write.  [default: standard output]"
+    "--output", "-o", "target", type=click.Path(dir_okay=False, path_type=pathlib.Path), help="The file to write.  [default: standard output]"
 )
-@click.option("--in-place", is_flag=True, help="Write each manifest where it was read.")
+@click.option("--in-place", is_flag=True, help="Change the manifests in place.")
 @click.option(
     "--config", type=click.Path(exists=True, dir_okay=False, path_type=pathlib.Path),
-    help="framegate's configuration: ports, probes, volumes and times follow from it, and it is added as a ConfigMap; a changed one makes new pods."
-    "  [default: the ConfigMap is there, and as in deploy/kustomize/example]",
+    help="framegate's configuration. Determines ports, probes, volumes and grace periods; is added as a ConfigMap; a change restarts the pods."
+    "  [default: the ConfigMap exists, with a configuration like the one in deploy/kustomize/example]",
 )  # fmt: skip
-@click.option("--config-map", metavar="NAME", callback=_named, default="framegate", show_default=True, help="The ConfigMap with framegate.yaml.")
-@click.option("--image", metavar="IMAGE", default="", callback=_image, help="framegate's.  [default: localhost/framegate and this version]")
-@click.option("--memory", type=SIZE, callback=_memory, default="512MiB", show_default=True, help="The container's limit.")
-@click.option("--cpu", "cpu_m", metavar="CPUS", callback=_cpu, default="1", show_default=True, help="The container's limit, as 2, 0.5 or 500m.")
-@click.option("--probes", type=click.Choice(["grpc", "http"]), default="grpc", show_default=True, help="What the kubelet asks by.")
 @click.option(
-    "--tls-secret", metavar="NAME", callback=_named, default="framegate-tls", show_default=True, help="The Secret with tls.crt, tls.key and ca.crt."
+    "--config-map", metavar="NAME", callback=_named, default="framegate", show_default=True, help="Name of the ConfigMap with framegate.yaml."
 )
-@click.option("--secret", "secrets", metavar="NAME=/FOLDER", multiple=True, callback=_secrets, help="Another Secret, and where; may be given again.")
-@click.option("--certificate", "issuer", metavar="ISSUER", callback=_issuer, help="Add cert-manager's Certificate of the Secret, by this issuer.")
+@click.option("--image", metavar="IMAGE", default="", callback=_image, help="framegate's image.  [default: localhost/framegate with this version]")
+@click.option("--memory", type=SIZE, callback=_memory, default="512MiB", show_default=True, help="The container's memory limit.")
+@click.option(
+    "--cpu", "cpu_m", metavar="CPUS", callback=_cpu, default="1", show_default=True, help="The container's CPU limit, for example 2, 0.5 or 500m."
+)
+@click.option("--probes", type=click.Choice(["grpc", "http"]), default="grpc", show_default=True, help="Protocol of the kubelet's probes.")
+@click.option(
+    "--tls-secret",
+    metavar="NAME",
+    callback=_named,
+    default="framegate-tls",
+    show_default=True,
+    help="Name of the Secret with tls.crt, tls.key and ca.crt.",
+)
+@click.option(
+    "--secret",
+    "secrets",
+    metavar="NAME=/FOLDER",
+    multiple=True,
+    callback=_secrets,
+    help="Another Secret and the folder to mount it in. May be repeated.",
+)
+@click.option("--certificate", "issuer", metavar="ISSUER", callback=_issuer, help="Add a cert-manager Certificate for the Secret, with this issuer.")
 @click.option(
     "--dns-name",
     "dns_names",
     metavar="NAME",
     multiple=True,
     callback=_hosts,
-    help="Of the Certificate; may be given again.  [default: of all workloads]",
+    help="DNS name of the Certificate. May be repeated.  [default: the names of all workloads]",
 )
-@click.option("--network-policy", is_flag=True, help="Add a NetworkPolicy: only framegate's ports can be reached.")
-@click.option("--pod-monitor", is_flag=True, help="Add a PodMonitor for Prometheus' operator.")
-@click.option("--disruption-budget", is_flag=True, help="Add PodDisruptionBudgets: one pod at a time is evicted.")
-@click.option("--tap-claim", metavar="NAME", callback=_named, help="The tap's PersistentVolumeClaim.  [default: none, it ends with the pod]")
+@click.option("--network-policy", is_flag=True, help="Add a NetworkPolicy that allows connections to framegate's ports only.")
+@click.option("--pod-monitor", is_flag=True, help="Add a PodMonitor for the Prometheus Operator.")
+@click.option("--disruption-budget", is_flag=True, help="Add PodDisruptionBudgets, so that one pod at a time is evicted.")
+@click.option(
+    "--tap-claim", metavar="NAME", callback=_named, help="The tap's PersistentVolumeClaim.  [default: none; the log is deleted with the pod]"
+)
 @click.option(
     "--no-fs-group", "fs_group", is_flag=True, flag_value=False, default=True,
-    help="With --tap-claim: leave the pod's fsGroup alone; user 10001 may write to the claim already.  [default: 10001, where the pod has none]",
+    help="With --tap-claim: do not set the pod's fsGroup, because user 10001 can write to the claim.  [default: set 10001 if the pod has none]",
 )  # fmt: skip
-@click.option("--tap-claim-size", "tap_claim_bytes", type=SIZE, help="Add that claim, of this size.")
+@click.option("--tap-claim-size", "tap_claim_bytes", type=SIZE, help="Also create the claim of --tap-claim, with this size.")
 def inject(
     sources: tuple[pathlib.Path, ...], remove: bool, target: pathlib.Path | None, in_place: bool, config: pathlib.Path | None, **told: Any
 ) -> None:
-    """Add framegate to the pods of manifests, as a native sidecar; prints them for `kubectl apply -f -`.
+    """Add framegate to the pods of Kubernetes manifests, as a native sidecar. Prints the manifests for `kubectl apply -f -`.
 
-    Deployments, StatefulSets, DaemonSets, ReplicaSets, Jobs, CronJobs and Pods, in streams and Lists, in YAML or JSON; everything else passes as it
-    is, and so does an object whose label framegate.io/inject is "false". Comments, order, quotes and indentation stay: text is put in, nothing is
-    written anew. What is injected already is injected as if it were not, so twice is once, and --remove gives the bytes that were. A
-    terminationGracePeriodSeconds of the pod's own is kept, and so are its groups.
+    Changes Deployments, StatefulSets, DaemonSets, ReplicaSets, Jobs, CronJobs and Pods, in YAML or JSON, also in Lists and files with several
+    documents. Other objects, and objects with the label framegate.io/inject: "false", are not changed. Comments, order, quotes and indentation are
+    kept. Injecting again replaces the earlier injection; --remove restores the original bytes. The pod's own terminationGracePeriodSeconds and
+    groups are kept.
 
-    Exit codes: 0 good; 1 a file cannot be written; 2 a manifest or the configuration does not fit, every fault is named and nothing is written.
+    Exit codes: 0 success; 1 a file cannot be written; 2 a manifest or the configuration has faults (all are listed, nothing is written).
     """
     if in_place and (target is not None or _STANDARD in sources):
-        raise click.UsageError("--in-place writes the files that were read: it goes with neither --output nor standard input")
+        raise click.UsageError("--in-place cannot be used with --output or standard input")
     if not told["fs_group"] and told["tap_claim"] is None:
-        raise click.UsageError("--no-fs-group is for --tap-claim: nothing else adds an fsGroup")
+        raise click.UsageError("--no-fs-group needs --tap-claim")
     if told["tap_claim_bytes"] is not None and told["tap_claim"] is None:
-        raise click.UsageError("--tap-claim-size needs --tap-claim, the claim's name")
+        raise click.UsageError("--tap-claim-size needs --tap-claim")
     if not in_place and target is None and sys.stdout is None:
-        _fail(["standard output cannot be written: it is closed; say --output or --in-place"], _EXIT_FAILED)
-    from control.cli.output import print_note, write_bytes
+        _fail(["standard output is closed; use --output or --in-place"], _EXIT_FAILED)
+    from framegate.control.cli.output import print_note, write_bytes
 
     texts = _read(sources)
     injector = None if remove else _injector(config, told)
@@ -174,7 +194,7 @@ def inject(
 
 
 def _fail(lines: list[str], code: int = _EXIT_FAULTY) -> NoReturn:
-    from control.cli.output import print_note
+    from framegate.control.cli.output import print_note
 
     for line in lines:
         print_note(line)
@@ -182,18 +202,18 @@ def _fail(lines: list[str], code: int = _EXIT_FAULTY) -> NoReturn:
 
 
 def _read(sources: tuple[pathlib.Path, ...]) -> dict[pathlib.Path, str]:
-    """Texts by path, in the order asked for."""
+    """The texts by path, in the order of the command line."""
     paths: list[pathlib.Path] = []
     for source in sources:
         found = sorted(path for path in source.iterdir() if path.suffix in _MANIFESTS and path.is_file()) if source.is_dir() else [source]
         if not found:
-            _fail([f"{source} holds no manifest: no *.yaml, *.yml or *.json"])
+            _fail([f"{source} has no manifest: no *.yaml, *.yml or *.json file"])
         paths += found
     texts: dict[pathlib.Path, str] = {}
     for path in dict.fromkeys(paths):
         try:
             if path == _STANDARD and sys.stdin is None:
-                _fail(["standard input cannot be read: it is closed"], _EXIT_FAILED)
+                _fail(["standard input is closed"], _EXIT_FAILED)
             data = sys.stdin.buffer.read() if path == _STANDARD else path.read_bytes()
             texts[path] = data.decode("utf-8")
         except OSError as error:
@@ -209,10 +229,10 @@ def _shown(path: pathlib.Path) -> str:
 
 
 def _changed(texts: dict[pathlib.Path, str], injector: "Injector | None") -> tuple[dict[pathlib.Path, str], str]:
-    """Each text with the change, and what is to be said of it once it is written."""
-    from control.cli.output import counted, print_note
-    from control.kubernetes.inject import remove, shared_objects
-    from control.kubernetes.manifest import ManifestError
+    """The changed texts, and the message to print when they are written."""
+    from framegate.control.cli.output import counted, print_note
+    from framegate.control.kubernetes.inject import remove, shared_objects
+    from framegate.control.kubernetes.manifest import ManifestError
 
     changed: dict[pathlib.Path, str] = {}
     prepared: dict[pathlib.Path, Prepared] = {}
@@ -235,18 +255,18 @@ def _changed(texts: dict[pathlib.Path, str], injector: "Injector | None") -> tup
         touched = injector.injected
         if not touched:
             kinds = "no Deployment, StatefulSet, DaemonSet, ReplicaSet, Job, CronJob or Pod"
-            _fail([f"{', '.join(map(_shown, texts))}: has nothing with a pod template: {kinds} that is not switched off by framegate.io/inject"])
+            _fail([f'{", ".join(map(_shown, texts))}: has no pod to inject: {kinds}, or all of them have framegate.io/inject: "false"'])
         changed = {path: injector.finish(each) for path, each in prepared.items()}
         for note in injector.notes:
             print_note(note)
     if shared:
-        print_note(f"{', '.join(shared)} went, too: workloads of files that are not among these may need it, and are to be injected again")
+        print_note(f"also removed {', '.join(shared)}; inject workloads of other files that use it again")
     named = ", ".join(touched[:_NAMED]) + (f" and {len(touched) - _NAMED} more" if len(touched) > _NAMED else "")
-    return changed, f"{'added to' if injector is not None else 'removed from'} {named or 'nothing: nothing has it'}"
+    return changed, f"{'added to' if injector is not None else 'removed from'} {named or 'nothing: no object has framegate'}"
 
 
 def _joined(texts: list[str]) -> str:
-    """One stream; a text that stands alone stays as it is."""
+    """One stream of documents; a single text is not changed."""
     if len(texts) == 1:
         return texts[0]
     parts = [text.removeprefix("\ufeff") for text in texts]
@@ -254,7 +274,7 @@ def _joined(texts: list[str]) -> str:
 
 
 def _write(texts: dict[pathlib.Path, str]) -> None:
-    """Files in place of others, of a link in place of what it points to: first all of them beside, so that one that fails spoils nothing."""
+    """Replace files; for a link, its target. All new files are written before the first is renamed, so that a full disk changes nothing."""
     import os
 
     beside: dict[pathlib.Path, str] = {}
@@ -267,7 +287,7 @@ def _write(texts: dict[pathlib.Path, str]) -> None:
             os.replace(name, path.resolve())
             done.append(str(path))
     except OSError as error:
-        written = f"{', '.join(done)} had been written before" if done else "nothing was written"
+        written = f"these were written: {', '.join(done)}" if done else "nothing was written"
         _fail([f"{path} cannot be written: {error.strerror or error}; {written}"], _EXIT_FAILED)
     finally:
         for name in list(beside.values())[len(done) :]:
@@ -275,7 +295,7 @@ def _write(texts: dict[pathlib.Path, str]) -> None:
 
 
 def _beside(target: pathlib.Path, text: str) -> str:
-    """The name of a new file in the folder of another, with a text and the other's mode."""
+    """Write a new file with the mode of ``target`` into its folder, and return its name."""
     import os
     import tempfile
 
@@ -293,10 +313,10 @@ def _beside(target: pathlib.Path, text: str) -> str:
 
 
 def _injector(config: pathlib.Path | None, told: dict[str, Any]) -> "Injector":
-    from control.cli.output import print_note
-    from control.kubernetes.inject import Injector
-    from control.kubernetes.objects import Wanted
-    from control.kubernetes.sidecar import START_CPU_MS, Options
+    from framegate.control.cli.output import print_note
+    from framegate.control.kubernetes.inject import Injector
+    from framegate.control.kubernetes.objects import Wanted
+    from framegate.control.kubernetes.sidecar import START_CPU_MS, Options
 
     options = Options(
         **{name: told[name] for name in ("image", "config_map", "tls_secret", "secrets", "tap_claim", "fs_group", "probes", "memory", "cpu_m")}
@@ -308,33 +328,31 @@ def _injector(config: pathlib.Path | None, told: dict[str, Any]) -> "Injector":
     needs = _needs(config, options)
     if options.cpu_m < _CPU_LEAST_M:
         start_s = -(-START_CPU_MS // options.cpu_m)
-        print_note(
-            f"warning: --cpu {options.cpu_m}m: framegate's start takes {start_s} s of it, for which the application waits; give it 100m or more"
-        )
+        print_note(f"warning: --cpu {options.cpu_m}m: framegate needs {start_s} s to start, and the application waits for it; use 100m or more")
     missing = _missing(needs, options, told) + _twice(needs, options)
     if missing:
         _fail([f"{config or 'the options'}: {reason}" for reason in missing])
     for name, key in _strange_files(needs):
-        print_note(f"warning: {config}: {key}: the Secret {options.tls_secret} must hold {name}, beside what certificates come as ({_COME_AS})")
+        print_note(f"warning: {config}: {key}: the Secret {options.tls_secret} must also have {name}, besides the usual files ({_COME_AS})")
     return Injector(options, needs, wanted)
 
 
-def _needs(config: pathlib.Path | None, options: "Options") -> "Needs":
-    from control.cli.output import print_note
-    from control.configuration.capacity import fitted, memory_warning
-    from control.configuration.cgroup import Container
-    from control.configuration.fault import ConfigurationError
-    from control.kubernetes.needs import DEFAULT_NEEDS, NeedsError, needs_of, read_configuration
+def _needs(config: pathlib.Path | None, options: "Options") -> "PodRequirements":
+    from framegate.control.cli.output import print_note
+    from framegate.control.configuration.capacity import fitted, memory_warning
+    from framegate.control.configuration.cgroup import Container
+    from framegate.control.configuration.document import ConfigurationError
+    from framegate.control.kubernetes.pod_requirements import DEFAULT_REQUIREMENTS, PodRequirementsError, read_configuration, requirements_of
 
     if config is None:
-        return DEFAULT_NEEDS
+        return DEFAULT_REQUIREMENTS
     try:
         model, text, warnings = read_configuration(config)
         chosen = fitted(model, Container(-(-options.cpu_m // 1000), options.memory, 2))
-        found = needs_of(model, text, chosen.processors)
+        found = requirements_of(model, text, chosen.processors)
     except ConfigurationError as error:
         _fail([f"{config}: {fault}" for fault in error.faults])
-    except NeedsError as error:
+    except PodRequirementsError as error:
         _fail([f"{config}: {reason}" for reason in error.reasons])
     warning = memory_warning(chosen, chosen.processors, options.memory)
     if warning is not None:
@@ -344,39 +362,39 @@ def _needs(config: pathlib.Path | None, options: "Options") -> "Needs":
     return found
 
 
-def _missing(needs: "Needs", options: "Options", told: dict[str, Any]) -> list[str]:
-    """What was asked for that the configuration does not have, and what it has that no volume holds."""
+def _missing(needs: "PodRequirements", options: "Options", told: dict[str, Any]) -> list[str]:
+    """Options that the configuration does not allow, and files of the configuration that are in no volume."""
     reasons: list[str] = []
     if options.probes == "http" and needs.http_port is None:
         reasons.append('--probes http needs health.http_address: add http_address: "0.0.0.0:9902" to health')
     if told["pod_monitor"] and needs.metrics_port is None:
-        reasons.append("--pod-monitor needs telemetry.prometheus, which Prometheus scrapes")
+        reasons.append("--pod-monitor needs telemetry.prometheus")
     if options.tap_claim is not None and needs.tap_folder is None:
-        reasons.append("--tap-claim has no effect: there is no tap section, so nothing is recorded")
+        reasons.append("--tap-claim has no effect: the configuration has no tap section")
     if told["issuer"] is not None and needs.tls_folder is None:
-        reasons.append("--certificate has no effect: no listener and no upstream has tls")
+        reasons.append("--certificate has no effect: no listener or upstream has a tls section")
     if told["tap_claim_bytes"] is not None and needs.tap_folder is not None and told["tap_claim_bytes"] < needs.tap_bytes:
-        from control.configuration.units import format_size
+        from framegate.control.configuration.units import format_size
 
         least = format_size(-(-needs.tap_bytes // 2**20) * 2**20)
-        reasons.append(f"--tap-claim-size is less than {least}, which tap.budget, open segments and the reserve come to")
+        reasons.append(f"--tap-claim-size is less than {least}, the sum of tap.budget, open segments and the reserve")
     if told["issuer"] is not None:
-        reasons += [f"{key} is {name}, and cert-manager's Secret has {_COME_AS} alone: take these names" for name, key in _strange_files(needs)]
+        reasons += [f"{key} is {name}, but cert-manager's Secret has only {_COME_AS}; use these names" for name, key in _strange_files(needs)]
     held = [folder for _, folder in options.secrets]
     for folder, key in needs.secret_folders:
         if folder not in held:
-            reasons.append(f"{key} is a file in {folder}, which no volume holds: add --secret NAME={folder}")
+            reasons.append(f"{key} is a file in {folder}, which is in no volume; add --secret NAME={folder}")
     return reasons
 
 
-def _strange_files(needs: "Needs") -> list[tuple[str, str]]:
-    """Files of the certificates' folder by names that Secrets of certificates do not have, with the key of each."""
+def _strange_files(needs: "PodRequirements") -> list[tuple[str, str]]:
+    """Files of the certificate folder whose names a TLS Secret does not have, each with its configuration key."""
     return [(name, key) for name, key in needs.tls_files if name not in _COME_AS.split(", ")]
 
 
-def _twice(needs: "Needs", options: "Options") -> list[str]:
-    """Folders at which two volumes would be mounted."""
-    from control.kubernetes.needs import CONFIGURATION_FOLDER
+def _twice(needs: "PodRequirements", options: "Options") -> list[str]:
+    """Folders in which two volumes would be mounted."""
+    from framegate.control.kubernetes.pod_requirements import CONFIGURATION_FOLDER
 
     places = [
         ("the ConfigMap", CONFIGURATION_FOLDER), ("admin.address", needs.admin_folder), ("certificates and keys", needs.tls_folder),
@@ -386,7 +404,7 @@ def _twice(needs: "Needs", options: "Options") -> list[str]:
     reasons: list[str] = []
     for what, folder in places:
         if folder in first:
-            reasons.append(f"{first[folder]} and {what} are both in {folder}, where one volume is mounted: give each a folder of its own")
+            reasons.append(f"{first[folder]} and {what} are both in {folder}, but each needs a volume; use different folders")
         elif folder is not None:
             first[folder] = what
     return reasons

@@ -1,4 +1,4 @@
-"""What options and arguments may hold: sizes and times with units, channel ids, addresses. Parsers are loaded when there is something to parse."""
+"""Parameter types: sizes and times with units, channel ids, addresses. Parsers are imported when they are needed."""
 
 import os
 import re
@@ -14,15 +14,15 @@ LEAST_HEAP: Final = 512 << 20
 
 
 class Size(click.ParamType[int]):
-    """Bytes of ``1MiB``, ``64KB``, ``4096``."""
+    """A size such as ``1MiB``, ``64KB`` or ``4096``, in bytes."""
 
     name = "size"
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Bytes; a number is bytes already."""
+        """Bytes; a number is returned as it is."""
         if isinstance(value, int):
             return value
-        from control.configuration.units import parse_size
+        from framegate.control.configuration.units import parse_size
 
         try:
             return parse_size(value)
@@ -34,7 +34,7 @@ class Name(click.ParamType[str]):
     """The name of something.
 
     Args:
-        what: it is, with its article.
+        what: the kind of thing, with its article, for error messages.
     """
 
     name = "text"
@@ -43,22 +43,22 @@ class Name(click.ParamType[str]):
         self._what = what
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The text as it is; an empty one, as a variable of the shell that is not set gives it, would mean none, or all."""
+        """The text. An empty one, often from an unset shell variable, is refused: the API would read it as "all"."""
         if not value.strip():
             self.fail(f"is empty: write the name of {self._what}", param, ctx)
         return value
 
 
 class Duration(click.ParamType[int]):
-    """Milliseconds of ``250ms``, ``30s``, ``10m``."""
+    """A duration such as ``250ms``, ``30s`` or ``10m``, in milliseconds."""
 
     name = "duration"
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Milliseconds; a number is milliseconds already."""
+        """Milliseconds; a number is returned as it is."""
         if isinstance(value, int):
             return value
-        from control.configuration.units import parse_duration_ms
+        from framegate.control.configuration.units import parse_duration_ms
 
         try:
             return parse_duration_ms(value)
@@ -67,17 +67,17 @@ class Duration(click.ParamType[int]):
 
 
 class Expiry(click.ParamType[tuple[str, int]]):
-    """When something ends: ``("ttl", milliseconds)`` of ``10m``, ``("instant", nanoseconds since 1970)`` of ``2030-01-31T12:00:00Z``, whose 0 is
-    ``never``. A time from now stays one: the clock that counts is the one of the process that is asked.
+    """An expiry: ``10m`` is ``("ttl", milliseconds)``; ``2030-01-31T12:00:00Z`` is ``("instant", nanoseconds since 1970)``; ``never`` is
+    ``("instant", 0)``. A ttl stays relative, because the server's clock decides.
     """
 
     name = "time"
 
     def convert(self, value: "str | tuple[str, int]", param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
-        """Kind and number; what is converted stays."""
+        """Kind and number."""
         if isinstance(value, tuple):
             return value
-        from control.configuration.units import parse_duration_ms, parse_instant_ns
+        from framegate.control.configuration.units import parse_duration_ms, parse_instant_ns
 
         if value == "never":
             return "instant", 0
@@ -98,7 +98,7 @@ class JavaHeap(click.ParamType[str]):
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Mebibytes in Java's form."""
-        from control.configuration.units import parse_size
+        from framegate.control.configuration.units import parse_size
 
         try:
             size = parse_size(re.sub(r"(?i)(?<=\d)([kmgt])$", r"\1iB", value))
@@ -110,17 +110,17 @@ class JavaHeap(click.ParamType[str]):
 
 
 class Moment(click.ParamType[int]):
-    """Nanoseconds since 1970 of ``2027-01-15T08:00:00Z``, or of so long ago: ``10m``."""
+    """A time such as ``2027-01-15T08:00:00Z``, or ``10m`` for ten minutes ago, in nanoseconds since 1970."""
 
     name = "time"
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Nanoseconds; a number is nanoseconds already."""
+        """Nanoseconds; a number is returned as it is."""
         if isinstance(value, int):
             return value
         import datetime
 
-        from control.configuration.units import parse_duration_ms
+        from framegate.control.configuration.units import parse_duration_ms
 
         try:
             return time.time_ns() - parse_duration_ms(value) * 1_000_000
@@ -129,7 +129,7 @@ class Moment(click.ParamType[int]):
         try:
             moment = datetime.datetime.fromisoformat(value)
         except ValueError:
-            self.fail(f"{value!r} is no time: write 2027-01-15T08:00:00Z, or 10m for ten minutes ago", param, ctx)
+            self.fail(f"{value!r} is not a time: write 2027-01-15T08:00:00Z, or 10m for ten minutes ago", param, ctx)
         if moment.tzinfo is None:
             self.fail(f"{value!r} has no time zone: write {value}Z for UTC", param, ctx)
         return (moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(microseconds=1) * 1000
@@ -141,24 +141,24 @@ class ChannelId(click.ParamType[str]):
     name = "id"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The text as it is."""
-        from proxy.network.connection_id import parse_connection_id
+        """The text."""
+        from framegate.proxy.network.connection_id import parse_connection_id
 
         try:
             parse_connection_id(value)
         except ValueError:
-            self.fail(f"{value!r} is no channel id; they look like 0-1-42 (framegate channels list)", param, ctx)
+            self.fail(f"{value!r} is not a channel id such as 0-1-42; `framegate channels list` shows the ids", param, ctx)
         return value
 
 
 class AdminAddress(click.ParamType[str]):
-    """``unix:PATH``; ``host:port`` as well, for who forwards the socket."""
+    """``unix:PATH``, or ``host:port`` of a forwarded socket."""
 
     name = "address"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The text as it is."""
-        from proxy.config.address import parse_address
+        """The text."""
+        from framegate.proxy.config.address import parse_address
 
         if not value.strip():
             self.fail("is empty: write unix:PATH", param, ctx)

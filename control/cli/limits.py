@@ -1,4 +1,4 @@
-"""``framegate limits``: get and set maxReceiveSize and quotas."""
+"""``framegate limits``: show and change the frame size limit and the quotas."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
 import click
 
-from control.cli.kinds import LISTENER, SIZE
-from control.cli.options import admin_options, example
+from framegate.control.cli.kinds import LISTENER, SIZE
+from framegate.control.cli.options import admin_options, example
 
 if TYPE_CHECKING:
-    from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
-    from control.gen.framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
+    from framegate.control.v1 import limit_service_pb2 as pb2
+    from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 
 __all__ = ["limits"]
 
@@ -19,39 +19,39 @@ F = TypeVar("F", bound=Callable[..., object])
 
 _COUNT: Final = click.IntRange(min=0)
 _QUOTAS: Final = {
-    "connections": ("max_connection_count", _COUNT, "Connections open at once."),
-    "connection_rate": ("connections_per_second", _COUNT, "Connections accepted per second."),
-    "request_bytes_rate": ("request_bytes_per_second", SIZE, "Bytes of frames from clients per second, as 10MiB."),
-    "response_bytes_rate": ("response_bytes_per_second", SIZE, "Bytes of frames to clients per second, as 10MiB."),
+    "connections": ("max_connection_count", _COUNT, "Open connections."),
+    "connection_rate": ("connections_per_second", _COUNT, "Accepted connections per second."),
+    "request_bytes_rate": ("request_bytes_per_second", SIZE, "Bytes of frames from clients per second, for example 10MiB."),
+    "response_bytes_rate": ("response_bytes_per_second", SIZE, "Bytes of frames to clients per second, for example 10MiB."),
     "request_frames_rate": ("request_frames_per_second", _COUNT, "Frames from clients per second."),
     "response_frames_rate": ("response_frames_per_second", _COUNT, "Frames to clients per second."),
 }
-"""By the name in the configuration: the field of the API, what an option takes, its help."""
+"""By configuration key: the field of the API, the type of the option, its help."""
 
 
 def _quota_options(function: F) -> F:
     for name, (_, kind, text) in reversed(_QUOTAS.items()):
-        function = click.option(f"--{name.replace('_', '-')}", name, type=kind, help=f"{text} 0 is unlimited.")(function)
+        function = click.option(f"--{name.replace('_', '-')}", name, type=kind, help=f"{text} 0 means unlimited.")(function)
     return function
 
 
 @click.group(epilog=example("framegate limits set --listener kafka --max-receive-size 1MiB", "framegate limits set --node --connections 10000"))
 def limits() -> None:
-    """The largest frames that clients may send, and how many connections, bytes and frames."""
+    """Limits for clients: the frame size, and quotas for connections, bytes and frames."""
 
 
 @limits.command(epilog=example("framegate limits get", "framegate limits get --node"))
-@click.option("--listener", type=LISTENER, help="Only this listener.")
-@click.option("--node", is_flag=True, help="Those of the node, of client addresses and of networks instead.")
+@click.option("--listener", type=LISTENER, help="Show only this listener.")
+@click.option("--node", is_flag=True, help="Show the limits of the node, of client addresses and of networks.")
 @admin_options
 def get(listener: str | None, node: bool, address: str, output: str) -> None:
-    """Show what is in force of each listener, or of the node; 0 (in tables -) is unlimited."""
-    from control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, calling, pages
-    from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
-    from control.gen.framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
+    """Show the limits in force for each listener, or for the node. 0 (in tables -) means unlimited."""
+    from framegate.control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, calling, pages
+    from framegate.control.v1 import limit_service_pb2 as pb2
+    from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 
     if node and listener is not None:
-        raise click.UsageError("--listener and --node say two things")
+        raise click.UsageError("give --listener or --node, not both")
 
     def ask(token: str) -> pb2.ListLimitsResponse:
         return stub.ListLimits(pb2.ListLimitsRequest(page_size=PAGE_SIZE, page_token=token), timeout=CALL_TIMEOUT_S)
@@ -70,7 +70,7 @@ def get(listener: str | None, node: bool, address: str, output: str) -> None:
 
 @limits.command(
     "set",
-    short_help="Change maxReceiveSize or quotas.",
+    short_help="Change the frame size limit or quotas.",
     epilog=example(
         "framegate limits set --listener kafka --max-receive-size 1MiB --connections 5000",
         "framegate limits set --per-address --connections 100 --connection-rate 20",
@@ -79,14 +79,14 @@ def get(listener: str | None, node: bool, address: str, output: str) -> None:
         "framegate limits set --network 192.0.2.0/24 --remove",
     ),
 )
-@click.option("--listener", type=LISTENER, help="Of this listener.")
-@click.option("--node", is_flag=True, help="Of all listeners together.")
-@click.option("--per-address", is_flag=True, help="Of each client address.")
-@click.option("--network", help="Of each client address of a network (CIDR) instead; what was not said of it is as for others.")
-@click.option("--max-receive-size", type=SIZE, help="The largest frame body that the listener's clients may send, as 1MiB.")
+@click.option("--listener", type=LISTENER, help="Change limits of this listener.")
+@click.option("--node", is_flag=True, help="Change limits of all listeners together.")
+@click.option("--per-address", is_flag=True, help="Change limits of each client address.")
+@click.option("--network", help="Change limits of each client address of this network (CIDR). Limits that are not set are those of --per-address.")
+@click.option("--max-receive-size", type=SIZE, help="Largest frame body that clients of the listener may send, for example 1MiB.")
 @_quota_options
-@click.option("--access", type=click.Choice(["allow", "deny"]), help="Whether the network's addresses may connect.")
-@click.option("--remove", is_flag=True, help="The network's addresses are as others again.")
+@click.option("--access", type=click.Choice(["allow", "deny"]), help="Whether addresses of the network may connect.")
+@click.option("--remove", is_flag=True, help="Remove the override of the network: its addresses have the limits of --per-address again.")
 @admin_options
 def set_(
     listener: str | None,
@@ -100,23 +100,26 @@ def set_(
     output: str,
     **given: int | None,
 ) -> None:
-    """Change what is named and nothing else, in every processor or in none; returns when it is in force."""
-    from control.cli.client import calling
-    from control.gen.framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
+    """Change the limits that are given, in all processors or in none. Returns when the change is in force.
 
-    _judge({"max_receive_size": max_receive_size, **given})
+    Changes are lost at a restart, when the configuration file applies again.
+    """
+    from framegate.control.cli.client import calling
+    from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
+
+    _check({"max_receive_size": max_receive_size, **given})
     quotas = {_QUOTAS[name][0]: value for name, value in given.items() if value is not None}
     network = None if network is None else _canonical(network)
     if sum((listener is not None, node, per_address, network is not None)) != 1:
-        raise click.UsageError("name one of --listener, --node, --per-address and --network")
+        raise click.UsageError("give one of --listener, --node, --per-address and --network")
     if max_receive_size is not None and listener is None:
-        raise click.UsageError("--max-receive-size is of a listener")
+        raise click.UsageError("--max-receive-size needs --listener")
     if (access is not None or remove) and network is None:
-        raise click.UsageError("--access and --remove are of a network")
+        raise click.UsageError("--access and --remove need --network")
     if remove and (access is not None or quotas):
-        raise click.UsageError("--remove leaves nothing to say")
+        raise click.UsageError("--remove cannot be used with --access or a quota")
     if not (quotas or max_receive_size is not None or access is not None or remove):
-        raise click.UsageError("name what is to change")
+        raise click.UsageError("give at least one limit to change")
     with calling(address, change=True) as channel:
         stub = LimitServiceStub(channel)
         if listener is not None:
@@ -126,10 +129,10 @@ def set_(
 
 
 def _canonical(network: str) -> str:
-    """A network as it is written in overrides."""
+    """A network in the form that overrides use."""
     import ipaddress
 
-    from proxy.config.limits import parse_network
+    from framegate.proxy.config.limits import parse_network
 
     try:
         return str(parse_network(str(ipaddress.ip_network(network))))
@@ -137,11 +140,11 @@ def _canonical(network: str) -> str:
         raise click.BadParameter(str(error), param_hint="--network") from error
 
 
-def _judge(given: Mapping[str, int | None]) -> None:
-    """Refuse what is out of range, by the name of its option: the API would name its own field."""
-    from proxy.config.key import keys
-    from proxy.config.limits import RateLimits
-    from proxy.config.model import MAX_RECEIVE_SIZE
+def _check(given: Mapping[str, int | None]) -> None:
+    """Refuse a value out of range, with the name of the option; the API would name its field."""
+    from framegate.proxy.config.key import keys
+    from framegate.proxy.config.limits import RateLimits
+    from framegate.proxy.config.model import MAX_RECEIVE_SIZE
 
     known = {"max_receive_size": MAX_RECEIVE_SIZE, **keys(RateLimits)}
     for name, value in given.items():
@@ -152,16 +155,16 @@ def _judge(given: Mapping[str, int | None]) -> None:
 
 
 def _set_listener(stub: "LimitServiceStub", listener: str, max_receive_size: int | None, quotas: dict[str, int]) -> "pb2.Limit":
-    from control.cli.client import CALL_TIMEOUT_S, metadata
-    from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
+    from framegate.control.cli.client import CALL_TIMEOUT_S, metadata
+    from framegate.control.v1 import limit_service_pb2 as pb2
 
     limit = pb2.Limit(listener=listener, max_receive_size_bytes=max_receive_size, **quotas)
     return stub.UpdateLimit(pb2.UpdateLimitRequest(limit=limit), timeout=CALL_TIMEOUT_S, metadata=metadata()).limit
 
 
 def _node(stub: "LimitServiceStub") -> "pb2.NodeLimits":
-    from control.cli.client import CALL_TIMEOUT_S
-    from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
+    from framegate.control.cli.client import CALL_TIMEOUT_S
+    from framegate.control.v1 import limit_service_pb2 as pb2
 
     return stub.GetNodeLimits(pb2.GetNodeLimitsRequest(), timeout=CALL_TIMEOUT_S).node_limits
 
@@ -169,8 +172,8 @@ def _node(stub: "LimitServiceStub") -> "pb2.NodeLimits":
 def _set_node(
     stub: "LimitServiceStub", per_address: bool, network: str | None, quotas: dict[str, int], access: str | None, remove: bool
 ) -> "pb2.NodeLimits":
-    from control.cli.client import CALL_TIMEOUT_S, metadata
-    from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
+    from framegate.control.cli.client import CALL_TIMEOUT_S, metadata
+    from framegate.control.v1 import limit_service_pb2 as pb2
 
     if network is not None:
         now = _node(stub)
@@ -188,8 +191,8 @@ def _set_node(
 def _overrides(
     overrides: "list[pb2.LimitOverride]", network: str, quotas: dict[str, int], access: str | None, remove: bool
 ) -> "list[pb2.LimitOverride]":
-    """All overrides, with that of a network as it is to be."""
-    from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
+    """All overrides, with the change of one network."""
+    from framegate.control.v1 import limit_service_pb2 as pb2
 
     found = next((item for item in overrides if item.network == network), None)
     if remove:
@@ -206,10 +209,10 @@ def _overrides(
 
 
 def _end_without(network: str, overrides: "list[pb2.LimitOverride]") -> NoReturn:
-    from control.cli.client import EXIT_NOT_FOUND
-    from control.cli.output import print_note
+    from framegate.control.cli.client import EXIT_NOT_FOUND
+    from framegate.control.cli.output import print_note
 
-    print_note(f"{network} has no override; there are: {', '.join(item.network for item in overrides) or 'none'}")
+    print_note(f"{network} has no override; overrides exist for: {', '.join(item.network for item in overrides) or 'none'}")
     sys.exit(EXIT_NOT_FOUND)
 
 
@@ -217,8 +220,8 @@ _COLUMNS: Final = ("CONNECTIONS", "CONNECTIONS/S", "REQUEST BYTES/S", "RESPONSE 
 
 
 def _cells(message: Any, unsaid: str = "-") -> list[str]:
-    """The quotas of a message; ``unsaid``: what stands where one is not set."""
-    from control.cli.output import size_text
+    """The quotas of a message; ``unsaid``: the text for one that is not set."""
+    from framegate.control.cli.output import size_text
 
     cells = []
     for field, kind, _ in _QUOTAS.values():
@@ -229,7 +232,7 @@ def _cells(message: Any, unsaid: str = "-") -> list[str]:
 
 
 def _print(found: "list[pb2.Limit]", output: str) -> None:
-    from control.cli.output import as_dict, print_json, print_table, size_text
+    from framegate.control.cli.output import as_dict, print_json, print_table, size_text
 
     if output == "json":
         print_json([as_dict(limit) for limit in found])
@@ -239,8 +242,8 @@ def _print(found: "list[pb2.Limit]", output: str) -> None:
 
 
 def _print_node(found: "pb2.NodeLimits", output: str) -> None:
-    from control.cli.output import as_dict, print_json, print_table
-    from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
+    from framegate.control.cli.output import as_dict, print_json, print_table
+    from framegate.control.v1 import limit_service_pb2 as pb2
 
     if output == "json":
         print_json(as_dict(found))
@@ -251,6 +254,6 @@ def _print_node(found: "pb2.NodeLimits", output: str) -> None:
         rows.append((f"each of {item.network}", "deny" if denied else "allow", *_cells(item.limits, "as others")))
     print_table(("OF", "ACCESS", *_COLUMNS), rows)
     if found.protected_listener:
-        from control.cli.output import print_line
+        from framegate.control.cli.output import print_line
 
-        print_line(f"{found.protected_listener} is protected: its connections do not wait for the node's")
+        print_line(f"listener {found.protected_listener} is protected: the node's connection rate does not delay its connections")

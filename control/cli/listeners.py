@@ -4,7 +4,7 @@ from typing import Final
 
 import click
 
-from control.cli.options import admin_options, example
+from framegate.control.cli.options import admin_options, example
 
 __all__ = ["listeners"]
 
@@ -16,17 +16,20 @@ _HEADINGS: Final = (
 
 @click.group(epilog=example("framegate listeners list"))
 def listeners() -> None:
-    """Where clients connect."""
+    """Listeners: the addresses on which clients connect."""
 
 
 @listeners.command("list", epilog=example("framegate listeners list --output json"))
 @admin_options
 def list_(address: str, output: str) -> None:
-    """List listeners."""
-    from control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, calling, pages
-    from control.cli.output import as_dict, print_json, print_table, size_text, word
-    from control.gen.framegate.control.v1 import listener_service_pb2 as pb2
-    from control.gen.framegate.control.v1.listener_service_pb2_grpc import ListenerServiceStub
+    """List the listeners.
+
+    REQUESTS and ANSWERS say how frames are forwarded, OPEN counts open connections, AT MOST is their limit.
+    """
+    from framegate.control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, calling, pages
+    from framegate.control.cli.output import as_dict, print_json, print_table, size_text, word
+    from framegate.control.v1 import listener_service_pb2 as pb2
+    from framegate.control.v1.listener_service_pb2_grpc import ListenerServiceStub
 
     def ask(token: str) -> pb2.ListListenersResponse:
         return stub.ListListeners(pb2.ListListenersRequest(page_size=PAGE_SIZE, page_token=token), timeout=CALL_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""The commands that need no running framegate: check, serve, demo."""
+"""``framegate check``, ``serve`` and ``demo``: commands that need no running framegate."""
 
 import pathlib
 import sys
@@ -6,41 +6,40 @@ from typing import TYPE_CHECKING
 
 import click
 
-from control.cli.options import example, output_option
+from framegate.control.cli.options import example, output_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from control.configuration.fault import Fault
-    from control.demo.run import Upstream
-    from proxy.config.log import LogFormat
-    from proxy.config.model import ProxyConfig
+    from framegate.control.configuration.document import Fault
+    from framegate.proxy.config.log import LogFormat
+    from framegate.proxy.config.model import ProxyConfig
 
 __all__ = ["check", "demo", "serve"]
 
 _FOLDER = click.Path(file_okay=False, path_type=pathlib.Path)
-_TROUBLES = ("slow-consumer", "oversized-frames", "wrong-certificate", "pool-exhausted", "full-tap", "killed-processor")
 _FILE = click.Path(exists=True, dir_okay=False, path_type=pathlib.Path)
 
 
 @click.command(
-    short_help="Name every fault of a configuration.",
+    short_help="Check a configuration file.",
     epilog=example("framegate check --config framegate.yaml", "framegate check --config framegate.yaml --output json"),
 )
 @click.option("--config", type=_FILE, required=True, help="The configuration file.")
 @output_option
 def check(config: pathlib.Path, output: str) -> None:
-    """Name every fault of a configuration at once, with line, key, value and reason.
+    """Check a configuration file. Lists all faults, with line, key, value and reason.
 
-    Looks at this machine, too, as the user who runs it: files and keys, folders that must be writable, addresses that must be this machine's (each
-    is bound for a moment), the OTEL_* variables of this environment. What another process uses now is a warning, so that a new configuration can be
-    checked beside the framegate that it is for; `serve` would not start there. So are expired certificates, a disk smaller than the tap's budget, a
-    container with less memory than may be needed (with the sum and its parts), and keys that have no effect.
+    The command also checks this machine with the rights of the current user: files and keys, writable folders, listen addresses (it binds each for a
+    moment), and the OTEL_* environment variables.
 
-    Exit codes: 0 good, with or without warnings; 2 faulty.
+    These are warnings: an address that another process uses (so you can check a new configuration while framegate runs), expired certificates, a disk
+    smaller than the tap's budget, a container with too little memory, and keys without effect.
+
+    Exit codes: 0 no fault; 2 faults.
     """
-    from control.cli.output import counted, print_json, print_table
-    from control.configuration.load import examine
+    from framegate.control.cli.output import counted, print_json, print_table
+    from framegate.control.configuration.load import examine
 
     found = examine(config, in_use=True)
     faults = found.faults if found.config is None else [*found.faults, *_environment_faults(found.config)]
@@ -55,14 +54,14 @@ def check(config: pathlib.Path, output: str) -> None:
     if faults:
         click.echo(f"framegate: {config} has {counted(len(faults), 'fault')}{besides}", err=True)
         sys.exit(2)
-    click.echo(f"framegate: {config} is good{', with' + besides[4:] if besides else ''}", err=True)
+    click.echo(f"framegate: {config} is valid{', with' + besides[4:] if besides else ''}", err=True)
 
 
 def _environment_faults(config: "ProxyConfig") -> "Iterator[Fault]":
-    """What `serve` would refuse of the environment's variables here."""
-    from control.configuration.fault import Fault
-    from control.errors import StartError
-    from control.telemetry.environment import judge
+    """Faults of the environment variables, for which `serve` would not start."""
+    from framegate.control.configuration.document import Fault
+    from framegate.control.errors import StartError
+    from framegate.control.telemetry.environment import judge
 
     try:
         judge(config.telemetry)
@@ -72,57 +71,26 @@ def _environment_faults(config: "ProxyConfig") -> "Iterator[Fault]":
 
 @click.command(epilog=example("framegate serve --config framegate.yaml", "framegate serve --config framegate.yaml --log-format text"))
 @click.option("--config", type=_FILE, required=True, help="The configuration file.")
-@click.option("--log-format", type=click.Choice(["json", "text"]), help="How rows are written.  [default: as the configuration says, else json]")
+@click.option("--log-format", type=click.Choice(["json", "text"]), help="Format of the log.  [default: log.format of the configuration, or json]")
 def serve(config: pathlib.Path, log_format: "LogFormat | None") -> None:
-    """Run the proxy until SIGTERM. Prints rows: one for each closed connection, and what else happens."""
-    from control.serve import serve as serve_file
+    """Run the proxy until SIGTERM. Writes the log to standard output: a row for each closed connection and other events."""
+    from framegate.control.serve import serve as serve_file
 
     sys.exit(serve_file(config, log_format))
 
 
-@click.command(
-    short_help="Show everything on this machine.",
-    epilog=example("framegate demo --seconds 20", "framegate demo --upstream kafka", "framegate demo --telemetry --pictures pictures"),
-)
-@click.option("--seconds", type=click.FloatRange(1), help="How long the load runs, or with --telemetry each trouble.  [default: 60, or 12]")
-@click.option("--rate", type=click.IntRange(1), default=20_000, show_default=True, help="Frames per second, each answered.")
-@click.option("--connections", type=click.IntRange(1), default=32, show_default=True, help="Connections of the load.")
-@click.option("--upstream", type=click.Choice(["framed", "kafka"]), default="framed", show_default=True, help="Built in, or a real Kafka broker.")
+@click.command(short_help="Run a demonstration on this machine.", epilog=example("framegate demo --seconds 20", "framegate demo --rate 2000 --plain"))
+@click.option("--seconds", type=click.FloatRange(1), default=60.0, show_default=True, help="Duration of the load.")
+@click.option("--rate", type=click.IntRange(1), default=20_000, show_default=True, help="Requests per second; each gets a response.")
+@click.option("--connections", type=click.IntRange(1), default=32, show_default=True, help="Number of client connections.")
 @click.option(
     "--directory",
     type=_FOLDER,
-    help="Where everything lies; what an earlier demo left there is deleted first.  [default: framegate-demo-UID in the folder for temporary files, "
-    "framegate-demo-kafka-UID with --upstream kafka, framegate-demo-telemetry-UID with --telemetry]",
+    help="Folder for all files; files of an earlier demo are deleted first.  [default: framegate-demo-UID in the folder for temporary files]",
 )
-@click.option("--plain", is_flag=True, help="Lines instead of the live view.")
-@click.option("--telemetry", is_flag=True, help="Instead: a collector, Prometheus and the dashboards, in calm and in six troubles.")
-@click.option("--trouble", "troubles", type=click.Choice(_TROUBLES), multiple=True, help="With --telemetry: this one only; may be repeated.")
-@click.option("--pictures", type=_FOLDER, help="With --telemetry: where to draw every dashboard, as PNG.")
-@click.option("--dashboards", type=_FOLDER, default="deploy/dashboards", show_default=True, help="With --telemetry: the dashboards' files.")
-def demo(
-    seconds: float | None,
-    rate: int,
-    connections: int,
-    upstream: "Upstream",
-    directory: pathlib.Path | None,
-    plain: bool,
-    telemetry: bool,
-    troubles: tuple[str, ...],
-    pictures: pathlib.Path | None,
-    dashboards: pathlib.Path,
-) -> None:
-    """Show everything on this machine: TLS clients, the proxy, the control plane at work, the tap, Spark tables, a report that compares counts.
+@click.option("--plain", is_flag=True, help="Print lines instead of the live view.")
+def demo(seconds: float, rate: int, connections: int, directory: pathlib.Path | None, plain: bool) -> None:
+    """Run a demonstration on this machine: TLS clients, the proxy, calls of the admin API, the tap, Spark tables, and a comparison of all counts."""
+    from framegate.control.demo.run import run
 
-    With --telemetry: what the dashboards show of it, when all is well and when it is not. Needs Prometheus, and wants a collector (`make dashboards`
-    gets both), no Java. --rate, --connections and --upstream have no effect then. Exit codes: 0 good; 1 a trouble was not seen on the first dashboard
-    within one interval, or a panel has no data; 2 something is missing on this machine.
-    """
-    if telemetry:
-        from control.demo.telemetry.run import run as run_telemetry
-
-        sys.exit(run_telemetry(dashboards, seconds=seconds or 12.0, only=troubles, pictures=pictures, directory=directory, plain=plain))
-    if troubles or pictures:
-        raise click.UsageError("--trouble and --pictures go with --telemetry")
-    from control.demo.run import run
-
-    sys.exit(run(seconds=seconds or 60.0, rate=rate, connections=connections, upstream=upstream, directory=directory, plain_view=plain))
+    sys.exit(run(seconds=seconds, rate=rate, connections=connections, directory=directory, plain_view=plain))

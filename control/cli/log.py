@@ -1,13 +1,13 @@
-"""``framegate log``: which rows are written."""
+"""``framegate log``: show and change what is logged."""
 
 from typing import TYPE_CHECKING
 
 import click
 
-from control.cli.options import admin_options, example
+from framegate.control.cli.options import admin_options, example
 
 if TYPE_CHECKING:
-    from control.gen.framegate.control.v1 import log_service_pb2 as pb2
+    from framegate.control.v1 import log_service_pb2 as pb2
 
 __all__ = ["log"]
 
@@ -18,27 +18,27 @@ class EventSwitch(click.ParamType[tuple[str, bool]]):
     name = "event=on|off"
 
     def convert(self, value: "str | tuple[str, bool]", param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, bool]:
-        """Name, and whether its rows are written; what is converted stays."""
+        """Name of the event, and whether its rows are written."""
         if isinstance(value, tuple):
             return value
         event, _, switch = value.partition("=")
         if not event or switch not in ("on", "off"):
-            self.fail(f"{value!r} is not the name of an event and a switch: write closed=off, or closed=on", param, ctx)
+            self.fail(f"{value!r} is not EVENT=on or EVENT=off: write for example closed=off", param, ctx)
         return event, switch == "on"
 
 
 @click.group(epilog=example("framegate log get", "framegate log set --level warning"))
 def log() -> None:
-    """Which rows are written to stdout; deploy/log.md lists their events."""
+    """The log on standard output: show and change its level and silenced events. deploy/log.md lists all events."""
 
 
 @log.command(epilog=example("framegate log get --output json"))
 @admin_options
 def get(address: str, output: str) -> None:
-    """Show the level, the events that are silenced, and how many rows were dropped."""
-    from control.cli.client import CALL_TIMEOUT_S, calling
-    from control.gen.framegate.control.v1 import log_service_pb2 as pb2
-    from control.gen.framegate.control.v1.log_service_pb2_grpc import LogServiceStub
+    """Show the level, the silenced events, and the number of dropped rows."""
+    from framegate.control.cli.client import CALL_TIMEOUT_S, calling
+    from framegate.control.v1 import log_service_pb2 as pb2
+    from framegate.control.v1.log_service_pb2_grpc import LogServiceStub
 
     with calling(address) as channel:
         found = LogServiceStub(channel).GetLog(pb2.GetLogRequest(), timeout=CALL_TIMEOUT_S).log
@@ -52,14 +52,16 @@ def get(address: str, output: str) -> None:
         "framegate log set --level warning", "framegate log set --event closed=off --event access=off", "framegate log set --event closed=on"
     ),
 )
-@click.option("--level", type=click.Choice(["debug", "info", "warning", "error"]), help="Rows below it are not written.")
-@click.option("--event", "events", type=EventSwitch(), multiple=True, help="Rows of that event are not written, or are again; may be given again.")
+@click.option("--level", type=click.Choice(["debug", "info", "warning", "error"]), help="Write only rows of this level and above.")
+@click.option(
+    "--event", "events", type=EventSwitch(), multiple=True, help="Silence an event (EVENT=off), or log it again (EVENT=on). May be repeated."
+)
 @admin_options
 def set_(level: str | None, events: tuple[tuple[str, bool], ...], address: str, output: str) -> None:
-    """Change which rows are written, until the next start. Rows about changes (audit) always are."""
-    from control.cli.client import CALL_TIMEOUT_S, calling, metadata
-    from control.gen.framegate.control.v1 import log_service_pb2 as pb2
-    from control.gen.framegate.control.v1.log_service_pb2_grpc import LogServiceStub
+    """Change what is logged, until the next restart. Audit rows are always written."""
+    from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
+    from framegate.control.v1 import log_service_pb2 as pb2
+    from framegate.control.v1.log_service_pb2_grpc import LogServiceStub
 
     if level is None and not events:
         raise click.UsageError("give --level, --event or both")
@@ -72,12 +74,12 @@ def set_(level: str | None, events: tuple[tuple[str, bool], ...], address: str, 
 
 
 def _print(found: "pb2.Log", output: str) -> None:
-    from control.cli.output import as_dict, counted, print_json, print_line, word
+    from framegate.control.cli.output import as_dict, counted, print_json, print_line, word
 
     if output == "json":
         print_json(as_dict(found))
         return
     level, form = word(type(found).Level.Name(found.level), "LEVEL_"), word(type(found).Format.Name(found.format), "FORMAT_")
-    print_line(f"rows from {level} on, as {form}; {counted(found.dropped_row_count, 'row')} dropped since the start")
+    print_line(f"level {level}, format {form}; {counted(found.dropped_row_count, 'row')} dropped since the start")
     if found.silenced_events:
         print_line(f"silenced: {', '.join(found.silenced_events)}")

@@ -1,4 +1,4 @@
-"""Options that many commands share, and how their help ends."""
+"""Options that several commands share, and the examples at the end of a help text."""
 
 import os
 from collections.abc import Callable
@@ -7,13 +7,25 @@ from typing import Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from control.cli.kinds import ADDRESS
+from framegate.control.cli.kinds import ADDRESS
 
-__all__ = ["ADDRESS_VARIABLE", "DEFAULT_ADDRESS", "EXIT_INTERRUPTED", "address_option", "admin_options", "example", "output_option"]
+__all__ = [
+    "ADDRESS_VARIABLE",
+    "DEFAULT_ADDRESS",
+    "EXIT_CONFLICT",
+    "EXIT_INTERRUPTED",
+    "EXIT_NOT_FOUND",
+    "address_option",
+    "admin_options",
+    "example",
+    "output_option",
+]
 
 DEFAULT_ADDRESS: Final = "unix:/run/framegate/admin.sock"
+EXIT_NOT_FOUND: Final = 3
+EXIT_CONFLICT: Final = 4
 EXIT_INTERRUPTED: Final = 130
-"""What a shell says of a program that SIGINT ended."""
+"""The exit code that shells give a program ended by SIGINT."""
 ADDRESS_VARIABLE: Final = "FRAMEGATE_ADDRESS"
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -21,9 +33,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 def output_option(function: F) -> F:
     """``--output``."""
-    return click.option(
-        "--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Tables for people, JSON for programs."
-    )(function)
+    return click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format.")(function)
 
 
 def admin_options(function: F) -> F:
@@ -41,17 +51,17 @@ def address_option(function: F) -> F:
         show_default=True,
         show_envvar=True,
         callback=_not_empty,
-        help="Where the control plane is: unix:PATH.",
+        help="Address of the admin API: unix:PATH.",
     )(function)
 
 
 def _not_empty(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    """An empty variable is a mistake of a script: what was meant for another framegate must not reach the one at the default address."""
+    """Refuse an empty variable: a script that fails to set it must not change the framegate at the default address."""
     if ctx.get_parameter_source("address") is ParameterSource.DEFAULT and os.environ.get(ADDRESS_VARIABLE) == "":
-        raise click.BadParameter(f"{ADDRESS_VARIABLE} is empty: write unix:PATH, or unset it for {DEFAULT_ADDRESS}", ctx, param)
+        raise click.BadParameter(f"{ADDRESS_VARIABLE} is empty: set it to unix:PATH, or unset it to use {DEFAULT_ADDRESS}", ctx, param)
     return value
 
 
 def example(*lines: str) -> str:
-    """The end of a help text."""
+    """The examples at the end of a help text."""
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)

@@ -1,7 +1,7 @@
-"""Tables for people, JSON for programs; both on standard output. What is said besides goes to standard error.
+"""Output of commands: tables or JSON on standard output, messages on standard error.
 
-A table is as wide as what stands in it, on a terminal as well: a narrow one wraps lines, which can be read, copied and searched; cells folded to
-its width cannot. What clients and operators wrote (names of certificates, reasons) is shown with its control characters escaped.
+A table is as wide as its contents, on a terminal too: wrapped lines can be copied and searched, folded cells cannot. Control characters in text
+from clients and operators (certificate names, reasons) are escaped.
 """
 
 import codecs
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from control.configuration.units import counted
+from framegate.control.configuration.units import counted
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -37,17 +37,17 @@ __all__ = [
 ]
 
 EXIT_BROKEN_PIPE: Final = 141
-"""What a shell says of a program that SIGPIPE ended, as of ``ls | head``."""
+"""The exit code that shells give a program ended by SIGPIPE, as in ``ls | head``."""
 _EXIT_FAILED: Final = 1
 _WIDE: Final = 100_000
 
 
 class UnwritableError(SystemExit):
-    """The output cannot be written, and standard error says why; it ends the process with code 1, unless that means something else there."""
+    """Standard output cannot be written, and a message said why. Exits with 1; commands whose code 1 has another meaning catch it."""
 
 
 def print_note(text: str) -> None:
-    """One line on standard error; where that cannot be written nobody can be told, and what the process comes to says the exit code."""
+    """Write one line to standard error. Failures are ignored; the exit code still tells the result."""
     if sys.stderr is None:
         return
     try:
@@ -57,19 +57,19 @@ def print_note(text: str) -> None:
 
 
 def print_line(text: str) -> None:
-    """One line on standard output."""
+    """Write one line to standard output."""
     write_text(f"{shown(text)}\n")
 
 
 def write_text(text: str) -> None:
-    """Text as it is; all of a command's output goes through here. Ends the process when nobody reads it any more, or it cannot be written."""
+    """Write text to standard output. Exits the process when the reader has closed the pipe, or the output cannot be written."""
     if sys.stdout is None:
-        return  # closed before we were started
+        return  # standard output was closed before the start
     _written(lambda: sys.stdout.write(text))
 
 
 def write_bytes(data: "bytes | memoryview") -> None:
-    """Bytes as they are, in place of text. Ends the process as ``write_text``."""
+    """Write bytes to standard output. Exits the process like ``write_text``."""
     if sys.stdout is None:
         return
     _written(lambda: sys.stdout.buffer.write(data))
@@ -83,26 +83,26 @@ def _written(write: Callable[[], object]) -> None:
         _abandon(sys.stdout)
         sys.exit(EXIT_BROKEN_PIPE)
     except OSError as error:
-        print_note(f"the output cannot be written: {error.strerror or error}")
+        print_note(f"standard output cannot be written: {error.strerror or error}")
         _abandon(sys.stdout)
         raise UnwritableError(_EXIT_FAILED) from error
 
 
 def _abandon(stream: TextIO) -> None:
-    """Have what still lies in the buffer go nowhere, so that the interpreter's end does not complain of it once more."""
+    """Discard the buffer of a stream, so that the interpreter does not report the error again at exit."""
     descriptor = os.open(os.devnull, os.O_WRONLY)
     os.dup2(descriptor, stream.fileno())
     os.close(descriptor)
 
 
 def shown(value: object) -> str:
-    """A value for a terminal, on one line."""
+    """A value as one line of text, with control characters escaped."""
     text = str(value)
     return text if text.isprintable() else "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def as_dict(message: "Message") -> dict[str, Any]:
-    """A message as JSON-ready values: fields as in the .proto files, all of them, enums and times as text, int64 as numbers."""
+    """A message for JSON: all fields under their .proto names, enums and times as text, int64 as numbers."""
     from google.protobuf.json_format import MessageToDict
 
     data: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
@@ -111,7 +111,7 @@ def as_dict(message: "Message") -> dict[str, Any]:
 
 
 def _numbers(message: "Message", data: dict[str, Any]) -> dict[str, Any]:
-    """Protobuf's JSON has int64 as text, for JavaScript; here they are numbers."""
+    """Convert int64 to numbers; protobuf's JSON has them as text."""
     for field in message.DESCRIPTOR.fields:
         if field.name not in data:
             continue
@@ -128,13 +128,13 @@ def _numbers(message: "Message", data: dict[str, Any]) -> dict[str, Any]:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document, indented; in ASCII where standard output is not UTF-8."""
+    """Print one indented JSON document; in ASCII when standard output is not UTF-8."""
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     write_text(json.dumps(value, indent=2, ensure_ascii=codecs.lookup(encoding).name != "utf-8") + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table; numbers stand on the right. No row is no table."""
+    """Print a table with numbers aligned right; nothing when there are no rows."""
     from rich.console import Console
     from rich.table import Table
 
@@ -153,20 +153,20 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
-    """Names and values, one pair on each line."""
+    """Print names and values, one pair per line."""
     pairs = [(name, shown(value)) for name, value in fields]
     width = max((len(name) for name, _ in pairs), default=0)
     write_text("".join(f"{name:<{width}}  {value}\n" for name, value in pairs))
 
 
 def word(name: str, prefix: str) -> str:
-    """The word of an enum's value: CAUSE_PEER_RESET is peer_reset; ``-`` for unspecified."""
+    """An enum value without its prefix: CAUSE_PEER_RESET is peer_reset; ``-`` for unspecified."""
     text = name.removeprefix(prefix).lower()
     return "-" if text == "unspecified" else text
 
 
 def size_text(size: int) -> str:
-    """Bytes as people read them: ``100 MiB``, ``1.5 KiB``, ``17 B``."""
+    """A size for people: ``100 MiB``, ``1.5 KiB``, ``17 B``."""
     value = float(size)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":
@@ -176,7 +176,7 @@ def size_text(size: int) -> str:
 
 
 def age_text(seconds: float) -> str:
-    """A length of time in its two largest units: ``0s``, ``12s``, ``1h 5m``, ``3d 2h``; below zero it is none."""
+    """A duration in its two largest units: ``0s``, ``12s``, ``1h 5m``, ``3d 2h``; negative ones are ``0s``."""
     left = max(0, int(seconds))
     parts: list[tuple[int, str]] = []
     for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
@@ -187,5 +187,5 @@ def age_text(seconds: float) -> str:
 
 
 def time_text(text: str | None) -> str:
-    """A moment of protobuf's JSON, to the second; ``-`` for none."""
+    """A time from protobuf's JSON, to the second; ``-`` for none."""
     return "-" if not text else text.split(".")[0].removesuffix("Z").replace("T", " ") + " UTC"

@@ -1,15 +1,15 @@
-"""``framegate pool``: the memory pool and the processors."""
+"""``framegate pool``: show and change the memory pool and the processors."""
 
 from typing import TYPE_CHECKING
 
 import click
 
-from control.cli.kinds import SIZE
-from control.cli.options import admin_options, example
+from framegate.control.cli.kinds import SIZE
+from framegate.control.cli.options import admin_options, example
 
 if TYPE_CHECKING:
-    from control.gen.framegate.control.v1 import pool_service_pb2 as pb2
-    from control.gen.framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
+    from framegate.control.v1 import pool_service_pb2 as pb2
+    from framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
 
 __all__ = ["origin_text", "pool"]
 
@@ -19,21 +19,23 @@ _MAX_HOLDERS = 100
 
 @click.group(epilog=example("framegate pool set --size 64MiB"))
 def pool() -> None:
-    """What the processors share: memory, and how many there are."""
+    """The memory pool and the number of processors."""
 
 
 @pool.command(epilog=example("framegate pool get", "framegate pool get --top 50 --output json"))
-@click.option("--top", type=click.IntRange(0, _MAX_HOLDERS), default=10, show_default=True, help="How many of those who hold most to show.")
+@click.option(
+    "--top", type=click.IntRange(0, _MAX_HOLDERS), default=10, show_default=True, help="Number of channels to list: those that hold the most memory."
+)
 @admin_options
 def get(top: int, address: str, output: str) -> None:
-    """Show the memory pool: what is booked, as what, in which processor, and by whom most.
+    """Show the use of the memory pool, by purpose and processor, and the channels that hold the most memory.
 
-    Begun are frames that wait for their rest, pending what the other side has not taken, TLS ciphertext that waits for a socket; the tap's queues are
-    beside the pool. Waiting are large frames that wait for their turn. Who is slow to take a frame that is cut through is listed with 0 B pending:
-    its rest waits in the kernel, outside of the pool.
+    BEGUN is memory of frames that have arrived in part. PENDING is data that a peer has not taken yet. TLS is ciphertext that waits for a socket.
+    WAITING counts large frames that wait for an admission slot. TAP is the memory of the tap's queues, which is not part of the pool. A peer that
+    is slow to take a frame that is cut through is listed with 0 B pending, because the rest of the frame waits in the kernel.
     """
-    from control.cli.client import calling
-    from control.gen.framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
+    from framegate.control.cli.client import calling
+    from framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
 
     with calling(address) as channel:
         memory, processors = _read(PoolServiceStub(channel), top)
@@ -42,28 +44,29 @@ def get(top: int, address: str, output: str) -> None:
 
 @pool.command(
     "set",
-    short_help="Change the size or the number of processors.",
+    short_help="Change the pool's size or the number of processors.",
     epilog=example("framegate pool set --size 64MiB", "framegate pool set --processors 3"),
 )
-@click.option("--size", type=SIZE, help="Bytes that all processors together may retain, as 64MiB.")
-@click.option("--processors", type=click.IntRange(1, _MAX_PROCESSORS), help="How many processors there shall be.")
+@click.option("--size", type=SIZE, help="Size of the memory pool of all processors together, for example 64MiB.")
+@click.option("--processors", type=click.IntRange(1, _MAX_PROCESSORS), help="Number of processors.")
 @admin_options
 def set_(size: int | None, processors: int | None, address: str, output: str) -> None:
-    """Change the memory pool's size, or the number of processors; returns when that is in force.
+    """Change the size of the memory pool or the number of processors. Returns when the change is in force.
 
-    Processors that go end their connections first, which may take as long as a drain.
+    Removed processors end their connections first, which may take as long as a drain. Changes are lost at a restart, when the configuration file
+    applies again.
     """
-    from control.cli.client import CALL_TIMEOUT_S, calling
-    from control.gen.framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
+    from framegate.control.cli.client import CALL_TIMEOUT_S, calling
+    from framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
 
     if size is None and processors is None:
         raise click.UsageError("give --size, --processors or both")
-    if size is not None and size < 1:
-        raise click.BadParameter("must be at least 1 byte", param_hint="--size")
+    if size is not None:
+        _check_size(size)
     with calling(address, change=True) as channel:
         stub = PoolServiceStub(channel)
         grows = size is not None and size > stub.GetMemoryPool(_memory_request(), timeout=CALL_TIMEOUT_S).memory_pool.size_bytes
-        # A pool that grows makes room for processors; one that shrinks waits until they have gone.
+        # A larger pool comes before new processors, a smaller one after processors are removed: each needs a share of it.
         if size is not None and grows:
             _set_size(stub, size)
         if processors is not None:
@@ -74,37 +77,45 @@ def set_(size: int | None, processors: int | None, address: str, output: str) ->
     _print(memory, known, output)
 
 
+def _check_size(size: int) -> None:
+    """Refuse a size out of range, with the name of the option; the API would name its field."""
+    from framegate.proxy.config.model import POOL_SIZE
+
+    if not POOL_SIZE.takes(size):
+        raise click.BadParameter(f"must be {POOL_SIZE.least} to {POOL_SIZE.most} bytes, not {size}", param_hint="--size")
+
+
 def _memory_request() -> "pb2.GetMemoryPoolRequest":
-    from control.gen.framegate.control.v1.pool_service_pb2 import GetMemoryPoolRequest
+    from framegate.control.v1.pool_service_pb2 import GetMemoryPoolRequest
 
     return GetMemoryPoolRequest()
 
 
 def _set_size(stub: "PoolServiceStub", size: int) -> None:
-    from control.cli.client import CALL_TIMEOUT_S, metadata
-    from control.gen.framegate.control.v1 import pool_service_pb2 as pb2
+    from framegate.control.cli.client import CALL_TIMEOUT_S, metadata
+    from framegate.control.v1 import pool_service_pb2 as pb2
 
     request = pb2.UpdateMemoryPoolRequest(memory_pool=pb2.MemoryPool(size_bytes=size))
     stub.UpdateMemoryPool(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
 
 
 def _set_processors(stub: "PoolServiceStub", count: int) -> None:
-    from control.cli.client import metadata
-    from control.gen.framegate.control.v1 import pool_service_pb2 as pb2
+    from framegate.control.cli.client import metadata
+    from framegate.control.v1 import pool_service_pb2 as pb2
 
     stub.UpdateProcessorPool(pb2.UpdateProcessorPoolRequest(processor_pool=pb2.ProcessorPool(size=count)), metadata=metadata())
 
 
 def _read(stub: "PoolServiceStub", holders: int = 0) -> "tuple[pb2.GetMemoryPoolResponse, pb2.ProcessorPool]":
-    from control.cli.client import CALL_TIMEOUT_S
-    from control.gen.framegate.control.v1.pool_service_pb2 import GetMemoryPoolRequest, GetProcessorPoolRequest
+    from framegate.control.cli.client import CALL_TIMEOUT_S
+    from framegate.control.v1.pool_service_pb2 import GetMemoryPoolRequest, GetProcessorPoolRequest
 
     memory = stub.GetMemoryPool(GetMemoryPoolRequest(holder_count=holders), timeout=CALL_TIMEOUT_S)
     return memory, stub.GetProcessorPool(GetProcessorPoolRequest(), timeout=CALL_TIMEOUT_S).processor_pool
 
 
 def _print(got: "pb2.GetMemoryPoolResponse", processors: "pb2.ProcessorPool", output: str) -> None:
-    from control.cli.output import as_dict, counted, print_json, print_line, size_text, word
+    from framegate.control.cli.output import as_dict, counted, print_json, print_line, size_text, word
 
     memory = got.memory_pool
     if output == "json":
@@ -115,7 +126,7 @@ def _print(got: "pb2.GetMemoryPoolResponse", processors: "pb2.ProcessorPool", ou
     size, count = f"{size_text(memory.size_bytes)}{origin_text(memory.size_origin)}", f"{counted(processors.size, 'processor')}"
     print_line(f"memory pool {size}, {kind}, {used}; {count}{origin_text(processors.size_origin)}")
     tap = f"; tap queues {size_text(memory.tap_bytes)} of {size_text(memory.tap_limit_bytes)}" if memory.tap_limit_bytes else ""
-    waiting = f"{counted(memory.waiting_count, 'frame')} waiting for a turn"
+    waiting = f"{counted(memory.waiting_count, 'frame')} waiting for admission slots"
     kinds = (("begun", memory.begun_bytes), ("pending", memory.pending_bytes), ("TLS", memory.tls_bytes))
     print_line(f"{', '.join(f'{name} {size_text(size)}' for name, size in kinds)}; {waiting}{tap}")
     if memory.guaranteed_percents:
@@ -125,16 +136,16 @@ def _print(got: "pb2.GetMemoryPoolResponse", processors: "pb2.ProcessorPool", ou
 
 
 def origin_text(origin: int) -> str:
-    """Who decides a size, in brackets, where it is not the configuration."""
-    from control.gen.framegate.control.v1 import pool_service_pb2 as pb2
+    """The origin of a size, in brackets; empty when it is the configuration."""
+    from framegate.control.v1 import pool_service_pb2 as pb2
 
     if origin == pb2.ORIGIN_CONTAINER:
-        return " (follows the container)"
-    return " (set by hand, until the next start)" if origin == pb2.ORIGIN_OPERATOR else ""
+        return " (from the container's limits)"
+    return " (set at run time, until the next start)" if origin == pb2.ORIGIN_OPERATOR else ""
 
 
 def _print_processors(memory: "pb2.MemoryPool", processors: "pb2.ProcessorPool") -> None:
-    from control.cli.output import print_table, size_text, word
+    from framegate.control.cli.output import print_table, size_text, word
 
     shares = {share.processor_slot: share for share in memory.shares}
     rows = []
@@ -152,7 +163,7 @@ def _print_processors(memory: "pb2.MemoryPool", processors: "pb2.ProcessorPool")
 def _print_holders(got: "pb2.GetMemoryPoolResponse") -> None:
     import time
 
-    from control.cli.output import age_text, print_line, print_table, size_text, word
+    from framegate.control.cli.output import age_text, print_line, print_table, size_text, word
 
     now = time.time()
     rows = []

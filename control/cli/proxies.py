@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from control.cli.handlers import ask_handlers
-from control.cli.kinds import DURATION
-from control.cli.options import admin_options, example
-from control.cli.pools import origin_text
+from framegate.control.cli.handlers import ask_handlers
+from framegate.control.cli.kinds import DURATION
+from framegate.control.cli.options import admin_options, example
+from framegate.control.cli.pools import origin_text
 
 if TYPE_CHECKING:
-    from control.gen.framegate.control.v1.handler_service_pb2 import HandlerProcess
-    from control.gen.framegate.control.v1.pool_service_pb2 import MemoryPool, ProcessorPool
-    from control.gen.framegate.control.v1.proxy_service_pb2 import Memory, Proxy
+    from framegate.control.v1.handler_service_pb2 import HandlerProcess
+    from framegate.control.v1.pool_service_pb2 import MemoryPool, ProcessorPool
+    from framegate.control.v1.proxy_service_pb2 import Memory, Proxy
 
 __all__ = ["drain", "status"]
 
@@ -21,13 +21,13 @@ __all__ = ["drain", "status"]
 @click.command(epilog=example("framegate status"))
 @admin_options
 def status(address: str, output: str) -> None:
-    """Show what a running framegate is and how it is, and what an operator should know."""
-    from control.cli.client import CALL_TIMEOUT_S, calling
-    from control.cli.output import as_dict, print_fields, print_json
-    from control.gen.framegate.control.v1.pool_service_pb2 import GetMemoryPoolRequest, GetProcessorPoolRequest
-    from control.gen.framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
-    from control.gen.framegate.control.v1.proxy_service_pb2 import GetProxyRequest
-    from control.gen.framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
+    """Show the state of a running framegate, and its warnings."""
+    from framegate.control.cli.client import CALL_TIMEOUT_S, calling
+    from framegate.control.cli.output import as_dict, print_fields, print_json
+    from framegate.control.v1.pool_service_pb2 import GetMemoryPoolRequest, GetProcessorPoolRequest
+    from framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
+    from framegate.control.v1.proxy_service_pb2 import GetProxyRequest
+    from framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
 
     with calling(address) as channel:
         proxy = ProxyServiceStub(channel).GetProxy(GetProxyRequest(), timeout=CALL_TIMEOUT_S).proxy
@@ -45,11 +45,11 @@ def status(address: str, output: str) -> None:
 def _fields(proxy: "Proxy", pool: "MemoryPool", processors: "ProcessorPool", handlers: "list[HandlerProcess]") -> Iterator[tuple[str, Any]]:
     import time
 
-    from control.cli.output import age_text, as_dict, counted, size_text, time_text, word
+    from framegate.control.cli.output import age_text, as_dict, counted, size_text, time_text, word
 
     started = f"{time_text(as_dict(proxy).get('start_time'))} ({age_text(time.time() - proxy.start_time.ToNanoseconds() / 1e9)} ago)"
     running = sum(item.state == type(item).STATE_RUNNING for item in processors.processors)
-    waiting = f", {counted(pool.waiting_count, 'frame')} waiting for a turn" if pool.waiting_count else ""
+    waiting = f", {counted(pool.waiting_count, 'frame')} waiting for admission slots" if pool.waiting_count else ""
     yield "node", proxy.node
     yield "state", word(type(proxy).State.Name(proxy.state), "STATE_")
     yield "version", proxy.version
@@ -65,54 +65,59 @@ def _fields(proxy: "Proxy", pool: "MemoryPool", processors: "ProcessorPool", han
     yield "memory", _memory_text(proxy.memory)
     if proxy.HasField("certificate_end_time"):
         left = proxy.certificate_end_time.ToNanoseconds() / 1e9 - time.time()
-        ends = f"ends in {age_text(left)}" if left > 0 else "has ended"
+        ends = f"expires in {age_text(left)}" if left > 0 else "has expired"
         yield "certificates", f"the first {ends}: {proxy.certificate_owner}, {time_text(as_dict(proxy).get('certificate_end_time'))}"
     for warning in proxy.warnings:
         yield "warning", warning
 
 
 def _memory_text(memory: "Memory") -> str:
-    """What our processes use, what is used of the container's memory, and what may be needed."""
-    from control.cli.output import size_text
+    """The memory of framegate's processes and of the container, and the most that framegate may need."""
+    from framegate.control.cli.output import size_text
 
-    container = ", and the container sets no limit"
+    container = "; the container has no memory limit"
     if memory.HasField("limit_bytes"):
-        used = size_text(memory.usage_bytes) if memory.HasField("usage_bytes") else "an unknown part"
+        used = size_text(memory.usage_bytes) if memory.HasField("usage_bytes") else "an unknown amount"
         container = f"; the container uses {used} of its {size_text(memory.limit_bytes)}"
-    besides = f", and connections of {', '.join(memory.uncounted_listeners)}" if memory.uncounted_listeners else ""
+    besides = f", plus connections of {', '.join(memory.uncounted_listeners)}" if memory.uncounted_listeners else ""
     return f"{size_text(memory.process_bytes)} in framegate's processes{container}; up to {size_text(memory.need_bytes)} may be needed{besides}"
 
 
 @click.command(
-    short_help="Take no new connections and end the open ones.",
+    short_help="Stop accepting connections and end the open ones.",
     epilog=example("framegate drain --timeout 20s", "framegate drain --no-wait      # a preStop hook"),
 )
-@click.option("--timeout", type=DURATION, help="Close what is still open after this time, as 20s.  [default: drain.timeout of the configuration]")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Return when no connection is left, or as soon as draining has begun.")
+@click.option(
+    "--timeout",
+    type=DURATION,
+    help="Close connections that are still open after this time, for example 20s.  [default: drain.timeout of the configuration]",
+)
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Return when no connection is left, or at once.")
 @click.option(
     "--accept",
     type=click.Choice(["refuse", "until-stop"]),
-    help="Take no new connections and end the open ones, or serve both until SIGTERM.  [default: drain.accept of the configuration; refuse with "
-    "--wait or --timeout]",
+    help="refuse: accept no new connections and end the open ones. until-stop: serve both until SIGTERM.  [default: drain.accept of the "
+    "configuration; with --wait or --timeout: refuse]",
 )
-@click.option("--reason", default="", help="Why; for the audit record.")
+@click.option("--reason", default="", help="The reason, for the audit log.")
 @admin_options
 def drain(timeout: int | None, wait: bool, accept: str | None, reason: str, address: str, output: str) -> None:
-    """Be no longer ready, take no new connections and end the open ones in order; says how many ended and how many are left.
+    """Drain framegate: report not ready, accept no new connections and end the open ones when nothing is in flight.
 
-    With --no-wait, as a preStop hook, connections go on until SIGTERM by default: the application beside framegate may need them for its own end.
+    Connections that are still open after the timeout are closed with the cause drain_timeout. The process keeps running. A drain cannot be undone;
+    restart framegate to accept connections again.
 
-    The process goes on; a drain cannot be taken back. What is still open after the timeout is closed with the cause drain_timeout.
+    With --no-wait, as in a preStop hook, the default is until-stop: the application may need its connections until it has stopped.
     """
     from google.protobuf.duration_pb2 import Duration
 
-    from control.cli.client import CALL_TIMEOUT_S, calling, metadata
-    from control.cli.output import as_dict, counted, print_json, print_line
-    from control.gen.framegate.control.v1.proxy_service_pb2 import DrainProxyRequest
-    from control.gen.framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
+    from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
+    from framegate.control.cli.output import as_dict, counted, print_json, print_line
+    from framegate.control.v1.proxy_service_pb2 import DrainProxyRequest
+    from framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
 
     if accept == "until-stop" and (timeout is not None or wait):
-        raise click.UsageError("--accept until-stop has no end before SIGTERM: give --no-wait, and no --timeout")
+        raise click.UsageError("--accept until-stop needs --no-wait, and cannot be used with --timeout: it lasts until SIGTERM")
     chosen = DrainProxyRequest.Accept.Value(f"ACCEPT_{(accept or 'unspecified').upper().replace('-', '_')}")
     request = DrainProxyRequest(wait=wait, reason=reason, accept=chosen)
     if timeout is not None:

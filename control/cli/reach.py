@@ -1,6 +1,5 @@
-"""Why a control plane cannot be reached, found out by trying again with bare sockets: grpc's own words name neither the file nor what to do.
-
-Nothing here is asked before a call, only after one has failed.
+"""Finds out why the admin API cannot be reached, after a call has failed: connects again with plain sockets, because gRPC's messages name neither
+the file nor a remedy.
 """
 
 import contextlib
@@ -12,7 +11,7 @@ import ssl
 import stat
 from typing import Final
 
-from proxy.config.address import Address, parse_address
+from framegate.proxy.config.address import Address, parse_address
 
 __all__ = ["unreachable"]
 
@@ -21,7 +20,7 @@ _TIMEOUT_S: Final = 2.0
 
 
 def unreachable(address: str) -> str:
-    """The reason, as the end of a sentence: ``there is no socket /run/x; is `framegate serve` …``."""
+    """The reason, as the second half of a message: ``there is no socket /run/x; is `framegate serve` …``."""
     parsed = parse_address(address)
     problem = _path_problem(parsed.host) if parsed.kind == "unix" else None
     return problem or _connect_problem(parsed) or _peer_problem(parsed)
@@ -33,7 +32,7 @@ def _path_problem(path: str) -> str | None:
     except FileNotFoundError:
         return f"there is no socket {path}{_HINT}"
     except PermissionError:
-        return f"permission denied: this user may not look into the folder of {path}"
+        return f"permission denied: this user cannot search the folder of {path}"
     except OSError as error:
         return f"{path}: {error.strerror or error}"
     return None if stat.S_ISSOCK(mode) else f"{path} is not a socket"
@@ -44,17 +43,17 @@ def _connect_problem(address: Address) -> str | None:
         with _connected(address):
             return None
     except ConnectionRefusedError:
-        gone = f"nobody listens on {address.host} any more, what made it has ended" if address.kind == "unix" else "nobody listens there"
+        gone = f"no process listens on {address.host}; the one that created it has ended" if address.kind == "unix" else "no process listens there"
         return gone + _HINT
     except PermissionError:
-        return f"permission denied: the socket belongs to {_owner(address.host)}, who alone (and root) may use it"
+        return f"permission denied: only {_owner(address.host)}, who owns the socket, and root may use it"
     except (TimeoutError, BlockingIOError):
-        return f"no connection within {_TIMEOUT_S:g} s: it takes none now"
+        return f"no connection within {_TIMEOUT_S:g} s; the server accepts none at the moment"
     except socket.gaierror as error:
         return f"the name {address.host} cannot be resolved: {error.strerror}"
     except OSError as error:
         wrong_kind = address.kind == "unix" and error.errno == errno.EPROTOTYPE
-        return f"{address.host} is a socket of another kind, which takes no connections" if wrong_kind else str(error.strerror or error)
+        return f"{address.host} is not a stream socket" if wrong_kind else str(error.strerror or error)
 
 
 def _connected(address: Address) -> socket.socket:
@@ -81,19 +80,19 @@ def _owner(path: str) -> str:
 
 
 def _peer_problem(address: Address) -> str:
-    """Somebody listens; a plaintext gRPC server it is not."""
+    """A process listens, but it is not a plaintext gRPC server."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # nothing is said to it, only whether it speaks TLS is asked
+    context.verify_mode = ssl.CERT_NONE  # only the handshake is tried; no data is sent
     speaks_tls = False
     try:
         with _connected(address) as sock, context.wrap_socket(sock):
             speaks_tls = True
     except ssl.SSLError as error:
-        # An alert is an answer in TLS, too: it wants another version, or a certificate of ours.
+        # An alert is TLS, too: the server wants another version, or a client certificate.
         speaks_tls = "ALERT" in (error.reason or "")
     except OSError:
         pass
     if speaks_tls:
-        return "what listens there speaks TLS: a listener for clients? The control plane is the plaintext Unix socket of `admin.address`"
-    return "what listens there is no control plane: it does not speak gRPC"
+        return "the server there uses TLS; is it a listener for clients? The admin API is the plaintext Unix socket of `admin.address`"
+    return "the server there is not the admin API: it does not speak gRPC"

@@ -1,4 +1,4 @@
-"""``framegate tap cat`` and ``framegate tap follow``: the log's records as lines."""
+"""``framegate tap cat`` and ``framegate tap follow``: print records of the log as lines."""
 
 import contextlib
 import os
@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from control.cli.kinds import CHANNEL, LISTENER, MOMENT, SIZE
-from control.cli.options import example
+from framegate.control.cli.kinds import CHANNEL, LISTENER, MOMENT, SIZE
+from framegate.control.cli.options import example
 
 if TYPE_CHECKING:
-    from control.cli.tap_cursor import Cursor
-    from control.cli.tap_records import Entry, Frame, Trouble, Wanted
+    from framegate.control.cli.tap_cursor import Cursor
+    from framegate.control.cli.tap_records import Entry, Frame, Trouble, Wanted
 
 __all__ = ["DIRECTORY", "EXIT_INCOMPLETE", "EXIT_UNWRITABLE", "cat", "follow", "reading"]
 
 
 class _TapDirectory(click.Path):
-    """A directory that a tap has written to, or an empty one: a mistyped path is no clean log."""
+    """A directory of a tap, or an empty one. Any other directory is refused, so that a mistyped path is not taken for an empty log."""
 
     def __init__(self) -> None:
         super().__init__(exists=True, file_okay=False)
@@ -27,21 +27,21 @@ class _TapDirectory(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path."""
         directory = str(super().convert(value, param, ctx))
-        from proxy.tap.ledger import LEDGER_NAME
-        from proxy.tap.log_reader import segments, streams
-        from proxy.tap.record import CONSUMERS_FOLDER, LOCK_NAME
+        from framegate.proxy.tap.ledger import LEDGER_NAME
+        from framegate.proxy.tap.log_reader import segments, streams
+        from framegate.proxy.tap.record import CONSUMERS_FOLDER, LOCK_NAME
 
-        with contextlib.suppress(OSError):  # who reads says what cannot be read
+        with contextlib.suppress(OSError):  # the reader reports what cannot be read
             names = set(os.listdir(directory))
             ours = names & {LEDGER_NAME, LOCK_NAME, CONSUMERS_FOLDER}
             if names and not ours and not any(segments(directory, stream) for stream in streams(directory)):
-                self.fail(f"{directory} is no tap's directory: there is no ledger in it, and no stream", param, ctx)
+                self.fail(f"{directory} is not a tap's directory: it has no ledger and no streams", param, ctx)
         return directory
 
 
 DIRECTORY: Final = _TapDirectory()
 EXIT_INCOMPLETE: Final = 1
-"""What is wanted of the log is not all there, or cannot be read."""
+"""A part of the log is missing or cannot be read."""
 EXIT_UNWRITABLE: Final = 2
 _CHUNK: Final = 1 << 16
 
@@ -50,8 +50,8 @@ F = TypeVar("F", bound=Callable[..., object])
 
 @contextlib.contextmanager
 def reading(directory: str) -> Iterator[None]:
-    """What the operating system refuses is one line, and ends the process."""
-    from control.cli.output import print_note
+    """Turn an OSError into a message and exit code 1."""
+    from framegate.control.cli.output import print_note
 
     try:
         yield
@@ -69,7 +69,7 @@ class _Api(click.ParamType[int]):
         """The key."""
         if isinstance(value, int):
             return value
-        from proxy.config.selection import api_key
+        from framegate.proxy.config.selection import api_key
 
         try:
             return api_key(value)
@@ -78,19 +78,19 @@ class _Api(click.ParamType[int]):
 
 
 def _filters(function: F) -> F:
-    """Which records."""
+    """The options that select records."""
     options = (
-        click.option("--connection", "connections", multiple=True, type=CHANNEL, help="Only this connection, as 0-1-42. May be repeated."),
+        click.option("--connection", "connections", multiple=True, type=CHANNEL, help="Only this connection, for example 0-1-42. May be repeated."),
         click.option("--listener", "listeners", type=LISTENER, multiple=True, help="Only this listener. May be repeated."),
-        click.option("--direction", type=click.Choice(["request", "response"]), help="Only from clients, or only to them."),
+        click.option("--direction", type=click.Choice(["request", "response"]), help="Only requests, or only responses."),
         click.option("--api", "apis", multiple=True, type=_Api(), help="Only this Kafka API, by name or key. May be repeated."),
-        click.option("--client", metavar="PATTERN", help="Only Kafka requests whose client.id is like that, as rdkafka*."),
-        click.option("--min-size", type=SIZE, default=0, help="Only bodies of at least so many bytes."),
-        click.option("--max-size", type=SIZE, help="Only bodies of at most so many bytes."),
-        click.option("--stream", "streams", multiple=True, metavar="PATTERN", help="Only these streams, as 'edge.0.*'. May be repeated."),
-        click.option("--limit", type=click.IntRange(1), help="End after so many frames."),
-        click.option("--payload", type=click.IntRange(0), default=16, show_default=True, help="Bytes of each body to show."),
-        click.option("--totals", is_flag=True, help="Also how many frames were seen, by listener, direction and minute."),
+        click.option("--client", metavar="PATTERN", help="Only Kafka requests whose client.id matches, for example 'rdkafka*'."),
+        click.option("--min-size", type=SIZE, default=0, help="Only frames whose body has at least this size."),
+        click.option("--max-size", type=SIZE, help="Only frames whose body has at most this size."),
+        click.option("--stream", "streams", multiple=True, metavar="PATTERN", help="Only matching streams, for example 'edge.0.*'. May be repeated."),
+        click.option("--limit", type=click.IntRange(1), help="Stop after this number of frames."),
+        click.option("--payload", type=click.IntRange(0), default=16, show_default=True, help="Number of body bytes to show."),
+        click.option("--totals", is_flag=True, help="Also show the counts of frames seen, by listener, direction and minute."),
     )
     for option in reversed(options):
         function = option(function)
@@ -98,8 +98,8 @@ def _filters(function: F) -> F:
 
 
 def _wanted(since: int | None, until: int | None, given: dict[str, Any]) -> "Wanted":
-    from control.cli.tap_records import Wanted
-    from proxy.network.connection_id import parse_connection_id
+    from framegate.control.cli.tap_records import Wanted
+    from framegate.proxy.network.connection_id import parse_connection_id
 
     return Wanted(
         since_ns=since,
@@ -116,17 +116,17 @@ def _wanted(since: int | None, until: int | None, given: dict[str, Any]) -> "Wan
 
 
 def _cursors(directory: str, patterns: tuple[str, ...], since: int | None) -> "list[Cursor]":
-    """One for each stream; ends the process when a pattern fits none."""
+    """A cursor for each stream; exits with 3 when a pattern matches none."""
     import fnmatch
 
-    from control.cli.output import print_note
-    from control.cli.tap_cursor import Cursor, start_offset
-    from proxy.tap.log_reader import streams
+    from framegate.control.cli.output import print_note
+    from framegate.control.cli.tap_cursor import Cursor, start_offset
+    from framegate.proxy.tap.log_reader import streams
 
     there = streams(directory)
     for pattern in patterns:
         if not fnmatch.filter(there, pattern):
-            print_note(f"{directory} has no stream {pattern} (framegate tap ls {directory})")
+            print_note(f"{directory} has no stream {pattern}; `framegate tap ls {directory}` lists the streams")
             sys.exit(_EXIT_NOT_FOUND)
     wanted = [name for name in there if not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
     return [Cursor(directory, name, start_offset(directory, name, since)) for name in wanted]
@@ -143,24 +143,24 @@ _EXIT_NOT_FOUND: Final = 3
     ),
 )
 @click.argument("directory", metavar="DIR", type=DIRECTORY)
-@click.option("--since", type=MOMENT, help="Captured at this time or later: 2027-01-15T08:00:00Z, or 10m for ten minutes ago.")
-@click.option("--until", type=MOMENT, help="Captured before this time.")
+@click.option("--since", type=MOMENT, help="Only frames captured at this time or later: 2027-01-15T08:00:00Z, or 10m for ten minutes ago.")
+@click.option("--until", type=MOMENT, help="Only frames captured before this time.")
 @_filters
-@click.option("--raw", is_flag=True, help="Write the bodies, one behind the other, and no lines; only those that the log has all of.")
+@click.option("--raw", is_flag=True, help="Write only the bodies, without separators. Frames whose body is not complete in the log are left out.")
 def cat(
     directory: str, since: int | None, until: int | None, streams: tuple[str, ...], limit: int | None, payload: int, raw: bool, **given: Any
 ) -> None:
-    """Show the frames of a tap's log, a line for each, in order of time.
+    """Show the frames of a tap's log, one per line, in order of time. No running framegate is needed.
 
-    A line has the time, the connection, the direction, the listener, the body's size in bytes, what Kafka's header says (API, version, correlation
-    id, client), the latency from request to answer, the rule, and the body's first bytes. What is missing has lines of its own, which begin with --:
-    gaps, and blocks that are damaged or gone. Needs no running framegate, and only reads.
+    A line has the time, the connection, the direction, the listener, the size of the body in bytes, Kafka's API, version, correlation id and client,
+    the latency from request to response, the tap rule, and the first bytes of the body. Lines that begin with -- are about missing frames: gaps, and
+    blocks that are damaged or deleted.
 
-    Exit codes: 0 good, with or without gaps, or what retention took meanwhile; 1 something could not be read; 2 the output cannot be written; 3 there
-    is no such stream.
+    Exit codes: 0 success, also with gaps or after retention deleted data; 1 a part of the log cannot be read; 2 standard output cannot be written;
+    3 there is no such stream.
     """
-    from control.cli.output import print_note
-    from control.cli.tap_cursor import merged
+    from framegate.control.cli.output import print_note
+    from framegate.control.cli.tap_cursor import merged
 
     writer = _Raw() if raw else _Lines(payload)
     wanted = _wanted(since, until, given)
@@ -169,18 +169,18 @@ def cat(
         cut = _show(merged(cursors, wanted), wanted, limit, writer)
     writer.end()
     if cut:
-        print_note(f"there are more; --limit is {limit}")
+        print_note(f"more frames exist than --limit {limit}")
     for cursor in cursors:
         if cursor.tail and not cut:
-            print_note(f"{cursor.stream}: {cursor.tail:,} bytes at its end are no whole block: being written, or torn")
+            print_note(f"{cursor.stream}: {cursor.tail:,} bytes at its end are not a complete block: it is being written, or its processor died")
     if writer.trouble:
         sys.exit(EXIT_INCOMPLETE)
 
 
 def _show(items: "Iterable[Entry | Trouble]", wanted: "Wanted", limit: int | None, writer: "_Lines | _Raw") -> bool:
-    """Write records; True: there is a frame more than the limit."""
-    from control.cli.tap_records import Trouble, frames_of
-    from proxy.tap.record import KIND_FRAMES
+    """Write records. Returns True when more frames exist than the limit."""
+    from framegate.control.cli.tap_records import Trouble, frames_of
+    from framegate.proxy.tap.record import KIND_FRAMES
 
     left = limit
     for item in items:
@@ -199,23 +199,23 @@ def _show(items: "Iterable[Entry | Trouble]", wanted: "Wanted", limit: int | Non
 
 
 class _Lines:
-    """Lines on standard output. ``trouble``: something could not be read."""
+    """Writes lines to standard output. ``trouble``: a part of the log could not be read."""
 
     def __init__(self, payload: int) -> None:
         self.trouble = False
         self._payload = payload
         self._waiting: list[str] = []
         self._size = 0
-        self._rules = ""  # waits for something that they decided on
+        self._rules = ""  # written before the next record
 
     def frame(self, frame: "Frame") -> None:
-        from control.cli.tap_lines import frame_line
+        from framegate.control.cli.tap_lines import frame_line
 
         self._add(frame_line(frame, self._payload))
 
     def entry(self, entry: "Entry") -> None:
-        from control.cli.tap_lines import entry_line
-        from proxy.tap.record import KIND_RULES
+        from framegate.control.cli.tap_lines import entry_line
+        from framegate.proxy.tap.record import KIND_RULES
 
         if entry.row.kind == KIND_RULES:
             self._rules = entry_line(entry)
@@ -223,7 +223,7 @@ class _Lines:
             self._add(entry_line(entry))
 
     def cannot(self, trouble: "Trouble") -> None:
-        from control.cli.tap_lines import trouble_line
+        from framegate.control.cli.tap_lines import trouble_line
 
         self.trouble |= not trouble.taken
         self._add(trouble_line(trouble))
@@ -237,7 +237,7 @@ class _Lines:
             self.end()
 
     def end(self) -> None:
-        from control.cli.output import write_text
+        from framegate.control.cli.output import write_text
 
         if self._waiting:
             write_text("\n".join(self._waiting) + "\n")
@@ -246,15 +246,15 @@ class _Lines:
 
 
 class _Raw:
-    """Bodies on standard output, all else on standard error. ``trouble``: something could not be read, or is not in the log as a whole."""
+    """Writes bodies to standard output, and other records to standard error. ``trouble``: a body is not complete, or could not be read."""
 
     def __init__(self) -> None:
         self.trouble = False
         self._partial = 0
 
     def frame(self, frame: "Frame") -> None:
-        from control.cli.output import write_bytes
-        from control.cli.tap_lines import is_whole
+        from framegate.control.cli.output import write_bytes
+        from framegate.control.cli.tap_lines import is_whole
 
         if is_whole(frame):
             write_bytes(frame.kept)
@@ -262,26 +262,26 @@ class _Raw:
             self._partial += 1
 
     def entry(self, entry: "Entry") -> None:
-        from control.cli.output import print_note
-        from control.cli.tap_lines import entry_line
-        from proxy.tap.record import KIND_RULES
+        from framegate.control.cli.output import print_note
+        from framegate.control.cli.tap_lines import entry_line
+        from framegate.proxy.tap.record import KIND_RULES
 
         if entry.row.kind != KIND_RULES:
             print_note(entry_line(entry).removeprefix("-- "))
 
     def cannot(self, trouble: "Trouble") -> None:
-        from control.cli.output import print_note
-        from control.cli.tap_lines import trouble_line
+        from framegate.control.cli.output import print_note
+        from framegate.control.cli.tap_lines import trouble_line
 
         self.trouble |= not trouble.taken
         print_note(trouble_line(trouble).removeprefix("-- "))
 
     def end(self) -> None:
-        from control.cli.output import counted, print_note
+        from framegate.control.cli.output import counted, print_note
 
         if self._partial:
             self.trouble = True
-            print_note(f"{counted(self._partial, 'frame')} not written: the log does not have all of their bodies")
+            print_note(f"{counted(self._partial, 'frame')} not written: their bodies are not complete in the log")
 
 
 @click.command(
@@ -289,26 +289,26 @@ class _Raw:
     epilog=example("framegate tap follow var/tap --listener kafka", "framegate tap follow var/tap --since 1m --api Fetch --payload 64"),
 )
 @click.argument("directory", metavar="DIR", type=DIRECTORY)
-@click.option("--since", type=MOMENT, help="Begin with what was captured at this time or later.  [default: with what comes]")
+@click.option("--since", type=MOMENT, help="Begin with frames captured at this time or later.  [default: with new frames]")
 @_filters
 def follow(directory: str, since: int | None, streams: tuple[str, ...], limit: int | None, payload: int, **given: Any) -> None:
-    """Show frames as they are captured, those of new streams too, until Ctrl-C, or until nobody reads the output any more.
+    """Show frames as they are captured, until Ctrl-C. New streams are included. The lines are those of `tap cat`.
 
-    Lines are those of `tap cat`. What the terminal cannot take in time is left out, and a line says how much: the log has it, `tap cat` shows it.
+    If the terminal is too slow, frames are left out and a line says how many; `tap cat` shows them.
 
-    Exit codes: 0 nobody reads any more, or --limit is reached; 1 the log cannot be read; 2 the output cannot be written; 130 after
-    Ctrl-C.
+    Exit codes: 0 --limit is reached, or the reader of the output has closed it; 1 the log cannot be read; 2 standard output cannot be written;
+    130 after Ctrl-C.
     """
-    from control.cli.output import print_note
-    from control.cli.tap_follow import Follower, Sink
+    from framegate.control.cli.output import print_note
+    from framegate.control.cli.tap_follow import Follower, Sink
 
     if sys.stdout is None:
-        return  # closed before we were started
+        return  # standard output was closed before the start
     descriptor = sys.stdout.fileno()
     sink = Sink(descriptor, sys.stdout.encoding)
     with reading(directory):
         Follower(directory, _wanted(since, None, given), streams, since, payload, limit, sink, descriptor).run()
     sink.close()
     if sink.trouble:
-        print_note(f"the output cannot be written: {sink.trouble}")
+        print_note(f"standard output cannot be written: {sink.trouble}")
         sys.exit(EXIT_UNWRITABLE)

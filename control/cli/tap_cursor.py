@@ -1,11 +1,9 @@
-"""The tap's log in order of time, for who looks at it without a proxy.
+"""Reads the tap's log in order of time.
 
-Order. Over streams by capture time, within a stream by offset: where the clock was set back, times of a stream go back too, and its records are never
-sorted anew. A stream is opened when the others have come to its first time, and only the block that is being shown is in memory: a thousand
-streams cost what those cost that were written at the same time.
+Streams are merged by capture time; records of one stream keep their order, also when the clock was set back. A stream is opened when the merge
+reaches its first time, and only the current block of a stream is in memory, so the cost depends on the streams written at the same time, not on all.
 
-What cannot be read is a record as well (``Trouble``), in its place; behind it the log goes on at the next block that can be told from noise: blocks
-are aligned, say where they are, and carry a CRC.
+A part that cannot be read is a record (``Trouble``), too. Reading continues at the next block, which is found by its alignment, offset and CRC.
 """
 
 import heapq
@@ -13,11 +11,11 @@ import os
 from collections.abc import Generator, Iterable, Iterator
 from typing import Final
 
-from control.cli.tap_records import Entry, Timed, Trouble, Wanted
-from proxy.tap.headers import Seal, decode_block_header
-from proxy.tap.ledger import read_ledger
-from proxy.tap.log_block import LogBlock
-from proxy.tap.log_reader import (
+from framegate.control.cli.tap_records import Entry, Timed, Trouble, Wanted
+from framegate.proxy.tap.headers import Seal, decode_block_header
+from framegate.proxy.tap.ledger import read_ledger
+from framegate.proxy.tap.log_block import LogBlock
+from framegate.proxy.tap.log_reader import (
     BlockRef,
     DamagedBlockError,
     Joiner,
@@ -31,7 +29,7 @@ from proxy.tap.log_reader import (
     walk,
     walk_segment,
 )
-from proxy.tap.record import BLOCK_ALIGNMENT, BLOCK_HEADER_BYTES, SEGMENT_HEADER_BYTES, FormatError
+from framegate.proxy.tap.record import BLOCK_ALIGNMENT, BLOCK_HEADER_BYTES, SEGMENT_HEADER_BYTES, FormatError
 
 __all__ = ["Cursor", "merged", "start_offset"]
 
@@ -41,12 +39,12 @@ _DELETED: Final = "its segment was deleted"
 
 
 class Cursor:
-    """Reads one stream, once or again and again.
+    """Reads one stream; may be called again to read what was appended.
 
     Attributes:
         stream: the folder's name.
-        offset: behind what was read; where the next block begins.
-        tail: bytes behind it in an open segment, that are no whole block: one that is being written, or was torn.
+        offset: where the next block begins.
+        tail: bytes after ``offset`` in an open segment that are not a complete block: it is being written, or its processor died.
     """
 
     def __init__(self, root: str, stream: str, offset: int) -> None:
@@ -60,9 +58,9 @@ class Cursor:
         self._reported: set[tuple[int, int | None]] = set()
 
     def rows(self, wanted: Wanted, limit: int | None = None) -> Generator[Timed, None, None]:
-        """What is to be shown between ``offset`` and the end of what is there, or ``limit``.
+        """The wanted records from ``offset`` to the end of the stream or ``limit``.
 
-        Before a block is read a row without an item says when it begins, so that it is read only when its time has come.
+        A row without an item and with the block's first time comes before each block, so that the merge reads the block only when it is due.
         """
         last_ns = 0
         for ref in self.blocks(limit):
@@ -81,7 +79,7 @@ class Cursor:
             yield from (Timed(row.capture_ns, Entry(row, block)) for row in block.rows if wanted.chunk(block, row))
 
     def blocks(self, limit: int | None = None) -> Iterator[BlockRef | Trouble]:
-        """The blocks from ``offset`` on, and, once each, what cannot be read between them; ``offset`` moves behind one when the next is asked for."""
+        """The blocks from ``offset`` on, and the unreadable parts, once each. ``offset`` passes a block when the next one is requested."""
         self.tail = 0
         listed = segments(self._root, self.stream)
         if not listed and self.offset < self._sealed_to:
@@ -92,7 +90,7 @@ class Cursor:
         for index, segment in enumerate(listed):
             following = listed[index + 1].base if index + 1 < len(listed) else None
             if segment.base > self.offset:
-                yield from self._trouble(segment.base, "the segments between were deleted", vanished=True)
+                yield from self._trouble(segment.base, "the segments before were deleted", vanished=True)
             yield from self._blocks_of(segment, following, limit)
             if limit is not None and self.offset >= limit:
                 return
@@ -118,11 +116,11 @@ class Cursor:
             found = _block_behind(segment, self.offset)
             if found is None:
                 break
-            yield from self._trouble(found, "no block begins here, though others follow")
+            yield from self._trouble(found, "there is no valid block here, but others follow")
         yield from self._ended(segment, following, seal)
 
     def _run(self, segment: Segment, limit: int | None) -> Iterator[BlockRef]:
-        """The blocks up to the end, or to where there should be one and is none."""
+        """The blocks up to the end, or to the first place without a valid block."""
         try:
             for ref in walk_segment(segment, self.offset, limit):
                 yield ref
@@ -135,14 +133,14 @@ class Cursor:
             return
 
     def _ended(self, segment: Segment, following: int | None, seal: Seal | None) -> Iterator[Trouble]:
-        """No whole block follows in a segment, which has not come to the end that is known of it."""
+        """The segment has no further valid block, but should not end here."""
         left = segment.limit - self.offset
         if seal is not None:
             yield from self._trouble(following, f"it was sealed with blocks up to {seal.end}")
         elif not segment.sealed and following is None:
             self.tail = max(0, left)
         elif left > 0:
-            yield from self._trouble(following, f"{left} bytes behind its last whole block are none")
+            yield from self._trouble(following, f"{left} bytes after its last block are not a block")
 
     def _trouble(self, available: int | None, detail: str, *, vanished: bool = False) -> Iterator[Trouble]:
         problem = (self.offset, available)
@@ -152,17 +150,17 @@ class Cursor:
         self.offset = max(self.offset, available or 0)
 
     def is_taken(self, available: int | None) -> bool:
-        """Whether retention took what is not there, from ``offset`` up to where the log goes on: it tells the ledger first."""
+        """Whether retention deleted the part from ``offset`` to ``available``; the ledger has a row about that before it is deleted."""
         ledger = read_ledger(self._root)
-        fate = ledger.streams.get(self.stream)
-        if fate is None:  # never known, or forgotten when all of it was gone
+        stream_record = ledger.streams.get(self.stream)
+        if stream_record is None:  # never noted, or removed when the whole stream was deleted
             return ledger.present and not ledger.damage and not segments(self._root, self.stream)
-        return fate.deleted_to >= (available or fate.end or self.offset + 1)
+        return stream_record.deleted_to >= (available or stream_record.end or self.offset + 1)
 
     def read(self, ref: BlockRef) -> LogBlock | Trouble | None:
-        """A block of ``blocks``, frames joined; None: its segment is gone, which ``blocks`` tells.
+        """Read a block of ``blocks``, with frames joined; None when its segment was deleted, which ``blocks`` reports.
 
-        One that its writer has cut off and is writing anew is looked at again.
+        A block that its writer has truncated and is writing again is read later.
         """
         try:
             try:
@@ -198,7 +196,7 @@ def _block_behind(segment: Segment, offset: int) -> int | None:
 
 
 def _candidates(data: bytes) -> Iterator[int]:
-    """Where a block might begin in bytes whose own place is aligned."""
+    """Positions in aligned bytes at which a block may begin."""
     at = data.find(_MAGIC)
     while at >= 0:
         if at % BLOCK_ALIGNMENT == 0:
@@ -215,8 +213,8 @@ def _is_block(data: bytes, at: int, offset: int, room: int) -> bool:
 
 
 def start_offset(root: str, stream: str, since_ns: int | None) -> int:
-    """Where to begin for what was captured since a time: at a segment, as far as the first blocks of the stream's segments tell; they tell nothing
-    when the clock was set back between them.
+    """The first offset to read for records captured since a time: the begin of a segment, found by the first blocks of the segments. It is the
+    begin of the stream when the clock was set back between segments.
     """
     listed = segments(root, stream)
     if not listed:
@@ -239,7 +237,7 @@ def _first_ns(segment: Segment) -> int | None:
 
 
 def merged(cursors: Iterable[Cursor], wanted: Wanted, limits: dict[str, int] | None = None) -> Iterator[Entry | Trouble]:
-    """What the streams hold from their cursors on, in order; ``limits``: up to which offset of each, by stream."""
+    """The wanted records of all cursors, in order of time. ``limits``: the offset at which each stream ends."""
     runs = [_lazily(cursor, wanted, None if limits is None else limits[cursor.stream]) for cursor in cursors]
     for row in heapq.merge(*runs, key=lambda row: row.at_ns):
         if row.item is not None:
@@ -247,7 +245,7 @@ def merged(cursors: Iterable[Cursor], wanted: Wanted, limits: dict[str, int] | N
 
 
 def _lazily(cursor: Cursor, wanted: Wanted, limit: int | None) -> Iterator[Timed]:
-    """The rows of a stream; before its turn comes no file of it stays open."""
+    """The rows of a stream. Its file is closed until the merge reaches the first block."""
     rows = cursor.rows(wanted, limit)
     first = next(rows, None)
     if first is None:

@@ -1,8 +1,8 @@
-"""Lives beside the tap's log: shows what is appended, as long as somebody reads it.
+"""Shows what is appended to the tap's log, until the reader of the output closes it.
 
-One thread polls the log every ``POLL_MS`` and makes lines, another writes them. What waits between the two is bounded in bytes; when there is no
-room, frames are counted and not made lines of, and when the log is further ahead than ``MAX_BEHIND``, blocks are passed over by their headers. The
-count is a line as soon as there is room. Only what was there at the start and was asked for (``--since``) waits for the reader instead.
+One thread polls the log every ``POLL_MS`` and formats lines, another writes them; the queue between them is bounded in bytes. When it is full, frames
+are only counted; when the log is more than ``MAX_BEHIND`` ahead, whole blocks are skipped by their headers. A line reports the count as soon as there
+is room. Records from before the start (``--since``) are not skipped: they wait for the reader.
 """
 
 import contextlib
@@ -14,29 +14,29 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
-from control.cli.tap_cursor import Cursor, merged, start_offset
-from control.cli.tap_lines import entry_line, frame_line, not_shown_line, trouble_line
-from control.cli.tap_records import Entry, Trouble, Wanted, frames_of
-from proxy.tap.log_reader import LogError, Segment, end_offset, first_offset, segments, streams
-from proxy.tap.record import KIND_FRAMES, KIND_GAP, SEGMENT_HEADER_BYTES
+from framegate.control.cli.tap_cursor import Cursor, merged, start_offset
+from framegate.control.cli.tap_lines import entry_line, frame_line, not_shown_line, trouble_line
+from framegate.control.cli.tap_records import Entry, Trouble, Wanted, frames_of
+from framegate.proxy.tap.log_reader import LogError, Segment, end_offset, first_offset, segments, streams
+from framegate.proxy.tap.record import KIND_FRAMES, KIND_GAP, SEGMENT_HEADER_BYTES
 
 __all__ = ["Follower", "Sink"]
 
 POLL_MS: Final = 40
 MAX_BEHIND: Final = 16 << 20
-"""Bytes of the log, of all streams, that one poll reads."""
+"""Most bytes that one poll reads, all streams together."""
 MAX_WAITING: Final = 1 << 20
-"""Bytes of lines that wait for whoever reads them."""
+"""Most bytes of lines in the queue."""
 _LISTINGS: Final = 50
-"""After a folder changed: a file system's clock is coarse, and a second change within one tick of it does not show."""
+"""Listings after a folder changed: the clock of a file system is coarse, and a second change within one tick does not change mtime."""
 
 
 class Sink:
-    """Writes lines to a descriptor on a thread of its own, which a terminal may hold up for ever.
+    """Writes lines to a descriptor on its own thread, which a stopped terminal may block forever.
 
     Attributes:
-        gone: nobody reads any more, or it cannot be written.
-        trouble: why it cannot be written; empty when it can, or nobody reads.
+        gone: the reader has closed the output, or it cannot be written.
+        trouble: why the output cannot be written; otherwise empty.
     """
 
     def __init__(self, descriptor: int, encoding: str = "utf-8") -> None:
@@ -48,15 +48,15 @@ class Sink:
         self._size = 0
         self._closing = False
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, daemon=True)  # a daemon: it must not keep a process whose terminal stands still
+        self._thread = threading.Thread(target=self._run, daemon=True)  # a blocked terminal must not keep the process
         self._thread.start()
 
     def full(self) -> bool:
-        """Whether lines that may be left out should be."""
+        """Whether the queue is full, so that optional lines are to be left out."""
         return self._size >= MAX_WAITING
 
     def put(self, line: str) -> None:
-        """Have a line written; room was asked for."""
+        """Queue a line, full or not."""
         data = line.encode(self._encoding, "backslashreplace") + b"\n"
         with self._changed:
             self._lines.append(data)
@@ -64,12 +64,12 @@ class Sink:
             self._changed.notify_all()
 
     def wait_for_room(self) -> None:
-        """Until a line would be taken, or nobody reads any more."""
+        """Wait until the queue has room, or the reader has closed the output."""
         with self._changed:
             self._changed.wait_for(lambda: not self.full() or self.gone.is_set())
 
     def close(self) -> None:
-        """Write what waits, and end; waits for that."""
+        """Write the queue, end the thread, and wait for it."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -103,7 +103,7 @@ class Sink:
 
 
 class _Watch:
-    """One stream: where its reader stands, and whether there may be something to read."""
+    """One stream: its cursor, and whether there may be something to read."""
 
     def __init__(self, root: str, cursor: Cursor) -> None:
         self.cursor = cursor
@@ -116,7 +116,7 @@ class _Watch:
         self._tried = -1
 
     def due(self) -> bool:
-        """Whether there may be something to read. Asks for the status of the folder and of the open file; lists only when the folder changed."""
+        """Whether there may be something to read. Calls stat for the folder and the open file; lists the folder only when it changed."""
         with contextlib.suppress(FileNotFoundError):  # the folder: ``ended``; the file: renamed, so the folder changed
             changed_ns = os.stat(self._folder).st_mtime_ns
             if changed_ns != self._folder_ns:
@@ -130,18 +130,18 @@ class _Watch:
         return (self.behind() > 0 and self._limit != self._tried) or self._listings > 0
 
     def mark_read(self) -> None:
-        """What is there was read. A tail that is no block is read again when the file has another size, and not each time."""
+        """Note that the stream was read to its end. An incomplete block is read again only when the file's size has changed."""
         self._tried = self._limit if self.cursor.tail else -1
 
     def behind(self) -> int:
-        """Bytes that were not read yet, as far as is known."""
+        """Known bytes that were not read yet."""
         return max(0, self._limit - self.cursor.offset)
 
     def ended(self) -> Trouble | None:
-        """The stream's folder is gone: what may have gone with it unread."""
+        """The stream's folder was deleted: the unread part, or None."""
         if self._last is None or (self._last.sealed and not self.behind()):
             return None
-        return Trouble(self.cursor.stream, self.cursor.offset, None, True, "it was deleted before all of it was read", self.cursor.is_taken(None))
+        return Trouble(self.cursor.stream, self.cursor.offset, None, True, "it was deleted before it was read completely", self.cursor.is_taken(None))
 
     def _list(self) -> None:
         listed = segments(self._root, self.cursor.stream)
@@ -156,17 +156,17 @@ class Follower:
     def __init__(
         self, root: str, wanted: Wanted, patterns: Sequence[str], since_ns: int | None, payload: int, limit: int | None, sink: Sink, descriptor: int
     ) -> None:
-        """Stands at the end of all streams, or where what was captured since a time begins.
+        """Start at the end of all streams, or at the first record since a time.
 
         Args:
             root: the tap's directory.
-            wanted: which records to show.
-            patterns: which streams, of the shell; none: all.
+            wanted: selects records.
+            patterns: shell patterns of streams; empty: all.
             since_ns: wall clock; None: from now on.
-            payload: bytes of each body to show.
-            limit: frames to show, then ``run`` returns; None: no limit.
-            sink: takes the lines.
-            descriptor: what the sink writes to; asked whether somebody reads it.
+            payload: body bytes to show.
+            limit: number of frames after which ``run`` returns; None: no limit.
+            sink: gets the lines.
+            descriptor: the output of the sink, polled to see whether its reader has closed it.
         """
         self._root = root
         self._wanted = wanted
@@ -187,7 +187,7 @@ class Follower:
             self._watches[stream] = _Watch(root, Cursor(root, stream, end if since_ns is None else start_offset(root, stream, since_ns)))
 
     def run(self) -> None:
-        """Returns when nobody reads any more, or at the limit."""
+        """Show records until the reader has closed the output, or the limit is reached."""
         if any(watch.cursor.offset < self._start[stream] for stream, watch in self._watches.items()):
             self._show(merged((watch.cursor for watch in self._watches.values()), self._wanted, self._start), live=False)
         while not self._done() and not self._poll.poll(POLL_MS):
@@ -218,7 +218,7 @@ class Follower:
         return [name for name in streams(self._root) if not self._patterns or any(fnmatchcase(name, pattern) for pattern in self._patterns)]
 
     def _pass_over(self, watch: _Watch, most: int) -> None:
-        """Leave out the oldest blocks of a stream that is further ahead than that."""
+        """Skip the oldest blocks of a stream that has more than ``most`` unread bytes."""
         if watch.behind() <= most:
             return
         for ref in watch.cursor.blocks():
@@ -260,7 +260,7 @@ class Follower:
                 self._left -= 1
 
     def _full(self) -> bool:
-        """Whether there is no room for a line; when there is, a line about what was left out comes first."""
+        """Whether the queue is full. When it is not, a pending line about skipped frames is queued first."""
         if self._sink.full():
             return True
         self._report_skipped()
@@ -273,7 +273,7 @@ class Follower:
 
 
 def _end(root: str, stream: str) -> int:
-    """Where a stream ends now, by its headers."""
+    """The present end of a stream, from its headers."""
     try:
         return end_offset(root, stream)
     except LogError:

@@ -1,15 +1,15 @@
-"""One line for each record of the tap's log. What clients wrote is shown with its control characters escaped."""
+"""Formats records of the tap's log as lines. Control characters in text from clients are escaped."""
 
 import datetime
 import functools
 import json
 from typing import Final
 
-from control.cli.output import counted, shown, size_text
-from control.cli.tap_records import Entry, Frame, Request, Trouble
-from proxy.config.selection import KAFKA_APIS
-from proxy.network.connection_id import format_connection_id
-from proxy.tap.record import (
+from framegate.control.cli.output import counted, shown, size_text
+from framegate.control.cli.tap_records import Entry, Frame, Request, Trouble
+from framegate.proxy.config.selection import KAFKA_APIS
+from framegate.proxy.network.connection_id import format_connection_id
+from framegate.proxy.tap.record import (
     CAPTURE_FULL,
     CAPTURE_HASH,
     DIRECTIONS,
@@ -32,14 +32,14 @@ _PRINTABLE: Final = bytes(byte if 0x20 <= byte < 0x7F else 0x2E for byte in rang
 
 
 def moment_text(ns: int) -> str:
-    """Wall clock as RFC 3339, to the microsecond; what ``--since`` takes."""
+    """Wall clock as RFC 3339, to the microsecond; ``--since`` takes this form."""
     second = _second_text(ns // _SECOND)
     return f"{second}.{ns % _SECOND // 1000:06d}Z" if second else f"{ns}ns"
 
 
 @functools.lru_cache(64)
 def _second_text(seconds: int) -> str:
-    """Empty for what no calendar has."""
+    """Empty when the time is outside the calendar."""
     try:
         return f"{datetime.datetime.fromtimestamp(seconds, datetime.UTC):%Y-%m-%dT%H:%M:%S}"
     except (OverflowError, ValueError, OSError):
@@ -47,7 +47,7 @@ def _second_text(seconds: int) -> str:
 
 
 def api_text(request: Request | None) -> str:
-    """``Produce v9 #17 client``; ``-`` where nothing is known."""
+    """``Produce v9 #17 client``; ``-`` when the API is not known."""
     if request is None:
         return "-"
     words = [KAFKA_APIS.get(request.api, f"api-{request.api}"), f"v{request.version}"]
@@ -59,7 +59,7 @@ def api_text(request: Request | None) -> str:
 
 
 def frame_line(frame: Frame, payload: int) -> str:
-    """Time, connection, direction, listener, size, API, latency, rule, and of the body's first bytes at most ``payload``."""
+    """Time, connection, direction, listener, size, API, latency, rule, and at most ``payload`` bytes of the body."""
     row, word = frame.row, frame.block.word
     latency = "-" if frame.latency_us is None else f"{frame.latency_us / 1000:.3f}ms"
     fields = (
@@ -70,7 +70,7 @@ def frame_line(frame: Frame, payload: int) -> str:
 
 
 def is_whole(frame: Frame) -> bool:
-    """Whether all of the body is in the log."""
+    """Whether the whole body is in the log."""
     return frame.row.capture == CAPTURE_FULL and len(frame.kept) == frame.size
 
 
@@ -89,7 +89,7 @@ def _body_text(frame: Frame, payload: int) -> str:
 
 
 def entry_line(entry: Entry) -> str:
-    """A gap, totals, or what else happened, as a line of its own."""
+    """The line of a gap, of totals, of a clock change or of new rules."""
     row = entry.row
     if row.kind == KIND_GAP:
         text = f"{_lost_text(row)}, {size_text(row.lost_bytes)}, {_span_text(row)}{_who(entry)}"
@@ -103,7 +103,7 @@ def entry_line(entry: Entry) -> str:
 
 
 def _rule_names(text: str | None) -> str:
-    """Of the rules in force, which the log has as JSON; that itself where it is another's."""
+    """The names of the rules in force, from JSON; the text itself when it cannot be parsed."""
     try:
         return ", ".join(rule["name"] for rule in json.loads(text or "[]")) or "none"
     except (ValueError, TypeError, KeyError):
@@ -117,7 +117,7 @@ def _lost_text(row: ChunkRow) -> str:
 
 
 def _span_text(row: ChunkRow) -> str:
-    """From the first to the last; before version 3 the last is at most as late as the row."""
+    """The first and last time of a row; logs before version 3 have the time of the row as the last."""
     start, end = row.lost_from_ns or row.capture_ns, row.original_bytes or row.capture_ns
     return moment_text(start) if start == end else f"{moment_text(start)} to {moment_text(end)}"
 
@@ -131,19 +131,19 @@ def _who(entry: Entry) -> str:
 
 
 def trouble_line(trouble: Trouble) -> str:
-    """What cannot be read."""
-    going = "nothing behind it can be read" if trouble.available is None else f"the log goes on at {trouble.available}"
-    what = f"lost: {'vanished' if trouble.vanished else 'damaged'} (unknown)" if not trouble.taken else "not shown: retention took them"
+    """The line of a part of the log that cannot be read."""
+    going = "nothing after it can be read" if trouble.available is None else f"the log continues at {trouble.available}"
+    what = f"lost: {'vanished' if trouble.vanished else 'damaged'} (unknown)" if not trouble.taken else "not shown: retention deleted them"
     return shown(f"-- unknown frames {what}, {trouble.stream} at {trouble.offset}: {trouble.detail}; {going}")
 
 
 def not_shown_line(frames: int, lost: int, *, bound: bool) -> str:
-    """What a reader that fell behind left out, and how many lost frames are told of there.
+    """The line about frames that a slow reader left out.
 
     Args:
-        frames: how many.
-        lost: the gaps' sums.
-        bound: the frames were not looked at, so some may not have been wanted.
+        frames: the number of frames left out.
+        lost: the number of lost frames in the gap rows left out.
+        bound: the frames were not checked against the filter, so ``frames`` is an upper bound.
     """
-    besides = f", and {lost:,} lost among them" if lost else ""
+    besides = f", and gaps with {lost:,} lost" if lost else ""
     return f"-- {'at most ' if bound else ''}{counted(frames, 'frame')} not shown{besides}"

@@ -1,14 +1,14 @@
-"""What ``framegate tap ls`` and ``tap consumers`` show: streams and segments by their headers, and how far each consumer has come."""
+"""The output of ``framegate tap ls`` and ``tap consumers``: streams and segments, from their headers, and the position of each consumer."""
 
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from control.cli.output import age_text, print_json, print_table, size_text
-from control.cli.tap_lines import moment_text
-from proxy.tap.consumer import consumer_in_use, consumer_owner, read_consumers
-from proxy.tap.log_reader import (
+from framegate.control.cli.output import age_text, print_json, print_table, size_text
+from framegate.control.cli.tap_lines import moment_text
+from framegate.proxy.tap.consumer import consumer_in_use, consumer_owner, read_consumers
+from framegate.proxy.tap.log_reader import (
     BlockRef,
     DamagedBlockError,
     OffsetVanishedError,
@@ -20,25 +20,25 @@ from proxy.tap.log_reader import (
     streams,
     walk_segment,
 )
-from proxy.tap.record import CONSUMERS_FOLDER, KIND_GAP, REASON_SAMPLED, SEAL_FINAL, certainty
+from framegate.proxy.tap.record import CONSUMERS_FOLDER, KIND_GAP, REASON_SAMPLED, SEAL_FINAL, certainty
 
 __all__ = ["ConsumerState", "SegmentState", "consumer_states", "list_segments", "print_consumers", "print_segments", "print_streams"]
 
 
 @dataclasses.dataclass(slots=True)
 class SegmentState:
-    """One segment, or what several hold together.
+    """One segment, or the sums of several.
 
     Attributes:
         stream: the folder's name.
-        base: of the (first) segment; ``end``: behind the last whole block.
+        base: offset of the (first) segment; ``end``: the offset after the last complete block.
         size: of the files, bytes.
         state: ``open``, ``sealed``, ``final`` (the stream ends here, accounted for), ``damaged``.
-        fault: why damaged.
-        segments, blocks: how many.
-        first_ns, last_ns: capture time; None without a block.
+        fault: why the segment is damaged.
+        segments, blocks: their number.
+        first_ns, last_ns: capture time, wall clock; None without blocks.
         requests, responses: frames stored.
-        lost, at_most, sampled: frames that gaps miss, by their certainty; sampled: left out by a rule. unknown: gaps without a count.
+        lost, at_most: frames that gaps count exactly, or as an upper bound. sampled: frames left out by a rule. unknown: gaps without a count.
     """
 
     stream: str
@@ -59,7 +59,7 @@ class SegmentState:
     sampled: int = 0
 
     def add(self, ref: BlockRef) -> None:
-        """Count a block: by its header; its body is read when there are gaps in it."""
+        """Count a block by its header; its body is read only when it has gaps."""
         header = ref.header
         self.end = header.end
         self.blocks += 1
@@ -96,7 +96,7 @@ class SegmentState:
         self.state = "damaged" if self.fault else later.state
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; times as RFC 3339."""
+        """The fields for JSON; times as RFC 3339."""
         data = dataclasses.asdict(self)
         for key, name in (("first_ns", "first_time"), ("last_ns", "last_time")):
             ns = data.pop(key)
@@ -105,7 +105,7 @@ class SegmentState:
 
 
 def list_segments(root: str) -> list[SegmentState]:
-    """Every segment of every stream, in order. One that retention deletes meanwhile is not listed."""
+    """All segments of all streams, in order, except those that retention deletes meanwhile."""
     return [state for stream in streams(root) for state in _states(segments(root, stream))]
 
 
@@ -120,10 +120,10 @@ def _states(listed: list[Segment]) -> Iterator[SegmentState]:
 
 
 def _fill(state: SegmentState, segment: Segment, following: int | None) -> None:
-    """Count what is in a segment, and judge its end.
+    """Count the blocks of a segment, and check its end.
 
     Raises:
-        OffsetVanishedError: it was deleted.
+        OffsetVanishedError: the segment was deleted.
     """
     seal = None
     try:
@@ -136,7 +136,7 @@ def _fill(state: SegmentState, segment: Segment, following: int | None) -> None:
         state.fault = str(error)
     left = segment.limit - state.end
     if not state.fault and seal is None and left > 0 and state.end != following and (segment.sealed or following is not None):
-        state.fault = f"{left} bytes behind its last whole block are none"
+        state.fault = f"{left} bytes after its last block are not a block"
     if state.fault:
         state.state = "damaged"
     elif seal is not None and segment.sealed and seal.flags & SEAL_FINAL:
@@ -148,12 +148,12 @@ class ConsumerState:
     """One registered consumer.
 
     Attributes:
-        name: its.
-        owner: who registered it, as far as it said; "".
-        working: a process reads under the name now; None: that cannot be told here.
-        behind: bytes that it has not read, by stream; of streams that are there.
-        updated_ns: when it last said how far it has come, wall clock.
-        fault: why its file cannot be believed; then it may need everything.
+        name: its name.
+        owner: the process that registered it; empty when not known.
+        working: whether a process reads under the name now; None when that cannot be found out here.
+        behind: bytes not read yet, by stream.
+        updated_ns: the time of its last offset, wall clock.
+        fault: why its file is invalid; retention then keeps everything for it.
     """
 
     name: str
@@ -169,7 +169,7 @@ def consumer_states(root: str, ends: dict[str, tuple[int, int]]) -> list[Consume
 
     Args:
         root: the tap's directory.
-        ends: of each stream where it begins and ends.
+        ends: the first and last offset of each stream.
     """
     found, unreadable = read_consumers(root)
     states = []
@@ -188,7 +188,7 @@ def _working(root: str, name: str) -> bool | None:
 
 
 def _updated(root: str, name: str) -> int:
-    """The file is replaced whenever a consumer says something; 0: it is gone."""
+    """When the consumer's file was last replaced, ns; 0 when it was deleted."""
     try:
         return os.stat(os.path.join(root, CONSUMERS_FOLDER, name + ".json")).st_mtime_ns
     except OSError:
@@ -196,7 +196,7 @@ def _updated(root: str, name: str) -> int:
 
 
 def stream_ends(root: str) -> dict[str, tuple[int, int]]:
-    """Where each stream begins, and where its files end."""
+    """The first offset of each stream, and the end of its files."""
     listed = {stream: segments(root, stream) for stream in streams(root)}
     return {stream: (found[0].base, found[-1].limit) for stream, found in listed.items() if found}
 
@@ -221,7 +221,7 @@ def _lost(state: SegmentState) -> str:
 
 
 def print_streams(states: list[SegmentState], consumers: list[ConsumerState], output: str) -> None:
-    """One row for each stream."""
+    """Print one row for each stream."""
     rows = _joined(states)
     behind = {row.stream: {state.name: state.behind.get(row.stream, 0) for state in consumers} for row in rows}
     if output == "json":
@@ -242,7 +242,7 @@ def print_streams(states: list[SegmentState], consumers: list[ConsumerState], ou
 
 
 def print_segments(states: list[SegmentState], output: str) -> None:
-    """One row for each segment."""
+    """Print one row for each segment."""
     if output == "json":
         print_json([state.as_dict() for state in states])
         return
@@ -259,7 +259,7 @@ def print_segments(states: list[SegmentState], output: str) -> None:
 
 
 def print_consumers(states: list[ConsumerState], output: str, now_ns: int) -> None:
-    """One row for each consumer."""
+    """Print one row for each consumer."""
     if output == "json":
         print_json(
             [
@@ -278,7 +278,7 @@ def print_consumers(states: list[ConsumerState], output: str, now_ns: int) -> No
         return
     words = {True: "yes", False: "no", None: "?"}
     print_table(
-        ("NAME", "AT WORK", "STREAMS", "BEHIND", "UPDATED", "OWNER", "FAULT"),
+        ("NAME", "RUNNING", "STREAMS", "BEHIND", "UPDATED", "OWNER", "FAULT"),
         (
             (
                 state.name, words[state.working], sum(size > 0 for size in state.behind.values()), size_text(sum(state.behind.values())),

@@ -1,4 +1,4 @@
-"""The tap's records as people ask for them: frames, gaps, what else is a row, what cannot be read; and which of them are wanted."""
+"""Records of the tap for display: frames, other rows, and unreadable parts; and the filter that selects them."""
 
 import dataclasses
 import fnmatch
@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from proxy.tap.headers import BlockHeader
-from proxy.tap.log_block import LogBlock
-from proxy.tap.record import (
+from framegate.proxy.tap.headers import BlockHeader
+from framegate.proxy.tap.log_block import LogBlock
+from framegate.proxy.tap.record import (
     CAPTURE_FULL,
     DIRECTION_REQUEST,
     DIRECTIONS,
@@ -23,17 +23,17 @@ from proxy.tap.record import (
 __all__ = ["Entry", "Frame", "Request", "Timed", "Trouble", "Wanted", "frames_of"]
 
 _CLIENT_BYTES: Final = 512
-"""Of a body, that are looked at for the client's name; longer names are cut."""
+"""Body bytes that are searched for the client's name; longer names are cut."""
 
 
 class Request(NamedTuple):
-    """What Kafka's header of a request says, or the pairing of an answer.
+    """The header of a Kafka request, or the request that a response belongs to.
 
     Attributes:
         api: the API's key.
         version: of the API.
-        correlation: id; None: the log does not say.
-        client: its name; None: none, or an answer.
+        correlation: correlation id; None when it is not in the log.
+        client: client.id; None when there is none, or for a response.
     """
 
     api: int
@@ -43,7 +43,7 @@ class Request(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """One frame; ``kept`` is what the log has of its body, ``size`` what it was on the wire. The view is good until the next record is asked for."""
+    """One frame. ``kept`` is the part of the body in the log, valid until the next record is read; ``size`` is the body's size on the wire."""
 
     stream: str
     row: ChunkRow
@@ -56,15 +56,15 @@ class Frame(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A row of the log, of any kind but ``piece``, in its block."""
+    """A row of the log, of any kind except ``piece``, and its block."""
 
     row: ChunkRow
     block: LogBlock
 
 
 class Trouble(NamedTuple):
-    """What cannot be read: from ``offset`` of a stream up to ``available``, None: nothing behind it can be read either. ``taken``: it vanished, and
-    it was retention that took it.
+    """A part of a stream that cannot be read, from ``offset`` to ``available``; None: to the end. ``vanished``: it was deleted. ``taken``: retention
+    deleted it.
     """
 
     stream: str
@@ -76,7 +76,7 @@ class Trouble(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """When something comes in the order of records; None: nothing yet."""
+    """An item with its time for sorting; without an item, the earliest time of the next items."""
 
     at_ns: int
     item: Entry | Trouble | None
@@ -84,7 +84,7 @@ class Timed(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which records to show; what is empty or None wants all. All of it must hold.
+    """A filter for records. Empty fields and None select all; a record must match every field.
 
     Attributes:
         since_ns, until_ns: capture time, from and before.
@@ -92,9 +92,9 @@ class Wanted:
         listeners: names.
         direction: of ``DIRECTIONS``.
         apis: keys.
-        client: name of Kafka's client, a pattern of the shell; requests only have one.
+        client: shell pattern of a Kafka client.id; only requests have one.
         min_size, max_size: of the body on the wire, bytes.
-        totals: rows of totals as well.
+        totals: whether rows of totals are wanted, too.
     """
 
     since_ns: int | None = None
@@ -109,8 +109,8 @@ class Wanted:
     totals: bool = False
 
     def block(self, header: BlockHeader) -> bool:
-        """Whether a block may hold something: by the times in its header, which say nothing where the clock was set back. A gap may be of a time
-        long before its block.
+        """Whether a block may have wanted records, by the times in its header. These are not reliable when the clock was set back, and a gap may be
+        much older than its block.
         """
         if header.first_ns > header.last_ns:
             return True
@@ -120,7 +120,7 @@ class Wanted:
         return self.until_ns is None or header.first_ns < self.until_ns or header.lost_frames > 0 or not stores
 
     def chunk(self, block: LogBlock, row: ChunkRow) -> bool:
-        """Whether a row may be shown: a gap when some of what it lacks may be wanted."""
+        """Whether a row may have wanted records; a gap may have when its frames could match."""
         if row.kind == KIND_TOTALS and not self.totals:
             return False
         if not self._overlaps(row):
@@ -138,7 +138,7 @@ class Wanted:
         return (self.since_ns is None or end >= self.since_ns) and (self.until_ns is None or start < self.until_ns)
 
     def frame(self, size: int, request: Request | None) -> bool:
-        """Whether a frame of a chunk that may be shown is."""
+        """Whether a frame of a wanted chunk is wanted."""
         if size < self.min_size or (self.max_size is not None and size > self.max_size):
             return False
         if self.apis and (request is None or request.api not in self.apis):
@@ -147,14 +147,14 @@ class Wanted:
 
 
 def _span(row: ChunkRow) -> tuple[int, int]:
-    """The first and the last time that a row speaks of."""
+    """The first and the last capture time of a row."""
     if row.kind in (KIND_GAP, KIND_TOTALS):
         return row.lost_from_ns or row.capture_ns, row.original_bytes or row.capture_ns
     return row.capture_ns, row.capture_ns
 
 
 def frames_of(block: LogBlock, row: ChunkRow, wanted: Wanted) -> Iterator[Frame]:
-    """The frames of a chunk that are to be shown, in order."""
+    """The wanted frames of a chunk, in order."""
     data = block.chunk_data(row)
     starts = block.starts(row)
     answers = block.answers(row)
@@ -174,13 +174,13 @@ def frames_of(block: LogBlock, row: ChunkRow, wanted: Wanted) -> Iterator[Frame]
 
 
 def _answered(key: int, body: memoryview) -> Request | None:
-    """What an answer answers; its own header is the correlation id."""
+    """The request that a response belongs to; the response's header is the correlation id."""
     correlation = int.from_bytes(body[:4], "big", signed=True) if len(body) >= 4 else None
     return None if key < 0 else Request(key >> 16, key & 0xFFFF, correlation, None)
 
 
 def _header(body: memoryview) -> Request | None:
-    """What the header of a request says; None: there is none, or not all of what every version has."""
+    """The header of a request; None when it is too short."""
     if len(body) < 8:
         return None
     key, version = int.from_bytes(body[:2], "big", signed=True), int.from_bytes(body[2:4], "big", signed=True)

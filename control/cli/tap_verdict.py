@@ -1,4 +1,4 @@
-"""What ``framegate tap verify`` shows of a verdict."""
+"""The output of ``framegate tap verify``."""
 
 import collections
 import dataclasses
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from control.cli.output import counted, print_json, print_line, print_note, print_table, size_text
-from control.cli.tap_lines import moment_text
-from proxy.tap.log_reader import LogError, segments, streams
-from proxy.tap.record import FormatError
+from framegate.control.cli.output import counted, print_json, print_line, print_note, print_table, size_text
+from framegate.control.cli.tap_lines import moment_text
+from framegate.proxy.tap.log_reader import LogError, segments, streams
+from framegate.proxy.tap.record import FormatError
 
 if TYPE_CHECKING:
-    from proxy.tap.acceptance import Accepted
-    from proxy.tap.completeness import Verdict, WindowRow
+    from framegate.proxy.tap.acceptance import Accepted
+    from framegate.proxy.tap.completeness import Verdict, WindowRow
 
 __all__ = ["EXIT_LOST", "Progress", "accepted_of", "check", "exit_code", "print_verdict"]
 
@@ -30,7 +30,7 @@ _COLUMNS: Final = (
 
 
 class Progress:
-    """How much of the log was read, on one line of a terminal that is written again and again; elsewhere nothing."""
+    """Shows on a terminal how much of the log was read."""
 
     def __init__(self, size: int) -> None:
         """``size``: bytes to read."""
@@ -50,14 +50,14 @@ class Progress:
             click.echo(f"\rframegate: read {size_text(self._read)} of {size_text(self._size)}, {percent} %\x1b[K", nl=False, err=True)
 
     def end(self) -> None:
-        """Take the line away."""
+        """Clear the line."""
         if self._shown:
             click.echo("\r\x1b[K", nl=False, err=True)
 
 
 def check(directory: str) -> "Verdict | None":
-    """The verdict; None: it cannot be had, and standard error says why."""
-    from proxy.tap.completeness import verify
+    """Verify a log. Returns None, after a message, when it cannot be read."""
+    from framegate.proxy.tap.completeness import verify
 
     try:
         progress = Progress(sum(segment.size for stream in streams(directory) for segment in segments(directory, stream)))
@@ -71,7 +71,7 @@ def check(directory: str) -> "Verdict | None":
 
 
 def exit_code(verdict: "Verdict", accepted: "Accepted") -> int:
-    """0: complete, or all that is not was accepted; ``EXIT_LOST``; 1: something is missing, or nobody knows."""
+    """0 when the log is complete or all findings are accepted; ``EXIT_LOST``; 1 when frames are missing or counts are unknown."""
     if verdict.complete or accepted.covers(verdict):
         return 0
     exact = all(row.state in ("complete", "cut", "open", "lost") for row in verdict.rows if not accepted.reason(row))
@@ -79,10 +79,10 @@ def exit_code(verdict: "Verdict", accepted: "Accepted") -> int:
 
 
 def accepted_of(directory: str, verdict: "Verdict", reason: str | None) -> "Accepted | None":
-    """What was accepted of a log, with a reason also what a verdict has against it now; None: that cannot be had, and standard error says why."""
+    """The accepted findings of a log; with a reason, those of ``verdict`` are accepted first. Returns None, after a message, when that fails."""
     import getpass
 
-    from proxy.tap.acceptance import accept, read_accepted
+    from framegate.proxy.tap.acceptance import accept, read_accepted
 
     try:
         if reason is not None:
@@ -90,12 +90,12 @@ def accepted_of(directory: str, verdict: "Verdict", reason: str | None) -> "Acce
             print_note(f"{counted(found, 'finding')} accepted" if found else "there is nothing to accept")
         return read_accepted(directory)
     except (OSError, KeyError) as error:
-        print_note(f"what is accepted of {directory} cannot be {'read' if reason is None else 'noted'}: {error}")
+        print_note(f"the accepted findings of {directory} cannot be {'read' if reason is None else 'written'}: {error}")
         return None
 
 
 def print_verdict(verdict: "Verdict", summary: bool | None, output: str, accepted: "Accepted") -> None:
-    """Faults first, then windows, and last what it comes to."""
+    """Print faults, then windows, then the conclusion."""
     if output == "json":
         faults = {fault: accepted.faults[fault] for fault in verdict.faults if fault in accepted.faults}
         windows = [{**_json(row), "accepted": accepted.reason(row)} for row in verdict.rows]
@@ -114,13 +114,13 @@ def _conclusion(verdict: "Verdict", accepted: "Accepted") -> str:
     for row in verdict.rows:
         states[row.state] += row.windows
     order = ["complete", *sorted(states.keys() - {"complete"})]
-    windows = ", ".join(f"{states[state]:,} {state}" for state in order if states[state]) or "none, so nothing is proved"
+    windows = ", ".join(f"{states[state]:,} {state}" for state in order if states[state]) or "none, so completeness is not proved"
     faults = f"{counted(len(verdict.faults), 'fault')}; " if verdict.faults else ""
-    word = "not complete" if not verdict.complete else "complete but for what retention took" if states["cut"] else "complete"
+    word = "not complete" if not verdict.complete else "complete except for data that retention deleted" if states["cut"] else "complete"
     if accepted.covers(verdict):
-        word = "not complete, and all of that was accepted"
+        word = "not complete, but all findings are accepted"
     elif exit_code(verdict, accepted) == EXIT_LOST:
-        word = "frames are lost, and the log says how many"
+        word = "frames are lost, and the log says exactly how many"
     return f"{word}: {faults}windows: {windows}"
 
 

@@ -1,4 +1,4 @@
-"""``framegate taps``: the rules of the tap."""
+"""``framegate taps``: show and change the rules of the tap."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from control.cli.kinds import LISTENER, SIZE, Expiry
-from control.cli.options import DEFAULT_ADDRESS, admin_options, example
+from framegate.control.cli.kinds import LISTENER, SIZE, Expiry
+from framegate.control.cli.options import DEFAULT_ADDRESS, admin_options, example
 
 if TYPE_CHECKING:
     import grpc
 
-    from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
+    from framegate.control.v1 import tap_service_pb2 as pb2
 
 __all__ = ["taps"]
 
@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def _complete(ask: "Callable[[grpc.Channel], list[str]]", ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    from control.cli.client import names_from
+    from framegate.control.cli.client import names_from
 
     address = ctx.params.get("address") or os.environ.get("FRAMEGATE_ADDRESS") or DEFAULT_ADDRESS
     return [CompletionItem(name) for name in names_from(address, ask) if name.startswith(incomplete)]
@@ -37,8 +37,8 @@ def _complete_rule(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 def _complete_listener(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     def ask(channel: "grpc.Channel") -> list[str]:
-        from control.gen.framegate.control.v1 import listener_service_pb2
-        from control.gen.framegate.control.v1.listener_service_pb2_grpc import ListenerServiceStub
+        from framegate.control.v1 import listener_service_pb2
+        from framegate.control.v1.listener_service_pb2_grpc import ListenerServiceStub
 
         page = ListenerServiceStub(channel).ListListeners(listener_service_pb2.ListListenersRequest(), timeout=_COMPLETION_TIMEOUT_S)
         return [item.name for item in page.listeners]
@@ -47,7 +47,7 @@ def _complete_listener(ctx: click.Context, param: click.Parameter, incomplete: s
 
 
 def _rule_options(function: F) -> F:
-    """What a rule may say; each option has the name of its field in the configuration."""
+    """The options of a rule, named like its keys in the configuration."""
     share = click.FloatRange(0.0, 1.0)
     percent = click.FloatRange(0.0, 100.0)
     options = (
@@ -57,28 +57,40 @@ def _rule_options(function: F) -> F:
             type=LISTENER,
             multiple=True,
             shell_complete=_complete_listener,
-            help="Frames of this listener; all of them by default.",
+            help="Frames of this listener. May be repeated.  [default: all]",
         ),
-        click.option("--direction", "directions", multiple=True, type=click.Choice(_DIRECTIONS), help="Frames of this direction; both by default."),
-        click.option("--principal", "principals", multiple=True, help="Frames of this client's connections."),
-        click.option("--network", "networks", multiple=True, help="Frames of clients in this network, as 10.0.0.0/8."),
-        click.option("--min-size", "min_size_bytes", type=SIZE, help="Frames with at least so large a body, as 1KiB."),
-        click.option("--max-size", "max_size_bytes", type=SIZE, help="Frames with at most so large a body; 0 is unlimited."),
-        click.option("--api", "apis", multiple=True, help="Frames of this Kafka API, as Produce, and their answers."),
-        click.option("--client", "clients", multiple=True, help="Frames of Kafka's clients whose client.id is like this pattern, as 'billing-*'."),
-        click.option("--capture", type=click.Choice(_CAPTURES), help="What is kept of each frame; full by default."),
-        click.option("--max-frame-bytes", "max_frame_bytes", type=SIZE, help="Body bytes kept of each frame; 0 keeps all."),
-        click.option("--blank", multiple=True, help="Body bytes stored as zeros, as 0-15 or 64-."),
-        click.option("--hash", "hash", multiple=True, help="Body bytes stored as a hash of them, as 0-15 or 64-."),
-        click.option("--sample-connections", type=share, help="The share of connections recorded, 0 to 1."),
-        click.option("--sample-frames", type=share, help="The share of frames recorded, 0 to 1."),
         click.option(
-            "--expires", type=Expiry(), help="When the rule ends: a time from now, as 10m, or an instant to come, as 2030-01-31T12:00:00Z; or never."
+            "--direction",
+            "directions",
+            multiple=True,
+            type=click.Choice(_DIRECTIONS),
+            help="Frames of this direction. May be repeated.  [default: both]",
         ),
-        click.option("--on-full", type=click.Choice(_ON_FULL), help="When the log cannot keep up: drop (a gap says how much), or mute the client."),
-        click.option("--max-loss-percent", type=percent, help="The rule turns itself off when it loses more than this; 0 never does."),
-        click.option("--max-cpu-percent", type=percent, help="The rule turns itself off when it takes more than this of a core; 0 never does."),
-        click.option("--validate-only", is_flag=True, help="Only say whether it could be done."),
+        click.option("--principal", "principals", multiple=True, help="Frames of clients with this principal. May be repeated."),
+        click.option("--network", "networks", multiple=True, help="Frames of clients in this network, for example 10.0.0.0/8. May be repeated."),
+        click.option("--min-size", "min_size_bytes", type=SIZE, help="Frames whose body has at least this size, for example 1KiB."),
+        click.option("--max-size", "max_size_bytes", type=SIZE, help="Frames whose body has at most this size; 0 means unlimited."),
+        click.option("--api", "apis", multiple=True, help="Requests of this Kafka API, for example Produce, and their responses. May be repeated."),
+        click.option(
+            "--client", "clients", multiple=True, help="Frames of Kafka clients whose client.id matches, for example 'billing-*'. May be repeated."
+        ),
+        click.option(
+            "--capture", type=click.Choice(_CAPTURES), help="What to store of each body: all of it, only its length, or a hash.  [default: full]"
+        ),
+        click.option("--max-frame-bytes", "max_frame_bytes", type=SIZE, help="Number of body bytes to store of each frame; 0 means all."),
+        click.option("--blank", multiple=True, help="Range of body bytes to store as zeros, for example 0-15 or 64-. May be repeated."),
+        click.option("--hash", "hash", multiple=True, help="Range of body bytes to store as a hash, for example 0-15 or 64-. May be repeated."),
+        click.option("--sample-connections", type=share, help="Fraction of connections to record, 0 to 1."),
+        click.option("--sample-frames", type=share, help="Fraction of frames to record, 0 to 1."),
+        click.option("--expires", type=Expiry(), help="When the rule expires: 10m from now, 2030-01-31T12:00:00Z, or never."),
+        click.option(
+            "--on-full",
+            type=click.Choice(_ON_FULL),
+            help="When the log cannot keep up: drop frames from the log (a gap row counts them), or mute the client.",
+        ),
+        click.option("--max-loss-percent", type=percent, help="Turn the rule off when it loses more than this percentage of frames; 0 means never."),
+        click.option("--max-cpu-percent", type=percent, help="Turn the rule off when it uses more than this percentage of a CPU; 0 means never."),
+        click.option("--validate-only", is_flag=True, help="Check the change, but do not make it."),
     )
     for option in reversed(options):
         function = option(function)
@@ -91,15 +103,15 @@ def _before_option(text: str) -> Callable[[F], F]:
 
 @click.group(epilog=example("framegate taps add debug --listener kafka --api Produce --client 'billing-*' --expires 10m"))
 def taps() -> None:
-    """Which frames the tap records, and how: the first rule that matches a frame decides."""
+    """Tap rules: they choose the frames that the tap records. The first rule that matches a frame decides."""
 
 
 @taps.command("list", epilog=example("framegate taps list --output json"))
 @admin_options
 def list_(address: str, output: str) -> None:
-    """List the rules, in their order."""
-    from control.cli.client import CALL_TIMEOUT_S, calling
-    from control.cli.output import print_note
+    """List the tap rules, in their order."""
+    from framegate.control.cli.client import CALL_TIMEOUT_S, calling
+    from framegate.control.cli.output import print_note
 
     with calling(address) as channel:
         found = _listed(channel, CALL_TIMEOUT_S)
@@ -109,9 +121,9 @@ def list_(address: str, output: str) -> None:
 
 
 def _listed(channel: "grpc.Channel", timeout_s: float) -> "list[pb2.TapRule]":
-    from control.cli.client import PAGE_SIZE, pages
-    from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
-    from control.gen.framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
+    from framegate.control.cli.client import PAGE_SIZE, pages
+    from framegate.control.v1 import tap_service_pb2 as pb2
+    from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
 
     stub = TapServiceStub(channel)
 
@@ -126,13 +138,16 @@ def _listed(channel: "grpc.Channel", timeout_s: float) -> "list[pb2.TapRule]":
 )
 @click.argument("name")
 @_rule_options
-@_before_option("The rule that it is to stand before; it is the last otherwise.")
+@_before_option("Insert the rule before this one.  [default: at the end]")
 @admin_options
 def add(name: str, before: str | None, validate_only: bool, address: str, output: str, **values: Any) -> None:
-    """Add a rule, in every processor or in none; returns when it is in force, for open connections as well."""
-    from control.cli.client import CALL_TIMEOUT_S, calling, metadata
-    from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
-    from control.gen.framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
+    """Add a rule, in all processors or in none. Returns when it is in force, also for open connections.
+
+    Changes are lost at a restart, when the configuration file applies again.
+    """
+    from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
+    from framegate.control.v1 import tap_service_pb2 as pb2
+    from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
 
     rule, _ = _rule(name, values)
     request = pb2.CreateTapRuleRequest(tap_rule=rule, before=before or "", validate_only=validate_only)
@@ -148,27 +163,27 @@ def add(name: str, before: str | None, validate_only: bool, address: str, output
 )
 @click.argument("name", shell_complete=_complete_rule)
 @_rule_options
-@click.option("--clear", multiple=True, help="What is to be as if nobody had said it, by its name in the configuration, as networks.")
-@_before_option("Move the rule: it is to stand before this one.")
-@click.option("--last", is_flag=True, help="Move the rule behind all others.")
-@click.option("--etag", default="", help="Change the rule only if this is still its etag, as JSON shows it.")
+@click.option("--clear", multiple=True, help="Reset a key of the rule to its default, for example networks. May be repeated.")
+@_before_option("Move the rule before this one.")
+@click.option("--last", is_flag=True, help="Move the rule to the end.")
+@click.option("--etag", default="", help="Change the rule only if it still has this etag (see `framegate taps list --output json`).")
 @admin_options
 def set_(
     name: str, clear: tuple[str, ...], before: str | None, last: bool, etag: str, validate_only: bool, address: str, output: str, **values: Any
 ) -> None:
-    """Change what is named of a rule and nothing else, in every processor or in none; returns when it is in force."""
-    from control.cli.client import CALL_TIMEOUT_S, calling, metadata
-    from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
-    from control.gen.framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
+    """Change the given keys of a rule, in all processors or in none. Returns when the change is in force."""
+    from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
+    from framegate.control.v1 import tap_service_pb2 as pb2
+    from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
 
     if before and last:
-        raise click.UsageError("--before and --last say two things")
+        raise click.UsageError("give --before or --last, not both")
     rule, paths = _rule(name, values)
     paths += [_cleared(word) for word in clear]
     if len(set(paths)) != len(paths):
-        raise click.UsageError("--clear names what another option sets")
+        raise click.UsageError("--clear names a key that another option sets, or names it twice")
     if not paths and not before and not last:
-        raise click.UsageError("name what is to change")
+        raise click.UsageError("give at least one change")
     rule.etag = etag
     request = pb2.UpdateTapRuleRequest(tap_rule=rule, validate_only=validate_only)
     request.update_mask.paths.extend(paths)
@@ -181,14 +196,14 @@ def set_(
 
 @taps.command(epilog=example("framegate taps remove debug"))
 @click.argument("name", shell_complete=_complete_rule)
-@click.option("--etag", default="", help="Remove the rule only if this is still its etag, as JSON shows it.")
-@click.option("--validate-only", is_flag=True, help="Only say whether it could be done.")
+@click.option("--etag", default="", help="Remove the rule only if it still has this etag (see `framegate taps list --output json`).")
+@click.option("--validate-only", is_flag=True, help="Check the change, but do not make it.")
 @admin_options
 def remove(name: str, etag: str, validate_only: bool, address: str, output: str) -> None:
-    """Remove a rule, in every processor or in none; the rules that are left are shown."""
-    from control.cli.client import CALL_TIMEOUT_S, calling, metadata
-    from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
-    from control.gen.framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
+    """Remove a rule, in all processors or in none. Prints the remaining rules."""
+    from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
+    from framegate.control.v1 import tap_service_pb2 as pb2
+    from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
 
     request = pb2.DeleteTapRuleRequest(name=name, etag=etag, validate_only=validate_only)
     with calling(address, change=not validate_only) as channel:
@@ -198,20 +213,20 @@ def remove(name: str, etag: str, validate_only: bool, address: str, output: str)
 
 
 def _cleared(word: str) -> str:
-    """The field of a message by its name in a configuration."""
-    from control.gen.framegate.control.v1.tap_service_pb2 import TapRule
+    """The field of the message for a configuration key."""
+    from framegate.control.v1.tap_service_pb2 import TapRule
 
     path = {"min_size": "min_size_bytes", "max_size": "max_size_bytes", "expires": "expire_time"}.get(word, word)
     known = {field.name for field in TapRule.DESCRIPTOR.fields} - {"name", "etag", "state", "stops", "ttl"}
     if path not in known:
         words = sorted(name.removesuffix("_bytes") if name.endswith("size_bytes") else name for name in known - {"expire_time"} | {"expires"})
-        raise click.BadParameter(f"{word!r} is nothing that a rule says; known are {', '.join(words)}", param_hint="--clear")
+        raise click.BadParameter(f"{word!r} is not a key of a rule; the keys are {', '.join(words)}", param_hint="--clear")
     return path
 
 
 def _rule(name: str, values: dict[str, Any]) -> "tuple[pb2.TapRule, list[str]]":
-    """The message of what was given on the command line, and which fields that is."""
-    from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
+    """The message for the options given, and the names of its fields that are set."""
+    from framegate.control.v1 import tap_service_pb2 as pb2
 
     enums: dict[str, Any] = {"directions": pb2.TapRule.Direction, "capture": pb2.TapRule.Capture, "on_full": pb2.TapRule.OnFull}
     prefixes = {"directions": "DIRECTION_", "capture": "CAPTURE_", "on_full": "ON_FULL_"}
@@ -245,7 +260,7 @@ def _expire(rule: "pb2.TapRule", value: tuple[str, int]) -> str:
 
 
 def _print(found: "list[pb2.TapRule]", output: str) -> None:
-    from control.cli.output import as_dict, print_json, print_table
+    from framegate.control.cli.output import as_dict, print_json, print_table
 
     if output == "json":
         print_json([as_dict(rule) for rule in found])
@@ -254,7 +269,7 @@ def _print(found: "list[pb2.TapRule]", output: str) -> None:
 
 
 def _cells(rule: "pb2.TapRule") -> tuple[str, ...]:
-    from control.cli.output import word
+    from framegate.control.cli.output import word
 
     directions = ",".join(word(rule.Direction.Name(item), "DIRECTION_") for item in rule.directions)
     return (
@@ -264,8 +279,8 @@ def _cells(rule: "pb2.TapRule") -> tuple[str, ...]:
 
 
 def _conditions(rule: "pb2.TapRule") -> Iterator[str]:
-    """What is demanded of a frame besides its way."""
-    from control.cli.output import size_text
+    """The conditions of a rule besides listener and direction."""
+    from framegate.control.cli.output import size_text
 
     for name, entries in (("principal", rule.principals), ("network", rule.networks), ("api", rule.apis), ("client", rule.clients)):
         if entries:
@@ -277,7 +292,7 @@ def _conditions(rule: "pb2.TapRule") -> Iterator[str]:
 
 
 def _kept(rule: "pb2.TapRule") -> Iterator[str]:
-    from control.cli.output import size_text, word
+    from framegate.control.cli.output import size_text, word
 
     yield word(rule.Capture.Name(rule.capture), "CAPTURE_")
     if rule.max_frame_bytes:
@@ -295,7 +310,7 @@ def _sampled(rule: "pb2.TapRule") -> Iterator[str]:
 
 
 def _state(rule: "pb2.TapRule") -> Iterator[str]:
-    from control.cli.output import time_text, word
+    from framegate.control.cli.output import time_text, word
 
     yield word(rule.State.Name(rule.state), "STATE_")
     if rule.HasField("expire_time"):
@@ -303,4 +318,4 @@ def _state(rule: "pb2.TapRule") -> Iterator[str]:
     for stop in rule.stops:
         cause = word(stop.Cause.Name(stop.cause), "CAUSE_")
         since = time_text(stop.stop_time.ToJsonString())
-        yield f"off in processor {stop.processor_slot} since {since}: {cause} {stop.percent:g} %, above {stop.limit_percent:g} %"
+        yield f"off in processor {stop.processor_slot} since {since}: {cause} {stop.percent:g} % is above {stop.limit_percent:g} %"

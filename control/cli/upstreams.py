@@ -2,24 +2,24 @@
 
 import click
 
-from control.cli.options import admin_options, example
+from framegate.control.cli.options import admin_options, example
 
 __all__ = ["upstreams"]
 
 
 @click.group(epilog=example("framegate upstreams list"))
 def upstreams() -> None:
-    """Where frames go."""
+    """Upstreams: the servers to which framegate forwards frames."""
 
 
 @upstreams.command("list", epilog=example("framegate upstreams list --output json"))
 @admin_options
 def list_(address: str, output: str) -> None:
-    """List upstreams."""
-    from control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, calling, pages
-    from control.cli.output import as_dict, print_json, print_table, size_text
-    from control.gen.framegate.control.v1 import upstream_service_pb2 as pb2
-    from control.gen.framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceStub
+    """List the upstreams, their endpoints, and endpoints that are down."""
+    from framegate.control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, calling, pages
+    from framegate.control.cli.output import as_dict, print_json, print_table, size_text
+    from framegate.control.v1 import upstream_service_pb2 as pb2
+    from framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceStub
 
     def ask(token: str) -> pb2.ListUpstreamsResponse:
         return stub.ListUpstreams(pb2.ListUpstreamsRequest(page_size=PAGE_SIZE, page_token=token), timeout=CALL_TIMEOUT_S)

@@ -1,5 +1,5 @@
-"""``framegate users``: a file of users on this machine, or that of a listener of a running framegate. A password comes from the terminal or from
-standard input, never from the command line, and goes nowhere: what is stored of it is made here.
+"""``framegate users``: changes a users file on this machine, or the users of a listener of a running framegate. The password is read from the
+terminal or standard input, never from the command line. Only salted hashes made here are stored or sent.
 """
 
 import contextlib
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from control.cli.options import address_option, example, output_option
+from framegate.control.cli.options import address_option, example, output_option
 
 if TYPE_CHECKING:
-    from control.gen.framegate.control.v1.user_service_pb2 import User
-    from proxy.auth.questions import ScramCredential
+    from framegate.control.v1.user_service_pb2 import User
+    from framegate.proxy.auth.auth_requests import ScramCredential
 
 __all__ = ["users"]
 
@@ -25,28 +25,28 @@ _COLUMNS: Final = ("NAME", "MECHANISMS", "ITERATIONS")
 
 def _where(function: F) -> F:
     """``--file`` or ``--listener``, and ``--address``."""
-    file = click.option("--file", "path", type=click.Path(dir_okay=False, path_type=pathlib.Path), help="The file of users, on this machine.")
-    listener = click.option("--listener", metavar="NAME", help="The listener of a running framegate whose file of users it is.")
+    file = click.option("--file", "path", type=click.Path(dir_okay=False, path_type=pathlib.Path), help="The users file on this machine.")
+    listener = click.option("--listener", metavar="NAME", help="A listener of a running framegate, whose users file is used.")
     return file(listener(address_option(function)))
 
 
 def _reason(function: F) -> F:
-    return click.option("--reason", default="", help="Why; for the audit record. With --listener.")(function)
+    return click.option("--reason", default="", help="The reason, for the audit log. Only with --listener.")(function)
 
 
 def _check_where(path: pathlib.Path | None, listener: str | None, reason: str = "") -> None:
     if (path is None) == (listener is None):
-        raise click.UsageError("name the users by one of --file and --listener")
+        raise click.UsageError("give one of --file and --listener")
     if reason and listener is None:
-        raise click.UsageError("--reason goes with --listener: a file has no audit record")
+        raise click.UsageError("--reason needs --listener: changes of a local file are not logged")
 
 
 @click.group(epilog=example("framegate users add alice --file users", "framegate users list --listener sasl"))
 def users() -> None:
-    """Who may come in with a password: a file with salted entries for SCRAM-SHA-256 and SCRAM-SHA-512, which PLAIN is checked against, too.
+    """Add, remove and list users who log in with a password (SASL SCRAM-SHA-256, SCRAM-SHA-512 and PLAIN).
 
-    No clear password is stored, or sent anywhere. The file is replaced as a whole; a new one has the mode 0600. With --listener a running
-    framegate changes its own file, and what is new is in force when the command returns.
+    The users file has salted hashes of the passwords. Passwords themselves are neither stored nor sent. The file is replaced as a whole; a new file
+    has the mode 0600. With --listener, a running framegate changes its own file, and the change is in force when the command returns.
     """
 
 
@@ -59,13 +59,19 @@ def users() -> None:
 )
 @click.argument("name")
 @_where
-@click.option("--replace", is_flag=True, help="Give a user that there is a new password.")
-@click.option("--iterations", type=click.IntRange(4096, 16384), default=8192, show_default=True, help="How much it costs to try a password.")
+@click.option("--replace", is_flag=True, help="Replace the password of an existing user.")
+@click.option(
+    "--iterations",
+    type=click.IntRange(4096, 16384),
+    default=8192,
+    show_default=True,
+    help="Hash iterations; more make it slower to guess a password.",
+)
 @_reason
 def add(name: str, path: pathlib.Path | None, listener: str | None, address: str, replace: bool, iterations: int, reason: str) -> None:
-    """Add a user. Asks for the password, or reads one line of standard input when that is no terminal."""
-    from control.identity.passwords import new_credentials
-    from control.identity.users_file import changing, name_fault
+    """Add a user. Asks for the password; if standard input is not a terminal, reads one line of it."""
+    from framegate.control.identity.passwords import new_credentials
+    from framegate.control.identity.users_file import changing, name_fault
 
     _check_where(path, listener, reason)
     fault = name_fault(name)
@@ -80,10 +86,10 @@ def add(name: str, path: pathlib.Path | None, listener: str | None, address: str
 
 
 def _send(listener: str, name: str, credentials: "Mapping[str, ScramCredential]", address: str, *, replace: bool, reason: str) -> None:
-    """Have a running framegate write them."""
-    from control.cli.client import CALL_TIMEOUT_S, calling, metadata
-    from control.gen.framegate.control.v1 import user_service_pb2 as pb2
-    from control.gen.framegate.control.v1.user_service_pb2_grpc import UserServiceStub
+    """Send the credentials to a running framegate."""
+    from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
+    from framegate.control.v1 import user_service_pb2 as pb2
+    from framegate.control.v1.user_service_pb2_grpc import UserServiceStub
 
     user = pb2.User(name=name)
     for mechanism, item in credentials.items():
@@ -102,21 +108,21 @@ def _send(listener: str, name: str, credentials: "Mapping[str, ScramCredential]"
 @_where
 @_reason
 def remove(name: str, path: pathlib.Path | None, listener: str | None, address: str, reason: str) -> None:
-    """Remove a user. Connections that are open stay open."""
-    from control.identity.users_file import changing, read_users
+    """Remove a user. The user's open connections stay open; `framegate channels close --principal NAME` closes them."""
+    from framegate.control.identity.users_file import changing, read_users
 
     _check_where(path, listener, reason)
     if path is None:
-        from control.cli.client import CALL_TIMEOUT_S, calling, metadata
-        from control.gen.framegate.control.v1 import user_service_pb2 as pb2
-        from control.gen.framegate.control.v1.user_service_pb2_grpc import UserServiceStub
+        from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
+        from framegate.control.v1 import user_service_pb2 as pb2
+        from framegate.control.v1.user_service_pb2_grpc import UserServiceStub
 
         request = pb2.DeleteUserRequest(listener=str(listener), name=name, reason=reason)
         with calling(address, change=True) as channel:
             UserServiceStub(channel).DeleteUser(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
         return
     with _faults():
-        read_users(path)  # there must be one: none is made to remove somebody from
+        read_users(path)  # fails when there is no file
         with changing(path) as file:
             file.remove(name)
 
@@ -125,9 +131,9 @@ def remove(name: str, path: pathlib.Path | None, listener: str | None, address: 
 @_where
 @output_option
 def list_(path: pathlib.Path | None, listener: str | None, address: str, output: str) -> None:
-    """List the users, with the mechanisms that each has an entry for; of a listener those in force."""
-    from control.cli.output import print_json, print_table
-    from control.identity.users_file import read_users
+    """List the users and their mechanisms. With --listener, list the users that are in force."""
+    from framegate.control.cli.output import print_json, print_table
+    from framegate.control.identity.users_file import read_users
 
     _check_where(path, listener)
     if path is None:
@@ -143,11 +149,11 @@ def list_(path: pathlib.Path | None, listener: str | None, address: str, output:
 
 
 def _listed(listener: str, address: str) -> list[tuple[str, dict[str, int]]]:
-    """The users in force; a note when what lies in the file is not."""
-    from control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, calling, pages
-    from control.cli.output import print_note
-    from control.gen.framegate.control.v1 import user_service_pb2 as pb2
-    from control.gen.framegate.control.v1.user_service_pb2_grpc import UserServiceStub
+    """The users in force; prints a message when the present file is not in force."""
+    from framegate.control.cli.client import CALL_TIMEOUT_S, PAGE_SIZE, calling, pages
+    from framegate.control.cli.output import print_note
+    from framegate.control.v1 import user_service_pb2 as pb2
+    from framegate.control.v1.user_service_pb2_grpc import UserServiceStub
 
     def ask(token: str) -> pb2.ListUsersResponse:
         request = pb2.ListUsersRequest(listener=listener, page_size=PAGE_SIZE, page_token=token)
@@ -159,7 +165,7 @@ def _listed(listener: str, address: str) -> list[tuple[str, dict[str, int]]]:
     with calling(address) as channel:
         answers = list(pages(ask))
     if answers[-1].error:
-        print_note(f"what lies in the files of the listener is not in force: {answers[-1].error}")
+        print_note(f"the present users file is not in force: {answers[-1].error}")
     return [(user.name, entry(user)) for answer in answers for user in answer.users]
 
 
@@ -172,13 +178,13 @@ def _password() -> str:
         except UnicodeDecodeError:
             password = ""
     if not password or not password.isprintable():
-        raise click.UsageError("the password is empty, or not one line of text")
+        raise click.UsageError("the password must be one line of printable text")
     return password
 
 
 @contextlib.contextmanager
 def _faults() -> Iterator[None]:
-    from control.identity.users_file import UserExistsError, UsersFileError, UserUnknownError
+    from framegate.control.identity.users_file import UserExistsError, UsersFileError, UserUnknownError
 
     try:
         yield
@@ -187,7 +193,7 @@ def _faults() -> Iterator[None]:
             click.echo(f"framegate: {error.path}:{line}: {reason}", err=True)
         sys.exit(_EXIT_USAGE)
     except UserExistsError as error:
-        _fail(f"{error}; --replace gives it a new password", _EXIT_CONFLICT)
+        _fail(f"{error}; use --replace to change the password", _EXIT_CONFLICT)
     except UserUnknownError as error:
         _fail(str(error), _EXIT_NOT_FOUND)
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""What ``framegate --version`` says: the version, and whether the data path is compiled."""
+"""The text of ``framegate --version``: the version, and whether the data path is compiled."""
 
 import importlib.metadata
 import importlib.util
@@ -8,13 +8,13 @@ __all__ = ["is_compiled", "version_text"]
 
 
 def is_compiled() -> bool:
-    """Whether the modules of the data path are machine code; nothing of them is loaded for the answer."""
-    spec = importlib.util.find_spec("proxy.network.framing")
+    """Whether the data path is compiled. Imports none of it."""
+    spec = importlib.util.find_spec("framegate.proxy.network.framing")
     return spec is not None and spec.origin is not None and spec.origin.endswith(".so")
 
 
 def version_text() -> str:
-    """One line."""
+    """The version as one line."""
     try:
         version = importlib.metadata.version("framegate")
     except importlib.metadata.PackageNotFoundError:

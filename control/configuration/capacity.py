@@ -3,30 +3,30 @@
 import dataclasses
 from typing import Final
 
-from control.configuration.cgroup import Container
-from control.configuration.units import format_size
-from proxy.config.model import GIB, KIB, LEAST_POOL, MAX_PROCESSORS, MIB, ListenerConfig, ProxyConfig, largest_whole
+from framegate.control.configuration.cgroup import Container
+from framegate.control.configuration.units import format_size
+from framegate.proxy.config.model import GIB, KIB, LEAST_POOL, MAX_PROCESSORS, MIB, ListenerConfig, ProxyConfig, largest_whole
 
 __all__ = ["MemoryNeed", "fitted", "memory_need", "memory_warning", "processor_count"]
 
 CONTROL_BASE: Final = 64 * MIB
 PROCESSOR_BASE: Final = 29 * MIB
-"""Resident, with room for what control does: at start both together are 63 MiB with one processor (README's figures)."""
+"""Resident, with room for what control does: at start both together are 63 MiB with one processor (deploy/docs/performance.md)."""
 TOKENS: Final = 12 * MIB
 """What checks signatures of tokens, in control: only who has a listener that takes them pays for it."""
-JUDGE: Final = 28 * MIB
+VALIDATOR: Final = 28 * MIB
 """The process that judges new certificates, keys and authorities, which stays: 34 MiB resident, 24 in proportion to who shares them."""
 HANDLER_BASE: Final = 41 * MIB
 """A handler process: Python with asyncio (25 MiB), and long answers that wait there (16 MiB). What handlers, and requests that wait there, take, only
 ``handlers.memory`` bounds.
 """
 CONNECTION: Final = 12 * KIB
-"""An idle pair, plaintext on both sides: 4.0 KiB of ours in README's figures, and 8 KiB of the kernel's for its two sockets, which the container is
-charged for as well (deploy/sizing.md).
+"""An idle pair, plaintext on both sides: 4.0 KiB in framegate (deploy/docs/performance.md), and 8 KiB in the kernel for its two sockets, which the
+container is charged for as well (deploy/docs/limits.md).
 """
 TLS_SIDE: Final = 39 * KIB
-"""What TLS adds on one side of a pair: 21.6 KiB after a burst of 1 MB each way (25.6 - 4.0 in README's figures), and one record that has begun, which
-is not booked (17 KiB; proxy/network/MEMORY.md).
+"""What TLS adds on one side of a pair: 21.6 KiB after a burst of 1 MB each way (25.6 - 4.0 KiB), and one record that has begun, which is
+not booked (17 KiB; proxy/network/MEMORY.md).
 """
 ONE_READ: Final = 256 * KIB
 """The most that one read may book beyond all other bounds (MEMORY.md)."""
@@ -104,7 +104,7 @@ def memory_need(config: ProxyConfig, processors: int) -> MemoryNeed:
     parts = {
         "processes": CONTROL_BASE + processors * PROCESSOR_BASE,
         "checks of tokens": TOKENS if signed else 0,
-        "judge of certificates": JUDGE if watched else 0,
+        "certificate validator": VALIDATOR if watched else 0,
         "handler processes": config.handlers.processes * (config.handlers.memory or HANDLER_BASE) if handled else 0,
         "memory pool": int(config.memory_pool.size * PIECES),
         "a frame beyond it in each processor": int(beyond * PIECES),

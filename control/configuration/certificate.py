@@ -1,7 +1,7 @@
 """What certificates say: whose they are, who made them, when they begin and end.
 
 ``cryptography`` reads them: 45 ms and 16 MiB, which only a process pays that reads a configuration or renewed files and then ends (``child``,
-``control.rotation.judge``).
+``framegate.control.rotation.validator``).
 """
 
 import dataclasses
@@ -20,7 +20,6 @@ __all__ = [
     "hosts",
     "revocations",
     "short_fingerprint",
-    "validities",
 ]
 
 _SHORT: Final = 16
@@ -52,15 +51,6 @@ class CertificateFacts:
 def short_fingerprint(fingerprint: str) -> str:
     """As much of it as tells one from another."""
     return fingerprint[:_SHORT]
-
-
-def validities(pem: bytes) -> list[tuple[float, float]]:
-    """When each certificate of a PEM file begins and ends, in seconds since 1970, in order; what else is in it is passed over.
-
-    Raises:
-        ValueError: there is none, or one is broken.
-    """
-    return [(item.begins, item.ends) for item in describe(pem)]
 
 
 def describe(pem: bytes) -> list[CertificateFacts]:

@@ -1,17 +1,29 @@
-"""What the container allows: the CPUs and memory of the cgroup that this process is in, of both versions, and of all around it that can be seen; and
-the memory that a process and its descendants use.
+"""What the container allows and has used: CPUs, memory and tasks of the cgroup that this process is in, of both versions, and of all around it that
+can be seen; and the memory that a process and its descendants use.
 
 Seen from within a container ``/sys/fs/cgroup`` is, as a rule, its own cgroup, whatever ``/proc/self/cgroup`` says; where it is the node's, its own
 lies below it. So each folder on the way from the one to the other is asked, and the tightest limit holds, as it does in the kernel.
 """
 
 import dataclasses
+import math
 import os
 import pathlib
 from collections.abc import Iterator
 from typing import Final
 
-__all__ = ["Container", "container", "cpu_limit", "folders", "memory_limit", "memory_usage", "process_memory"]
+__all__ = [
+    "Container",
+    "Throttling",
+    "container",
+    "cpu_quota",
+    "killed_for_memory",
+    "memory_limit",
+    "memory_usage",
+    "process_memory",
+    "tasks",
+    "throttling",
+]
 
 _ROOT: Final = pathlib.Path("/sys/fs/cgroup")
 _OWN: Final = pathlib.Path("/proc/self/cgroup")
@@ -45,14 +57,9 @@ def container(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> Container
     """
     available = len(os.sched_getaffinity(0))
     quotas, limits = list(_quotas(root, own)), list(_limits(root, own))
-    cpus = min((quota for quota in quotas if quota is not None), default=available)
+    cpus = min((math.ceil(quota) for quota in quotas if quota is not None), default=available)
     memory = min((limit for limit in limits if limit is not None), default=None)
     return Container(max(1, min(available, cpus)), memory, len(quotas) + len(limits))
-
-
-def cpu_limit(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> int:
-    """See ``Container.cpus``."""
-    return container(root, own).cpus
 
 
 def memory_limit(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> int | None:
@@ -65,12 +72,10 @@ def memory_usage(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> int | 
     counts. None when it is not known.
     """
     for controller, current, inactive in (("", "memory.current", "inactive_file"), ("memory", "memory.usage_in_bytes", "total_inactive_file")):
-        for folder in folders(root, own, controller):
+        for folder in _folders(root, own, controller):
             used = _words(folder / current)
             if used and used[0].isdigit():
-                words = _words(folder / "memory.stat")
-                remembered = words[words.index(inactive) + 1] if inactive in words[:-1] else "0"
-                return max(0, int(used[0]) - int(remembered))
+                return max(0, int(used[0]) - _table(folder / "memory.stat").get(inactive, 0))
     return None
 
 
@@ -88,27 +93,73 @@ def process_memory(pid: int, processes: pathlib.Path = _PROCESSES) -> int:
     return own + sum(process_memory(int(child), processes) for child in children)
 
 
-def _quotas(root: pathlib.Path, own: pathlib.Path) -> Iterator[int | None]:
-    """Of each folder that says it: whole CPUs, rounded up, or None for no limit."""
-    for folder in folders(root, own, ""):
-        words = _words(folder / "cpu.max")
-        yield from _quota(words[0], words[1]) if len(words) == 2 else ()
-    for folder in folders(root, own, "cpu"):
-        quota, period = _words(folder / "cpu.cfs_quota_us"), _words(folder / "cpu.cfs_period_us")
-        yield from _quota(quota[0], period[0]) if quota and period else ()
+@dataclasses.dataclass(frozen=True, slots=True)
+class Throttling:
+    """How often the group had used up its quota. Attributes: ``periods``; ``throttled`` of them, for ``seconds`` together."""
+
+    periods: int
+    throttled: int
+    seconds: float
+
+    @property
+    def percent(self) -> float:
+        """Of the periods."""
+        return 100 * self.throttled / self.periods if self.periods else 0.0
 
 
-def _quota(quota: str, period: str) -> Iterator[int | None]:
-    if quota in _NONE:
-        yield None
-    elif quota.isdigit() and period.isdigit() and int(period) > 0:
-        yield -(-int(quota) // int(period))
+def cpu_quota(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> float | None:
+    """CPUs that the group may use, with their fraction, the tightest of it and those around it; None when it has no quota. Arguments: as of
+    ``container``.
+    """
+    return min((quota for quota in _quotas(root, own) if quota is not None), default=None)
+
+
+def throttling(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> Throttling | None:
+    """What the quota of the innermost group that has one cost since it was made; None when the kernel does not say."""
+    for controller, name, unit in (("", "throttled_usec", 1e6), ("cpu", "throttled_time", 1e9)):
+        for folder in _folders(root, own, controller):
+            found = _table(folder / "cpu.stat")
+            if "nr_periods" in found and "nr_throttled" in found:
+                return Throttling(found["nr_periods"], found["nr_throttled"], found.get(name, 0) / unit)
+    return None
+
+
+def killed_for_memory(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> int | None:
+    """Processes of the innermost group that says it which the kernel killed for memory since it was made; None when none says it."""
+    for controller, name in (("", "memory.events"), ("memory", "memory.oom_control")):
+        for folder in _folders(root, own, controller):
+            found = _table(folder / name)
+            if "oom_kill" in found:
+                return found["oom_kill"]
+    return None
+
+
+def tasks(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> tuple[int, int] | None:
+    """Processes and threads in the group with the least room for more, and how many it may have; None when they are not limited."""
+    found = []
+    for controller in ("", "pids"):
+        for folder in _folders(root, own, controller):
+            current, most = _words(folder / "pids.current"), _words(folder / "pids.max")
+            if current and most and current[0].isdecimal() and most[0].isdecimal():
+                found.append((int(current[0]), int(most[0])))
+    return min(found, key=lambda item: item[1] - item[0], default=None)
+
+
+def _quotas(root: pathlib.Path, own: pathlib.Path) -> Iterator[float | None]:
+    """Of each folder that says it: CPUs, or None for no limit."""
+    found = [_words(folder / "cpu.max") for folder in _folders(root, own, "")]
+    found += [[*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")] for folder in _folders(root, own, "cpu")]
+    for words in found:
+        if len(words) == 2 and words[0] in _NONE:
+            yield None
+        elif len(words) == 2 and all(map(str.isdecimal, words)) and int(words[1]) > 0:
+            yield int(words[0]) / int(words[1])
 
 
 def _limits(root: pathlib.Path, own: pathlib.Path) -> Iterator[int | None]:
     """Of each folder that says it: bytes, or None for no limit."""
     for controller, name in (("", "memory.max"), ("memory", "memory.limit_in_bytes")):
-        for folder in folders(root, own, controller):
+        for folder in _folders(root, own, controller):
             word = next(iter(_words(folder / name)), "")
             if word in _NONE or (word.isdigit() and int(word) >= _UNLIMITED):
                 yield None
@@ -116,7 +167,7 @@ def _limits(root: pathlib.Path, own: pathlib.Path) -> Iterator[int | None]:
                 yield int(word)
 
 
-def folders(root: pathlib.Path, own: pathlib.Path, controller: str) -> Iterator[pathlib.Path]:
+def _folders(root: pathlib.Path, own: pathlib.Path, controller: str) -> Iterator[pathlib.Path]:
     """The process' own folder and those around it that there are, innermost first; ``controller``: of the older cgroups, "" for version 2."""
     mounts = [root / controller] if controller else [root, root / "unified"]  # the second where both versions are mounted
     path = _own_path(own, controller)
@@ -135,6 +186,11 @@ def _own_path(own: pathlib.Path, controller: str) -> pathlib.PurePosixPath:
             found = pathlib.PurePosixPath(path.lstrip("/"))
             return pathlib.PurePosixPath() if ".." in found.parts else found
     return pathlib.PurePosixPath()
+
+
+def _table(path: pathlib.Path) -> dict[str, int]:
+    words = _words(path)
+    return {name: int(value) for name, value in zip(words[::2], words[1::2], strict=False) if value.isdecimal()}
 
 
 def _words(path: pathlib.Path) -> list[str]:

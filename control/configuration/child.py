@@ -5,17 +5,16 @@ reader and cryptography for certificates, is 2 MiB, 11 with TLS: a control proce
 process that has no threads yet, so it costs a few milliseconds and not the start of an interpreter.
 """
 
-import dataclasses
-import json
 import os
 import pathlib
+import pickle
 import threading
 import traceback
 from typing import NamedTuple, NoReturn
 
-from control.configuration.certificate import CertificateFacts, facts_from_row
-from control.configuration.fault import ConfigurationError, Fault
-from proxy.config.model import ProxyConfig, from_wire, to_wire
+from framegate.control.configuration.certificate import CertificateFacts
+from framegate.control.configuration.document import ConfigurationError, Fault
+from framegate.proxy.config.model import ProxyConfig
 
 __all__ = ["Loaded", "load_in_child"]
 
@@ -54,20 +53,18 @@ def load_in_child(path: str | pathlib.Path) -> Loaded:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code != 0:
         raise RuntimeError(f"the process that reads the configuration ended with {code}")
-    row = json.loads(answer)
-    faults, warnings = ([Fault(**fault) for fault in row[name]] for name in ("faults", "warnings"))
-    if row["config"] is None:
-        raise ConfigurationError(faults)
-    certificates = {path: [facts_from_row(item) for item in found] for path, found in row["certificates"].items()}
-    return Loaded(from_wire(row["config"]), warnings, row["tls_files"], certificates)
+    found: Loaded | list[Fault] = pickle.loads(answer)
+    if isinstance(found, list):
+        raise ConfigurationError(found)
+    return found
 
 
 def _answer(path: str | pathlib.Path, descriptor: int) -> NoReturn:
     """The child's life."""
     code = 1
     try:
-        with open(descriptor, "w", encoding="ascii") as pipe:
-            json.dump(_row(path), pipe)
+        with open(descriptor, "wb") as pipe:
+            pickle.dump(_load(path), pipe)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -75,22 +72,15 @@ def _answer(path: str | pathlib.Path, descriptor: int) -> NoReturn:
         os._exit(code)  # not our process' own end: what the parent has registered for that is the parent's
 
 
-def _row(path: str | pathlib.Path) -> dict[str, object]:
-    from control.configuration.load import examine
-    from control.configuration.tls_files import describe_files, read_tls_files
+def _load(path: str | pathlib.Path) -> Loaded | list[Fault]:
+    from framegate.control.configuration.load import examine
+    from framegate.control.configuration.tls_files import describe_files, read_tls_files
 
     found = examine(path)
-    config, faults = found.config, found.faults
-    files: dict[str, str] = {}
-    if config is not None:
-        try:
-            files = read_tls_files(config)
-        except ConfigurationError as error:  # one of them changed since it was examined
-            config, faults = None, error.faults
-    return {
-        "config": None if config is None else to_wire(config),
-        "faults": [dataclasses.asdict(fault) for fault in faults],
-        "warnings": [dataclasses.asdict(fault) for fault in found.warnings],
-        "tls_files": files,
-        "certificates": {path: [dataclasses.asdict(item) for item in found] for path, found in describe_files(files).items()},
-    }
+    if found.config is None:
+        return found.faults
+    try:
+        files = read_tls_files(found.config)
+    except ConfigurationError as error:  # one of them changed since it was examined
+        return error.faults
+    return Loaded(found.config, found.warnings, files, describe_files(files))

@@ -1,17 +1,100 @@
-"""A configuration as plain values, with the line of each, and what is wrong with it."""
+"""A configuration as plain values, with the line of each; what is wrong with it, one ``Fault`` for each thing, never only the first; and what
+stands in a model for a value that is wrong (``WRONG``).
+"""
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
-from typing import Any, Final
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from control.configuration.fault import Fault
+from framegate.proxy.config.model import ProxyConfig
 
-__all__ = ["Document", "Path", "document_of", "key_of", "show"]
+__all__ = [
+    "WRONG",
+    "ConfigurationError",
+    "Document",
+    "Fault",
+    "Findings",
+    "Named",
+    "Path",
+    "document_of",
+    "entries",
+    "key_of",
+    "show",
+    "unique_names",
+]
 
 Path = tuple[str | int, ...]
+Item = TypeVar("Item")
+Value = TypeVar("Value")
 _PEM: Final = "-----BEGIN "
 _MAX_SHOWN: Final = 60
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+
+
+class _Wrong(str):
+    """Stands for a value that is wrong or missing, as NaN does for a number: no comparison with it holds, it has no entries, and what is read of it
+    or computed with it is wrong as well. So it breaks no second rule. Where a text is needed it is an empty one.
+    """
+
+    __slots__ = ()
+
+    def _wrong(self, *_: object) -> Any:
+        return self
+
+    def _no(self, _: object) -> bool:
+        return False
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    __hash__ = str.__hash__
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = _no
+    __getattr__ = __call__ = __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = __mod__ = __floordiv__ = __rfloordiv__ = _wrong
+
+
+WRONG: Final[Any] = _Wrong()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong.
+
+    Attributes:
+        line: in the file, from 1; 0 when the configuration did not come from a file.
+        key: the path of the value, as ``listeners[0].tls.key``; empty for the whole document.
+        value: what stands there, shortened; empty when the key is missing, or when it is no key, of whose value nobody knows what it is.
+        reason: why that is wrong and what would be right.
+    """
+
+    line: int
+    key: str
+    value: str
+    reason: str
+
+    def __str__(self) -> str:
+        shown = f" = {self.value}" if self.value else ""
+        return f"line {self.line}: {self.key or 'the document'}{shown}: {self.reason}"
+
+
+class Findings(NamedTuple):
+    """What was found in a configuration, by line. Attributes: ``config`` (None when there are faults), ``faults`` (nothing starts with one),
+    ``warnings`` (it starts, but perhaps not as it was meant), ``model`` (as ``config``, and there as well when only this machine is at fault).
+    """
+
+    config: ProxyConfig | None
+    faults: list[Fault]
+    warnings: list[Fault]
+    model: ProxyConfig | None = None
+
+
+class ConfigurationError(Exception):
+    """A configuration with one or more faults, ordered by line."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        super().__init__("\n".join(str(fault) for fault in faults))
+        self.faults = faults
 
 
 @dataclasses.dataclass(slots=True)
@@ -26,6 +109,7 @@ class Document:
         warnings: what may be meant as it stands, but hardly is.
         folder: relative paths in the document start here.
         files: whether the files that it names are here, and are looked at.
+        wrong: where the model has ``WRONG``; what rules say of a value there, or within it, is no fault of its own.
     """
 
     data: Any
@@ -35,6 +119,7 @@ class Document:
     folder: pathlib.Path
     warnings: list[Fault] = dataclasses.field(default_factory=list)
     files: bool = True
+    wrong: set[Path] = dataclasses.field(default_factory=set)
 
     def line(self, path: Path) -> int:
         """The line of a path, or of the nearest enclosing one that is there."""
@@ -42,13 +127,37 @@ class Document:
             path = path[:-1]
         return self.lines.get(path, 0)
 
-    def add(self, path: Path, reason: str, value: object = None) -> None:
-        """Add a fault at a path; the value shown is what the document says unless given."""
-        self.faults.append(self._fault(path, reason, value))
+    def add(self, path: Path, reason: str | None, value: object = None) -> None:
+        """Add a fault at a path; the value shown is what the document says unless given. No reason is no fault."""
+        if reason is not None and not self._is_wrong(path):
+            self.faults.append(self._fault(path, reason, value))
 
-    def warn(self, path: Path, reason: str, value: object = None) -> None:
+    def warn(self, path: Path, reason: str | None, value: object = None) -> None:
         """Add a warning at a path; see ``add``."""
-        self.warnings.append(self._fault(path, reason, value))
+        if reason is not None and not self._is_wrong(path):
+            self.warnings.append(self._fault(path, reason, value))
+
+    def unique(self, path: Path, names: Iterable[object]) -> None:
+        """Add a fault for each entry of a list that is there a second time."""
+        seen: list[object] = []
+        for entry, name in entries(path, names):
+            if name in seen:
+                self.add(entry, "is named twice", name)
+            seen.append(name)
+
+    def once(self, path: Path, value: Value, places: dict[Value, Path]) -> None:
+        """Note the place of a value; add a fault where it was noted at another one."""
+        if value in places:
+            self.add(path, f"is already used by {key_of(places[value])} (line {self.line(places[value])})")
+        places.setdefault(value, path)
+
+    def named(self, path: Path, name: str | None, names: Iterable[str], kind: str) -> None:
+        """Add a fault where a name is not one of those of a kind, as in ``a listener``. None is no name."""
+        if name is not None and name not in names:
+            self.add(path, f"is not the name of {kind}; there are: {', '.join(names) or 'none'}")
+
+    def _is_wrong(self, path: Path) -> bool:
+        return any(path[:length] in self.wrong for length in range(len(path) + 1))
 
     def _fault(self, path: Path, reason: str, value: object) -> Fault:
         shown = self.texts.get(path, "") if value is None else show(value)
@@ -92,3 +201,24 @@ def _texts_of(document: Document, value: object, path: Path) -> None:
             _texts_of(document, item, (*path, index))
     elif value is not None:
         document.texts[path] = str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def entries(path: Path, items: Iterable[Item]) -> list[tuple[Path, Item]]:
+    """Each entry of a list with its path."""
+    return [((*path, index), item) for index, item in enumerate(items)]
+
+
+class Named(Protocol):
+    """An entry of a list in which each has a name of its own."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def unique_names(document: Document, items: Iterable[tuple[Path, Named]]) -> None:
+    """Faults for names that are badly formed or used twice in a section."""
+    first: dict[str, Path] = {}
+    for path, item in items:
+        if not _NAME.fullmatch(item.name):
+            document.add((*path, "name"), "must be 1 to 63 lower-case letters, digits and hyphens, a letter or digit first")
+        document.once((*path, "name"), item.name, first)

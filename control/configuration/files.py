@@ -4,10 +4,14 @@ import os
 import ssl
 import stat
 import time
+from collections.abc import Callable
+from typing import Final, TypeVar
 
-from control.configuration.certificate import describe_revocations, hosts, validities
+from framegate.control.configuration.certificate import describe, describe_revocations, hosts
+from framegate.control.configuration.document import Document, Path
 
 __all__ = [
+    "EXPOSED",
     "authority_fault",
     "cipher_fault",
     "curve_fault",
@@ -15,10 +19,15 @@ __all__ = [
     "host_warning",
     "identity_fault",
     "readable_fault",
+    "readable_file",
     "revocation_fault",
     "revocation_warning",
     "validity_warning",
 ]
+
+Found = TypeVar("Found")
+EXPOSED: Final = "can be read or written by everybody"
+"""How a warning of a file with a secret in it begins."""
 
 
 def readable_fault(path: str) -> str | None:
@@ -34,12 +43,21 @@ def readable_fault(path: str) -> str | None:
     return None
 
 
+def readable_file(document: Document, path: Path, value: str | None) -> str | None:
+    """The path of a file that can be read, or None, with a fault where it should be here."""
+    if value is None or not document.files:
+        return None
+    reason = readable_fault(value)
+    document.add(path, reason)
+    return value if reason is None else None
+
+
 def exposure_warning(path: str) -> str | None:
     """That everybody may read or write a file with a secret in it, or None. In a pod reading does not count: nobody else looks into framegate's
     container, and of a Secret that is mounted, which is root's, framegate itself is one of all.
     """
     wrong = stat.S_IWOTH if "KUBERNETES_SERVICE_HOST" in os.environ else stat.S_IROTH | stat.S_IWOTH
-    return "can be read or written by everybody on this machine; chmod 600" if os.stat(path).st_mode & wrong else None
+    return f"{EXPOSED} on this machine; chmod 600" if os.stat(path).st_mode & wrong else None
 
 
 def authority_fault(path: str) -> str | None:
@@ -65,13 +83,17 @@ def revocation_fault(path: str) -> str | None:
 
 def revocation_warning(path: str) -> str | None:
     """Whether one of a readable file's revocation lists has ended; None when all is well, or the file is none of ours to judge."""
+    ended = [item.ends for item in _read(path, describe_revocations) if item.ends <= time.time()]
+    return f"expired on {_day(min(ended))}: every client of its authority is refused" if ended else None
+
+
+def _read(path: str, describe: Callable[[bytes], list[Found]]) -> list[Found]:
+    """What a file holds; nothing where it cannot be read or is broken, which is found elsewhere."""
     try:
         with open(path, "rb") as file:
-            lists = describe_revocations(file.read())
+            return describe(file.read())
     except (OSError, ValueError):
-        return None
-    ended = [item.ends for item in lists if item.ends <= time.time()]
-    return f"expired on {_day(min(ended))}: every client of its authority is refused" if ended else None
+        return []
 
 
 def cipher_fault(ciphers: str) -> str | None:
@@ -120,13 +142,9 @@ def identity_fault(certificate: str, key: str) -> tuple[str, str] | None:
 
 def host_warning(path: str, host: str) -> str | None:
     """Whether a readable file's certificate lacks a host, or a pattern of hosts; None when it has it, or the file is none of ours to judge."""
-    try:
-        with open(path, "rb") as file:
-            names = hosts(file.read())
-    except (OSError, ValueError):
-        return None
-    wanted = host.lower().rstrip(".")
-    if wanted in names or f"*.{wanted.partition('.')[2]}" in names:
+    found = _read(path, lambda pem: [hosts(pem)])
+    names, wanted = found[0] if found else [], host.lower().rstrip(".")
+    if not found or wanted in names or f"*.{wanted.partition('.')[2]}" in names:
         return None
     return f"is no name of {os.path.basename(path)}, which has {', '.join(names) or 'none'}: clients that verify it refuse it"
 
@@ -138,14 +156,9 @@ def validity_warning(path: str, *, all_of_them: bool = False) -> str | None:
         path: a PEM file.
         all_of_them: it holds authorities, one of which is enough; otherwise a chain, of which each is needed.
     """
-    try:
-        with open(path, "rb") as file:
-            found = validities(file.read())
-    except (OSError, ValueError):
-        return None
-    now = time.time()
-    ended = [end for _, end in found if end <= now]
-    early = [begin for begin, _ in found if begin > now]
+    found, now = _read(path, describe), time.time()
+    ended = [item.ends for item in found if item.ends <= now]
+    early = [item.begins for item in found if item.begins > now]
     if ended and (not all_of_them or len(ended) == len(found)):
         return f"expired on {_day(max(ended) if all_of_them else min(ended))}"
     if early and (not all_of_them or len(early) == len(found)):

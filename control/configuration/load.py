@@ -8,14 +8,12 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from control.configuration.document import Document, document_of
-from control.configuration.fault import ConfigurationError, Fault, Findings
-from control.configuration.machine import apply_machine
-from control.configuration.paths import make_absolute
-from control.configuration.reading import read_document
-from control.configuration.rules import apply_rules
-from control.configuration.schema import build, convert
-from proxy.config.model import ProxyConfig
+from framegate.control.configuration.document import ConfigurationError, Document, Fault, Findings, document_of
+from framegate.control.configuration.machine import apply_machine
+from framegate.control.configuration.reading import read_document
+from framegate.control.configuration.rules import apply_rules
+from framegate.control.configuration.schema import build
+from framegate.proxy.config.model import ProxyConfig
 
 __all__ = ["examine", "judge", "load", "validate"]
 
@@ -28,7 +26,7 @@ def examine(path: str | pathlib.Path, *, in_use: bool = False) -> Findings:
         in_use: warn of what another process uses now, as the framegate does that is to be replaced. Who starts next finds out by itself.
     """
     try:
-        return _examine(read_document(pathlib.Path(path)), in_use=in_use)
+        return judge(read_document(pathlib.Path(path)), machine=True, in_use=in_use)
     except ConfigurationError as error:
         return Findings(None, error.faults, [])
 
@@ -44,14 +42,10 @@ def validate(data: Mapping[str, Any], folder: pathlib.Path | None = None) -> Pro
 
 
 def _model_or_raise(document: Document) -> ProxyConfig:
-    found = _examine(document, in_use=False)
+    found = judge(document, machine=True)
     if found.config is None:
         raise ConfigurationError(found.faults)
     return found.config
-
-
-def _examine(document: Document, *, in_use: bool) -> Findings:
-    return judge(document, machine=True, in_use=in_use)
 
 
 def judge(document: Document, *, machine: bool, in_use: bool = False) -> Findings:
@@ -65,15 +59,12 @@ def judge(document: Document, *, machine: bool, in_use: bool = False) -> Finding
     if not isinstance(document.data, dict):
         return Findings(None, document.faults, [])
     document.files = machine
-    values = convert(document)
-    make_absolute(values, document.folder)
-    config = build(document, values)
-    bound = apply_rules(document, values)
+    config = build(document)
+    bound = apply_rules(document, config)
     model = None if document.faults else config
     if machine:
-        apply_machine(document, values, config, bound, in_use=in_use)
-    judged = None if document.faults and machine else config
-    return Findings(judged, _sorted(document.faults), _sorted(document.warnings), model)
+        apply_machine(document, config, bound, in_use=in_use)
+    return Findings(None if document.faults else config, _sorted(document.faults), _sorted(document.warnings), model)
 
 
 def _sorted(faults: list[Fault]) -> list[Fault]:

@@ -7,13 +7,13 @@ new configuration is for. ``serve`` finds out by binding and ends with 1, which 
 
 import importlib.util
 import os
-from typing import Any, Final
+from typing import Final
 
-from control.configuration.capacity import fitted, memory_warning
-from control.configuration.cgroup import container
-from control.configuration.document import Document, Path, key_of
-from control.configuration.handler_rules import handler_places
-from control.configuration.places import (
+from framegate.control.configuration.capacity import fitted, memory_warning
+from framegate.control.configuration.cgroup import container
+from framegate.control.configuration.document import Document, Path, key_of
+from framegate.control.configuration.listener_rules import handler_places
+from framegate.control.configuration.places import (
     bind_fault,
     bound_address,
     folder_fault,
@@ -25,10 +25,10 @@ from control.configuration.places import (
     socket_fault,
     tap_bytes,
 )
-from control.configuration.units import format_size
-from proxy.config.address import Address
-from proxy.config.model import MIB, ProxyConfig, TapConfig
-from proxy.tap.record import LOCK_NAME, WRITERS_NAME
+from framegate.control.configuration.units import format_size
+from framegate.proxy.config.address import Address
+from framegate.proxy.config.model import MIB, ProxyConfig, TapConfig
+from framegate.proxy.tap.record import LOCK_NAME, WRITERS_NAME
 
 __all__ = ["IN_USE", "apply_machine"]
 
@@ -40,23 +40,20 @@ _EXTRAS: Final = {"otlp": "opentelemetry.exporter.otlp.proto.grpc", "prometheus"
 _KERNEL: Final = "/proc/sys/net/core"
 
 
-def apply_machine(document: Document, values: dict[str, Any], config: ProxyConfig | None, bound: Bound, *, in_use: bool) -> None:
+def apply_machine(document: Document, config: ProxyConfig, bound: Bound, *, in_use: bool) -> None:
     """Add to the document's faults and warnings what this machine does not give.
 
     Args:
         document: the configuration.
-        values: converted, paths absolute.
-        config: the model, when it could be built.
+        config: the model; where the document has faults, without the values that are wrong.
         bound: every address that is to be bound, with its key; without those that are faulty already.
         in_use: warn of what another process uses now.
     """
     _addresses(document, bound, in_use=in_use)
-    tap = values.get("tap")
-    if isinstance(tap, dict) and isinstance(tap.get("directory"), str):
-        _tap(document, tap["directory"], in_use=in_use)
-    _extras(document, values.get("telemetry"))
-    handler_places(document, values)
-    if config is not None and not document.faults:
+    _tap(document, config, in_use=in_use)
+    _extras(document, config)
+    handler_places(document, config)
+    if not document.faults:
         _memory(document, config)
         _backlogs(document, config)
         _buffers(document, config)
@@ -98,14 +95,17 @@ def _socket(document: Document, path: Path, address: Address, *, in_use: bool) -
         return
     exposed = open_folder(os.path.dirname(address.host) or "/") if path == _ADMIN else None
     if exposed is not None:
-        document.warn(path, f"is where others can put a socket of their own: {exposed}; chmod 0700", str(address))
+        document.warn(path, f"is where others can put a socket of their own: {exposed}", str(address))
     if in_use and is_served(address.host):
         who = "another framegate" if path == _ADMIN else "another process"
         document.warn(path, f"{IN_USE}: {who} listens there, and serve cannot start until it has ended", str(address))
 
 
-def _tap(document: Document, directory: str, *, in_use: bool) -> None:
+def _tap(document: Document, config: ProxyConfig, *, in_use: bool) -> None:
+    if config.tap is None:
+        return
     path: Path = ("tap", "directory")
+    directory = config.tap.directory
     lock = os.path.join(directory, LOCK_NAME)
     fault = folder_fault(directory) or lock_fault(lock) or lock_fault(os.path.join(directory, WRITERS_NAME))
     if fault is not None:
@@ -127,9 +127,9 @@ def _budget(document: Document, tap: TapConfig) -> None:
         document.warn(("tap", "budget"), f"is more than the disk has room for: {room}", format_size(tap.budget))
 
 
-def _extras(document: Document, telemetry: object) -> None:
+def _extras(document: Document, config: ProxyConfig) -> None:
     for name, module in _EXTRAS.items():
-        if isinstance(telemetry, dict) and isinstance(telemetry.get(name), dict) and not _is_installed(module):
+        if getattr(config.telemetry, name) is not None and not _is_installed(module):
             document.add(("telemetry", name), f"needs {module}, which is not installed: pip install 'framegate[{name}]'")
 
 

@@ -12,7 +12,7 @@ import stat
 import tempfile
 from typing import Final
 
-from proxy.config.address import Address, format_sockaddr, parse_address
+from framegate.proxy.config.address import Address, format_sockaddr, parse_address
 
 __all__ = ["bind_fault", "bound_address", "folder_fault", "free_bytes", "is_served", "lock_fault", "lock_holder", "socket_fault", "tap_bytes"]
 
@@ -98,7 +98,7 @@ def socket_fault(path: str) -> str | None:
 
 
 def open_folder(folder: str) -> str | None:
-    """That others may make files in a folder, or put another folder in its place; None where only its owner and root may.
+    """That others may make files in a folder, or put another folder in its place; None where only this user and root may.
 
     A folder that is not there yet is made for its owner alone.
     """
@@ -108,7 +108,9 @@ def open_folder(folder: str) -> str | None:
         sticky, here = mode & stat.S_ISVTX, place == nearest and place == os.path.realpath(folder)
         if (mode & stat.S_IWOTH and (here or not sticky)) or (here and mode & stat.S_IWGRP and not sticky):
             who = "everybody" if mode & stat.S_IWOTH else f"the group {os.stat(place).st_gid}"
-            return f"{place} can be written by {who} (mode {stat.S_IMODE(mode):04o})"
+            return f"{place} can be written by {who} (mode {stat.S_IMODE(mode):04o}); chmod 0700"
+        if here and os.stat(place).st_uid not in (0, os.geteuid()):
+            return f"{place} is of user {os.stat(place).st_uid}, and framegate is user {os.geteuid()}; chown it"
         if place == os.path.dirname(place):
             return None
         place = os.path.dirname(place)
@@ -157,6 +159,6 @@ def free_bytes(folder: str) -> int:
 
 def tap_bytes(directory: str) -> int:
     """Bytes of the segments that lie in a tap's directory. Raises OSError."""
-    from proxy.tap.log_reader import segments, streams  # only who taps pays for the log's modules
+    from framegate.proxy.tap.log_reader import segments, streams  # only who taps pays for the log's modules
 
     return sum(segment.size for stream in streams(directory) for segment in segments(directory, stream))

@@ -16,8 +16,7 @@ from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from control.configuration.document import Document, Path, key_of, show
-from control.configuration.fault import ConfigurationError, Fault
+from framegate.control.configuration.document import ConfigurationError, Document, Fault, Path, key_of, show
 
 __all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_VALUES", "parse_document", "read_document"]
 

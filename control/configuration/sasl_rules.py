@@ -1,132 +1,172 @@
-"""What SASL asks of the rest: Kafka's protocol, a file for each mechanism, files that can be read and are what they should be."""
+"""What SASL asks of the rest, of clients and towards upstreams: Kafka's protocol and framing, for each mechanism what it is checked against or
+proved with, and files that can be read and are what they should be.
+"""
 
-from typing import Any, Final
+import functools
+from collections.abc import Callable
+from typing import Final
 
-from control.configuration.document import Document, Path
-from control.configuration.files import exposure_warning, readable_fault
-from control.configuration.units import counted
-from control.configuration.values import Values, default_of, given, names_below
-from proxy.config.model import ListenerConfig
-from proxy.config.sasl import TokenConfig
+from framegate.control.configuration.document import Document, Path, entries
+from framegate.control.configuration.files import exposure_warning, readable_file
+from framegate.control.configuration.units import counted
+from framegate.proxy.auth.mapping_rules import MappingRules, RuleError
+from framegate.proxy.config.model import ListenerConfig, UpstreamConfig
+from framegate.proxy.config.sasl import ListenerSasl, TokenConfig
+from framegate.proxy.config.upstream_sasl import UpstreamIdentity, UpstreamSasl
 
 __all__ = ["sasl_rules"]
 
-_WITH_USERS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _TOKENS: Final = "OAUTHBEARER"
-_IN_CLEAR: Final = {"PLAIN": "passwords", _TOKENS: "tokens"}
+_IN_CLEAR: Final = {"PLAIN": "password", _TOKENS: "token"}
+_WAY: Final = "where everybody on the way can read"
+_RULE: Final = "RULE:"
+Listeners = list[tuple[Path, ListenerConfig]]
+Upstreams = list[tuple[Path, UpstreamConfig]]
 
 
-def sasl_rules(document: Document, listeners: list[tuple[Path, Values]]) -> None:
-    """Of each listener with SASL."""
+def sasl_rules(document: Document, listeners: Listeners, upstreams: Upstreams) -> None:
+    """Of each listener with SASL; of each upstream with SASL, and of the listeners before it."""
+    protected = [item.name for _, item in upstreams if item.sasl is not None]
+    for path, upstream in upstreams:
+        if upstream.sasl is not None:
+            if upstream.framing != "int32":
+                document.add((*path, "sasl"), f"needs framing: int32, which SASL is spoken in; the upstream speaks {upstream.framing}", "")
+            _upstream(document, (*path, "sasl"), upstream.sasl, clear=upstream.tls is None)
     for path, listener in listeners:
-        sasl = listener.get("sasl")
-        if not isinstance(sasl, dict):
-            continue
-        if given(listener, ListenerConfig, "protocol", document, path) == "framed":
-            document.add((*path, "sasl"), "needs protocol: kafka, whose frames SASL is spoken in")
-        mechanisms = _mechanisms(document, (*path, "sasl"), sasl)
-        _needed(document, (*path, "sasl"), sasl, mechanisms)
-        if not listener.get("tls") and "tls" not in names_below(document, path):
-            _in_clear(document, (*path, "sasl", "mechanisms"), mechanisms)
-        _users(document, (*path, "sasl", "users"), sasl.get("users"))
-        _token_rules(document, (*path, "sasl", "tokens"), sasl.get("tokens"))
+        framed = listener.protocol == "framed"
+        if framed and listener.upstream in protected:
+            document.add((*path, "protocol"), f"must be kafka: SASL of the upstream {listener.upstream} is Kafka's", "framed")
+        if listener.sasl is not None:
+            if framed:
+                document.add((*path, "sasl"), "needs protocol: kafka, whose frames SASL is spoken in")
+            _listener(document, (*path, "sasl"), listener.sasl, clear=listener.tls is None)
 
 
-def _mechanisms(document: Document, path: Path, sasl: Values) -> list[str]:
-    """Those that a listener has; faults: none, or one twice."""
-    found = [item for item in sasl.get("mechanisms") or [] if isinstance(item, str)]
-    if "mechanisms" in sasl and not sasl["mechanisms"]:
+def _file(document: Document, path: Path, value: str | None, fault: Callable[[str], str | None], *, secret: bool = True) -> None:
+    """A file that can be read and is good; one with a secret in it is not everybody's."""
+    file = readable_file(document, path, value)
+    if file is None:
+        return
+    try:
+        reason = fault(file)
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror or error}"
+    document.add(path, reason)
+    if reason is None and secret:
+        document.warn(path, exposure_warning(file))
+
+
+def _listener(document: Document, path: Path, sasl: ListenerSasl, *, clear: bool) -> None:
+    if not sasl.mechanisms:
         document.add((*path, "mechanisms"), "needs at least one", "")
-    _unique(document, (*path, "mechanisms"), found)
-    return found
-
-
-def _unique(document: Document, path: Path, names: list[str]) -> None:
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            document.add((*path, index), "is named twice", name)
-
-
-def _needed(document: Document, path: Path, sasl: Values, mechanisms: list[str]) -> None:
-    """Each mechanism has what it is checked against, and nothing is there for none."""
-    present = names_below(document, path)
-    needs = {"users": [item for item in mechanisms if item in _WITH_USERS], "tokens": [item for item in mechanisms if item == _TOKENS]}
-    for name, users in needs.items():
-        is_there = bool(sasl.get(name)) or name in present
-        if users and not is_there:
-            document.add((*path, name), f"is required for {' and '.join(users)}")
-        if mechanisms and is_there and not users:
+    document.unique((*path, "mechanisms"), sasl.mechanisms)
+    tokens = [item for item in sasl.mechanisms if item == _TOKENS]
+    for name, needing in (("users", [item for item in sasl.mechanisms if item != _TOKENS]), ("tokens", tokens)):
+        if needing and getattr(sasl, name) is None:
+            document.add((*path, name), f"is required for {' and '.join(needing)}")
+        if sasl.mechanisms and getattr(sasl, name) is not None and not needing:
             document.warn((*path, name), "has no effect: no mechanism is checked against it", "")
-
-
-def _in_clear(document: Document, path: Path, mechanisms: list[str]) -> None:
     for name, what in _IN_CLEAR.items():
-        if name in mechanisms:
-            document.warn(path, f"{name} without tls: {what} pass where everybody on the way can read them", name)
+        if clear and name in sasl.mechanisms:
+            document.warn((*path, "mechanisms"), f"{name} without tls: {what}s pass {_WAY} them", name)
+    _file(document, (*path, "users"), sasl.users, functools.partial(_users_fault, document, (*path, "users")))
+    if sasl.tokens is not None:
+        _tokens(document, (*path, "tokens"), sasl.tokens)
 
 
-def _users(document: Document, path: Path, file: object) -> None:
-    if not isinstance(file, str) or not document.files:
-        return
-    reason = readable_fault(file)
-    if reason is not None:
-        document.add(path, reason)
-        return
-    from control.identity.users_file import UsersFileError, read_users  # here: it loads what hashes
+def _users_fault(document: Document, path: Path, file: str) -> str | None:
+    from framegate.control.identity.users_file import UsersFileError, read_users  # here: it loads what hashes
 
     try:
         users = read_users(file)
     except UsersFileError as error:
         line, what = error.faults[0]
         more = f"; {counted(len(error.faults) - 1, 'other line')} as well" if len(error.faults) > 1 else ""
-        document.add(path, f"is no file of users: line {line}: {what}{more}")
-        return
-    except OSError as error:
-        document.add(path, f"cannot be read: {error.strerror or error}")
-        return
+        return f"is no file of users: line {line}: {what}{more}"
     if not users.users:
         document.warn(path, "has no users; framegate users add makes one")
-    exposed = exposure_warning(file)
-    if exposed is not None:
-        document.warn(path, exposed)
+    return None
 
 
-def _token_rules(document: Document, path: Path, tokens: object) -> None:
-    if not isinstance(tokens, dict):
-        return
+def _tokens(document: Document, path: Path, tokens: TokenConfig) -> None:
     for name in ("issuer", "audience", "principal_claim", "scope_claim"):
-        if tokens.get(name) == "":
+        if not getattr(tokens, name):
             document.add((*path, name), "must not be empty")
-    scopes = tokens.get("scopes")
-    for index, scope in enumerate(scopes if isinstance(scopes, list) else ()):
-        if isinstance(scope, str) and len(scope.split()) != 1:
-            document.add((*path, "scopes", index), "is no scope: they have no spaces, and are not empty")
-    algorithms = tokens.get("algorithms")
-    if algorithms == []:
+    for entry, scope in entries((*path, "scopes"), tokens.scopes):
+        if len(scope.split()) != 1:
+            document.add(entry, "is no scope: they have no spaces, and are not empty")
+    if not tokens.algorithms:
         document.add((*path, "algorithms"), "needs at least one", "")
-    _unique(document, (*path, "algorithms"), [item for item in algorithms or [] if isinstance(item, str)])
-    skew = tokens.get("clock_skew_ms")
-    if isinstance(skew, int) and skew % 1000:
+    document.unique((*path, "algorithms"), tokens.algorithms)
+    if tokens.clock_skew_ms % 1000:
         document.add((*path, "clock_skew"), "must be whole seconds")
-    _keys(document, (*path, "jwks"), tokens.get("jwks"), algorithms or default_of(TokenConfig, "algorithms"))
+    _file(document, (*path, "jwks"), tokens.jwks, functools.partial(_keys_fault, document, (*path, "jwks"), tokens.algorithms), secret=False)
 
 
-def _keys(document: Document, path: Path, file: object, algorithms: Any) -> None:
-    if not isinstance(file, str) or not document.files:
-        return
-    reason = readable_fault(file)
-    if reason is not None:
-        document.add(path, reason)
-        return
-    from control.identity.jwks import JwksError, read_jwks  # here: it loads OpenSSL
+def _keys_fault(document: Document, path: Path, algorithms: tuple[str, ...], file: str) -> str | None:
+    from framegate.control.identity.jwks import JwksError, read_jwks  # here: it loads OpenSSL
 
     try:
         keys = read_jwks(file)
     except JwksError as error:
-        document.add(path, f"is no file of keys: {'; '.join(error.faults)}")
+        return f"is no file of keys: {'; '.join(error.faults)}"
+    if algorithms and not any(set(algorithms) & set(key.algorithms) for key in keys):
+        document.warn(path, f"has no key for {', '.join(algorithms)}: no token is good")
+    return None
+
+
+def _upstream(document: Document, path: Path, sasl: UpstreamSasl, *, clear: bool) -> None:
+    if not sasl.identities:
+        _login(document, path, sasl, clear=clear)
         return
-    except OSError as error:
-        document.add(path, f"cannot be read: {error.strerror or error}")
+    for name in ("mechanism", "password_file", "token_file", "user"):
+        if getattr(sasl, name):
+            document.add((*path, name), "and identities exclude each other: a last one without principals is everybody's")
+    everybody = False
+    for entry, identity in entries((*path, "identities"), sasl.identities):
+        if everybody:
+            document.add(entry, "is never taken: the one before it has no principals, so it is everybody's", "")
+        _login(document, entry, identity, clear=clear)
+        _principals(document, (*entry, "principals"), identity.principals)
+        everybody = identity.principals == ()
+
+
+def _login(document: Document, path: Path, login: UpstreamSasl | UpstreamIdentity, *, clear: bool) -> None:
+    """Exactly what the mechanism needs."""
+    mechanism = login.mechanism
+    if not mechanism:
+        document.add((*path, "mechanism"), "is required where there are no identities", "")
         return
-    if not any(set(algorithms) & set(key.algorithms) for key in keys):
-        document.warn(path, f"has no key for {', '.join(map(str, algorithms))}: no token is good")
+    needed, other = ("token_file", "password_file") if mechanism == _TOKENS else ("password_file", "token_file")
+    if getattr(login, needed) is None:
+        document.add((*path, needed), f"is required for {mechanism}", "")
+    if getattr(login, other) is not None:
+        document.add((*path, other), f"is not for {mechanism}, which needs {needed}")
+    if mechanism != _TOKENS and not login.user:
+        document.add((*path, "user"), f"is required for {mechanism}", "")
+    if clear and mechanism in _IN_CLEAR:
+        document.warn((*path, "mechanism"), f"{mechanism} without tls: the {_IN_CLEAR[mechanism]} passes {_WAY} it")
+    _file(document, (*path, needed), getattr(login, needed), _secret_fault)
+
+
+def _secret_fault(file: str) -> str | None:
+    from framegate.control.identity.secrets import SecretError, Secrets  # here: not all who load this need what they load
+
+    try:
+        Secrets({"": file}).read("")
+    except SecretError as error:
+        return f"cannot be used: {str(error).removeprefix(file).strip()}"
+    return None
+
+
+def _principals(document: Document, path: Path, principals: tuple[str, ...]) -> None:
+    document.unique(path, principals)
+    for entry, principal in entries(path, principals):
+        if not principal.startswith(_RULE):
+            continue
+        try:
+            count = len(MappingRules(principal))
+        except RuleError as error:
+            document.add(entry, f"is no rule: {error}")
+        else:
+            document.add(entry, None if count == 1 else "must be one rule; others are entries of their own")

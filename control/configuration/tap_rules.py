@@ -1,101 +1,97 @@
 """What the tap's rules must name and can meet, and how its sizes fit each other."""
 
+import dataclasses
 import ipaddress
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeVar
 
-from control.configuration.document import Document, Path
-from control.configuration.units import format_size
-from control.configuration.values import Values, default_of, given, unique_names
-from proxy.config.model import TapConfig, TapRule
-from proxy.config.selection import api_key, byte_range, overlap
+from framegate.control.configuration.document import Document, Path, document_of, entries, unique_names
+from framegate.control.configuration.schema import build_section, file_key
+from framegate.control.configuration.units import format_size
+from framegate.proxy.config.model import TapConfig, TapRule
+from framegate.proxy.config.selection import api_key, byte_range, overlap
 
-__all__ = ["apply_tap_rules", "tap_rules"]
+__all__ = ["tap_rule_faults", "tap_rules"]
 
 Found = TypeVar("Found")
+_KEY: Final = "tap.rules[0]."
 
 
-def tap_rules(document: Document, tap: object, listeners: dict[str, bool]) -> None:
+def tap_rules(document: Document, tap: TapConfig, listeners: Mapping[str, bool]) -> None:
     """``listeners``: by name, whether it speaks Kafka."""
-    if not isinstance(tap, dict):
-        return
-    _tap_sizes(document, tap)
-    apply_tap_rules(document, tap, listeners)
-
-
-def apply_tap_rules(document: Document, tap: Values, listeners: dict[str, bool]) -> None:
-    """The part of ``apply_rules`` that is about the tap's rules; ``listeners``: by name, whether it speaks Kafka."""
-    rules = tap.get("rules")
-    originals = document.data["tap"].get("rules")
-    if not isinstance(rules, list):
-        return
-    indexes = [index for index, item in enumerate(originals) if isinstance(item, dict)]
-    items: list[tuple[Path, Values]] = [(("tap", "rules", index), rule) for index, rule in zip(indexes, rules, strict=True)]
+    for small, large in (("flush_size", "queue_size"), ("flush_size", "segment_size"), ("segment_size", "budget")):
+        low, high = getattr(tap, small), getattr(tap, large)
+        if low > high:
+            key = small if ("tap", small) in document.texts else large
+            document.add(("tap", key), f"{small} ({format_size(low)}) must not be larger than {large} ({format_size(high)})")
+    items = entries(("tap", "rules"), tap.rules)
     unique_names(document, items)
     for path, rule in items:
         _tap_rule(document, path, rule, listeners)
 
 
-def _tap_rule(document: Document, path: Path, rule: Values, listeners: dict[str, bool]) -> None:
-    for index, name in enumerate(rule.get("listeners") or ()):
-        if name not in listeners:
-            document.add((*path, "listeners", index), f"is not the name of a listener; there are: {', '.join(sorted(listeners)) or 'none'}")
-    for index, network in enumerate(rule.get("networks") or ()):
-        try:
-            ipaddress.ip_network(network)
-        except ValueError as error:
-            document.add((*path, "networks", index), f"is not a network: {error}")
-    if rule.get("directions") == []:
+def _tap_rule(document: Document, path: Path, rule: TapRule, listeners: Mapping[str, bool]) -> None:
+    for entry, name in entries((*path, "listeners"), rule.listeners):
+        document.named(entry, name, sorted(listeners), "a listener")
+    _each(document, (*path, "networks"), rule.networks, _network)
+    if not rule.directions:
         document.add((*path, "directions"), "needs request, response or both")
     for key in ("max_frame_bytes", "blank", "hash"):
-        if rule.get(key) and rule.get("capture", default_of(TapRule, "capture")) in ("lengths", "hash"):
-            document.warn((*path, key), f"has no effect: capture is {rule['capture']}, which keeps no bytes of bodies")
-    if rule.get("max_loss_percent") and rule.get("on_full") == "mute":
+        if rule.capture in ("lengths", "hash") and getattr(rule, key):
+            document.warn((*path, key), f"has no effect: capture is {rule.capture}, which keeps no bytes of bodies")
+    if rule.max_loss_percent and rule.on_full == "mute":
         document.warn((*path, "max_loss_percent"), "has no effect: on_full is mute, which loses nothing")
     _selection(document, path, rule, listeners)
-    _body_ranges(document, path, rule)
+    ranges = [item for key in ("blank", "hash") for item in _each(document, (*path, key), getattr(rule, key), byte_range)]
+    if overlap(ranges):
+        document.add((*path, "hash" if rule.hash else "blank"), "has bytes that are in two ranges of the rule, of blank and hash together")
 
 
-def _selection(document: Document, path: Path, rule: Values, listeners: dict[str, bool]) -> None:
+def _selection(document: Document, path: Path, rule: TapRule, listeners: Mapping[str, bool]) -> None:
     """What a rule demands of each frame can be met."""
-    smallest, largest = rule.get("min_size") or 0, rule.get("max_size") or 0
-    if isinstance(smallest, int) and isinstance(largest, int) and 0 < largest < smallest:
-        document.add((*path, "min_size"), f"is above max_size ({format_size(largest)}), so no frame matches", format_size(smallest))
-    _each(document, (*path, "apis"), rule.get("apis"), api_key)
-    names = rule.get("listeners") or sorted(listeners)
+    if 0 < rule.max_size < rule.min_size:
+        reason = f"is above max_size ({format_size(rule.max_size)}), so no frame matches"
+        document.add((*path, "min_size"), reason, format_size(rule.min_size))
+    _each(document, (*path, "apis"), rule.apis, api_key)
+    names = rule.listeners or sorted(listeners)
     if names and not any(listeners.get(name, True) for name in names):
         for key in ("apis", "clients"):
-            if rule.get(key):
+            if getattr(rule, key):
                 document.warn((*path, key), "matches nothing: no listener of the rule has protocol kafka")
-    if (expires := rule.get("expires_ns")) and expires <= time.time_ns():
+    if 0 < rule.expires_ns <= time.time_ns():
         document.warn((*path, "expires"), "has passed: the rule matches nothing")
 
 
-def _body_ranges(document: Document, path: Path, rule: Values) -> None:
-    ranges = [item for key in ("blank", "hash") for item in _each(document, (*path, key), rule.get(key), byte_range)]
-    if overlap(ranges):
-        document.add((*path, "hash" if rule.get("hash") else "blank"), "has bytes that are in two ranges of the rule, of blank and hash together")
+def _network(text: str) -> object:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError as error:
+        raise ValueError(f"not a network: {error}") from error
 
 
-def _each(document: Document, path: Path, texts: object, meaning: Callable[[str], Found]) -> list[Found]:
+def _each(document: Document, path: Path, texts: Iterable[str], meaning: Callable[[str], Found]) -> list[Found]:
     """What each of a list's texts means; faults for those that mean nothing."""
     found = []
-    for index, text in enumerate(texts if isinstance(texts, list) else ()):
+    for entry, text in entries(path, texts):
         try:
-            found.append(meaning(str(text)))
+            found.append(meaning(text))
         except ValueError as error:
-            document.add((*path, index), f"is {error}")
+            document.add(entry, f"is {error}")
     return found
 
 
-def _tap_sizes(document: Document, tap: Values) -> None:
-    def value(name: str) -> int | None:
-        found = given(tap, TapConfig, name, document, ("tap",))
-        return found if isinstance(found, int) else None
+def tap_rule_faults(rule: TapRule, listeners: Mapping[str, bool]) -> list[tuple[str, str]]:
+    """What is wrong with a rule: each field's path, as in ``networks[0]``, and why, a sentence without it.
 
-    for small, large in (("flush_size", "queue_size"), ("flush_size", "segment_size"), ("segment_size", "budget")):
-        low, high = value(small), value(large)
-        if low is not None and high is not None and low > high:
-            key = small if small in tap else large
-            document.add(("tap", key), f"{small} ({format_size(low)}) must not be larger than {large} ({format_size(high)})")
+    Args:
+        rule: its values have their fields' types. When it expires is not judged: it may have.
+        listeners: by name, whether it speaks Kafka.
+    """
+    row = {file_key(name): value for name, value in dataclasses.asdict(rule).items() if name != "expires_ns"}
+    document = document_of({"tap": {"rules": [row]}})
+    path: Path = ("tap", "rules", 0)
+    found = build_section(document, TapRule, row, path)
+    unique_names(document, [(path, found)])
+    _tap_rule(document, path, found, listeners)
+    return [(fault.key.removeprefix(_KEY), fault.reason) for fault in document.faults]

@@ -1,7 +1,7 @@
 """Certificates, keys and authorities: which files a configuration names, and what is in them when framegate starts.
 
 All processors serve the same, whenever they are started: not what lies on the disk then, but what control read, judged and sent them. Files that
-are replaced later are taken by ``control.rotation``.
+are replaced later are taken by ``framegate.control.rotation``.
 """
 
 import contextlib
@@ -10,15 +10,28 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from control.configuration.certificate import CertificateFacts, describe, describe_revocations, short_fingerprint
-from control.configuration.fault import ConfigurationError, Fault
-from proxy.config.key import keys
-from proxy.config.model import ProxyConfig
-from proxy.config.tls import ListenerTls, UpstreamTls
-from proxy.errors import ConfigError
-from proxy.server.store_rows import Store, listener_owner, upstream_owner
+from framegate.control.configuration.certificate import CertificateFacts, describe, describe_revocations, short_fingerprint
+from framegate.control.configuration.document import ConfigurationError, Fault
+from framegate.proxy.config.key import keys
+from framegate.proxy.config.model import ProxyConfig
+from framegate.proxy.config.tls import ListenerTls, UpstreamTls
+from framegate.proxy.errors import ConfigError
+from framegate.proxy.server.rows import Store, listener_owner, upstream_owner
 
-__all__ = ["MAX_BYTES", "TlsFile", "describe_files", "ends_of", "first_stores", "read_tls_files", "shown_of", "tls_files", "tls_sections"]
+__all__ = [
+    "MAX_BYTES",
+    "TlsFile",
+    "describe_files",
+    "ends_of",
+    "first_stores",
+    "identities",
+    "named_paths",
+    "read_tls_files",
+    "revocation_lists",
+    "shown_of",
+    "tls_files",
+    "tls_sections",
+]
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 """Of all files together: they go to each processor in one message."""
@@ -28,7 +41,7 @@ class TlsFile(NamedTuple):
     """A file that a section of the configuration names.
 
     Attributes:
-        owner: whose section it is, as ``proxy.server.store_rows`` calls it.
+        owner: whose section it is, as ``framegate.proxy.server.rows`` calls it.
         key: of the whole configuration, as in ``listeners[0].tls.key``; ``name`` is its last part.
     """
 
@@ -52,16 +65,17 @@ def tls_sections(config: ProxyConfig) -> dict[str, tuple[str, ListenerTls | Upst
 
 def tls_files(config: ProxyConfig) -> list[TlsFile]:
     """All files that are named, in the order of the configuration; one that several name comes several times."""
-    return [TlsFile(owner, *found) for owner, (key, section) in tls_sections(config).items() for found in _paths(key, section)]
+    return [TlsFile(owner, *found) for owner, (key, section) in tls_sections(config).items() for found in named_paths(section, key)]
 
 
-def _paths(key: str, section: Any) -> Iterator[tuple[str, str, str]]:
+def named_paths(section: Any, key: str = "") -> Iterator[tuple[str, str, str]]:
+    """Every file and folder that a section of the configuration names: the whole key (``key`` is the section's), its last name, the path."""
     for name, said in keys(typing.cast(type, type(section))).items():
-        value = getattr(section, name)
+        value, within = getattr(section, name), f"{key}.{name}" if key else name
         for place, item in enumerate(value) if isinstance(value, tuple) else [(-1, value)]:
-            where = f"{key}.{name}" if place < 0 else f"{key}.{name}[{place}]"
+            where = within if place < 0 else f"{within}[{place}]"
             if dataclasses.is_dataclass(item):
-                yield from _paths(where, item)
+                yield from named_paths(item, where)
             elif said.unit == "path" and item is not None:
                 yield where, name, item
 
@@ -97,7 +111,7 @@ def _misfits(config: ProxyConfig, files: dict[str, bytes]) -> list[Fault]:
     """Build what the processors will build."""
     if not files:
         return []
-    from proxy.network.tls_context import server_store, upstream_context  # it loads OpenSSL
+    from framegate.proxy.network.tls_context import server_store, upstream_context  # it loads OpenSSL
 
     faults = []
     for key, tls in tls_sections(config).values():
@@ -132,7 +146,7 @@ def first_stores(config: ProxyConfig, files: Mapping[str, str], certificates: Ma
     }
 
 
-def _identities(section: ListenerTls | UpstreamTls) -> list[tuple[str, str]]:
+def identities(section: ListenerTls | UpstreamTls) -> list[tuple[str, str]]:
     """What peers may be shown: the file of each, behind the first of the hosts that it is for; nothing stands for all others."""
     own = [] if section.certificate is None else [("", section.certificate)]
     others = section.certificates if isinstance(section, ListenerTls) else ()
@@ -141,19 +155,20 @@ def _identities(section: ListenerTls | UpstreamTls) -> list[tuple[str, str]]:
 
 def shown_of(section: ListenerTls | UpstreamTls, certificates: Mapping[str, list[CertificateFacts]]) -> str:
     """The fingerprint of the certificate that peers are shown who ask for no host of their own; empty: none."""
-    return next((short_fingerprint(certificates[path][0].fingerprint) for host, path in _identities(section) if not host and certificates[path]), "")
+    return next((short_fingerprint(certificates[path][0].fingerprint) for host, path in identities(section) if not host and certificates[path]), "")
 
 
 def ends_of(owner: str, section: ListenerTls | UpstreamTls, certificates: Mapping[str, list[CertificateFacts]]) -> dict[str, float]:
     """When each certificate ends that peers are shown, of those that can be read, by what it is for: the owner, and ``OWNER/HOST`` for one that is
     for certain hosts, of which that is the first. And when the first of its revocation lists does, as ``OWNER/crl``.
     """
-    found = {f"{owner}/{host}" if host else owner: certificates[path][0].ends for host, path in _identities(section) if certificates[path]}
-    lists = [facts.ends for path in _revocation_lists(section) for facts in certificates[path]]
+    found = {f"{owner}/{host}" if host else owner: certificates[path][0].ends for host, path in identities(section) if certificates[path]}
+    lists = [facts.ends for path in revocation_lists(section) for facts in certificates[path]]
     return {**found, f"{owner}/crl": min(lists)} if lists else found
 
 
-def _revocation_lists(section: ListenerTls | UpstreamTls) -> list[str]:
+def revocation_lists(section: ListenerTls | UpstreamTls) -> list[str]:
+    """The files of them that a section names."""
     if not isinstance(section, ListenerTls):
         return []
     return [*section.crl, *(path for item in section.certificates for path in item.crl)]

@@ -6,23 +6,11 @@ from typing import Final
 
 __all__ = ["counted", "format_duration_ms", "format_instant_ns", "format_size", "parse_duration_ms", "parse_instant_ns", "parse_size"]
 
-_SIZE_UNITS: Final = {
-    "": 1,
-    "B": 1,
-    "KB": 1000,
-    "MB": 1000**2,
-    "GB": 1000**3,
-    "TB": 1000**4,
-    "KIB": 1024,
-    "MIB": 1024**2,
-    "GIB": 1024**3,
-    "TIB": 1024**4,
-    "KI": 1024,
-    "MI": 1024**2,
-    "GI": 1024**3,
-    "TI": 1024**4,
-}
-_DURATION_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_BINARY: Final = {"TiB": 1024**4, "GiB": 1024**3, "MiB": 1024**2, "KiB": 1024, "B": 1}
+_DECIMAL: Final = {"TB": 1000**4, "GB": 1000**3, "MB": 1000**2, "KB": 1000, "": 1}
+_SIZE_UNITS: Final = {name.upper(): factor for name, factor in [*_BINARY.items(), *_DECIMAL.items()]}
+_SIZE_UNITS.update({name.removesuffix("B"): factor for name, factor in _SIZE_UNITS.items() if name.endswith("IB")})
+_DURATION_UNITS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
@@ -82,18 +70,19 @@ def _exact(number: str, factor: int) -> int | None:
 
 def format_size(size: int) -> str:
     """The shortest exact text: 104857600 is ``100MiB``, 1000 is ``1000B``."""
-    for unit, factor in (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
-        if size and size % factor == 0:
-            return f"{size // factor}{unit}"
-    return f"{size}B"
+    return _shortest(size, _BINARY)
 
 
 def format_duration_ms(duration_ms: int) -> str:
     """The shortest exact text: 600000 is ``10m``, 1500 is ``1500ms``."""
-    for unit, factor in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
-        if duration_ms and duration_ms % factor == 0:
-            return f"{duration_ms // factor}{unit}"
-    return f"{duration_ms}ms"
+    return _shortest(duration_ms, _DURATION_UNITS_MS)
+
+
+def _shortest(value: int, units: dict[str, int]) -> str:
+    """In the largest unit of which it is a multiple; 0 is in the smallest. ``units``: the largest first."""
+    *_, smallest = units
+    unit = next((unit for unit, factor in units.items() if value and value % factor == 0), smallest)
+    return f"{value // units[unit]}{unit}"
 
 
 def parse_instant_ns(text: str, now_ns: int) -> int:

@@ -1,6 +1,6 @@
 """One connection of the load generator: writes frames, reads answers, checks every byte of them.
 
-Without a loop of its own: the generator calls ``on_ready`` when the socket is ready and looks at ``wanted`` for what to wait for.
+Without a loop of its own: the generator calls ``on_ready`` when the socket is ready for what ``wanted`` says.
 """
 
 import select
@@ -10,10 +10,11 @@ import time
 from collections import deque
 from typing import Final
 
-from control.demo.load import FRAME_HEADER, SIZE_HEADER_SIZE, Latency, Payloads, frame
+from framegate.control.demo.load import FRAME_HEADER, SIZE_HEADER_SIZE, Latency, Payloads, frame
 
 __all__ = ["Client"]
 
+_CONNECT_S: Final = 10.0
 _READ_SIZE: Final = 256 * 1024
 _WRITE_SIZE: Final = 16 * 1024
 _READS_AT_ONCE: Final = 16
@@ -21,7 +22,7 @@ _BLOCKED: Final = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
 
 
 class Client:
-    """A connection with a number.
+    """A connection with a number; made when it is connected, and its handshake done.
 
     Args:
         number: goes into every body.
@@ -30,6 +31,12 @@ class Client:
         payloads: the table that bodies come from.
         latency: times of answers go there.
         send_buffer: bytes of the socket's send buffer; 0 leaves the system's.
+
+    Attributes:
+        wanted: events of epoll.
+        closed: why it has ended: ``client`` when we ended it in order; None: it has not.
+        blocked_since_ns: since when the socket takes nothing; 0: it does.
+        wrong: answers that are not what was sent.
     """
 
     def __init__(
@@ -43,29 +50,27 @@ class Client:
     ) -> None:
         self.number = number
         self.latency = latency
-        self.begun_count = 0
-        self.sent_bytes = 0
-        self.answered_count = 0
-        self.answered_bytes = 0
+        self.begun_count = self.sent_bytes = self.answered_count = self.answered_bytes = self.blocked_since_ns = 0
         self.wrong: list[str] = []
         self.closed: str | None = None
-        self.ready = context is None
-        self.blocked_since_ns = 0
-        self.wanted = select.EPOLLIN | select.EPOLLOUT
+        self.wanted = select.EPOLLIN
         self._payloads = payloads
         self._special: dict[int, bytes] = {}
         self._outbox = bytearray()
+        self._rest = b""
         self._tail = b""
         self._times: deque[tuple[int, int, int]] = deque()
         self._shutting = False
-        plain = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket = plain = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         if send_buffer:
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        plain.settimeout(_CONNECT_S)
         plain.connect(address)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        plain.setblocking(False)
         self.local_port: int = plain.getsockname()[1]
-        self._socket = plain if context is None else context.wrap_socket(plain, server_hostname=address[0], do_handshake_on_connect=False)
+        if context is not None:
+            self._socket = context.wrap_socket(plain, server_hostname=address[0])
+        self._socket.setblocking(False)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -81,39 +86,28 @@ class Client:
 
     def submit(self, count: int) -> None:
         """Send frames with payloads of the table."""
-        self._outbox += b"".join(self._payloads.frames(self.number, self.begun_count, count))
-        self._begun(count)
-        self._write()
+        self._submit(count, self._payloads.frames(self.number, self.begun_count, count))
 
-    def submit_sized(self, count: int, size: int, part: int | None = None) -> bytes:
-        """Send frames with payloads of one size; of the last frame only `part` bytes when given.
-
-        Returns:
-            What is left out: to be sent by ``finish``.
-        """
+    def submit_sized(self, count: int, size: int, part: int | None = None) -> None:
+        """Send frames with payloads of one size; only `part` bytes of them when given, and the rest with ``finish``."""
         whole = bytearray()
         for sequence in range(self.begun_count, self.begun_count + count):
             payload = (b"%016d" % sequence * (size // 16 + 1))[:size]
             self._special[sequence] = payload
             whole += frame(self.number, sequence, payload)
         end = len(whole) if part is None else part
-        self._outbox += whole[:end]
-        self._begun(count)
-        self._write()
-        return bytes(whole[end:])
+        self._rest = bytes(whole[end:])
+        self._submit(count, whole[:end])
 
-    def finish(self, rest: bytes) -> None:
+    def finish(self) -> None:
         """Send the rest of a frame begun."""
-        self._outbox += rest
-        self._write()
+        self._submit(0, self._rest)
 
     def on_ready(self, events: int) -> None:
-        """Go on with the handshake, the writes and the reads that the events allow."""
+        """Go on with the writes and the reads that the events allow."""
         if self.closed is not None:
             return
         try:
-            if not self.ready and not self._handshake():
-                return
             if self._outbox and not self._write():
                 return
             if self._shutting and not self._outbox:
@@ -121,40 +115,27 @@ class Client:
             elif events & ~select.EPOLLOUT:
                 self._read()
         except (ConnectionError, ssl.SSLError) as error:
-            self._end(type(error).__name__)
+            self.close(type(error).__name__)
 
     def shut(self) -> None:
         """Say that nothing more comes; the connection has ended when ``closed`` says so."""
-        if self.closed is None:
-            self._shutting = True
-            self.on_ready(select.EPOLLIN)
+        self._shutting = True
+        self.on_ready(select.EPOLLIN)
 
-    def close(self) -> None:
-        """End at once, without a word to the peer."""
-        self._end("client")
+    def close(self, reason: str = "client") -> None:
+        """End at once."""
+        self.closed = self.closed or reason
+        self._socket.close()
 
-    def _begun(self, count: int) -> None:
+    def _submit(self, count: int, data: bytes | bytearray) -> None:
+        self._outbox += data
         self.begun_count += count
         self._times.append((self.begun_count, count, time.monotonic_ns()))
-
-    def _handshake(self) -> bool:
-        assert isinstance(self._socket, ssl.SSLSocket), "a plaintext client is ready at once"
-        try:
-            self._socket.do_handshake()
-        except ssl.SSLWantReadError:
-            self.wanted = select.EPOLLIN
-            return False
-        except ssl.SSLWantWriteError:
-            self.wanted = select.EPOLLOUT
-            return False
-        self.ready = True
-        self.wanted = select.EPOLLIN
-        return True
+        if self.closed is None:
+            self._write()
 
     def _write(self) -> bool:
         """Write until the socket takes no more; False when it is gone."""
-        if self.closed is not None or not self.ready:
-            return self.closed is None
         try:
             while self._outbox:
                 # a record at a time: Python's SSLSocket says nothing of a write before all of it is taken
@@ -165,13 +146,12 @@ class Client:
         except _BLOCKED:
             self.blocked_since_ns = self.blocked_since_ns or time.monotonic_ns()
         except (ConnectionError, ssl.SSLError) as error:
-            self._end(type(error).__name__)
+            self.close(type(error).__name__)
         self.wanted = select.EPOLLIN | (select.EPOLLOUT if self._outbox else 0)
         return self.closed is None
 
     def _shut(self) -> None:
         """Send the end of stream and wait for the peer's."""
-        self.wanted = select.EPOLLIN
         try:
             if isinstance(self._socket, ssl.SSLSocket):
                 self._socket.unwrap()
@@ -183,7 +163,7 @@ class Client:
             return
         except OSError:
             pass  # the peer was faster; the end is the same
-        self._end("client")
+        self.close()
 
     def _read(self) -> None:
         """Read what came, a bounded number of times, and check it."""
@@ -192,7 +172,7 @@ class Client:
             for _ in range(_READS_AT_ONCE):
                 data = self._socket.recv(_READ_SIZE)
                 if not data:
-                    self._end("end of stream")
+                    self.close("end of stream")
                     break
                 pieces.append(data)
         except _BLOCKED:
@@ -201,7 +181,7 @@ class Client:
             self._check(b"".join(pieces))
 
     def _check(self, data: bytes) -> None:
-        """Compare the whole frames in the data with what was sent, in order."""
+        """Compare the whole frames in the data with what was sent, in order; book the times of batches that were answered whole."""
         position, length = 0, len(data)
         while length - position >= FRAME_HEADER.size:
             size, number, sequence, _ = FRAME_HEADER.unpack_from(data, position)
@@ -216,15 +196,7 @@ class Client:
             position = end
         self.answered_bytes += position
         self._tail = data[position:]
-        self._time()
-
-    def _time(self) -> None:
-        """Book the times of all batches that were answered whole."""
         now = time.monotonic_ns()
         while self._times and self._times[0][0] <= self.answered_count:
             _, count, sent_ns = self._times.popleft()
             self.latency.add(now - sent_ns, count)
-
-    def _end(self, reason: str) -> None:
-        self.closed = self.closed or reason
-        self._socket.close()

@@ -15,6 +15,7 @@ sequence, so a receiver knows what must come without keeping what was sent.
 import random
 import struct
 import zlib
+from collections import Counter
 from typing import Final
 
 __all__ = ["BODY_HEADER_SIZE", "FRAME_HEADER", "SIZE_HEADER_SIZE", "Latency", "Payloads", "frame"]
@@ -47,47 +48,34 @@ class Payloads:
         """The payload of a frame."""
         return self._table[(number * 37 + sequence) % _TABLE_SIZE]
 
-    def frames(self, number: int, first: int, count: int) -> list[bytes]:
-        """The pieces of `count` frames from sequence `first` on: header, payload, header, payload and so on."""
+    def frames(self, number: int, first: int, count: int) -> bytes:
+        """So many frames from sequence `first` on."""
         pieces: list[bytes] = []
         pack, table, checksums = FRAME_HEADER.pack, self._table, self._checksums
         for sequence in range(first, first + count):
             index = (number * 37 + sequence) % _TABLE_SIZE
             payload = table[index]
-            pieces.append(pack(BODY_HEADER_SIZE + len(payload), number, sequence, checksums[index]))
-            pieces.append(payload)
-        return pieces
+            pieces += pack(BODY_HEADER_SIZE + len(payload), number, sequence, checksums[index]), payload
+        return b"".join(pieces)
 
 
 class Latency:
-    """A histogram of times, exact to 1/16 of a value: sixteen buckets for each power of two of microseconds."""
-
-    _STEPS: Final = 16
+    """A histogram of times: microseconds, to two significant digits."""
 
     def __init__(self) -> None:
-        self.counts: dict[int, int] = {}
+        self._counts: Counter[int] = Counter()
 
     def add(self, elapsed_ns: int, count: int) -> None:
-        bucket = self._bucket(elapsed_ns // 1000)
-        self.counts[bucket] = self.counts.get(bucket, 0) + count
+        self._counts[int(float(f"{elapsed_ns / 1000:.1e}"))] += count
 
-    def total(self) -> int:
-        return sum(self.counts.values())
+    def figures(self) -> dict[str, int]:
+        """How many ``frames`` there were, ``p50_us`` and ``p99_us``; 0 when there are none."""
+        return {"frames": self._counts.total(), "p50_us": self._quantile_us(0.5), "p99_us": self._quantile_us(0.99)}
 
-    def quantile_us(self, share: float) -> int:
-        """The upper end of the bucket that holds this share of the values, in microseconds; 0 when there are none."""
-        wanted = share * self.total()
+    def _quantile_us(self, share: float) -> int:
         seen = 0
-        for bucket in sorted(self.counts):
-            seen += self.counts[bucket]
-            if seen >= wanted:
-                return self._upper_us(bucket)
+        for value_us, count in sorted(self._counts.items()):
+            seen += count
+            if seen >= share * self._counts.total():
+                return value_us
         return 0
-
-    def _bucket(self, value_us: int) -> int:
-        shift = max(0, value_us.bit_length() - 5)
-        return shift * self._STEPS + (value_us >> shift)
-
-    def _upper_us(self, bucket: int) -> int:
-        shift = max(0, bucket // self._STEPS - 1)
-        return ((bucket - shift * self._STEPS + 1) << shift) - 1

@@ -2,18 +2,20 @@
 
 import json
 import os
-import queue
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
-__all__ = ["Child", "ChildError", "ending_with_us"]
+__all__ = ["JAVA_VERSION", "Child", "ChildError", "ending_with_us", "find_java"]
 
+JAVA_VERSION: Final = 17
+"""The oldest Java that runs Spark and a broker."""
 # Linux ends the child when the demo is killed (PR_SET_PDEATHSIG = 1); elsewhere nothing happens. The setting survives the exec.
 _BOOTSTRAP: Final = (
     "import ctypes, os, signal, sys\n"
@@ -28,15 +30,24 @@ class ChildError(Exception):
     """A child process ended, or did not answer in time."""
 
 
+def find_java() -> str | None:
+    """The path of a Java runtime that is new enough: of ``JAVA_HOME`` when that is set, else of the path; None when there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(os.path.join(home, "bin", "java")) if home else shutil.which("java")
+    if java is None:
+        return None
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    match = re.search(r'version "(\d+)', said)
+    return java if match is not None and int(match[1]) >= JAVA_VERSION else None
+
+
 def ending_with_us(command: Sequence[str]) -> list[str]:
     """The command, started so that Linux sends it SIGTERM when the process that started it is gone, however that ended."""
     return [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, *command]
 
 
 class Child:
-    """A process whose standard output is JSON lines.
-
-    A thread reads the lines: events go to `on_row`, answers to commands to whoever waits. What is no JSON goes to the log file too.
+    """A process with JSON lines on its standard output, which a thread reads. Other lines go to the log file.
 
     Args:
         name: for messages.
@@ -59,7 +70,7 @@ class Child:
         self.rows: list[dict[str, Any]] = []
         self._on_row = on_row
         self._arrived = threading.Condition()
-        self._replies: dict[int, queue.Queue[dict[str, Any]]] = {}
+        self._replies: dict[int, dict[str, Any]] = {}
         self._next_id = 0
         self._ended = False
         self._log: IO[bytes] = log.open("ab")
@@ -88,18 +99,12 @@ class Child:
         Raises:
             ChildError: the process ended without one, or the time passed.
         """
-        deadline = time.monotonic() + timeout_s
-        seen = 0
         with self._arrived:
-            while True:
-                for row in self.rows[seen:]:
-                    if wanted(row):
-                        return row
-                seen = len(self.rows)
-                left = deadline - time.monotonic()
-                if self._ended or left <= 0:
-                    raise ChildError(f"{self.name} {'ended' if self._ended else 'said nothing'}: {self.tail()}")
-                self._arrived.wait(left)
+            self._arrived.wait_for(lambda: self._ended or any(map(wanted, self.rows)), timeout_s)
+            found = next(filter(wanted, self.rows), None)
+        if found is None:
+            raise ChildError(f"{self.name} {'ended' if self._ended else 'said nothing'}: {self.tail()}")
+        return found
 
     def wait_for_event(self, event: str, timeout_s: float) -> dict[str, Any]:
         """The first row with this event."""
@@ -108,13 +113,13 @@ class Child:
     def ask(self, do: str, timeout_s: float = 10.0, **fields: Any) -> dict[str, Any]:
         """Send a command and wait for its reply."""
         self._next_id += 1
-        reply: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._replies[self._next_id] = reply
-        self.send({"id": self._next_id, "do": do, **fields})
-        try:
-            return reply.get(timeout=timeout_s)
-        except queue.Empty:
-            raise ChildError(f"{self.name} did not answer {do}: {self.tail()}") from None
+        number = self._next_id
+        self.send({"id": number, "do": do, **fields})
+        with self._arrived:
+            self._arrived.wait_for(lambda: number in self._replies or self._ended, timeout_s)
+            if number not in self._replies:
+                raise ChildError(f"{self.name} did not answer {do}: {self.tail()}")
+            return self._replies.pop(number)
 
     def send(self, row: dict[str, Any]) -> None:
         """Write one line to the process."""
@@ -147,7 +152,7 @@ class Child:
         try:
             code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            self.kill()
+            self._kill()
             code = self._process.wait()
         self._thread.join(5.0)
         self.close_input()
@@ -157,7 +162,7 @@ class Child:
         return code
 
     def end_at_once(self, patience_s: float = 2.0) -> None:
-        """End it without the politeness of an orderly stop: SIGTERM, SIGTERM again, which our programs take as haste, then SIGKILL."""
+        """End it in haste: SIGTERM, SIGTERM again, which our programs take as haste, then SIGKILL."""
         for _ in range(2):
             self.terminate()
             try:
@@ -167,17 +172,17 @@ class Child:
             break
         self.wait(patience_s)
 
-    def kill(self) -> None:
+    def tail(self) -> str:
+        """The last lines of its log."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return " | ".join(lines[-_TAIL_LINES:]) or "no output"
+
+    def _kill(self) -> None:
         """Kill the process and everything in its session's group."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
             return
-
-    def tail(self) -> str:
-        """The last lines of its log."""
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return " | ".join(lines[-_TAIL_LINES:]) or "no output"
 
     def _read(self) -> None:
         assert self._process.stdout is not None, "the pipe is made at start"
@@ -186,23 +191,21 @@ class Child:
                 row = json.loads(line)
             except ValueError:
                 row = None
-            if not isinstance(row, dict):
-                self._log.write(line)
-                self._log.flush()
-            elif row.get("event") == "reply":
-                self._replies.pop(row["id"]).put(row)
-            else:
-                self._take(row, line)
+            self._take(row if isinstance(row, dict) else {}, line)
         with self._arrived:
             self._ended = True
             self._arrived.notify_all()
 
     def _take(self, row: dict[str, Any], line: bytes) -> None:
-        if row.get("event") != "stats":  # four a second; the view has them
+        event = row.get("event")
+        if event not in ("reply", "stats"):  # replies and stats come many times a second
             self._log.write(line)
             self._log.flush()
-            with self._arrived:
+        with self._arrived:
+            if event == "reply":
+                self._replies[row["id"]] = row
+            elif row and event != "stats":
                 self.rows.append(row)
-                self._arrived.notify_all()
-        if self._on_row is not None:
+            self._arrived.notify_all()
+        if row and event != "reply" and self._on_row is not None:
             self._on_row(row)

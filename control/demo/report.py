@@ -2,19 +2,25 @@
 
 For requests: what the generator sent is what the proxy forwarded and what it refused by name; for answers: what the upstream sent is what the
 proxy forwarded and what the generator received. In both directions what was forwarded is what the tap's log holds and what Spark's
-tables hold. Nobody's count is derived from another's.
+tables hold. No count is derived from another. In the end the log proves that it is complete, and Spark's table says the same.
 """
 
-import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from control.demo import proof
-from control.demo.metrics import Metrics
-from control.demo.stage import LISTENER, LogCount
-from proxy.tap.completeness import Verdict
+from framegate.control.demo.metrics import Metrics
+from framegate.control.demo.stage import LISTENER, LogCount
+from framegate.proxy.tap.completeness import Verdict
 
-__all__ = ["CONTENT_QUERIES", "Check", "Counts", "Evidence", "checks", "counts"]
+__all__ = ["CONTENT_QUERIES", "PROOF", "Check", "Counts", "Evidence", "checks", "counts", "proof"]
+
+PROOF: Final = {
+    "completeness": """
+        SELECT direction, state, count(*) AS windows, sum(seen) AS seen, sum(stored + withheld + sampled + lost) AS accounted
+        FROM completeness GROUP BY direction, state"""
+}
+"""What Spark is asked for ``proof``."""
 
 _BODIES: Final = """
     SELECT direction, connection_id, sequence,
@@ -35,13 +41,12 @@ CONTENT_QUERIES: Final[dict[str, str]] = {
               FROM ({_BODIES}) GROUP BY direction, number)
         GROUP BY direction""",
     "gaps": "SELECT coalesce(sum(lost_frames), 0) AS lost FROM gaps",
-    proof.NAME: proof.QUERY,
+    **PROOF,
 }
 """What Spark is asked: counts, checksums recomputed, each sequence without a gap and in the order in which the proxy saw it."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(NamedTuple):
     """What each part said at the end.
 
     Attributes:
@@ -67,8 +72,7 @@ class Evidence:
         return next((int(row[column]) for row in self.tables[name] if row["direction"] == direction), 0)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(NamedTuple):
     """One line of the report: who counted, and what, in frames."""
 
     who: str
@@ -76,8 +80,7 @@ class Counts:
     response: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Check:
+class Check(NamedTuple):
     """One equation and whether it holds."""
 
     text: str
@@ -99,8 +102,34 @@ def counts(evidence: Evidence) -> list[Counts]:
 
 def checks(evidence: Evidence) -> list[Check]:
     """Every equation."""
-    proved = proof.proof(evidence.verdict, evidence.tables[proof.NAME])
-    return [*_equations(evidence), *_content(evidence), *(Check(text, good) for text, good in proved)]
+    return [*_equations(evidence), *_content(evidence), *proof(evidence.verdict, evidence.tables)]
+
+
+def proof(verdict: Verdict, tables: Mapping[str, Sequence[Mapping[str, Any]]], unclaimed: int = 0) -> list[Check]:
+    """Whether the log is complete, and Spark's table says the same.
+
+    Args:
+        verdict: on the log, after the proxy has ended.
+        tables: Spark's answers to ``PROOF``.
+        unclaimed: answers that came when their client had left: the log says that exactly so many are lost.
+    """
+    rows = verdict.rows
+    late = [row for row in rows if (row.direction, row.state) == ("response", "lost")]
+    explained = bool(unclaimed) and sum(row.lost for row in late) == unclaimed
+    worse = Counter(row.state for row in rows if row.state != "complete" and not (explained and row in late))
+    but = f"; all is there but answers whose clients had left: {unclaimed}" if explained else ""
+    bad = f"; not complete: {', '.join(f'{count} {state}' for state, count in worse.items())}" if worse else ""
+    faults = f"; {verdict.faults[0]}" if verdict.faults else ""
+    ours: dict[tuple[str, str], list[int]] = {}
+    for row in rows:
+        found = ours.setdefault((row.direction, row.state), [0, 0, 0])
+        found[:] = found[0] + 1, found[1] + row.seen, found[2] + row.accounted
+    table = {(row["direction"], row["state"]): [int(row[name]) for name in ("windows", "seen", "accounted")] for row in tables["completeness"]}
+    text = f"the tap's log proves that it is complete: {len(rows)} windows, {sum(row.seen for row in rows):,} frames seen{but}{bad}{faults}"
+    return [
+        Check(text, (verdict.complete or (explained and not faults)) and bool(rows) and not worse),
+        Check(f"Spark's table completeness says the same: {sum(windows for windows, _, _ in table.values())} windows", table == ours),
+    ]
 
 
 def _equations(evidence: Evidence) -> Iterator[Check]:

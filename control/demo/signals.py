@@ -1,14 +1,23 @@
-"""How the demo takes Ctrl-C and SIGTERM: as exceptions, so that whatever it started is ended on the way out."""
+"""How a demo ends early: Ctrl-C and SIGTERM are exceptions, so that all processes are ended; each error is one line and an exit code."""
 
 import contextlib
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Final, NoReturn
 
-__all__ = ["EXIT_INTERRUPTED", "EXIT_TERMINATED", "TerminatedError", "signals_ignored", "sigterm_raises"]
+import grpc
 
+from framegate.control.demo.processes import ChildError
+from framegate.control.demo.workspace import WorkspaceError
+
+__all__ = ["EXIT_FAILED", "EXIT_INTERRUPTED", "EXIT_MISSING", "EXIT_OK", "TerminatedError", "ended", "exit_code", "signals_ignored"]
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_MISSING: Final = 2
 EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
 EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 
@@ -17,11 +26,31 @@ class TerminatedError(BaseException):
     """SIGTERM came; like KeyboardInterrupt, no ``except Exception`` on the way may keep it."""
 
 
-@contextlib.contextmanager
-def sigterm_raises() -> Iterator[None]:
-    """For the length of a block, SIGTERM is a ``TerminatedError`` in the main thread."""
-    with _handlers({signal.SIGTERM: _terminate}):
-        yield
+def exit_code(perform: Callable[[], int], *errors: type[Exception]) -> int:
+    """The exit code of a demo; an error is printed as one line.
+
+    Args:
+        perform: the demo; returns its exit code.
+        errors: more exceptions that mean that the demo failed.
+    """
+    failures: tuple[type[Exception], ...] = (ChildError, grpc.RpcError, OSError, *errors)
+    try:
+        with _handlers({signal.SIGTERM: _terminate}):
+            return perform()
+    except WorkspaceError as error:
+        return ended(str(error), EXIT_MISSING)
+    except failures as error:
+        return ended(" ".join(str(error).split()), EXIT_FAILED)
+    except KeyboardInterrupt:
+        return ended("interrupted", EXIT_INTERRUPTED)
+    except TerminatedError:
+        return ended("terminated", EXIT_TERMINATED)
+
+
+def ended(text: str, code: int) -> int:
+    """Print one line on standard error; the exit code that goes with it."""
+    print(f"framegate demo: {text}", file=sys.stderr)
+    return code
 
 
 @contextlib.contextmanager
@@ -33,7 +62,7 @@ def signals_ignored() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handlers(wanted: "dict[signal.Signals, signal._HANDLER]") -> Iterator[None]:
-    """Other handlers for the length of a block, where this thread may say so."""
+    """Other handlers for the length of a block; only the main thread can set them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,19 +1,19 @@
-"""The control plane as the demo uses it: the same gRPC calls that the command line and ``grpcurl`` make, over the Unix socket."""
+"""The control API as the demo uses it: the same gRPC calls that the command line and ``grpcurl`` make, over the Unix socket."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Final
 
 import grpc
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from control.gen.framegate.control.v1 import channel_service_pb2, limit_service_pb2, pool_service_pb2, proxy_service_pb2
-from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
-from control.gen.framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
-from control.gen.framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
-from control.gen.framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
+from framegate.control.v1 import channel_service_pb2, limit_service_pb2, pool_service_pb2, proxy_service_pb2
+from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
+from framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
+from framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
 
-__all__ = ["Steering", "cause_text"]
+__all__ = ["Channel", "Steering", "cause_text"]
 
 _TIMEOUT_S: Final = 10.0
 _PAGE_SIZE: Final = 500
@@ -30,7 +30,7 @@ class Steering:
     """Calls on a running proxy. Every method raises ``grpc.RpcError`` when the call fails.
 
     Args:
-        address: of the control plane, ``unix:PATH``.
+        address: of the control API, ``unix:PATH``.
         listener: the one that the demo's load uses.
     """
 
@@ -40,7 +40,6 @@ class Steering:
         self._channels = ChannelServiceStub(self._channel)
         self._limits = LimitServiceStub(self._channel)
         self._pools = PoolServiceStub(self._channel)
-        self._proxies = ProxyServiceStub(self._channel)
 
     def __enter__(self) -> "Steering":
         return self
@@ -49,27 +48,27 @@ class Steering:
         self._channel.close()
 
     def open_connection_count(self) -> int:
-        reply = self._proxies.GetProxy(proxy_service_pb2.GetProxyRequest(), timeout=_TIMEOUT_S)
+        reply = ProxyServiceStub(self._channel).GetProxy(proxy_service_pb2.GetProxyRequest(), timeout=_TIMEOUT_S)
         return int(reply.proxy.open_connection_count)
 
     def find(self, local_port: int) -> Channel | None:
-        """The open channel whose client has this port."""
+        """The open channel of the client with this port."""
         return next((channel for channel in self._open() if channel.peer_address.endswith(f":{local_port}")), None)
 
     def find_closed(self, local_port: int) -> Channel | None:
-        """The latest channel that closed and whose client had this port."""
-        return next((channel for channel in self._closed() if channel.peer_address.endswith(f":{local_port}")), None)
+        """The latest closed channel of a client with this port."""
+        request = channel_service_pb2.ListClosedChannelsRequest(page_size=_PAGE_SIZE, listener=self._listener)
+        closed = self._channels.ListClosedChannels(request, timeout=_TIMEOUT_S).channels
+        return next((channel for channel in closed if channel.peer_address.endswith(f":{local_port}")), None)
 
     def describe(self, channel_id: str) -> Channel:
         return self._channels.GetChannel(channel_service_pb2.GetChannelRequest(id=channel_id), timeout=_TIMEOUT_S).channel
 
     def mute(self, channel_id: str, reason: str) -> None:
-        request = channel_service_pb2.MuteChannelsRequest(selector=_one(channel_id), reason=reason)
-        self._channels.MuteChannels(request, timeout=_TIMEOUT_S)
+        self._channels.MuteChannels(channel_service_pb2.MuteChannelsRequest(selector=_one(channel_id), reason=reason), timeout=_TIMEOUT_S)
 
     def unmute(self, channel_id: str, reason: str) -> None:
-        request = channel_service_pb2.UnmuteChannelsRequest(selector=_one(channel_id), reason=reason)
-        self._channels.UnmuteChannels(request, timeout=_TIMEOUT_S)
+        self._channels.UnmuteChannels(channel_service_pb2.UnmuteChannelsRequest(selector=_one(channel_id), reason=reason), timeout=_TIMEOUT_S)
 
     def limit(self) -> int:
         """The maxReceiveSize in force, in bytes."""
@@ -94,19 +93,14 @@ class Steering:
         reply = self._pools.GetProcessorPool(pool_service_pb2.GetProcessorPoolRequest(), timeout=_TIMEOUT_S)
         return [processor.pid for processor in reply.processor_pool.processors if processor.pid]
 
-    def _closed(self) -> Iterable[Channel]:
-        request = channel_service_pb2.ListClosedChannelsRequest(page_size=_PAGE_SIZE, listener=self._listener)
-        return self._channels.ListClosedChannels(request, timeout=_TIMEOUT_S).channels
-
     def _open(self) -> Iterator[Channel]:
-        token = ""
+        request = channel_service_pb2.ListChannelsRequest(page_size=_PAGE_SIZE, listener=self._listener)
         while True:
-            request = channel_service_pb2.ListChannelsRequest(page_size=_PAGE_SIZE, page_token=token, listener=self._listener)
             page = self._channels.ListChannels(request, timeout=_TIMEOUT_S)
             yield from page.channels
-            token = page.next_page_token
-            if not token:
+            if not page.next_page_token:
                 return
+            request.page_token = page.next_page_token
 
 
 def _one(channel_id: str) -> channel_service_pb2.ChannelSelector:

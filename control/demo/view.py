@@ -1,55 +1,94 @@
-"""The demo's live view: a small table that is drawn anew on a terminal, plain lines elsewhere."""
+"""What the demo shows: a table that is drawn anew while the load runs, a clock during a wait; plain lines where standard output is no terminal."""
 
-import dataclasses
+import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from control.demo.waiting import moves
+__all__ = ["Reading", "View", "Waiting", "say"]
 
-__all__ = ["Reading", "View"]
-
-_PLAIN_EVERY_S: Final = 2.0
+_LINE_EVERY_S: Final = 2.0
+_WAITING_EVERY_S: Final = 10.0
 _NOTES_SHOWN: Final = 8
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """What there is to see at one moment.
+def say(console: Console, text: str) -> None:
+    """Print one line as it is."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    Attributes:
-        elapsed_s: since the load began.
-        connections: open through the proxy.
-        frames: sent and answered since the start.
-        bytes: of those.
-        rows: frames in Spark's tables.
+
+def _live(console: Console, *, plain: bool, **options: Any) -> Live | None:
+    """What is drawn anew, on a terminal that can do that, unless plain lines are asked for."""
+    return Live(console=console, **options) if console.is_terminal and not console.is_dumb_terminal and not plain else None
+
+
+class Waiting:
+    """For the length of a block, a line that counts the seconds; in plain lines, one every ``every_s``.
+
+    Args:
+        console: where to.
+        text: what is waited for.
+        detail: how far it is; called on a thread of its own.
+        plain: lines, even on a terminal.
+        every_s: between lines.
     """
+
+    def __init__(
+        self, console: Console, text: str, detail: Callable[[], str] = lambda: "", *, plain: bool = False, every_s: float = _WAITING_EVERY_S
+    ) -> None:
+        self._console = console
+        self._text = text
+        self._detail = detail
+        self._every_s = every_s
+        self._started = time.monotonic()
+        self._done = threading.Event()
+        self._spinner = Spinner("dots")
+        self._live = _live(console, plain=plain, refresh_per_second=8, transient=True, get_renderable=self._drawing)
+        self._thread = threading.Thread(target=self._repeat, name="waiting", daemon=True)
+
+    def __enter__(self) -> "Waiting":
+        if self._live is not None:
+            self._live.start()
+        else:
+            say(self._console, self._text)
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._done.set()
+        if self._live is not None:
+            self._live.stop()
+            say(self._console, self._line(""))
+        else:
+            self._thread.join()
+
+    def _line(self, detail: str) -> str:
+        return f"{self._text}, {time.monotonic() - self._started:.0f} s{f': {detail}' if detail else ''}"
+
+    def _drawing(self) -> Spinner:
+        self._spinner.update(text=self._line(self._detail()))
+        return self._spinner
+
+    def _repeat(self) -> None:
+        while not self._done.wait(self._every_s):
+            say(self._console, "  still " + self._line(self._detail()))
+
+
+class Reading(NamedTuple):
+    """What is seen at one moment: open connections, frames and bytes sent and answered since the start, frames in Spark's tables."""
 
     elapsed_s: float
     connections: int
     frames: int
     bytes: int
     rows: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Figures:
-    """A reading and the rates since the one before."""
-
-    reading: Reading
-    frames_per_s: float
-    bytes_per_s: float
-
-    @property
-    def lag_text(self) -> str:
-        lag = max(0, self.reading.frames - self.reading.rows)
-        seconds = f" ({lag / self.frames_per_s:.1f} s)" if self.frames_per_s else ""
-        return f"{lag:,} frames{seconds}"
 
 
 class View:
@@ -64,9 +103,10 @@ class View:
     def __init__(self, console: Console, seconds: float, *, plain: bool = False) -> None:
         self._console = console
         self._seconds = seconds
-        self._live = Live(console=console, refresh_per_second=4) if moves(console, plain=plain) else None
+        self._live = _live(console, plain=plain, refresh_per_second=4)
         self._notes: list[str] = []
-        self._figures: _Figures | None = None
+        self._last: Reading | None = None
+        self._cells: dict[str, str] = {"state": "starting"}
         self._printed_at = 0.0
 
     def __enter__(self) -> "View":
@@ -82,48 +122,38 @@ class View:
         """Something happened."""
         self._notes.append(text)
         if self._live is None:
-            self._console.print(f"  * {text}", markup=False, highlight=False, soft_wrap=True)
+            say(self._console, f"  * {text}")
         else:
             self._live.update(self._drawing())
 
     def show(self, reading: Reading) -> None:
-        """A new reading."""
-        self._figures = self._figures_of(reading)
+        """Show a new reading, with the rates since the one before."""
+        before, self._last = self._last or reading, reading
+        passed = reading.elapsed_s - before.elapsed_s
+        frames_per_s = (reading.frames - before.frames) / passed if passed > 0 else 0.0
+        bytes_per_s = (reading.bytes - before.bytes) / passed if passed > 0 else 0.0
+        lag = max(0, reading.frames - reading.rows)
+        self._cells = {
+            "time": f"{reading.elapsed_s:.0f}/{self._seconds:.0f} s",
+            "connections": f"{reading.connections:,}",
+            "frames/s": f"{frames_per_s:,.0f}",
+            "MB/s": f"{bytes_per_s / 1e6:,.1f}",
+            "frames in Spark's tables": f"{reading.rows:,}",
+            "lag": f"{lag:,} frames{f' ({lag / frames_per_s:.1f} s)' if frames_per_s else ''}",
+        }
         if self._live is not None:
             self._live.update(self._drawing())
-        elif time.monotonic() - self._printed_at >= _PLAIN_EVERY_S:
+        elif time.monotonic() - self._printed_at >= _LINE_EVERY_S:
             self._printed_at = time.monotonic()
-            self._console.print(self.line(), markup=False, highlight=False, soft_wrap=True)
+            say(self._console, self.line())
 
     def line(self) -> str:
         """The last reading in one line."""
-        return "  ".join(f"{name} {value}" for name, value in self._cells())
+        return "  ".join(f"{name} {value}" for name, value in self._cells.items())
 
-    def _figures_of(self, reading: Reading) -> _Figures:
-        before = self._figures.reading if self._figures is not None else None
-        passed = 0.0 if before is None else reading.elapsed_s - before.elapsed_s
-        if before is None or passed <= 0:
-            return _Figures(reading, 0.0, 0.0)
-        return _Figures(reading, (reading.frames - before.frames) / passed, (reading.bytes - before.bytes) / passed)
-
-    def _cells(self) -> list[tuple[str, str]]:
-        figures = self._figures
-        if figures is None:
-            return [("state", "starting")]
-        reading = figures.reading
-        return [
-            ("time", f"{reading.elapsed_s:.0f}/{self._seconds:.0f} s"),
-            ("connections", f"{reading.connections:,}"),
-            ("frames/s", f"{figures.frames_per_s:,.0f}"),
-            ("MB/s", f"{figures.bytes_per_s / 1e6:,.1f}"),
-            ("frames in Spark's tables", f"{reading.rows:,}"),
-            ("lag", figures.lag_text),
-        ]
-
-    def _drawing(self) -> Any:
-        cells = self._cells()
+    def _drawing(self) -> Group:
         table = Table(title="framegate demo", title_justify="left")
-        for name, _ in cells:
+        for name in self._cells:
             table.add_column(name, justify="right")
-        table.add_row(*(value for _, value in cells))
+        table.add_row(*self._cells.values())
         return Group(table, *(Text(f"* {note}", overflow="fold") for note in self._notes[-_NOTES_SHOWN:]))

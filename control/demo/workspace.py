@@ -1,4 +1,4 @@
-"""The demo's folder: where everything of one run lies, and stays for a look afterwards."""
+"""The demo's folder: all files of one run. They stay after the end."""
 
 import contextlib
 import fcntl
@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import IO, Final
 
-from proxy.config.address import MAX_UNIX_PATH_BYTES
+from framegate.proxy.config.address import MAX_UNIX_PATH_BYTES
 
 __all__ = ["Workspace", "WorkspaceError"]
 
@@ -26,12 +26,19 @@ class Workspace:
         directory: new, empty or an earlier demo's; None: ``NAME-<uid>`` in the folder for temporary files.
         name: of that folder; each demo has its own, so that none deletes what another one made.
 
+    Attributes:
+        configuration, upstream_configuration: files of the proxy and of the upstream.
+        admin, upstream_admin: addresses of their control APIs: in the folder, or elsewhere when the path is too long for a Unix socket.
+
     Raises:
         WorkspaceError: it cannot be written to or holds something else, or another demo uses it.
     """
 
     def __init__(self, directory: Path | None = None, name: str = "framegate-demo") -> None:
         self.root = (directory or Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}").resolve()
+        self.configuration, self.upstream_configuration = self.root / "framegate.yaml", self.root / "upstream.yaml"
+        self.certificates, self.tap, self.tables, self.logs = (self.root / part for part in ("certificates", "tap", "tables", "logs"))
+        self.admin, self.upstream_admin = (f"unix:{self._socket(part)}" for part in ("admin", "upstream"))
         try:
             self._lock = self._take()
             try:
@@ -42,50 +49,15 @@ class Workspace:
         except OSError as error:
             raise WorkspaceError(f"{self.root} cannot be used: {error.strerror}") from error
 
-    @property
-    def certificates(self) -> Path:
-        return self.root / "certificates"
-
-    @property
-    def configuration(self) -> Path:
-        return self.root / "framegate.yaml"
-
-    @property
-    def upstream_configuration(self) -> Path:
-        return self.root / "upstream.yaml"
-
-    @property
-    def tap(self) -> Path:
-        return self.root / "tap"
-
-    @property
-    def tables(self) -> Path:
-        return self.root / "tables"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
-
-    @property
-    def admin(self) -> str:
-        """The address of the proxy's control plane."""
-        return self._address("admin")
-
-    @property
-    def upstream_admin(self) -> str:
-        """The same of the upstream's."""
-        return self._address("upstream")
-
     def release(self) -> None:
         """Let the next demo have it."""
         for name in ("admin", "upstream"):
             _short_socket(name).unlink(missing_ok=True)  # a proxy that was killed left it
         self._lock.close()
 
-    def _address(self, name: str) -> str:
-        """In the folder, or elsewhere when the path would be too long for a Unix socket."""
+    def _socket(self, name: str) -> Path:
         inside = self.root / f"{name}.sock"
-        return f"unix:{inside if len(os.fsencode(inside)) <= MAX_UNIX_PATH_BYTES else _short_socket(name)}"
+        return inside if len(os.fsencode(inside)) <= MAX_UNIX_PATH_BYTES else _short_socket(name)
 
     def _empty(self) -> None:
         for name in ("certificates", "tap", "tables", "logs", "kafka"):

@@ -3,17 +3,17 @@
 Those must be listeners here, one for each broker, or clients walk past framegate, or meet a broker that is not the one they want.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
-from control.configuration.units import counted
-from control.doctor.finding import Finding
-from proxy.auth.messages import ApiRange, RequestHeader, answer_reader, request_writer
-from proxy.auth.wire import Reader
-from proxy.config.address import parse_address
-from proxy.config.model import ProxyConfig, UpstreamConfig
+from framegate.control.configuration.units import counted
+from framegate.control.doctor.finding import Finding, told
+from framegate.proxy.auth.messages import ApiRange, RequestHeader, answer_reader, request_writer
+from framegate.proxy.auth.wire import Reader
+from framegate.proxy.config.address import parse_address
+from framegate.proxy.config.model import ProxyConfig, UpstreamConfig
 
-__all__ = ["Broker", "brokers_in", "findings", "metadata_question"]
+__all__ = ["Broker", "brokers_in", "finding", "metadata_question"]
 
 _METADATA: Final = 3
 _LEAST: Final = 1
@@ -64,7 +64,7 @@ def _broker(reader: Reader) -> Broker:
     return found
 
 
-def findings(subject: str, config: ProxyConfig, upstream: UpstreamConfig, addresses: Collection[Any], brokers: list[Broker]) -> Iterator[Finding]:
+def finding(subject: str, config: ProxyConfig, upstream: UpstreamConfig, addresses: Collection[Any], brokers: list[Broker]) -> Finding:
     """What is to be said of the addresses that an upstream's clients are sent to.
 
     Args:
@@ -77,20 +77,18 @@ def findings(subject: str, config: ProxyConfig, upstream: UpstreamConfig, addres
     ports = {_port(item.address) for item in config.listeners if item.protocol == "kafka"} - {None, 0}
     endpoints = set(upstream.endpoints) | {f"{host}:{port}" for _, _, host, port in (wire for wire in addresses if len(wire) == 4)}
     past = [item for item in brokers if item.port not in ports or str(item) in endpoints]
-    figures = {"brokers": len(brokers), "brokers_past_framegate": len(past)}
-    subject = f"{subject}, where clients are sent"
+    many, apart = len(brokers) > 1, len({str(item) for item in brokers}) == len(brokers)
     if past:
         words = f"Metadata sends clients to {_named(past)}, which is no listener here: they walk past framegate"
-        yield Finding("upstreams", subject, "warning", words, _ADVICE, figures)
-    elif len({str(item) for item in brokers}) < len(brokers):
+    elif not apart:
         words = f"Metadata has one address for several brokers, {_named(brokers)}: clients meet one that is not the one they want"
-        yield Finding("upstreams", subject, "warning", words, _ADVICE, figures)
-    elif len(brokers) > 1 and len(addresses) > 1:
+    elif many and len(addresses) > 1:
         words = f"its {len(addresses)} addresses are taken in turn, and Metadata names {len(brokers)} brokers: clients meet the wrong one"
-        yield Finding("upstreams", subject, "warning", words, _ADVICE, figures)
     else:
         words = f"Metadata names {counted(len(brokers), 'broker')}, by ports of listeners here: {_named(brokers)}"
-        yield Finding("upstreams", subject, "ok", words, figures=figures)
+    wrong = bool(past) or not apart or (many and len(addresses) > 1)
+    figures = {"brokers": len(brokers), "brokers_past_framegate": len(past)}
+    return told("upstreams", f"{subject}, where clients are sent", words, figures, warning=_ADVICE if wrong else None)
 
 
 def _named(brokers: list[Broker]) -> str:

@@ -1,31 +1,38 @@
 """The certificates, keys, authorities and revocation lists that the configuration names.
 
-Whether they are good is the word of those who judge them while framegate runs (``control.rotation.judge``): files are what they should be, the key
+Whether they are good is the word of those who judge them while framegate runs (``control.rotation.validator``): files are what they should be,
+the key
 fits, the chain is whole and in order, nothing has ended or not begun, OpenSSL takes them, a handshake succeeds. Beside it: how long they have yet,
-weak keys, names, and where a chain ends.
+weak keys, names, and where a chain ends; ``days``, ``ends_soon`` and ``weakness`` judge those of upstreams, too.
 """
 
+import functools
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from control.configuration.certificate import CertificateFacts, describe_revocations, facts_of
-from control.configuration.fault import ConfigurationError
-from control.configuration.tls_files import read_tls_files, tls_sections
-from control.doctor.finding import Finding
-from control.doctor.surroundings import Surroundings
-from control.doctor.validity import DAY_S, days, ends_soon, weakness
-from control.rotation.judge import refusal_of
-from proxy.config.tls import ListenerTls, UpstreamTls
+from framegate.control.configuration.certificate import CertificateFacts, describe_revocations, facts_of
+from framegate.control.configuration.document import ConfigurationError
+from framegate.control.configuration.tls_files import identities, read_tls_files, revocation_lists, tls_sections
+from framegate.control.configuration.units import counted
+from framegate.control.doctor.finding import Finding, told, unknown
+from framegate.control.doctor.surroundings import Surroundings
+from framegate.control.rotation.validator import refusal_of
+from framegate.proxy.config.tls import ListenerTls, UpstreamTls
 
 if TYPE_CHECKING:
     from cryptography import x509
 
-__all__ = ["look"]
+__all__ = ["DAY_S", "days", "ends_soon", "look", "weakness"]
 
 Tls = ListenerTls | UpstreamTls
 Files = Mapping[str, bytes]
+DAY_S: Final = 86_400.0
+_SOON_S: Final = 14 * DAY_S
+_LEAST_RSA: Final = 2_048
+_LEAST_CURVE: Final = 256
+_BROKEN: Final = ("md5", "sha1")
 _NEW: Final = "put a new one in its place: a running framegate takes it by itself (framegate certificates list)"
 _ADVICE: Final = (
     ("is no chain", "write the chain in order: the leaf first, behind each certificate the one that made it"),
@@ -33,21 +40,55 @@ _ADVICE: Final = (
     ("key", "put certificate and key there together, of the same making"),
     ("handshake", "make one that may be used for TLS by this side (extended key usage), with its whole chain"),
 )
+_told = functools.partial(told, "certificates")
+
+
+def ends_soon(begins: float, ends: float, now: float) -> bool:
+    """Whether less is left than 14 days, and than a quarter of its life: who renews does so earlier, also of what lives for a day only."""
+    return ends - now < min(_SOON_S, (ends - begins) / 4)
+
+
+def days(ends: float, now: float) -> str:
+    """The time left, in words; of what has ended, how long ago."""
+    left = ends - now
+    if left < 0:
+        return f"ended {_long(-left)} ago"
+    return f"ends in {_long(left)}"
+
+
+def _long(seconds: float) -> str:
+    return f"{seconds / DAY_S:.0f} days" if seconds >= 2 * DAY_S else counted(round(seconds / 3600), "hour")
+
+
+def weakness(certificate: "x509.Certificate") -> str | None:
+    """What is weak of a certificate's key, or its maker's signature; None when nothing is. A signature of one's own on oneself proves nothing."""
+    from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
+
+    key = certificate.public_key()
+    if isinstance(key, rsa.RSAPublicKey) and key.key_size < _LEAST_RSA:
+        return f"its RSA key has {key.key_size} bits, less than {_LEAST_RSA}"
+    if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.key_size < _LEAST_CURVE:
+        return f"its key is on the curve {key.curve.name}, of {key.curve.key_size} bits"
+    if isinstance(key, dsa.DSAPublicKey):
+        return "its key is for DSA, which TLS 1.3 does not know"
+    algorithm = certificate.signature_hash_algorithm
+    if algorithm is not None and algorithm.name in _BROKEN and certificate.issuer != certificate.subject:
+        return f"it is signed with {algorithm.name.upper()}"
+    return None
 
 
 def look(around: Surroundings) -> Iterator[Finding]:
     """Each section that speaks TLS."""
     config = around.config
     if config is None or not tls_sections(config):
-        words = "nothing was looked at, for there is no valid configuration" if config is None else "nothing here speaks TLS"
-        yield Finding("certificates", "files", "unknown" if config is None else "ok", words)
+        nothing = unknown("certificates", "files", "nothing was looked at, for there is no valid configuration")
+        yield nothing if config is None else _told("files", "nothing here speaks TLS")
         return
     try:
         files = {path: text.encode("latin-1") for path, text in read_tls_files(config).items()}
     except ConfigurationError as error:  # they changed since the configuration was read
         for fault in error.faults:
-            advice = "look again, it changed a moment ago; framegate check says more"
-            yield Finding("certificates", fault.key, "fault", f"{fault.value} {fault.reason}".strip(), advice)
+            yield _told(fault.key, f"{fault.value} {fault.reason}".strip(), fault="look again, it changed a moment ago; framegate check says more")
         return
     for owner, (key, section) in tls_sections(config).items():
         yield from _section(owner, key, section, files, around.now())
@@ -57,32 +98,21 @@ def _section(owner: str, key: str, section: Tls, files: Files, now: float) -> It
     refusal = refusal_of(section, files, files, now)
     subject = f"{owner} ({key})"
     if refusal is not None:
-        advice = next((advice for word, advice in _ADVICE if word in refusal.reason), _NEW)
-        yield Finding("certificates", subject, "fault", str(refusal), advice)
+        yield _told(subject, str(refusal), fault=next((advice for word, advice in _ADVICE if word in refusal.reason), _NEW))
     else:
-        yield Finding("certificates", subject, "ok", "files fit together, nothing has ended, a handshake on trial succeeded")
+        yield _told(subject, "files fit together, nothing has ended, a handshake on trial succeeded")
     known = _known(section, files)
-    for path in _chains(section):
+    for _, path in identities(section):
         yield from _chain(subject, path, files[path], known, now, listens=isinstance(section, ListenerTls))
-    for path in sorted({*([section.ca] if isinstance(section, UpstreamTls) and section.ca else []), *_authorities(section)}):
+    for path in sorted(set(_authorities(section))):
         yield from _ends(subject, path, "authority", map(facts_of, _certificates(files[path])), now)
-    for path in _lists(section):
+    for path in revocation_lists(section):
         yield from _ends(subject, path, "revocation list", describe_revocations(files[path]), now)
 
 
-def _chains(section: Tls) -> list[str]:
-    own = [] if section.certificate is None else [section.certificate]
-    return own + ([item.certificate for item in section.certificates] if isinstance(section, ListenerTls) else [])
-
-
 def _authorities(section: Tls) -> list[str]:
-    if not isinstance(section, ListenerTls):
-        return []
-    return [path for path in (section.client_ca, *(item.client_ca for item in section.certificates)) if path is not None]
-
-
-def _lists(section: Tls) -> list[str]:
-    return [*section.crl, *(path for item in section.certificates for path in item.crl)] if isinstance(section, ListenerTls) else []
+    named = [section.ca] if isinstance(section, UpstreamTls) else [section.client_ca, *(item.client_ca for item in section.certificates)]
+    return [path for path in named if path]
 
 
 def _certificates(pem: bytes) -> "list[x509.Certificate]":
@@ -99,15 +129,13 @@ def _known(section: Tls, files: Files) -> "list[x509.Certificate]":
     from cryptography import x509
 
     found = [item for path in _authorities(section) for item in _certificates(files[path])]
-    if isinstance(section, UpstreamTls) and section.ca is not None:
-        found += _certificates(files[section.ca])
-    for folder in {Path(path).parent for path in _chains(section)}:
+    for folder in {Path(path).parent for _, path in identities(section)}:
         beside = folder / "ca.crt"
         if beside.is_file() and beside.stat().st_size < (1 << 20):
             found += _certificates(beside.read_bytes())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_default_certs()
-    makers = {chain[-1].issuer.public_bytes() for path in _chains(section) if (chain := _certificates(files[path]))}
+    makers = {chain[-1].issuer.public_bytes() for _, path in identities(section) if (chain := _certificates(files[path]))}
     for der in context.get_ca_certs(binary_form=True):
         if any(maker in der for maker in makers):  # the others are none of ours to read, and some of the system's only OpenSSL can
             found.append(x509.load_der_x509_certificate(der))
@@ -122,9 +150,7 @@ def _chain(subject: str, path: str, pem: bytes, known: "list[x509.Certificate]",
     yield from _ends(subject, path, "certificate", [facts], now)
     weak = next((f"certificate {number}: {words}" for number, item in enumerate(chain, 1) if (words := weakness(item)) is not None), None)
     if weak is not None:
-        yield Finding(
-            "certificates", subject, "warning", f"{path} is weak: {weak}", "make it anew with an ECDSA key on P-256, or RSA of 2048 bits, and SHA-256"
-        )
+        yield _told(subject, f"{path} is weak: {weak}", warning="make it anew with an ECDSA key on P-256, or RSA of 2048 bits, and SHA-256")
     if listens:
         yield _names(subject, path, facts)
     yield _end_of_chain(subject, path, chain, known)
@@ -140,28 +166,27 @@ def _ends(
     first = found[0]
     words = f"{path}: the {what} {first.subject or first.issuer} {days(first.ends, now)}"
     figures = {"days": round((first.ends - now) / DAY_S, 2)}
-    soon = ends_soon(first.begins, first.ends, now)
-    yield Finding("certificates", subject, "warning" if soon else "ok", words, _NEW if soon else "", figures)
+    yield _told(subject, words, figures, warning=_NEW if ends_soon(first.begins, first.ends, now) else None)
 
 
 def _names(subject: str, path: str, facts: CertificateFacts) -> Finding:
     names = [name for name in facts.names if name.startswith(("DNS:", "IP:"))]
     if names:
-        return Finding("certificates", subject, "ok", f"{path} is for {', '.join(names)}")
+        return _told(subject, f"{path} is for {', '.join(names)}")
     advice = "make it anew with the names that clients connect to as alternative names: the common name is looked at by nobody"
-    return Finding("certificates", subject, "warning", f"{path} has no DNS name or address: clients that verify it refuse it", advice)
+    return _told(subject, f"{path} has no DNS name or address: clients that verify it refuse it", warning=advice)
 
 
 def _end_of_chain(subject: str, path: str, chain: "list[x509.Certificate]", known: "list[x509.Certificate]") -> Finding:
     last, figures = chain[-1], {"certificates": len(chain)}
     maker = last.issuer.rfc4514_string()
     if last.issuer == last.subject:
-        return Finding("certificates", subject, "ok", f"the chain in {path} ends at its root, {maker}", figures=figures)
+        return _told(subject, f"the chain in {path} ends at its root, {maker}", figures)
     if any(_made(last, item) for item in known):
-        return Finding("certificates", subject, "ok", f"the chain in {path} ends below {maker}, an authority known here", figures=figures)
+        return _told(subject, f"the chain in {path} ends below {maker}, an authority known here", figures)
     words = f"the chain in {path} ends below {maker}, which no file here and not the system knows"
     advice = f"peers must trust {maker} itself; if it is an intermediate authority, write its certificate at the end of {path}"
-    return Finding("certificates", subject, "unknown", words, advice, figures)
+    return unknown("certificates", subject, words, advice, figures)
 
 
 def _made(item: "x509.Certificate", maker: "x509.Certificate") -> bool:

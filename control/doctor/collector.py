@@ -1,25 +1,20 @@
 """Each collector that telemetry goes to: does it take an export. One without anything in it is sent, over the way that `serve` would take."""
 
+import dataclasses
 from collections.abc import Iterator
 
-from control.doctor.finding import Finding
-from control.doctor.probe import Deadline
-from control.doctor.surroundings import Surroundings
-from control.errors import StartError
-from control.telemetry.attempt import Outcome
-from control.telemetry.environment import Target, judge
-from control.telemetry.transport import transport
+from framegate.control.doctor.finding import Finding
+from framegate.control.doctor.probe import Deadline
+from framegate.control.doctor.surroundings import Surroundings
+from framegate.control.errors import StartError
+from framegate.control.telemetry.environment import Target, judge
 
 __all__ = ["look"]
 
-_EMPTY = b""
-"""An export of no items, of any signal."""
-_ADVICE = {
-    "unavailable": "is it there? telemetry.otlp.endpoint or OTEL_EXPORTER_OTLP_ENDPOINT says where it is looked for; http:// is without TLS",
-    "timeout": "it is there and does not answer: look at the collector, and at what drops packets on the way",
-    "refused": "it does not take this signal, or not from us: its receivers, its path, OTEL_EXPORTER_OTLP_HEADERS, its certificate and ours",
-}
-_ELSE = "is that an OTLP collector, and is the protocol its own? grpc has port 4317, http/protobuf has 4318"
+_ADVICE = (
+    "is it there, and is the protocol its own (grpc has port 4317, http/protobuf 4318)? telemetry.otlp.endpoint or OTEL_EXPORTER_OTLP_ENDPOINT says "
+    "where it is; http:// is without TLS. If it refuses: its receivers, its path, OTEL_EXPORTER_OTLP_HEADERS, its certificate and ours"
+)
 
 
 def look(around: Surroundings) -> Iterator[Finding]:
@@ -32,7 +27,7 @@ def look(around: Surroundings) -> Iterator[Finding]:
     except StartError as error:
         yield Finding("telemetry", "variables", "fault", str(error), "mend the variable; serve does not start with it")
         return
-    targets = [signal.target for signal in (settings.metrics, settings.traces, settings.logs) if signal is not None]
+    targets = settings.targets
     if not targets:
         yield Finding("telemetry", "collector", "ok", "nothing goes to a collector")
     deadline = Deadline(around.timeout_s)
@@ -43,16 +38,13 @@ def look(around: Surroundings) -> Iterator[Finding]:
 def _met(target: Target, timeout_s: float) -> Finding:
     subject = f"collector of {target.signal}"
     try:
-        way = transport(target)
+        from framegate.control.telemetry.exporters import probe
+
+        text = probe(dataclasses.replace(target, timeout_s=min(timeout_s, target.timeout_s)))
     except StartError as error:
         return Finding("telemetry", subject, "fault", str(error), "mend the file; serve does not start with it")
     except ImportError as error:
         return Finding("telemetry", subject, "fault", f"{error.name} is not installed", "pip install 'framegate[otlp]'")
-    try:
-        outcome: Outcome = way.send(_EMPTY, timeout_s)
-    finally:
-        way.close()
-    if not outcome.end:
+    if not text:
         return Finding("telemetry", subject, "ok", f"{target.endpoint} takes exports over {target.protocol}")
-    found = f"{target.endpoint} does not take exports over {target.protocol} ({outcome.end}): {outcome.text}"
-    return Finding("telemetry", subject, "warning", found, _ADVICE.get(outcome.end, _ELSE))
+    return Finding("telemetry", subject, "warning", f"{target.endpoint} does not take exports over {target.protocol}: {text}", _ADVICE)

@@ -1,20 +1,23 @@
-"""The disk below the tap's directory: room, kind, and how fast it is, tried with a file without a name that is gone at once."""
+"""The disk below the tap's directory: room, kind, and how fast it is, tried with a file without a name that is gone at once; and what is mounted
+where: ``/proc/self/mountinfo`` (proc_pid_mountinfo(5)).
+"""
 
 import errno
+import functools
 import os
+import re
 import tempfile
 import time
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
-from control.configuration.places import free_bytes, nearest_folder
-from control.configuration.units import format_size
-from control.doctor.finding import Figure, Finding
-from control.doctor.mounts import mount_of, mounts
-from control.doctor.surroundings import Surroundings
-from proxy.config.model import KIB, MIB
+from framegate.control.configuration.places import free_bytes, nearest_folder
+from framegate.control.configuration.units import format_size
+from framegate.control.doctor.finding import Finding, told, unknown
+from framegate.control.doctor.surroundings import Surroundings
+from framegate.proxy.config.model import KIB, MIB
 
-__all__ = ["PROBE_BYTES", "look"]
+__all__ = ["PROBE_BYTES", "Mount", "look", "mount_of", "mounts"]
 
 PROBE_BYTES: Final = 4 * MIB
 """At most; and at most an eighth of what is free, so that a tap that needs the rest has it."""
@@ -23,54 +26,80 @@ _LEAST: Final = 64 * MIB
 _FEW_INODES: Final = 1_000
 _SLOW_SYNC_S: Final = 1.0
 _SLOW: Final = 20 * MIB
-_REMOTE: Final = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "fuse.")
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_UNFIT: Final = {
+    "tmpfs": "mount a disk there: what lies in memory counts against the container's memory limit, and is gone with the pod",
+    "overlay": "mount a volume there: this is the container's own layer, and gone with the container",
+    **dict.fromkeys(
+        ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "fuse."),
+        "take a local disk: when a remote one hangs, the tap's writer hangs, and frames are dropped or wait (on_full)",
+    ),
+}
+"""What to do about kinds of file systems, by how they begin."""
+_ESCAPE: Final = re.compile(r"\\([0-7]{3})")
+_FIXED: Final = 6
+"""Fields of a mount before the optional ones, which end with a hyphen."""
+_told = functools.partial(told, "disk")
+
+
+class Mount(NamedTuple):
+    """One of them. ``root``: the folder, or file, of its file system that is mounted; ``point``: where."""
+
+    root: str
+    point: str
+    options: str
+    kind: str
+
+
+def mounts(text: str) -> list[Mount]:
+    """All of them, in the kernel's order; lines of another form are passed over."""
+    found = []
+    for line in text.splitlines():
+        fields = line.split(" ")
+        kind = fields.index("-", _FIXED) + 1 if "-" in fields[_FIXED:] else len(fields)
+        if kind < len(fields):
+            root, point = (_ESCAPE.sub(lambda match: chr(int(match[1], 8)), field) for field in fields[3:5])
+            found.append(Mount(root, point, fields[5], fields[kind]))
+    return found
+
+
+def mount_of(path: str, all_of_them: Iterable[Mount]) -> Mount | None:
+    """The one that an absolute path without links lies in: the longest, and of the same the last, which lies over the others."""
+    inside = [item for item in all_of_them if item.point in (path, "/") or path.startswith(item.point + "/")]
+    return max(reversed(inside), key=lambda item: len(item.point), default=None)
 
 
 def look(around: Surroundings) -> Iterator[Finding]:
     """Where there is a tap."""
-    if around.config is None or around.config.tap is None:
-        words = "nothing was looked at, for there is no valid configuration" if around.config is None else "there is no tap"
-        yield Finding("disk", "tap", "unknown" if around.config is None else "ok", words)
-        return
-    directory = around.config.tap.directory
-    yield _kind(around, directory)
-    yield from _room(directory, around.config.tap.budget)
-    yield _speed(directory)
+    if around.config is None:
+        yield unknown("disk", "tap", "nothing was looked at, for there is no valid configuration")
+    elif around.config.tap is None:
+        yield _told("tap", "there is no tap")
+    else:
+        directory = around.config.tap.directory
+        yield _kind(around, directory)
+        yield from _room(directory, around.config.tap.budget)
+        yield _speed(directory)
 
 
 def _kind(around: Surroundings, directory: str) -> Finding:
     subject = f"file system of {directory}"
     found = mount_of(os.path.realpath(nearest_folder(directory)), mounts(around.text("proc/self/mountinfo") or ""))
     if found is None:
-        return Finding("disk", subject, "unknown", "the mounts cannot be read")
-    words, figures = f"is {found.kind}, mounted at {found.point}", {"kind": found.kind}
-    if found.kind == "tmpfs":
-        advice = "mount a disk there: what lies in memory counts against the container's memory limit, and is gone with the pod"
-        return Finding("disk", subject, "warning", words, advice, figures)
-    if found.kind == "overlay":
-        advice = "mount a volume there: this is the container's own layer, and gone with the container"
-        return Finding("disk", subject, "warning", words, advice, figures)
-    if found.kind.startswith(_REMOTE):
-        advice = "take a local disk: when a remote one hangs, the tap's writer hangs, and frames are dropped or wait (on_full)"
-        return Finding("disk", subject, "warning", words, advice, figures)
-    return Finding("disk", subject, "ok", words, figures=figures)
+        return unknown("disk", subject, "the mounts cannot be read")
+    advice = next((advice for kind, advice in _UNFIT.items() if found.kind.startswith(kind)), None)
+    return _told(subject, f"is {found.kind}, mounted at {found.point}", {"kind": found.kind}, warning=advice)
 
 
 def _room(directory: str, budget: int) -> Iterator[Finding]:
-    subject = f"room in {directory}"
     status, free = os.statvfs(nearest_folder(directory)), free_bytes(directory)
-    figures: dict[str, Figure] = {"free_bytes": free, "budget_bytes": budget}
+    advice = "make room, or mount a larger disk: the tap loses frames, or has them wait (on_full)" if free < _LEAST else None
     words = f"{format_size(free // MIB * MIB)} are free; the budget is {format_size(budget)}"
-    if free < _LEAST:
-        yield Finding("disk", subject, "fault", words, "make room, or mount a larger disk: the tap loses frames, or has them wait (on_full)", figures)
-    else:
-        yield Finding("disk", subject, "ok", words, figures=figures)
+    yield _told(f"room in {directory}", words, {"free_bytes": free, "budget_bytes": budget}, fault=advice)
     if status.f_files:  # some file systems, as btrfs, have no fixed number
-        few = status.f_favail < _FEW_INODES
-        advice = "remove small files from this disk: each segment of the tap is a file" if few else ""
+        advice = "remove small files from this disk: each segment of the tap is a file" if status.f_favail < _FEW_INODES else None
         words = f"{status.f_favail:,} of {status.f_files:,} files more can be made"
-        yield Finding("disk", f"inodes of {directory}", "fault" if few else "ok", words, advice, {"free_inodes": status.f_favail})
+        yield _told(f"inodes of {directory}", words, {"free_inodes": status.f_favail}, fault=advice)
 
 
 def _speed(directory: str) -> Finding:
@@ -81,14 +110,12 @@ def _speed(directory: str) -> Finding:
     except OSError as error:
         full = error.errno in _FULL
         advice = "make room there" if full else "give framegate's user the right to write there (Kubernetes: fsGroup; systemd: StateDirectory=)"
-        return Finding("disk", subject, "fault", f"{format_size(size)} could not be written: {error.strerror or error}", advice)
-    rate = size / max(write_s + sync_s, 1e-6)
+        return _told(subject, f"{format_size(size)} could not be written: {error.strerror or error}", fault=advice)
+    slow = sync_s > _SLOW_SYNC_S or (size == PROBE_BYTES and size / max(write_s + sync_s, 1e-6) < _SLOW)
+    advice = "take a faster disk, or record less (framegate taps set): the tap cannot keep up with much"
     figures = {"written_bytes": size, "write_ms": round(write_s * 1000, 2), "fsync_ms": round(sync_s * 1000, 2)}
     words = f"{format_size(size)} in {write_s * 1000:.1f} ms, {sync_s * 1000:.1f} ms more until they are on the disk"
-    if sync_s > _SLOW_SYNC_S or (size == PROBE_BYTES and rate < _SLOW):
-        advice = "take a faster disk, or record less (framegate taps set): the tap cannot keep up with much"
-        return Finding("disk", subject, "warning", words, advice, figures)
-    return Finding("disk", subject, "ok", words, figures=figures)
+    return _told(subject, words, figures, warning=advice if slow else None)
 
 
 def _tried(folder: str, size: int) -> tuple[float, float]:

@@ -11,33 +11,45 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from control.configuration.fault import Findings
-from control.configuration.load import examine
-from control.configuration.machine import IN_USE
-from control.doctor import certificates, clock, collector, configuration, cpu, disk, kernel, kubernetes, limits, memory, names, permissions
-from control.doctor.finding import Area, Finding
-from control.doctor.lookups import Lookups
-from control.doctor.probe import Probe, look_at_all
-from control.doctor.running import Running
-from control.doctor.surroundings import Surroundings
-from control.doctor.upstreams import address_probes
+from framegate.control.configuration.document import Fault, Findings
+from framegate.control.configuration.files import EXPOSED
+from framegate.control.configuration.load import examine
+from framegate.control.configuration.machine import IN_USE
+from framegate.control.doctor import certificates, collector, container, disk, machine, names, permissions
+from framegate.control.doctor.finding import Area, Finding, Level, told, unknown
+from framegate.control.doctor.names import Lookups
+from framegate.control.doctor.probe import Probe, look_at_all
+from framegate.control.doctor.running import Running
+from framegate.control.doctor.surroundings import Surroundings
+from framegate.control.doctor.upstreams import address_probes
 
-__all__ = ["Examination", "examine_all"]
+__all__ = ["Examination", "area_of", "checked", "examine_all"]
 
 Look = Callable[[Surroundings], Iterator[Finding]]
 _AREAS: Final[tuple[tuple[Area, str, Look], ...]] = (
-    ("limits", "limits of processes", limits.look),
-    ("memory", "memory", memory.look),
-    ("cpu", "CPUs", cpu.look),
+    ("limits", "limits of processes", container.look_at_limits),
+    ("memory", "memory", container.look_at_memory),
+    ("cpu", "CPUs", container.look_at_cpus),
     ("certificates", "files", certificates.look),
     ("names", "resolver", names.look),
     ("telemetry", "collector", collector.look),
-    ("clock", "clock", clock.look),
+    ("clock", "clock", machine.look_at_clock),
     ("disk", "the tap's disk", disk.look),
     ("permissions", "permissions", permissions.look),
-    ("kernel", "settings", kernel.look),
-    ("kubernetes", "pod", kubernetes.look),
+    ("kernel", "settings", machine.look_at_kernel),
+    ("kubernetes", "pod", permissions.look_at_pod),
 )
+
+_AREAS_OF_KEYS: Final[tuple[tuple[str, Area], ...]] = (
+    (".tls", "certificates"),
+    (".backlog", "kernel"),
+    (".socket.", "kernel"),
+    ("memory_pool.", "memory"),
+    ("tap.directory", "disk"),
+    ("tap.budget", "disk"),
+    ("admin.address", "permissions"),
+)
+"""Where a fault belongs: the first that is in its key."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,12 +82,12 @@ def examine_all(
     around = dataclasses.replace(around, pid=running.pid)
     if running.answered:  # it is what uses them
         found = found._replace(warnings=[item for item in found.warnings if not item.reason.startswith(IN_USE)])
-    told = early if early else list(configuration.look(path, found))
+    of_file = early or list(checked(path, found))
     lookups = Lookups(around)
     probes = [Probe(area, subject, functools.partial(look, around)) for area, subject, look in _AREAS]
     second = look_at_all([*probes, Probe("names", "names of upstreams", lookups.look)], around.timeout_s)
     third = look_at_all(address_probes(around, lookups.addresses), around.timeout_s)
-    return Examination(_without_repetition([*told, *first, *second, *third]), address)
+    return Examination(_without_repetition([*of_file, *first, *second, *third]), address)
 
 
 def _read(path: Path, read: list[Findings]) -> Iterator[Finding]:
@@ -84,15 +96,42 @@ def _read(path: Path, read: list[Findings]) -> Iterator[Finding]:
     yield from ()
 
 
+def checked(path: Path | None, found: Findings) -> Iterator[Finding]:
+    """All that ``framegate check`` finds, each in the area that it is of, and one line where there is nothing."""
+    if path is None:
+        words = "none is named and there is none at the usual place: what depends on it is not looked at"
+        yield unknown("configuration", "file", words, "name it: framegate doctor --config FILE")
+        return
+    findings: list[tuple[Level, list[Fault]]] = [("fault", found.faults), ("warning", found.warnings)]
+    for level, faults in findings:
+        for fault in faults:
+            shown = f" = {fault.value}" if fault.value else ""
+            where = f"line {fault.line} of {path}" if fault.line else str(path)
+            area = "permissions" if fault.reason.startswith(EXPOSED) else area_of(fault.key)
+            yield Finding(area, f"{fault.key or 'the document'}{shown}", level, fault.reason, f"change {where}, or what it names")
+    if found.model is None:
+        words = "is faulty: what depends on it is not looked at"
+        yield told("configuration", str(path), words, fault=f"framegate check --config {path}")
+        return
+    besides = "" if found.config is not None else ", and this machine does not give what it needs"
+    figures = {"listeners": len(found.model.listeners), "upstreams": len(found.model.upstreams)}
+    yield told("configuration", str(path), f"is valid{besides}", figures)
+
+
+def area_of(key: str) -> Area:
+    """Where a fault of a key belongs."""
+    return next((area for part, area in _AREAS_OF_KEYS if part in key), "configuration")
+
+
 def _without_repetition(findings: list[Finding]) -> list[Finding]:
     """A file that ended is told by ``framegate check`` in a few words, and by the judge of files in more; a folder that cannot be written by it, and
     by who tries to write there.
     """
-    told = any(item.area == "disk" and item.subject.startswith("tap.directory") for item in findings)
+    tried = any(item.area == "disk" and item.subject.startswith("tap.directory") for item in findings)
     judged = [item.found for item in findings if item.area == "certificates" and item.level == "fault"]
     return [
         item
         for item in findings
         if not (item.area == "certificates" and item.level == "warning" and any(f" {item.found}" in words for words in judged))
-        and not (told and item.level == "fault" and item.subject.startswith("writing in "))
+        and not (tried and item.level == "fault" and item.subject.startswith("writing in "))
     ]

@@ -14,7 +14,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
-__all__ = ["AREAS", "FORMAT", "LEVELS", "Area", "Figure", "Finding", "counts", "report", "sorted_findings", "worst"]
+__all__ = ["AREAS", "FORMAT", "LEVELS", "Area", "Figure", "Finding", "counts", "report", "sorted_findings", "told", "unknown", "worst"]
 
 FORMAT: Final = 1
 Level = Literal["fault", "warning", "unknown", "ok"]
@@ -53,6 +53,19 @@ class Finding:
 
     def __post_init__(self) -> None:
         assert self.advice or self.level in ("ok", "unknown"), f"what is to be done about {self.subject}?"
+
+
+def told(
+    area: Area, subject: str, found: str, figures: Mapping[str, Figure] | None = None, *, fault: str | None = None, warning: str | None = None
+) -> Finding:
+    """A finding of which the level follows from the advice: of a fault or a warning when there is one, else ``ok``."""
+    level: Level = "fault" if fault else "warning" if warning else "ok"
+    return Finding(area, subject, level, found, fault or warning or "", figures or {})
+
+
+def unknown(area: Area, subject: str, found: str, advice: str = "", figures: Mapping[str, Figure] | None = None) -> Finding:
+    """A finding of what cannot be seen from here."""
+    return Finding(area, subject, "unknown", found, advice, figures or {})
 
 
 def counts(findings: Iterable[Finding]) -> dict[Level, int]:

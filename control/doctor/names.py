@@ -1,17 +1,25 @@
-"""How names are looked up: ``/etc/resolv.conf``. How long each takes is told with the upstreams, who are looked up."""
+"""How names are looked up (``/etc/resolv.conf``), and the names of upstreams, looked up as framegate does it (``control.accept.resolver``): what they
+stand for, and how long it took.
+"""
 
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+import functools
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
 
-from control.doctor.finding import Finding
-from control.doctor.surroundings import Surroundings
-from proxy.config.address import parse_address
+from framegate.control.accept.resolver import Lookup, Names, system_lookup
+from framegate.control.doctor.finding import Finding, told, unknown
+from framegate.control.doctor.surroundings import Surroundings
+from framegate.proxy.config.address import format_sockaddr, parse_address
+from framegate.proxy.config.model import UpstreamConfig
 
-__all__ = ["Resolver", "look", "resolver_of"]
+__all__ = ["Lookups", "Resolver", "look", "resolver_of"]
 
 _MANY: Final = 3
 _MOST_ASKED: Final = 3
 """More name servers than glibc asks (MAXNS) have no effect."""
+_SLOW_S: Final = 1.0
+_told = functools.partial(told, "names")
 
 
 class Resolver(NamedTuple):
@@ -28,15 +36,13 @@ def resolver_of(text: str) -> Resolver:
     search: tuple[str, ...] = ()
     ndots = 1
     for line in text.splitlines():
-        words = line.partition("#")[0].partition(";")[0].split()
-        if not words:
-            continue
-        if words[0] == "nameserver" and len(words) > 1:
-            servers.append(words[1])
-        elif words[0] in ("search", "domain"):
-            search = tuple(words[1:])
-        elif words[0] == "options":
-            found = [word.partition(":")[2] for word in words if word.startswith("ndots:")]
+        word, *rest = line.partition("#")[0].partition(";")[0].split() or [""]
+        if word == "nameserver":
+            servers += rest[:1]
+        elif word in ("search", "domain"):
+            search = tuple(rest)
+        elif word == "options":
+            found = [item.partition(":")[2] for item in rest if item.startswith("ndots:")]
             ndots = next((min(int(item), 15) for item in reversed(found) if item.isdecimal()), ndots)
     return Resolver(tuple(servers), search, ndots)
 
@@ -45,30 +51,70 @@ def look(around: Surroundings) -> Iterator[Finding]:
     """The file, and what it makes of each upstream's names."""
     path, text = around.root / "etc/resolv.conf", around.text("etc/resolv.conf")
     if text is None:
-        yield Finding("names", str(path), "unknown", "cannot be read: the resolver asks a name server on this machine")
+        yield unknown("names", str(path), "cannot be read: the resolver asks a name server on this machine")
         return
     resolver = resolver_of(text)
     servers, domains = ", ".join(resolver.servers) or "a name server on this machine", " ".join(resolver.search) or "nothing"
     words = f"asks {servers}; ndots {resolver.ndots}; searches {domains}"
     figures = {"servers": len(resolver.servers), "search": len(resolver.search), "ndots": resolver.ndots}
-    if len(resolver.servers) > _MOST_ASKED:
-        yield Finding("names", str(path), "warning", words, f"name {_MOST_ASKED} servers at most: the others are never asked", figures)
-    else:
-        yield Finding("names", str(path), "ok", words, figures=figures)
-    if around.config is not None:
-        for host in sorted(
-            {address.host for item in around.config.upstreams for address in map(parse_address, item.endpoints) if address.kind == "name"}
-        ):
-            yield _host(host, resolver)
+    advice = f"name {_MOST_ASKED} servers at most: the others are never asked" if len(resolver.servers) > _MOST_ASKED else None
+    yield _told(str(path), words, figures, warning=advice)
+    for host in sorted({host for _, _, host in _hosts(around)}):
+        yield _searched(host, resolver)
 
 
-def _host(host: str, resolver: Resolver) -> Finding:
+def _hosts(around: Surroundings) -> Iterator[tuple[UpstreamConfig, str, str]]:
+    """Upstream, endpoint and name of each endpoint that has a name."""
+    for upstream in () if around.config is None else around.config.upstreams:
+        for text in upstream.endpoints:
+            if (address := parse_address(text)).kind == "name":
+                yield upstream, text, address.host
+
+
+def _searched(host: str, resolver: Resolver) -> Finding:
     """A name with fewer dots than ``ndots`` is tried with each search domain first, IPv4 and IPv6 each, as it is last."""
     before = 0 if host.endswith(".") or host.count(".") >= resolver.ndots else len(resolver.search)
-    figures = {"searched": before}
-    if before < _MANY or "." not in host or host.endswith((".svc", ".cluster.local")):
-        return Finding("names", host, "ok", f"is tried with {before} search domains before it is as it stands", figures=figures)
+    many = before >= _MANY and "." in host and not host.endswith((".svc", ".cluster.local"))
+    words = f"is tried with {before} search domains{f' ({2 * before} questions)' if many else ''} before it is as it stands"
     advice = f"write {host}. with a dot at its end in endpoints, if it is the whole name: then it is asked for at once"
-    return Finding(
-        "names", host, "warning", f"is tried with {before} search domains ({2 * before} questions) before it is as it stands", advice, figures
-    )
+    return _told(host, words, {"searched": before}, warning=advice if many else None)
+
+
+class Lookups:
+    """Attributes: ``addresses``: of each upstream, as ``Resolution`` has them, once ``look`` has ended; literal ones need no look-up."""
+
+    def __init__(self, around: Surroundings, lookup: Lookup = system_lookup) -> None:
+        self.addresses: dict[str, list[list[Any]]] = {}
+        self._around: Final = around
+        self._lookup: Final = lookup
+        self._seconds: Final[dict[str, float]] = {}
+
+    def look(self) -> Iterator[Finding]:
+        """Each name, all at once."""
+        upstreams = () if self._around.config is None else self._around.config.upstreams
+        found = Names(upstreams, self._timed, self._around.timeout_s).ask()
+        self.addresses = {name: resolution.addresses for name, resolution in found.items()}
+        seen: set[str] = set()
+        for upstream, endpoint, host in _hosts(self._around):
+            if host not in seen:
+                seen.add(host)
+                yield self._finding(upstream, host, found[upstream.name].errors.get(endpoint, ""))
+
+    def _timed(self, host: str, port: int) -> Iterable[tuple[int, str]]:
+        begun = time.monotonic()
+        try:
+            return self._lookup(host, port)
+        finally:
+            self._seconds[host] = time.monotonic() - begun
+
+    def _finding(self, upstream: UpstreamConfig, host: str, error: str) -> Finding:
+        subject = f"{host} (upstream {upstream.name})"
+        if error:
+            advice = "look at the name, at /etc/resolv.conf and at the name server: framegate starts, and has nobody to connect to there"
+            return _told(subject, f"cannot be looked up: {error}", fault=advice)
+        rows = [row for row in self.addresses[upstream.name] if row[0] == host]
+        texts = list(dict.fromkeys(format_sockaddr(row[1], (row[2], row[3])).rpartition(":")[0] for row in rows))
+        taken = self._seconds[host]
+        slow = "find out which name server is slow (/etc/resolv.conf asks them in turn)" if taken >= _SLOW_S else None
+        figures = {"addresses": len(texts), "lookup_ms": round(taken * 1000, 2)}
+        return _told(subject, f"is {', '.join(texts)}, looked up in {taken * 1000:.1f} ms", figures, warning=slow)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from control.doctor.finding import Area, Finding
+from framegate.control.doctor.finding import Area, Finding
 
 __all__ = ["MARGIN_S", "Deadline", "Probe", "look_at_all"]
 

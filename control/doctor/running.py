@@ -1,5 +1,6 @@
 """The framegate that runs here, when its control plane answers: how it is, and whether it is what the file and this program are."""
 
+import functools
 import importlib.metadata
 import os
 import time
@@ -8,27 +9,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from control.configuration.units import counted
-from control.doctor.finding import Figure, Finding
-from control.doctor.surroundings import Surroundings
-from control.gen.framegate.control.v1 import listener_service_pb2, pool_service_pb2, proxy_service_pb2, upstream_service_pb2
-from control.gen.framegate.control.v1.listener_service_pb2_grpc import ListenerServiceStub
-from control.gen.framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
-from control.gen.framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
-from control.gen.framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceStub
-from proxy.config.address import parse_address
-from proxy.config.model import ProxyConfig
+from framegate.control.configuration.units import counted
+from framegate.control.doctor.finding import Figure, Finding, told, unknown
+from framegate.control.doctor.surroundings import Surroundings
+from framegate.control.v1 import listener_service_pb2, pool_service_pb2, proxy_service_pb2, upstream_service_pb2
+from framegate.control.v1.listener_service_pb2_grpc import ListenerServiceStub
+from framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
+from framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
+from framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceStub
+from framegate.proxy.config.address import parse_address
+from framegate.proxy.config.model import ProxyConfig
 
 if TYPE_CHECKING:
-    from control.gen.framegate.control.v1.pool_service_pb2 import MemoryPool, ProcessorPool
-    from control.gen.framegate.control.v1.proxy_service_pb2 import Proxy
+    from framegate.control.v1.pool_service_pb2 import MemoryPool, ProcessorPool
+    from framegate.control.v1.proxy_service_pb2 import Proxy
 
 __all__ = ["Running", "own_version"]
 
 _PAGE: Final = 1000
 _STEP_S: Final = 10.0
 """A start takes less than a second, on a machine that is busy several, by which the two may differ."""
-_PROGRAMS: Final = (b"framegate", b"control.cli", b"control.serve")
+_told = functools.partial(told, "running")
+_PROGRAMS: Final = (b"framegate", b"framegate.control.cli", b"framegate.control.serve")
 
 
 def own_version() -> str:
@@ -82,24 +84,20 @@ class Running:
         for item in upstreams.upstreams:
             for down in item.down_endpoints:
                 advice = "see what is said of this upstream below; framegate tries it again by itself"
-                yield Finding(
-                    "running", f"upstream {item.name}, {down.address}", "warning", f"is left out: {down.reason} {down.detail}".strip(), advice
-                )
+                yield _told(f"upstream {item.name}, {down.address}", f"is left out: {down.reason} {down.detail}".strip(), warning=advice)
         if self._around.config is not None:
             yield self._same(self._around.config, proxy, processors, pool, listeners.listeners, upstreams.upstreams)
 
     def _unanswered(self, error: Any) -> Finding:
-        code = error.code()
+        code, there = error.code(), f"what listens at {self._address} did not answer"
         if code == grpc.StatusCode.UNAVAILABLE and not self.answered:
             words = f"no framegate answers at {self._address}: {self._why(self._address)}"
-            return Finding("running", "control plane", "unknown", words, "start it, or name its socket: --address unix:PATH")
+            return unknown("running", "control plane", words, "start it, or name its socket: --address unix:PATH")
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-            words = f"what listens at {self._address} did not answer within {self._around.timeout_s:g} s"
-            return Finding(
-                "running", "control plane", "fault", words, "look at its rows and its processor time; the liveness probe restarts one that hangs"
-            )
-        words = f"what listens at {self._address} did not answer: {error.details()} ({code.name})"
-        return Finding("running", "control plane", "fault", words, "look whether it is a framegate of this version, and not its health listener")
+            advice = "look at its rows and its processor time; the liveness probe restarts one that hangs"
+            return _told("control plane", f"{there} within {self._around.timeout_s:g} s", fault=advice)
+        advice = "look whether it is a framegate of this version, and not its health listener"
+        return _told("control plane", f"{there}: {error.details()} ({code.name})", fault=advice)
 
     def _is_seen(self, pid: int) -> bool:
         """Whether that number is this framegate's here as well: from another container it is not, or is somebody else's."""
@@ -114,27 +112,23 @@ class Running:
         up = sum(item.state == type(item).STATE_RUNNING for item in processors.processors)
         figures = {"open_connections": proxy.open_connection_count, "processors": processors.size, "running": up}
         words = f"is {state}, with {counted(proxy.open_connection_count, 'open connection')} and {up} of {processors.size} processors"
+        subject = f"framegate {proxy.node}"
         if state != "serving":
-            yield Finding(
-                "running", f"framegate {proxy.node}", "warning", words, "it takes no connections now: its rows say why (framegate status)", figures
-            )
-        elif up < processors.size:
-            advice = "look at its rows of processors that died; it starts others by itself"
-            yield Finding("running", f"framegate {proxy.node}", "warning" if up else "fault", words, advice, figures)
+            yield _told(subject, words, figures, warning="it takes no connections now: its rows say why (framegate status)")
         else:
-            yield Finding("running", f"framegate {proxy.node}", "ok", words, figures=figures)
+            advice = "look at its rows of processors that died; it starts others by itself" if up < processors.size else None
+            yield _told(subject, words, figures, warning=advice if up else None, fault=None if up else advice)
         for warning in proxy.warnings:
-            yield Finding("running", f"framegate {proxy.node}", "warning", warning, "see what is said of it below, and `framegate status`")
+            yield _told(subject, warning, warning="see what is said of it below, and `framegate status`")
 
     def _program(self, proxy: "Proxy") -> Finding:
         figures: dict[str, Figure] = {"version": proxy.version, "own_version": self._version, "compiled": int(proxy.compiled)}
         if self._version and proxy.version != self._version:
             words = f"runs the version {proxy.version}, and this program is {self._version}"
-            return Finding("running", "version", "warning", words, "restart it, or take the program that it was started with", figures)
-        if not proxy.compiled:
-            advice = "install the wheel that was built with a C compiler; the data path is several times slower without"
-            return Finding("running", "version", "warning", f"{proxy.version}, as plain Python", advice, figures)
-        return Finding("running", "version", "ok", f"{proxy.version}, compiled, as this program", figures=figures)
+            return _told("version", words, figures, warning="restart it, or take the program that it was started with")
+        advice = "install the wheel that was built with a C compiler; the data path is several times slower without"
+        words = "compiled, as this program" if proxy.compiled else "as plain Python"
+        return _told("version", f"{proxy.version}, {words}", figures, warning=None if proxy.compiled else advice)
 
     def _clock(self, proxy: "Proxy") -> Iterator[Finding]:
         """When it started by its own word, and by the kernel's clock that is never set."""
@@ -146,21 +140,19 @@ class Running:
             return
         age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
         by = (self._around.now() - age_s) - proxy.start_time.ToNanoseconds() / 1e9
-        figures = {"step_s": round(by, 3)}
-        if abs(by) < _STEP_S:
-            yield Finding("clock", "since the start of framegate", "ok", "it was not set", figures=figures)
-        else:
-            advice = "find out what sets it; framegate's times of waiting do not depend on it, stamps of rows and of the tap, and certificates, do"
-            yield Finding("clock", "since the start of framegate", "warning", f"it was set by {by:+.1f} s", advice, figures)
+        steady = abs(by) < _STEP_S
+        words = "it was not set" if steady else f"it was set by {by:+.1f} s"
+        advice = "find out what sets it; framegate's times of waiting do not depend on it, stamps of rows and of the tap, and certificates, do"
+        yield told("clock", "since the start of framegate", words, {"step_s": round(by, 3)}, warning=None if steady else advice)
 
     def _same(self, config: ProxyConfig, proxy: "Proxy", processors: "ProcessorPool", pool: "MemoryPool", listeners: Any, upstreams: Any) -> Finding:
         differ = list(_differences(config, proxy, processors, pool, {item.name: item for item in listeners}, {item.name: item for item in upstreams}))
         figures = {"revision": proxy.config_revision, "differences": len(differ)}
         if not differ:
-            return Finding("running", "configuration in force", "ok", "is the file's, as far as the control plane shows it", figures=figures)
+            return _told("configuration in force", "is the file's, as far as the control plane shows it", figures)
         changed = f"; it was changed {proxy.config_revision - 1} times over the API" if proxy.config_revision > 1 else ""
         advice = "restart framegate to have the file in force, or write into the file what is to stay"
-        return Finding("running", "configuration in force", "warning", f"differs from the file: {'; '.join(differ)}{changed}", advice, figures)
+        return _told("configuration in force", f"differs from the file: {'; '.join(differ)}{changed}", figures, warning=advice)
 
 
 def _differences(

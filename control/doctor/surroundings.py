@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from control.configuration.capacity import fitted
-from control.configuration.cgroup import container
-from proxy.config.model import ProxyConfig
+from framegate.control.configuration.capacity import fitted
+from framegate.control.configuration.cgroup import container
+from framegate.proxy.config.model import ProxyConfig
 
 __all__ = ["Surroundings", "most_connections"]
 

@@ -13,21 +13,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from control.configuration.certificate import CertificateFacts, facts_of
-from control.doctor import advertised
-from control.doctor.advertised import Broker
-from control.doctor.finding import Figure, Finding
-from control.doctor.probe import Deadline, Probe
-from control.doctor.surroundings import Surroundings
-from control.doctor.validity import DAY_S, days, ends_soon, weakness
-from control.intake.api_versions import MAX_ANSWER, question, ranges_in
-from proxy.auth.certificate_pins import key_pin
-from proxy.auth.messages import ApiRange
-from proxy.config.address import format_sockaddr
-from proxy.config.model import UpstreamConfig
-from proxy.config.tls import UpstreamTls
-from proxy.errors import ProxyError
-from proxy.network.tls_context import upstream_context
+from framegate.control.accept.api_versions import MAX_ANSWER, question, ranges_in
+from framegate.control.configuration.certificate import CertificateFacts, facts_of
+from framegate.control.doctor import advertised
+from framegate.control.doctor.advertised import Broker
+from framegate.control.doctor.certificates import DAY_S, days, ends_soon, weakness
+from framegate.control.doctor.finding import Figure, Finding, told, unknown
+from framegate.control.doctor.probe import Deadline, Probe
+from framegate.control.doctor.surroundings import Surroundings
+from framegate.proxy.auth.certificate_pins import key_pin
+from framegate.proxy.auth.messages import ApiRange
+from framegate.proxy.config.address import format_sockaddr
+from framegate.proxy.config.model import UpstreamConfig
+from framegate.proxy.config.tls import UpstreamTls
+from framegate.proxy.errors import ProxyError
+from framegate.proxy.network.tls_context import upstream_context
 
 __all__ = ["MOST", "address_probes"]
 
@@ -90,7 +90,7 @@ def address_probes(around: Surroundings, addresses: Mapping[str, list[list[Any]]
     """One for each address of each upstream, ``MOST`` at most."""
     config = around.config
     if config is None:
-        return [Probe("upstreams", "all", _not_looked_at)]
+        return [_said(unknown("upstreams", "all", "none was met, for there is no valid configuration"))]
     kafka = {item.upstream for item in config.listeners if item.protocol == "kafka"}
     pairs = [(item, wire) for item in config.upstreams for wire in addresses.get(item.name, [])]
     probes = [
@@ -98,25 +98,19 @@ def address_probes(around: Surroundings, addresses: Mapping[str, list[list[Any]]
         for item, wire in pairs[:MOST]
     ]
     if len(pairs) > MOST:
-        probes.append(Probe("upstreams", "others", lambda: [Finding("upstreams", "others", "unknown", f"{len(pairs) - MOST} more not met")]))
+        probes.append(_said(unknown("upstreams", "others", f"{len(pairs) - MOST} more not met")))
+    advice = "see what is said of its names, or write addresses in endpoints"
     unreached = [item for item in config.upstreams if not addresses.get(item.name)]
-    probes += [Probe("upstreams", item.name, functools.partial(_without_address, item)) for item in unreached]
-    return probes + [Probe("upstreams", item.name, functools.partial(_login, item)) for item in config.upstreams if item.sasl is not None]
-
-
-def _not_looked_at() -> Iterator[Finding]:
-    yield Finding("upstreams", "all", "unknown", "none was met, for there is no valid configuration")
-
-
-def _without_address(upstream: UpstreamConfig) -> Iterator[Finding]:
-    yield Finding("upstreams", upstream.name, "fault", "no endpoint has an address", "see what is said of its names, or write addresses in endpoints")
-
-
-def _login(upstream: UpstreamConfig) -> Iterator[Finding]:
+    probes += [_said(told("upstreams", item.name, "no endpoint has an address", fault=advice)) for item in unreached]
     words = "is not tried: it would count as one there, and a wrong password could lock the user out"
-    yield Finding(
-        "upstreams", f"{upstream.name}, login", "unknown", words, "framegate status, and the closed rows, tell how logins end (auth_failed)"
-    )
+    advice = "framegate status, and the closed rows, tell how logins end (auth_failed)"
+    logins = [item for item in config.upstreams if item.sasl is not None]
+    return probes + [_said(unknown("upstreams", f"{item.name}, login", words, advice)) for item in logins]
+
+
+def _said(finding: Finding) -> Probe:
+    """What is known without a look."""
+    return Probe("upstreams", finding.subject, lambda: [finding])
 
 
 def _look(around: Surroundings, upstream: UpstreamConfig, wire: list[Any], wires: list[list[Any]], kafka: bool) -> Iterator[Finding]:
@@ -132,9 +126,9 @@ def _look(around: Surroundings, upstream: UpstreamConfig, wire: list[Any], wires
             (_answered if kafka else _stays)(meeting, sock)
     except _StageError as error:
         words = "; ".join([*meeting.said, error.words])
-        yield Finding("upstreams", subject, "fault", words, error.advice, meeting.figures)
+        yield told("upstreams", subject, words, meeting.figures, fault=error.advice)
     else:
-        yield Finding("upstreams", subject, "ok", "; ".join(meeting.said), figures=meeting.figures)
+        yield told("upstreams", subject, "; ".join(meeting.said), meeting.figures)
         if kafka:
             yield from _advertised(meeting, subject, wires)
     yield from _certificate(meeting, subject)
@@ -144,9 +138,9 @@ def _advertised(meeting: _Meeting, subject: str, wires: list[list[Any]]) -> Iter
     """Whether the listeners here are what clients are sent to."""
     config = meeting.around.config
     if meeting.brokers is not None and config is not None:
-        yield from advertised.findings(subject, config, meeting.upstream, wires, meeting.brokers)
+        yield advertised.finding(subject, config, meeting.upstream, wires, meeting.brokers)
     elif meeting.unasked:
-        yield Finding("upstreams", f"{subject}, where clients are sent", "unknown", meeting.unasked)
+        yield unknown("upstreams", f"{subject}, where clients are sent", meeting.unasked)
 
 
 def _certificate(meeting: _Meeting, subject: str) -> Iterator[Finding]:
@@ -156,19 +150,12 @@ def _certificate(meeting: _Meeting, subject: str) -> Iterator[Finding]:
         return
     if peer.begins > now:
         words = f"the certificate of {subject} begins in {(peer.begins - now) / 3600:.1f} hours: this clock is behind, or its maker's ahead"
-        yield Finding("clock", "certificates of upstreams", "warning", words, _ADVICE[_NOT_YET_VALID], {"behind_s": round(peer.begins - now)})
+        yield told("clock", "certificates of upstreams", words, {"behind_s": round(peer.begins - now)}, warning=_ADVICE[_NOT_YET_VALID])
     elif peer.ends > now and ends_soon(peer.begins, peer.ends, now):
-        advice = "have it renewed by who runs the upstream"
-        yield Finding(
-            "upstreams",
-            subject,
-            "warning",
-            f"its certificate {days(peer.ends, now)}",
-            advice,
-            {"certificate_days": round((peer.ends - now) / DAY_S, 2)},
-        )
+        figures = {"certificate_days": round((peer.ends - now) / DAY_S, 2)}
+        yield told("upstreams", subject, f"its certificate {days(peer.ends, now)}", figures, warning="have it renewed by who runs the upstream")
     if meeting.weak is not None:
-        yield Finding("upstreams", subject, "warning", f"its certificate is weak: {meeting.weak}", "have it made anew by who runs the upstream")
+        yield told("upstreams", subject, f"its certificate is weak: {meeting.weak}", warning="have it made anew by who runs the upstream")
 
 
 @contextlib.contextmanager
@@ -186,7 +173,7 @@ def _connected(meeting: _Meeting) -> socket.socket:
         advice = "look for a firewall, a network policy or a route that loses packets between here and there"
         raise _StageError(f"takes no connection within {meeting.around.timeout_s:g} s", advice) from None
     except ConnectionRefusedError:
-        raise _StageError("nobody listens there", "start it, or correct the address in endpoints") from None
+        raise _StageError("no process listens there", "start it, or correct the address in endpoints") from None
     except OSError as error:
         raise _StageError(f"no connection: {error.strerror or error}", "look at the address in endpoints, and at the network") from None
     meeting.said.append(f"connected in {meeting.figures['connect_ms']:g} ms")

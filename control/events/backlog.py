@@ -1,10 +1,10 @@
-"""A queue of events with a bound: when it is full the oldest goes, and the queue says so to whoever takes from it."""
+"""A bounded queue of events: when it is full the oldest events are dropped, and a gap reports them."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from control.events.event import Event, Gap
+from framegate.control.events.event import Event, Gap
 
 __all__ = ["MAX_BYTES", "MAX_EVENTS", "Backlog"]
 

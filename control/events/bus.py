@@ -1,28 +1,28 @@
-"""The bus: gives each event its number, keeps the last ones, and gives them to everybody that subscribed."""
+"""The bus: numbers events, keeps the last ones, and delivers them to subscribers."""
 
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from control.errors import FailedPreconditionError
-from control.events.backlog import MAX_BYTES, MAX_EVENTS, Backlog
-from control.events.event import Event, Line, Row
-from control.events.subscriber import Subscriber
-from control.events.subscription import Subscription
+from framegate.control.errors import FailedPreconditionError
+from framegate.control.events.backlog import MAX_BYTES, MAX_EVENTS, Backlog
+from framegate.control.events.event import Event, Line, Row
+from framegate.control.events.subscriber import Subscriber
+from framegate.control.events.subscription import Subscription
 
 __all__ = ["Bus"]
 
 _ROW_BYTES: Final = 1_024
-"""What a row has that nobody measured: of a closed connection, or a processor that died."""
+"""Unknown values in the row of a closed connection or a dead processor."""
 
 
 class Bus:
     """One order of everything that happens. Any thread may call any method.
 
     Args:
-        subscribers: are told of everything as it is published, to the end and beyond ``close``: the log.
-        on_failure: is told what a subscriber raised, without the lock; it must not raise.
+        subscribers: get every event as it is published, also after ``close``: the log.
+        on_failure: called with a subscriber's exception, without the lock; it must not raise.
         max_events, max_bytes: of the last events, which are kept for those that come back.
 
     Attributes:
@@ -51,7 +51,7 @@ class Bus:
         return self._newest
 
     def publish(self, row: Row, *, level: str = "info", line: Row | str | None = None, size: int = _ROW_BYTES, reserved: bool = False) -> int:
-        """Tell everybody, and return the event's number.
+        """Publish an event and return its number.
 
         Args:
             row: what happened, its name under ``event``; it is the bus' from here on.
@@ -79,7 +79,7 @@ class Bus:
         return event.sequence
 
     def publish_lines(self, name: str, lines: Sequence[Line], *, level: str = "info") -> None:
-        """Tell everybody of events of one name that happened together, in their order; nobody reads a row who does not ask for it."""
+        """Publish events of one name together, in their order; rows are decoded only when a subscriber reads them."""
         if not lines:
             return
         failures: list[Exception] = []
@@ -111,7 +111,7 @@ class Bus:
 
         Raises:
             FailedPreconditionError: some of what came after it is no longer kept (EVENTS_TOO_OLD), or there never was such a number: it is of
-                another process (EVENTS_UNKNOWN). Who wants to go on takes a snapshot and subscribes anew.
+                another process (EVENTS_UNKNOWN). To go on, take a snapshot and subscribe again.
         """
         with self._lock:
             start = self._newest if after is None else self._checked(after)

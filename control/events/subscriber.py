@@ -3,17 +3,17 @@
 import abc
 from collections.abc import Sequence
 
-from control.events.event import Event, Row
+from framegate.control.events.event import Event, Row
 
 __all__ = ["Subscriber"]
 
 
 class Subscriber(abc.ABC):
-    """Somebody who is told, where the event is published, before the next one has its number."""
+    """Gets each event in the thread that publishes it, before the next one has its number."""
 
     @abc.abstractmethod
     def offer(self, event: Event, line: Row | str, size: int) -> None:
-        """Take an event, into a queue with a bound. It must not block, and not publish; what it raises is told, and costs nobody else the event.
+        """Take an event, into a queue with a bound. It must not block or publish; an exception is reported; other subscribers still get it.
 
         Args:
             line: the fields that the log writes of it, or their JSON text.

@@ -1,6 +1,6 @@
 """One subscriber's own queue: published events wait here until the subscriber takes them, at its own pace.
 
-A subscriber that is slow finds, in place of what no longer fitted, a gap that says which numbers it has missed; nobody else notices. Nothing
+A slow subscriber finds a gap with the numbers that it missed, in place of events that did not fit; others are not affected. Nothing
 of a subscriber's runs where the event is published, so it cannot fail there either.
 
 A watch over gRPC is this: subscribe; give a snapshot, as of ``after``; then the bookmark ``after``; then what the subscription gives. What
@@ -14,14 +14,14 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from control.events.backlog import Backlog
-from control.events.event import Event, Gap
-from control.events.subscriber import Subscriber
+from framegate.control.events.backlog import Backlog
+from framegate.control.events.event import Event, Gap
+from framegate.control.events.subscriber import Subscriber
 
 __all__ = ["Subscription"]
 
 _SLICE: Final = 64
-"""About how many events a handler gets in one turn of the loop: others have theirs in between."""
+"""About how many events a handler gets in one iteration of the loop."""
 
 
 class Subscription(Subscriber):
@@ -33,7 +33,7 @@ class Subscription(Subscriber):
         names: the events that it wants; empty: all.
         backlog: where they wait.
         on_close: takes it off the bus; called with the lock held.
-        on_failure: is told what a handler raised (``each``).
+        on_failure: called with a handler's exception (``each``).
 
     Attributes:
         after: as given: a snapshot that is made from now on has seen everything up to it.
@@ -75,7 +75,7 @@ class Subscription(Subscriber):
         self._wake()
 
     def close(self) -> None:
-        """Want no more: what waits is gone, and whoever iterates comes to the end. Any number of times."""
+        """End the subscription: drop what waits, and end iterations. May be called again."""
         with self._lock:
             self._on_close(self)
             self._backlog.clear()
@@ -118,7 +118,7 @@ class Subscription(Subscriber):
                         self._waiter = None
 
     async def each(self, handle: Callable[[Event | Gap], None]) -> None:
-        """Give a handler everything until the end. It must not block; what it raises costs it that event, and is told."""
+        """Call a handler for each event until the end. It must not block; an exception costs it that event, and is reported."""
         async for item in self:
             more = self._take_slice()
             for one in (item, *more):
@@ -132,7 +132,7 @@ class Subscription(Subscriber):
     def _wake(self) -> None:
         if self._waiter is not None:
             waiter, self._waiter = self._waiter, None
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 waiter.get_loop().call_soon_threadsafe(_set, waiter)
 
 

@@ -1,21 +1,21 @@
-"""The processors and the handler processes: how they are started, kept alive, told of changes and ended.
+"""Processors and handler processes: start, watch, restart, change and stop.
 
-    supervisor       which processors run: start, watch, restart, change, drain, end
-    desired_state    what every processor must agree on, and how it is told
-    two_phases       a change in every processor or in none
-    demands          what is asked of the rates in each processor
-    connections      which processor has which, and the closed row of each
-    casualties       the closed rows of connections that ended with their processor
-    slot             one place for a processor, and what outlives those that come and go in it
-    slot_cells       the slot's shared counters, and the account of a life that ended
-    processor        what a processor is asked, and was given
-    handlers         which handler processes run: start, watch, restart, end
-    handler_process  one of them, and its place
-    wiring           the sockets between processors and handler processes
-    place            a place for one process after another, and how they follow each other
-    child            one process: its sockets, its start, its end
-    link             its command socket, from control's side
-    reaper           every child that ended, orphans too
+    supervisor        all processors
+    desired_state     the state that every processor must have
+    two_phases        a change in every processor or in none
+    demands           what is asked of the rates in each processor
+    connections       which processor has which connection; closed rows
+    lost_connections  closed rows of connections that ended with their processor
+    slot              the slot of a processor; ``slot_cells``: its shared counters
+    processor         one processor
+    handlers          all handler processes
+    handler_process   one handler process, and its slot
+    wiring            the sockets between processors and handler processes
+    process_slot      a slot in which one process follows another
+    child             one child process
+    link              the command socket of a processor
+    auth_requests     auth requests from processors to the worker pool; ``identity``: builds that pool
+    reaper            waits for children that ended
 
-Who decides what shall run is ``control.steering``. Nothing is re-exported.
+``framegate.control.steering`` decides what runs. Nothing is re-exported.
 """

@@ -1,7 +1,7 @@
 """One process that control starts: its environment, its sockets, what it prints, its end. Processors and handler processes are such.
 
 It has two sockets: over ``handover`` (SOCK_SEQPACKET) it is given descriptors, over ``link`` it is told what to do, and says how it fares
-(``proxy.server.link``).
+(``framegate.proxy.server.link``).
 """
 
 import asyncio
@@ -14,15 +14,15 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-import proxy
-from control.errors import StartError
-from control.fleet.link import Link
-from control.fleet.reaper import Reaper
-from control.logs import RowLog
-from proxy.server.messages import StopCommand
-from proxy.server.protocol import Message
+from framegate import proxy
+from framegate.control.errors import StartError
+from framegate.control.fleet.link import Link
+from framegate.control.fleet.reaper import Reaper
+from framegate.control.logs import RowLog
+from framegate.proxy.server.messages import PlainCommand
+from framegate.proxy.server.protocol import Message
 
-__all__ = ["Child", "ChildKind", "Hiring", "child_environment"]
+__all__ = ["Child", "ChildKind", "SpawnOptions", "child_environment"]
 
 LINK_LOST_S: Final = 6.0
 """One that has lost its link delivers what it has (a processor flushes its tap, too) and exits within 5 s."""
@@ -79,7 +79,7 @@ class ChildKind(NamedTuple):
         return StartError(f"{self.name} {slot} {text}", reason=self.failed, slot=str(slot))
 
 
-class Hiring(NamedTuple):
+class SpawnOptions(NamedTuple):
     """What every child of a kind is started with.
 
     Attributes:
@@ -102,7 +102,7 @@ def child_environment(also_passed: str) -> dict[str, str]:
     also = {name.strip() for name in os.environ.get(also_passed, "").split(",")}
     passed = {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_FAMILIES) or name in also}
     environment = {**_ALLOCATOR, **passed}
-    root = pathlib.Path(proxy.__file__).resolve().parent.parent
+    root = pathlib.Path(proxy.__file__).parents[2]
     if not {"site-packages", "dist-packages"} & set(root.parts):
         paths = [str(root), *filter(None, [environment.get("PYTHONPATH")])]
         environment["PYTHONPATH"] = os.pathsep.join(paths)
@@ -118,7 +118,7 @@ class Child:
         on_notice: gets what it says unasked, once it has said that it is ready, or failed.
 
     Attributes:
-        slot, generation: who it is.
+        slot, generation: its identity.
         pid: of the process.
         handover: our end of the hand-over socket.
         link: our end of the command socket.
@@ -130,13 +130,15 @@ class Child:
         OSError: the process, or what connects it with us, cannot be made; nothing of it is left.
     """
 
-    def __init__(self, slot: int, generation: int, hiring: Hiring, descriptors: Mapping[str, int], on_notice: Callable[[Message], None]) -> None:
+    def __init__(
+        self, slot: int, generation: int, spawn_options: SpawnOptions, descriptors: Mapping[str, int], on_notice: Callable[[Message], None]
+    ) -> None:
         self.slot = slot
         self.generation = generation
         self.kill_reason = ""
         self.ready = False
-        self._kind = hiring.kind
-        self._log = hiring.log
+        self._kind = spawn_options.kind
+        self._log = spawn_options.log
         self._on_notice = on_notice
         self._output = b""
         self._printed = 0  # in this second
@@ -150,9 +152,11 @@ class Child:
             commands, their_commands = map(undo.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM))
             self.handover.setblocking(False)
             self.handover.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _HANDOVER_BUFFER)
-            self._popen = self._spawn(hiring, {"--handover-fd": their_handover.fileno(), "--command-fd": their_commands.fileno(), **descriptors})
+            self._popen = self._spawn(
+                spawn_options, {"--handover-fd": their_handover.fileno(), "--command-fd": their_commands.fileno(), **descriptors}
+            )
             self.pid = self._popen.pid
-            hiring.reaper.watch(self.pid, self._reaped)
+            spawn_options.reaper.watch(self.pid, self._reaped)
             undo.callback(self.kill, "died")
             assert self._popen.stdout is not None, "the process was started with a pipe"
             self._pipe = undo.enter_context(self._popen.stdout)
@@ -164,18 +168,18 @@ class Child:
         their_handover.close()
         their_commands.close()
 
-    def _spawn(self, hiring: Hiring, descriptors: Mapping[str, int]) -> "subprocess.Popen[bytes]":
+    def _spawn(self, spawn_options: SpawnOptions, descriptors: Mapping[str, int]) -> "subprocess.Popen[bytes]":
         numbers = {"--slot": self.slot, **descriptors}
         arguments = [text for name, number in numbers.items() for text in (name, str(number))]
         with open(os.devnull, "rb") as nothing:  # ours: with DEVNULL, Python up to 3.11 loses a descriptor when there is none for the pipe
             return subprocess.Popen(
-                [*hiring.command, *arguments],
+                [*spawn_options.command, *arguments],
                 stdin=nothing,
                 stdout=subprocess.PIPE,
                 bufsize=0,
                 stderr=subprocess.STDOUT,
-                pass_fds=(*descriptors.values(), *hiring.inherited),
-                env=child_environment(hiring.kind.environment),
+                pass_fds=(*descriptors.values(), *spawn_options.inherited),
+                env=child_environment(spawn_options.kind.environment),
                 process_group=0,
             )
 
@@ -210,7 +214,7 @@ class Child:
 
     async def stop(self, timeout_s: float) -> None:
         """Ask it to end what it does and exit; killed when it takes longer. Returns when it is reaped."""
-        self.link.post(StopCommand(type="stop"))
+        self.link.post(PlainCommand(type="stop"))
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.shield(self.ended)

@@ -1,4 +1,4 @@
-"""Which processor has which connection: what the acceptor handed over, what processors report closed, what went with one that ended.
+"""Which processor has which connection: connections passed by the acceptor, reported closed, or lost with their processor.
 
 The acceptor's thread hands a connection over first and says so afterwards, so all else may overtake it: the row of a connection that is closed
 already, and the end of the processor that got it. Whoever takes something off the books therefore books first what was handed over
@@ -9,13 +9,13 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 
-from control.events import Bus, Line, Row
-from control.fleet.casualties import casualty_row
-from control.fleet.desired_state import DesiredState
-from control.fleet.processor import Given, Processor
-from control.intake.acceptor import Acceptor
-from proxy.network.connection_id import format_connection_id
-from proxy.server.row_lines import decode_row, split_line
+from framegate.control.accept.acceptor import Acceptor
+from framegate.control.events import Bus, Line, Row
+from framegate.control.fleet.desired_state import DesiredState
+from framegate.control.fleet.lost_connections import lost_connection_row
+from framegate.control.fleet.processor import AssignedConnection, Processor
+from framegate.proxy.network.connection_id import format_connection_id
+from framegate.proxy.server.link import decode_row, split_line
 
 __all__ = ["Connections"]
 
@@ -28,7 +28,7 @@ class Connections:
     """Books and unbooks connections, and publishes each one's closed row. Event loop only.
 
     Args:
-        acceptor: says what it handed over, and counts what is open by listener.
+        acceptor: reports passed connections, and counts open ones by listener.
         desired: says which upstream a listener has.
         events: gets every closed row.
     """
@@ -64,7 +64,7 @@ class Connections:
         return len(casualties)
 
     def count_handed(self) -> None:
-        """Book what the acceptor handed over since the last time; before anything is taken off the books."""
+        """Add the connections that the acceptor passed since the last call; called before any is removed."""
         handed = self._acceptor.handed
         while handed:
             token, handover = handed.popleft()
@@ -74,7 +74,7 @@ class Connections:
                 self._lost(processor, given)
 
     def closed(self, processor: Processor, lines: Sequence[str], failed: Callable[[Exception], None]) -> None:
-        """A processor reports some closed, with their rows (``proxy.server.closed``). ``failed`` is told of those that cannot be read."""
+        """A processor reports some closed, with their rows. ``failed`` gets those that cannot be read."""
         self.count_handed()
         told: list[Line] = []
         for line in lines:
@@ -87,7 +87,7 @@ class Connections:
                 failed(error)
         self._events.publish_lines("closed", told)
 
-    def told(self, event: str, lines: Sequence[str], failed: Callable[[Exception], None], *, level: str = "info") -> None:
+    def reported(self, event: str, lines: Sequence[str], failed: Callable[[Exception], None], *, level: str = "info") -> None:
         """A processor tells of some that have opened, or are still open; ``event`` is the notice's. ``failed`` is told of what cannot be read."""
         told: list[Line] = []
         for line in lines:
@@ -107,10 +107,10 @@ class Connections:
             self._acceptor.gave_back(given.handover.listener, given.handover.peer)
         processor.unbook(accepted_ns)
 
-    def _lost(self, processor: Processor, given: Given) -> None:
+    def _lost(self, processor: Processor, given: AssignedConnection) -> None:
         name = given.handover.listener
         self._acceptor.gave_back(name, given.handover.peer)
         upstream = next(item.upstream for item in self._desired.config.listeners if item.name == name)
-        row = casualty_row(processor, given, upstream or "")
+        row = lost_connection_row(processor, given, upstream or "")
         printed: Row = {**row, "id": format_connection_id(row["id"])}
         self._events.publish({"event": "closed", **row}, line=printed)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from control.fleet.processor import Processor
-from proxy.server.limit_rows import DemandRow, RateCounter, RateLevel
+from framegate.control.fleet.processor import Processor
+from framegate.proxy.server.rows import DemandRow, RateCounter, RateLevel
 
 __all__ = ["Demand", "Demands", "RateKey"]
 
@@ -18,7 +18,7 @@ class RateKey(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """Of one rate in one processor; see ``proxy.server.limit_rows.DemandRow``."""
+    """Of one rate in one processor; see ``framegate.proxy.server.rows.DemandRow``."""
 
     used: int
     waiting: int = 0
@@ -46,11 +46,11 @@ class Demands:
         return found
 
     def drop(self, key: RateKey) -> None:
-        """Nobody waits for it any more."""
+        """No connection waits for it any more."""
         del self._of[key]
 
     def clear(self) -> None:
-        """There is nobody to share with."""
+        """There is one processor only."""
         self._of.clear()
         self._told.clear()
 

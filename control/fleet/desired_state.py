@@ -1,13 +1,12 @@
-"""What every processor must agree on, and what it is told of it: all at its start, then changes."""
+"""The state that every processor must have: sent as a whole at its start, then as changes."""
 
 import dataclasses
 from typing import Final, cast
 
-from proxy.config.model import ProxyConfig, quotas_to_wire, rules_to_wire, to_wire
-from proxy.server.limit_rows import LimitsRow
-from proxy.server.messages import Change, Endpoints, StartMessage
-from proxy.server.protocol import WIRE_VERSION
-from proxy.server.store_rows import Store, pack_stores
+from framegate.proxy.config.model import ProxyConfig, quotas_to_wire, rules_to_wire, to_wire
+from framegate.proxy.server.messages import Change, Endpoints, StartMessage
+from framegate.proxy.server.protocol import WIRE_VERSION
+from framegate.proxy.server.rows import LimitsRow, Store, pack_stores
 
 __all__ = ["DesiredState", "default_part"]
 
@@ -27,7 +26,7 @@ class DesiredState:
         config: with the limits, the pool size and the tap's rules in force.
         endpoints: addresses of each upstream, resolved.
         shares: bytes of the memory pool by slot.
-        stores: certificates, keys and authorities, by owner (``proxy.server.store_rows``): the last that were good.
+        stores: certificates, keys and authorities, by owner (``framegate.proxy.server.rows``): the last that were good.
         revision: grows with every committed change.
         rows_at_open: whether processors tell of each connection that opens: the log wants to know, or somebody else.
     """

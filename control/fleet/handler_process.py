@@ -1,4 +1,4 @@
-"""One handler process: the user's Python on whole frames, apart from all else. Who decides about its life is ``control.fleet.handlers``."""
+"""One handler process. ``framegate.control.fleet.handlers`` starts and ends it."""
 
 import contextlib
 import os
@@ -9,16 +9,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from control.fleet.child import Child, ChildKind, Hiring
-from control.fleet.place import Heartbeat, Place
-from control.plane import HandlerProcessStatus, HandlerStatus
-from proxy.handler.cells import Beat, BeatCells, create_cells
-from proxy.server.handler_messages import HandlerFacts, HandlerStartMessage
-from proxy.server.protocol import Message, MessageError, read_handler_ready
+from framegate.control.fleet.child import Child, ChildKind, SpawnOptions
+from framegate.control.fleet.process_slot import Heartbeat, ProcessSlot
+from framegate.control.status import HandlerProcessStatus, HandlerStatus
+from framegate.proxy.handler.cells import HeartbeatCells, HeartbeatSample, create_cells
+from framegate.proxy.server.messages import HandlerFacts, HandlerStartMessage
+from framegate.proxy.server.protocol import Message, MessageError, read_handler_ready
 
-__all__ = ["COMMAND", "KIND", "HandlerPlace", "HandlerProcess"]
+__all__ = ["COMMAND", "KIND", "HandlerProcess", "HandlerSlot"]
 
-COMMAND: Final = (sys.executable, "-P", "-m", "proxy.handler")
+COMMAND: Final = (sys.executable, "-P", "-m", "framegate.proxy.handler")
 KIND: Final = ChildKind("handler", "handler process", "HANDLER_START_FAILED", 60.0, "FRAMEGATE_HANDLER_ENV", output_level="info")
 """It has a minute: a handler may load what it needs in its ``start``."""
 BUSY_OVER_NS: Final = 5_000_000_000
@@ -35,14 +35,14 @@ class HandlerProcess(Child):
         heartbeat: see ``Heartbeat``.
     """
 
-    def __init__(self, slot: int, generation: int, hiring: Hiring, on_notice: Callable[["HandlerProcess", Message], None]) -> None:
+    def __init__(self, slot: int, generation: int, spawn_options: SpawnOptions, on_notice: Callable[["HandlerProcess", Message], None]) -> None:
         self.handlers: dict[str, HandlerFacts] = {}
         self.heartbeat = Heartbeat()
         self._busy: deque[tuple[int, int]] = deque()
         descriptor = create_cells(f"framegate-handler-{slot}")
         try:
-            self._cells = BeatCells(descriptor)
-            super().__init__(slot, generation, hiring, {"--cells-fd": descriptor}, lambda message: on_notice(self, message))
+            self._cells = HeartbeatCells(descriptor)
+            super().__init__(slot, generation, spawn_options, {"--cells-fd": descriptor}, lambda message: on_notice(self, message))
         finally:
             os.close(descriptor)
 
@@ -60,7 +60,7 @@ class HandlerProcess(Child):
         self.ready = True
 
     @property
-    def beat(self) -> Beat | None:
+    def last_sample(self) -> HeartbeatSample | None:
         """How it stands; None: it has not told yet."""
         return self._cells.read() if self._cells.heartbeat_ns else None
 
@@ -103,12 +103,12 @@ class HandlerProcess(Child):
         super()._reaped(code)
 
     def _kill_rest(self) -> None:
-        """It leads a group of its own: who is left in it has nobody else to end it."""
+        """Kill what is left of its process group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
 
-class HandlerPlace(Place):
+class HandlerSlot(ProcessSlot):
     """A place for one handler process after another.
 
     Attributes:
@@ -135,7 +135,7 @@ class HandlerPlace(Place):
     def status(self, names: dict[str, str]) -> HandlerProcessStatus:
         """What others may see; ``names`` are those of the handlers, by listener."""
         process = self.process
-        beat = None if process is None else process.beat
+        last_sample = None if process is None else process.last_sample
         return HandlerProcessStatus(
             slot=self.number,
             pid=0 if process is None else process.pid,
@@ -145,11 +145,11 @@ class HandlerPlace(Place):
             last_reason=self.last_reason,
             last_ended_ns=self.last_ended_ns,
             started_ns=self.started_ns,
-            handled=0 if beat is None else beat.handled,
-            failed=0 if beat is None else beat.failed,
-            in_handler=0 if beat is None else beat.in_handler,
-            queued=0 if beat is None else beat.queued,
-            oldest_ms=0 if beat is None else beat.oldest_ns // 1_000_000,
+            handled=0 if last_sample is None else last_sample.handled,
+            failed=0 if last_sample is None else last_sample.failed,
+            in_handler=0 if last_sample is None else last_sample.in_handler,
+            queued=0 if last_sample is None else last_sample.queued,
+            oldest_ms=0 if last_sample is None else last_sample.oldest_ns // 1_000_000,
             busy=0.0 if process is None else process.busy,
             resident=0 if process is None else process.resident,
             handlers=tuple(

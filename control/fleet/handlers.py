@@ -11,23 +11,22 @@ import functools
 from collections.abc import Sequence
 from typing import Final
 
-from control.configuration.units import format_duration_ms, format_size
-from control.events import Bus
-from control.fleet.casualties import FORCED
-from control.fleet.child import Child, Hiring
-from control.fleet.handler_process import COMMAND, KIND, HandlerPlace, HandlerProcess
-from control.fleet.place import Succession
-from control.fleet.processor import Processor
-from control.fleet.reaper import Reaper
-from control.fleet.wiring import Rejoined, Wiring
-from control.guard import Guard
-from control.logs import RowLog
-from control.meters import Meters
-from control.plane import HandlerProcessStatus, Row
-from proxy.config.model import ProxyConfig
-from proxy.server.handler_messages import HandlerStartMessage
-from proxy.server.messages import PartedNotice
-from proxy.server.protocol import HANDLER_NOTICES, WIRE_VERSION, Message, read_handler_notice
+from framegate.control.configuration.units import format_duration_ms, format_size
+from framegate.control.events import Bus, Row
+from framegate.control.fleet.child import Child, SpawnOptions
+from framegate.control.fleet.handler_process import COMMAND, KIND, HandlerProcess, HandlerSlot
+from framegate.control.fleet.lost_connections import FORCED
+from framegate.control.fleet.process_slot import Respawner
+from framegate.control.fleet.processor import Processor
+from framegate.control.fleet.reaper import Reaper
+from framegate.control.fleet.wiring import Rejoined, Wiring
+from framegate.control.logs import RowLog
+from framegate.control.meters import Meters
+from framegate.control.status import HandlerProcessStatus
+from framegate.control.task_monitor import TaskMonitor
+from framegate.proxy.config.model import ProxyConfig
+from framegate.proxy.server.messages import HandlerStartMessage, PartedNotice
+from framegate.proxy.server.protocol import HANDLER_NOTICES, WIRE_VERSION, Message, read_handler_notice
 
 __all__ = ["Handlers", "handler_names"]
 
@@ -57,26 +56,25 @@ class Handlers:
         reaper: Reaper,
         meters: Meters,
         log: RowLog,
-        guard: Guard,
+        task_monitor: TaskMonitor,
         *,
         events: Bus,
         command: Sequence[str] = COMMAND,
     ) -> None:
         self.names: Final = handler_names(config)
         self._config = config
-        self._hiring = Hiring(KIND, command, reaper, log)
-        self._succession = Succession(KIND, log, guard, "handlers")
+        self._spawn_options = SpawnOptions(KIND, command, reaper, log)
+        self._respawner = Respawner(KIND, log, task_monitor, "handlers")
         self._meters = meters
         self._log = log
-        self._guard = guard
+        self._task_monitor = task_monitor
         self._events = events
-        self._places = [HandlerPlace(number) for number in range(config.handlers.processes)]
+        self._places = [HandlerSlot(number) for number in range(config.handlers.processes)]
         self._processors: list[Processor] = []
         self._wiring = Wiring(self._rejoined)
         self._ending = False
         self._looks = 0
-        meters.gauge("handler.processes", lambda: float(len(self.running)))
-        self._watcher = asyncio.create_task(guard.job("handlers", _WATCH_STANDS_S).keep_going(self._watch))
+        self._watcher = asyncio.create_task(task_monitor.job("handlers", _WATCH_STANDS_S).keep_going(self._watch))
 
     @property
     def running(self) -> list[HandlerProcess]:
@@ -95,7 +93,7 @@ class Handlers:
         """
         if self._ending:
             raise KIND.start_error(0, "is not started: the proxy ends")
-        await asyncio.gather(*(self._succession.begin(place, functools.partial(self._live, place)) for place in self._places))
+        await asyncio.gather(*(self._respawner.begin(place, functools.partial(self._live, place)) for place in self._places))
 
     def enter(self, processor: Processor) -> None:
         """A processor is up: join it with each process that is."""
@@ -114,7 +112,7 @@ class Handlers:
         row: Row = {"slot": process.slot, "pid": process.pid, "generation": process.generation, "processor": processor.slot, "error": error}
         self._events.publish({"event": "handler_rejoined", "level": "warning", **row, "apart_ms": round(apart_s * 1000)}, level="warning")
 
-    async def _live(self, place: HandlerPlace, first: asyncio.Future[None]) -> None:
+    async def _live(self, place: HandlerSlot, first: asyncio.Future[None]) -> None:
         process = self._spawn(place)
         try:
             await process.start(self._start_message(place))
@@ -133,15 +131,15 @@ class Handlers:
         await process.ended
         self._ended(place, process)
 
-    def _spawn(self, place: HandlerPlace) -> HandlerProcess:
+    def _spawn(self, place: HandlerSlot) -> HandlerProcess:
         place.next_life()
         try:
-            place.process = HandlerProcess(place.number, place.generation, self._hiring, self._notice)
+            place.process = HandlerProcess(place.number, place.generation, self._spawn_options, self._notice)
         except OSError as error:
             raise KIND.start_error(place.number, f"could not be started: {error}") from error
         return place.process
 
-    def _start_message(self, place: HandlerPlace) -> HandlerStartMessage:
+    def _start_message(self, place: HandlerSlot) -> HandlerStartMessage:
         config = self._config
         return HandlerStartMessage(
             type="start",
@@ -151,10 +149,9 @@ class Handlers:
             node=config.node,
             handlers=self.names,
             path=list(config.handlers.path),
-            upstreams={listener.name: listener.upstream is not None for listener in config.listeners if listener.handler is not None},
         )
 
-    def _ended(self, place: HandlerPlace, process: HandlerProcess) -> None:
+    def _ended(self, place: HandlerSlot, process: HandlerProcess) -> None:
         process.close()
         code, reason = process.ended.result(), process.kill_reason or "died"
         event: Row = {"slot": place.number, "pid": process.pid, "generation": place.generation, "exit_code": code}
@@ -177,7 +174,7 @@ class Handlers:
         try:
             self._take_notice(process, message)
         except Exception as error:
-            self._guard.failed("handlers", error)
+            self._task_monitor.failed("handlers", error)
 
     def _take_notice(self, process: HandlerProcess, message: Message) -> None:
         if message["type"] not in HANDLER_NOTICES:
@@ -203,8 +200,8 @@ class Handlers:
         """Why a process is to be killed: the word for the metric, and the text for the row."""
         if process.look() * _WATCH_INTERVAL_S >= HEARTBEAT_LIMIT_S:
             return "heartbeat", f"its heartbeat stands for {HEARTBEAT_LIMIT_S:g} s"
-        limits, beat = self._config.handlers, process.beat
-        if limits.timeout_ms and beat is not None and beat.oldest_ns > limits.timeout_ms * 1_000_000:
+        limits, last_sample = self._config.handlers, process.last_sample
+        if limits.timeout_ms and last_sample is not None and last_sample.oldest_ns > limits.timeout_ms * 1_000_000:
             return "timeout", f"a handler is at one frame for more than {format_duration_ms(limits.timeout_ms)}"
         if limits.memory and self._looks % _LOOK_AT_MEMORY == 0:
             resident = process.resident
@@ -228,7 +225,7 @@ class Handlers:
         self._watcher.cancel()
         for place in self._places:
             place.wanted = False
-        ending = asyncio.gather(*(self._succession.end(place) for place in self._places))
+        ending = asyncio.gather(*(self._respawner.end(place) for place in self._places))
         try:
             await asyncio.shield(ending)
         except asyncio.CancelledError:

@@ -1,26 +1,26 @@
-"""Who answers authenticators in the control process: desks with what their files held, what upstreams understand, and the way to the processors."""
+"""Builds the auth worker pool from the files of listeners and the API versions of upstreams."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from control.errors import StartError
-from control.fleet.questions import Questions
-from control.guard import Guard
-from control.identity.answers import Answers
-from control.identity.desk import Desk
-from control.identity.files import IdentityFileError, files_of, listener_answers, read_files
-from control.identity.password_checks import PasswordChecks
-from control.identity.secrets import Secrets
-from control.identity.users import Users
-from control.intake.api_versions import ApiVersions, Tls
-from control.logs import RowLog
-from control.meters import Meters
-from proxy.auth.messages import NONE, ApiVersionsAnswer
-from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
-from proxy.config.upstream_sasl import secret_files
-from proxy.server.credentials import desk_of_listener, desk_of_upstream
-from proxy.server.store_rows import Store, upstream_owner
+from framegate.control.accept.api_versions import ApiVersions, Tls
+from framegate.control.errors import StartError
+from framegate.control.fleet.auth_requests import AuthRequests
+from framegate.control.identity.auth_responder import AuthResponder
+from framegate.control.identity.auth_worker_pool import AuthWorkerPool
+from framegate.control.identity.files import IdentityFileError, files_of, listener_answers, read_files
+from framegate.control.identity.password_checks import PasswordChecks
+from framegate.control.identity.secrets import Secrets
+from framegate.control.identity.users import Users
+from framegate.control.logs import RowLog
+from framegate.control.meters import Meters
+from framegate.control.task_monitor import TaskMonitor
+from framegate.proxy.auth.messages import NONE, ApiVersionsAnswer
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
+from framegate.proxy.config.upstream_sasl import secret_files
+from framegate.proxy.server.credentials import listener_auth_queue, upstream_auth_queue
+from framegate.proxy.server.rows import Store, upstream_owner
 
 __all__ = ["Identity"]
 
@@ -40,7 +40,13 @@ class Identity:
     """
 
     def __init__(
-        self, config: ProxyConfig, addresses: Addresses, stores: Callable[[], Mapping[str, Store]], meters: Meters, log: RowLog, guard: Guard
+        self,
+        config: ProxyConfig,
+        addresses: Addresses,
+        stores: Callable[[], Mapping[str, Store]],
+        meters: Meters,
+        log: RowLog,
+        task_monitor: TaskMonitor,
     ) -> None:
         self._listeners: Final = {item.name: item for item in config.listeners if item.sasl is not None}
         self._upstreams: Final = {item.name: item for item in config.upstreams}
@@ -49,11 +55,11 @@ class Identity:
         self._stores: Final = stores
         self._meters: Final = meters
         self._log: Final = log
-        self._guard: Final = guard
+        self._task_monitor: Final = task_monitor
         self._apis: Final[dict[str, ApiVersions]] = {}
         self._checks: Final = {name: PasswordChecks() for name in self._listeners}
-        self._desk: Desk | None = None
-        self.questions: Questions | None = None
+        self._auth_pool: AuthWorkerPool | None = None
+        self.auth_requests: AuthRequests | None = None
 
     async def start(self) -> dict[str, dict[str, bytes]]:
         """Read the files, and begin to ask the upstreams; what was in the files, by listener and path.
@@ -65,21 +71,23 @@ class Identity:
             self._apis[name] = self._ask(self._upstreams[name])
         try:
             contents = {name: await asyncio.to_thread(read_files, self.files(name).values()) for name in self._listeners}
-            answers = {desk_of_listener(name): await asyncio.to_thread(self._answers, item, contents[name]) for name, item in self._listeners.items()}
+            answers = {
+                listener_auth_queue(name): await asyncio.to_thread(self._answers, item, contents[name]) for name, item in self._listeners.items()
+            }
         except IdentityFileError as error:
             raise StartError(str(error), reason="IDENTITY_FILE") from error
         secrets = Secrets(self._secrets)
-        answers |= {desk_of_upstream(name): Answers(secrets=secrets) for name, item in self._upstreams.items() if item.sasl is not None}
-        self._desk = Desk(answers, lambda error: self._guard.failed("desk", error))
-        self.questions = Questions(self._desk, self._meters)
+        answers |= {upstream_auth_queue(name): AuthResponder(secrets=secrets) for name, item in self._upstreams.items() if item.sasl is not None}
+        self._auth_pool = AuthWorkerPool(answers, lambda error: self._task_monitor.failed("desk", error))
+        self.auth_requests = AuthRequests(self._auth_pool, self._meters)
         return contents
 
     async def stop(self) -> None:
-        """Answer nobody any more."""
+        """Stop the worker pool."""
         for each in self._apis.values():
             await each.stop()
-        if self._desk is not None:
-            await asyncio.to_thread(self._desk.close)
+        if self._auth_pool is not None:
+            await asyncio.to_thread(self._auth_pool.close)
 
     @property
     def listeners(self) -> tuple[str, ...]:
@@ -92,8 +100,8 @@ class Identity:
 
     def users(self, listener: str) -> Users:
         """The users in force of a listener that has a file of them."""
-        assert self._desk is not None, "after the start"
-        found = self._desk.answers(desk_of_listener(listener)).users
+        assert self._auth_pool is not None, "after the start"
+        found = self._auth_pool.answers(listener_auth_queue(listener)).users
         assert found is not None, f"{listener} has no file of users"
         return found
 
@@ -110,11 +118,11 @@ class Identity:
         Raises:
             IdentityFileError: a file is not what it should be.
         """
-        assert self._desk is not None, "after the start"
-        desk = desk_of_listener(listener)
-        self._desk.replace(desk, self._answers(self._listeners[listener], contents, self._desk.answers(desk)))
+        assert self._auth_pool is not None, "after the start"
+        auth_queue = listener_auth_queue(listener)
+        self._auth_pool.replace(auth_queue, self._answers(self._listeners[listener], contents, self._auth_pool.answers(auth_queue)))
 
-    def _answers(self, listener: ListenerConfig, contents: Mapping[str, bytes], before: Answers | None = None) -> Answers:
+    def _answers(self, listener: ListenerConfig, contents: Mapping[str, bytes], before: AuthResponder | None = None) -> AuthResponder:
         assert listener.sasl is not None, "of a listener with SASL"
         return listener_answers(listener.sasl, contents, self._versions(listener), before, self._checks[listener.name])
 
@@ -127,10 +135,10 @@ class Identity:
             config = upstream.tls
             if config is None:
                 return None
-            from proxy.network.tls_context import upstream_context  # it loads OpenSSL
+            from framegate.proxy.network.tls_context import upstream_context  # it loads OpenSSL
 
             files = {path: content.encode("latin-1") for path, content in self._stores()[upstream_owner(upstream.name)].files.items()}
             return Tls(upstream_context(config, files), config.server_name or host.rstrip(".") or "localhost", config.pins)
 
         timeout_s = upstream.timeouts.connect_ms / 1000
-        return ApiVersions(upstream.name, lambda: self._addresses()[upstream.name], tls, self._log, self._guard, timeout_s=timeout_s)
+        return ApiVersions(upstream.name, lambda: self._addresses()[upstream.name], tls, self._log, self._task_monitor, timeout_s=timeout_s)

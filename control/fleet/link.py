@@ -10,10 +10,10 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-from control.errors import UnavailableError
-from proxy.server.link import LinkError, LinkReader, LinkWriter
-from proxy.server.messages import ErrorReply
-from proxy.server.protocol import Message, Request
+from framegate.control.errors import UnavailableError
+from framegate.proxy.server.link import LinkError, LinkReader, LinkWriter
+from framegate.proxy.server.messages import ErrorReply
+from framegate.proxy.server.protocol import Message, Request
 
 __all__ = ["Link"]
 
@@ -77,7 +77,7 @@ class Link:
         """Send now; the answer comes when it comes. Who no longer wants it cancels the future.
 
         Args:
-            request: see ``proxy.server.messages``.
+            request: see ``framegate.proxy.server.messages``.
             identifier: of ``next_id``; none: the next one.
 
         Returns:

@@ -1,28 +1,28 @@
-"""One processor process: what it is asked, and which connections it was given. Who decides about its life is ``control.fleet.supervisor``."""
+"""One processor: requests to it, and its connections. ``framegate.control.fleet.supervisor`` starts and ends it."""
 
 import sys
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar, cast
 
-from control.errors import UnavailableError
-from control.fleet.child import Child, ChildKind, Hiring
-from control.fleet.place import Heartbeat
-from control.fleet.slot_cells import SlotCells
-from proxy.network.connection_id import COUNTER_BITS, GENERATION_BITS, make_connection_id
-from proxy.server.link import Handover
-from proxy.server.messages import ErrorReply, StartMessage
-from proxy.server.protocol import Message, MessageError, Request, read_ready
+from framegate.control.errors import UnavailableError
+from framegate.control.fleet.child import Child, ChildKind, SpawnOptions
+from framegate.control.fleet.process_slot import Heartbeat
+from framegate.control.fleet.slot_cells import SlotCells
+from framegate.proxy.network.connection_id import COUNTER_BITS, GENERATION_BITS, make_connection_id
+from framegate.proxy.server.link import Handover
+from framegate.proxy.server.messages import ErrorReply, StartMessage
+from framegate.proxy.server.protocol import Message, MessageError, Request, read_ready
 
-__all__ = ["COMMAND", "KIND", "Given", "Processor"]
+__all__ = ["COMMAND", "KIND", "AssignedConnection", "Processor"]
 
 R = TypeVar("R")
-COMMAND: Final = (sys.executable, "-P", "-m", "proxy.server")
+COMMAND: Final = (sys.executable, "-P", "-m", "framegate.proxy.server")
 KIND: Final = ChildKind("processor", "processor", "PROCESSOR_START_FAILED", 20.0, "FRAMEGATE_PROCESSOR_ENV")
 REQUEST_MS: Final = 5_000
 """How long an answer to a question may take: a processor looks at what it is asked within 50 ms of traffic."""
 
 
-class Given(NamedTuple):
+class AssignedConnection(NamedTuple):
     """A connection that a processor was given, and the id under which it is listed there."""
 
     handover: Handover
@@ -37,19 +37,21 @@ class Processor(Child):
         on_notice: gets what it says unasked.
 
     Attributes:
-        ready: it said that it is; from then on its heart beats.
+        ready: it is ready; its heartbeat is watched from then on.
         heartbeat: see ``Heartbeat``.
         modules: hot module names and files, as the process reported.
-        open: connections handed over and not reported closed, by ``accepted_ns``; None for one that was reported before it was booked.
+        open: passed connections that are not reported closed, by ``accepted_ns``; None for one that was reported before it was added.
     """
 
-    def __init__(self, slot: int, generation: int, cells: SlotCells, hiring: Hiring, on_notice: Callable[["Processor", Message], None]) -> None:
+    def __init__(
+        self, slot: int, generation: int, cells: SlotCells, spawn_options: SpawnOptions, on_notice: Callable[["Processor", Message], None]
+    ) -> None:
         self.modules: dict[str, str] = {}
         self.heartbeat = Heartbeat()
-        self.open: dict[int, Given | None] = {}
+        self.open: dict[int, AssignedConnection | None] = {}
         self._given = 0
         self._first_id = make_connection_id(slot, generation & (1 << GENERATION_BITS) - 1, 0)
-        super().__init__(slot, generation, hiring, {"--cells-fd": cells.descriptor}, lambda message: on_notice(self, message))
+        super().__init__(slot, generation, spawn_options, {"--cells-fd": cells.descriptor}, lambda message: on_notice(self, message))
 
     async def start(self, message: StartMessage) -> None:
         """Send ``start`` and wait until the process is ready.
@@ -64,10 +66,10 @@ class Processor(Child):
             raise self.start_error(f"could not start: {error}") from error
         self.ready = True
 
-    def book(self, handover: Handover) -> Given:
-        """Book a connection that was handed over. The n-th has the counter n in its id: the processor counts them in the same order."""
+    def book(self, handover: Handover) -> AssignedConnection:
+        """Add a passed connection. The n-th has the counter n in its id; the processor counts in the same order."""
         self._given = self._given + 1 & (1 << COUNTER_BITS) - 1
-        given = Given(handover, self._first_id + self._given)
+        given = AssignedConnection(handover, self._first_id + self._given)
         if self.open.setdefault(handover.accepted_ns, given) is None:
             del self.open[handover.accepted_ns]
         return given

@@ -9,7 +9,7 @@ __all__ = ["Reaper"]
 
 
 class Reaper:
-    """Waits for every child on SIGCHLD and tells those who asked. Event loop only; one in a process."""
+    """Waits for every child on SIGCHLD and calls the watchers. Event loop only; one per process."""
 
     def __init__(self) -> None:
         self._watched: dict[int, Callable[[int], None]] = {}
@@ -37,7 +37,7 @@ class Reaper:
         try:
             on_exit(code)
         except Exception as error:  # the other children that ended are still to be taken: SIGCHLD may not come again
-            self._loop.call_exception_handler({"message": f"who watches the child {pid} failed at its end", "exception": error})
+            self._loop.call_exception_handler({"message": f"the watcher of the child {pid} failed at its end", "exception": error})
 
     def close(self) -> None:
         """Stop listening to SIGCHLD."""

@@ -1,19 +1,19 @@
-"""One place for a processor: what outlives the processes that come and go in it."""
+"""The slot of a processor: the state that outlives its processes."""
 
 import asyncio
 import time
 from collections.abc import Sequence
 
-from control.fleet.place import Place
-from control.fleet.processor import Processor
-from control.fleet.slot_cells import SlotCells
-from control.plane import ProcessorStatus
-from proxy.cells import CellLayout
+from framegate.control.fleet.process_slot import ProcessSlot
+from framegate.control.fleet.processor import Processor
+from framegate.control.fleet.slot_cells import SlotCells
+from framegate.control.status import ProcessorStatus
+from framegate.proxy.cells import CellLayout
 
 __all__ = ["Slot"]
 
 
-class Slot(Place):
+class Slot(ProcessSlot):
     """A slot.
 
     Args:
@@ -44,7 +44,7 @@ class Slot(Place):
 
     @property
     def takes_connections(self) -> bool:
-        """Whether the acceptor may hand over to it."""
+        """Whether the acceptor may pass connections to it."""
         return self.lives_on and self.state == "running" and self.drained is None
 
     def heartbeat_age_ms(self) -> int:

@@ -7,11 +7,11 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from proxy.cells import CELL_SIZE, HEADER_SIZE, TAP_DROP_REASONS, CellLayout, CellReader, State, create
-from proxy.tap.ledger_line import Pair
-from proxy.tap.record import DIRECTIONS
+from framegate.proxy.cells import CELL_SIZE, HEADER_SIZE, TAP_DROP_REASONS, CellLayout, CellReader, State, create
+from framegate.proxy.tap.ledger_line import Pair
+from framegate.proxy.tap.record import DIRECTIONS
 
-__all__ = ["Life", "SlotCells"]
+__all__ = ["ProcessorTotals", "SlotCells"]
 
 _MATCHED: Final = "framegate.tap.matched"
 _FLUSHED: Final = "framegate.tap.flushed"
@@ -21,7 +21,7 @@ _DROPPED: Final = "framegate.tap.dropped"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Life:
+class ProcessorTotals:
     """What one processor did between its start and its end, as its cells tell.
 
     Attributes:
@@ -50,7 +50,7 @@ class SlotCells:
     """One memfd and its reader. Attributes: ``descriptor`` (for ``pass_fds``), ``reader``.
 
     Raises:
-        OSError: there is no descriptor, or no memory, to be had.
+        OSError: no descriptor or no memory is available.
     """
 
     def __init__(self, slot: int, layout: CellLayout, listeners: Sequence[str]) -> None:
@@ -70,7 +70,7 @@ class SlotCells:
         """Note the counters before a processor starts in the slot."""
         self._before = self._counts()
 
-    def end(self, cause: str = "processor_died") -> Life:
+    def end(self, cause: str = "processor_died") -> ProcessorTotals:
         """Take stock after the processor is dead and reaped, so that this process is the only writer: its open connections are counted as
         closed for ``cause``, its frames of unproven whereabouts as settled (the caller writes them to the tap as a gap), gauges become 0.
         """
@@ -86,7 +86,7 @@ class SlotCells:
         self._add(max(0, matched - counts[_FLUSHED,]), _FLUSHED)
         self.reader.zero_gauges()
         seen, reserved = ({pair: counts[name, *pair] for pair in self._pairs} for name in (_SEEN, _RESERVED))
-        return Life(connections, orderly, matched, seen, reserved, {reason: counts[_DROPPED, reason] for reason in TAP_DROP_REASONS})
+        return ProcessorTotals(connections, orderly, matched, seen, reserved, {reason: counts[_DROPPED, reason] for reason in TAP_DROP_REASONS})
 
     def close(self) -> None:
         """Give the descriptor back, and the mapping of this end. That of ``reader`` goes with the last who holds it: another thread may just read."""

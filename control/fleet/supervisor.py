@@ -14,30 +14,30 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from control.errors import UnavailableError
-from control.events import Bus
-from control.fleet.casualties import FORCED, end_cause
-from control.fleet.child import Hiring
-from control.fleet.connections import Connections
-from control.fleet.demands import Demands
-from control.fleet.desired_state import DesiredState
-from control.fleet.place import Succession
-from control.fleet.processor import COMMAND, KIND, Processor
-from control.fleet.reaper import Reaper
-from control.fleet.slot import Slot
-from control.fleet.slot_cells import Life
-from control.fleet.two_phases import PATIENCE_S, TwoPhases
-from control.guard import Guard
-from control.intake.acceptor import Acceptor, Target
-from control.logs import RowLog
-from control.meters import Meters
-from control.plane import RETIRED, ProcessorStatus, Row
-from proxy.cells import CellLayout, CellReader
-from proxy.server.messages import Change, PartedNotice
-from proxy.server.protocol import NOTICES, Message, drain_request, read_notice
+from framegate.control.accept.acceptor import Acceptor, Target
+from framegate.control.errors import UnavailableError
+from framegate.control.events import Bus, Row
+from framegate.control.fleet.child import SpawnOptions
+from framegate.control.fleet.connections import Connections
+from framegate.control.fleet.demands import Demands
+from framegate.control.fleet.desired_state import DesiredState
+from framegate.control.fleet.lost_connections import FORCED, end_cause
+from framegate.control.fleet.process_slot import Respawner
+from framegate.control.fleet.processor import COMMAND, KIND, Processor
+from framegate.control.fleet.reaper import Reaper
+from framegate.control.fleet.slot import Slot
+from framegate.control.fleet.slot_cells import ProcessorTotals
+from framegate.control.fleet.two_phases import PATIENCE_S, TwoPhases
+from framegate.control.logs import RowLog
+from framegate.control.meters import Meters
+from framegate.control.status import RETIRED, ProcessorStatus
+from framegate.control.task_monitor import TaskMonitor
+from framegate.proxy.cells import CellLayout, CellReader
+from framegate.proxy.server.messages import Change, PartedNotice
+from framegate.proxy.server.protocol import NOTICES, Message, drain_request, read_notice
 
 if TYPE_CHECKING:
-    from control.fleet.questions import Questions
+    from framegate.control.fleet.auth_requests import AuthRequests
 
 __all__ = ["Supervisor"]
 
@@ -51,17 +51,17 @@ class Supervisor:
 
     Args:
         desired: changed in place by committed changes.
-        acceptor: is told which processors take connections.
+        acceptor: gets the processors that take connections.
         guard: watches over what watches over the processors.
         events: gets every row that others may see (``closed``, ``processor_died``, …), and what processors log.
         on_ready: is called when a processor is up, before it takes connections.
         on_begin, on_end: are called before a process starts in a slot, and after it ended in whatever way, before its successor starts.
-        on_parted: is told what a processor says of its socket to a handler process.
+        on_parted: called when a processor reports a broken socket to a handler process.
         inherited: descriptors that every processor keeps as long as it lives.
-        questions: where authenticators' are answered; None: nobody authenticates.
+        auth_requests: the way to the auth worker pool; None: no authentication.
 
     Attributes:
-        connections: the books of who has which.
+        connections: which processor has which connection.
         demands: what is asked of the rates.
     """
 
@@ -72,16 +72,16 @@ class Supervisor:
         reaper: Reaper,
         meters: Meters,
         log: RowLog,
-        guard: Guard,
+        task_monitor: TaskMonitor,
         *,
         events: Bus,
         on_ready: Callable[[Processor], None] = lambda processor: None,
         on_begin: Callable[[Slot], None] = lambda slot: None,
-        on_end: Callable[[Slot, Life], None] = lambda slot, life: None,
+        on_end: Callable[[Slot, ProcessorTotals], None] = lambda slot, life: None,
         on_parted: Callable[[Processor, PartedNotice], None] = lambda processor, notice: None,
         command: Sequence[str] = COMMAND,
         inherited: Sequence[int] = (),
-        questions: "Questions | None" = None,
+        auth_requests: "AuthRequests | None" = None,
     ) -> None:
         self.desired = desired
         self.slots: dict[int, Slot] = {}
@@ -93,9 +93,9 @@ class Supervisor:
         self._on_end = on_end
         self._on_ready = on_ready
         self._on_parted = on_parted
-        self._questions = questions
-        self._hiring = Hiring(KIND, command, reaper, log, inherited)
-        self._succession = Succession(KIND, log, guard, "slot")
+        self._auth_requests = auth_requests
+        self._spawn_options = SpawnOptions(KIND, command, reaper, log, inherited)
+        self._respawner = Respawner(KIND, log, task_monitor, "slot")
         self._layout = CellLayout.of(desired.config)
         self._phases = TwoPhases(log)
         self.connections = Connections(acceptor, desired, events)
@@ -103,8 +103,8 @@ class Supervisor:
         self._generations: dict[int, int] = {}
         self._cells: tuple[tuple[int, CellReader], ...] = ()
         self._ending = False
-        self._guard = guard
-        self._watcher = asyncio.create_task(guard.job("heartbeats", _WATCH_STANDS_S).keep_going(self._watch))
+        self._task_monitor = task_monitor
+        self._watcher = asyncio.create_task(task_monitor.job("heartbeats", _WATCH_STANDS_S).keep_going(self._watch))
 
     # --- slots -----------------------------------------------------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ class Supervisor:
                 raise KIND.start_error(number, f"could not be started: {error}") from error
             self._show_cells()
         slot = self.slots[number]
-        return self._succession.begin(slot, functools.partial(self._live, slot))
+        return self._respawner.begin(slot, functools.partial(self._live, slot))
 
     async def remove_slots(self, numbers: Sequence[int], timeout_ms: int) -> None:
         """Let these slots drain, end their processors, and forget the slots."""
@@ -185,7 +185,7 @@ class Supervisor:
         for slot in slots:
             slot.wanted = False
         self._update_targets()
-        await asyncio.gather(*(self._succession.end(slot) for slot in slots))
+        await asyncio.gather(*(self._respawner.end(slot) for slot in slots))
 
     async def _live(self, slot: Slot, first: asyncio.Future[None]) -> None:
         processor = self._spawn(slot)
@@ -207,7 +207,7 @@ class Supervisor:
         slot.cells.begin()
         self._on_begin(slot)
         try:
-            slot.processor = Processor(slot.number, slot.generation, slot.cells, self._hiring, self._notice)
+            slot.processor = Processor(slot.number, slot.generation, slot.cells, self._spawn_options, self._notice)
         except OSError as error:
             self._on_end(slot, slot.cells.end())
             raise KIND.start_error(slot.number, f"could not be started: {error}") from error
@@ -252,8 +252,8 @@ class Supervisor:
         processor.close()
         casualties = self.connections.forget(processor)
         self.demands.forget(processor)
-        if self._questions is not None:
-            self._questions.forget(processor)
+        if self._auth_requests is not None:
+            self._auth_requests.forget(processor)
         if slot.drained is not None and not slot.drained.done():
             slot.drained.set_result(0)
         self._on_end(slot, slot.cells.end(end_cause(processor)))
@@ -274,7 +274,7 @@ class Supervisor:
         try:
             self._take_notice(processor, message)
         except Exception as error:
-            self._guard.failed("slot", error)
+            self._task_monitor.failed("slot", error)
 
     def _take_notice(self, processor: Processor, message: Message) -> None:
         if message["type"] not in NOTICES:
@@ -282,10 +282,10 @@ class Supervisor:
             return
         notice = read_notice(message)
         if notice["type"] == "closed":
-            self.connections.closed(processor, notice.get("rows", ()), lambda error: self._guard.failed("slot", error))
+            self.connections.closed(processor, notice.get("rows", ()), lambda error: self._task_monitor.failed("slot", error))
         elif notice["type"] == "opened" or notice["type"] == "access":
             level = "debug" if notice["type"] == "opened" and not self.desired.config.log.access.open else "info"  # made for others than the log
-            self.connections.told(notice["type"], notice.get("rows", ()), lambda error: self._guard.failed("slot", error), level=level)
+            self.connections.reported(notice["type"], notice.get("rows", ()), lambda error: self._task_monitor.failed("slot", error), level=level)
         elif notice["type"] == "log":
             fields = {"slot": processor.slot, **notice["fields"]}
             row = {"event": notice["event"], "generation": processor.generation, **fields}
@@ -294,10 +294,9 @@ class Supervisor:
             self.demands.hear(processor, notice["demands"])
         elif notice["type"] == "parted":
             self._on_parted(processor, notice)
-        elif notice["type"] == "question" or notice["type"] == "forget":
-            if self._questions is not None:
-                self._questions.hear(processor, notice)
-        else:
+        elif self._auth_requests is not None and (notice["type"] == "question" or notice["type"] == "forget"):
+            self._auth_requests.hear(processor, notice)
+        elif notice["type"] == "drained":
             slot = self.slots[processor.slot]
             if slot.drained is not None and not slot.drained.done():
                 slot.drained.set_result(notice["open"])
@@ -315,9 +314,9 @@ class Supervisor:
 
         Args:
             build: the change for a slot.
-            check: raises when the desired state does not allow the change; asked when it is this change's turn.
+            check: raises when the desired state does not allow the change; called when earlier changes are done.
             commit: writes it into the desired state, between the phases.
-            decided: is told then that there is no way back.
+            decided: called when the change is committed.
 
         Raises:
             AbortedError, UnavailableError: see ``TwoPhases.make``.

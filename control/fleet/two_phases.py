@@ -4,7 +4,7 @@
     decide      what control itself holds is changed; there is no way back
     commit      each processor confirms. The call may end before; the phase does not, and the next change waits for it
 
-A processor that is slow is waited for, for as long as its heart beats (whoever watches that kills it after 10 s; its successor starts with what
+A processor that is slow is waited for, for as long as its heartbeat goes on (it is killed after 10 s without; its successor starts with what
 control holds) and at most ``PATIENCE_S``. What a link carries stays in order: an abort needs no answer, and the next change cannot overtake it.
 """
 
@@ -12,16 +12,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from control.errors import AbortedError, UnavailableError
-from control.fleet.processor import Processor
-from control.logs import RowLog
-from proxy.server.messages import AbortCommand, Change, ErrorReply, RefusedReply
-from proxy.server.protocol import commit_request, prepare_request
+from framegate.control.errors import AbortedError, UnavailableError
+from framegate.control.fleet.processor import Processor
+from framegate.control.logs import RowLog
+from framegate.proxy.server.messages import Change, ErrorReply, PlainCommand, RefusedReply
+from framegate.proxy.server.protocol import commit_request, prepare_request
 
 __all__ = ["PATIENCE_S", "TwoPhases"]
 
 PATIENCE_S: Final = 30.0
-"""For one answer, longer than a heart may stand: who beats and says nothing all that time must not hold up every other change."""
+"""For one answer, longer than a heartbeat may stall: a process that beats and does not answer must not block other changes."""
 
 
 class TwoPhases:
@@ -36,7 +36,7 @@ class TwoPhases:
         """Make a change, and return when it is in force.
 
         Args:
-            plan: the change for each processor; asked in turn, and raises when there is to be none.
+            plan: returns the change for each processor; raises when there is none.
             decide: is called when all are prepared.
             done: is called when all have it, before the next change begins.
 
@@ -71,7 +71,7 @@ class TwoPhases:
             for answer in answers:
                 answer.cancel()
             for processor, number in numbers.items():
-                processor.link.post(AbortCommand(type="abort", id=number))
+                processor.link.post(PlainCommand(type="abort", id=number))
             raise
         return numbers
 
@@ -94,9 +94,9 @@ class TwoPhases:
             self._log_unconfirmed(processor, f"it has not answered within {PATIENCE_S:g} s")
             return False
         except UnavailableError:
-            self._log_unconfirmed(processor, "it ended; who runs in its slot next starts with the change", level="info")
+            self._log_unconfirmed(processor, "it ended; its successor starts with the change", level="info")
             return True
-        if answer["type"] != "committed":
+        if answer["type"] == "refused" or answer["type"] == "error":
             self._log_unconfirmed(processor, f"it says {_reason(answer)}; it is replaced")
             processor.kill("commit")
         return True
@@ -115,7 +115,7 @@ async def _prepare_one(processor: Processor, number: int, change: Change) -> Non
         raise AbortedError(text, reason="PROCESSOR_SILENT", slot=str(processor.slot)) from error
     except UnavailableError:
         return
-    if answer["type"] != "prepared":
+    if answer["type"] == "refused" or answer["type"] == "error":
         text = f"no processor has the change: processor {processor.slot}: {_reason(answer)}"
         raise AbortedError(text, reason="CHANGE_REFUSED", slot=str(processor.slot))
 

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from control.fleet.child import Child
-from control.fleet.place import Backoff
-from proxy.server.link import HANDLER_PROCESS, Handover, send_handovers
+from framegate.control.fleet.child import Child
+from framegate.control.fleet.process_slot import Backoff
+from framegate.proxy.server.link import HANDLER_PROCESS, Handover, send_handovers
 
 __all__ = ["Rejoined", "Wiring"]
 
@@ -112,7 +112,7 @@ class _Wire:
         return Rejoined(*self.sides, error, now_s - parted_s)
 
     def drop(self) -> None:
-        """Give back what was not sent; who has the other end sees its end."""
+        """Close the ends that were not sent; the other end sees the close."""
         for _, _, end in self._ends or ():
             end.close()
         self._ends = []
@@ -122,7 +122,7 @@ class Wiring:
     """Event loop only.
 
     Args:
-        on_rejoined: is told of those who were parted and have another pair.
+        on_rejoined: called when two processes have another pair of sockets.
     """
 
     def __init__(self, on_rejoined: Callable[[Rejoined], None]) -> None:
@@ -195,7 +195,7 @@ class Wiring:
         self._later()
 
     def close(self) -> None:
-        """Give back what was not sent; nobody is joined any more."""
+        """Close the ends that were not sent."""
         for wire in self._wires.values():
             wire.drop()
         self._wires.clear()

@@ -1,10 +1,11 @@
-"""Answers to what authenticators ask (``proxy.auth.questions``): here passwords are hashed, files are read and signatures are checked.
+"""Responses to auth requests (``framegate.proxy.auth.auth_requests``): hashes passwords, reads files, verifies signatures.
 
-passwords       what is stored of a password, and whether one is it
-users_file      the file of users: read, written, changed
-users           who is in it, and what those are told who are not
-jwks            a file of public keys
-tokens          whether a signed token is good
-secrets         passwords and tokens of our own, for upstreams
-answers         all of them together
+auth_worker_pool  the threads, and their queues
+auth_responder    the response to each kind of request
+passwords         stored credentials, and their check; ``password_checks``: results that are known without a hash
+users_file        the file of users; ``users``: its contents
+jwks              a file of public keys
+tokens            verifies tokens
+secrets           framegate's own passwords and tokens, for upstreams
+files             which files a listener needs
 """

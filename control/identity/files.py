@@ -1,18 +1,18 @@
-"""What a listener's SASL is checked against, made of its files: of what was read of them, so that who watches them need not read twice."""
+"""The responder of a listener, built from the contents of its files, which the rotation has read already."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from control.files import FileError, read_file
-from control.identity.answers import Answers
-from control.identity.password_checks import PasswordChecks
-from control.identity.users import Users
-from control.identity.users_file import UsersFileError, parse_users
-from proxy.auth.messages import ApiVersionsAnswer
-from proxy.config.sasl import ListenerSasl, TokenConfig
+from framegate.control.files import FileError, read_file
+from framegate.control.identity.auth_responder import AuthResponder
+from framegate.control.identity.password_checks import PasswordChecks
+from framegate.control.identity.users import Users
+from framegate.control.identity.users_file import UsersFileError, parse_users
+from framegate.proxy.auth.messages import ApiVersionsAnswer
+from framegate.proxy.config.sasl import ListenerSasl, TokenConfig
 
 if TYPE_CHECKING:
-    from control.identity.tokens import Tokens
+    from framegate.control.identity.tokens import Tokens
 
 __all__ = ["MAX_BYTES", "IdentityFileError", "files_of", "listener_answers", "read_files"]
 
@@ -30,7 +30,7 @@ class IdentityFileError(Exception):
 
 
 def files_of(sasl: ListenerSasl) -> dict[str, str]:
-    """The paths of all files that SASL of a listener needs, by kind, as in ``proxy.cells.FILE_KINDS``. Nothing ties one to another."""
+    """The paths of all files that SASL of a listener needs, by kind, as in ``framegate.proxy.cells.FILE_KINDS``. Nothing ties one to another."""
     found = {"sasl": sasl.users, "jwks": None if sasl.tokens is None else sasl.tokens.jwks}
     return {kind: path for kind, path in found.items() if path is not None}
 
@@ -54,16 +54,16 @@ def listener_answers(
     sasl: ListenerSasl,
     contents: Mapping[str, bytes],
     apis: Callable[[int], ApiVersionsAnswer],
-    before: Answers | None = None,
+    before: AuthResponder | None = None,
     checks: PasswordChecks | None = None,
-) -> Answers:
-    """Who answers for a listener.
+) -> AuthResponder:
+    """The responder of a listener.
 
     Args:
         sasl: of its configuration.
         contents: what is in its files, by path.
-        apis: see ``Answers``.
-        before: who answered until now: of a file that is not among the contents it goes on.
+        apis: see ``AuthResponder``.
+        before: the previous responder; its objects are kept for files that are not among the contents.
         checks: of passwords, that outlast the file.
 
     Raises:
@@ -78,12 +78,12 @@ def listener_answers(
     except UsersFileError as error:
         line, reason = error.faults[0]
         raise IdentityFileError(error.path, f"is no file of users: line {line}: {reason}") from None
-    return Answers(users=users, tokens=tokens, apis=apis, checks=checks)
+    return AuthResponder(users=users, tokens=tokens, apis=apis, checks=checks)
 
 
 def _tokens(config: TokenConfig, keys: bytes) -> "Tokens":
-    from control.identity.jwks import JwksError, parse_jwks  # here: who takes no tokens does without
-    from control.identity.tokens import TokenRules, Tokens
+    from framegate.control.identity.jwks import JwksError, parse_jwks  # late: only listeners with tokens need it
+    from framegate.control.identity.tokens import TokenRules, Tokens
 
     rules = TokenRules(
         issuer=config.issuer,

@@ -17,8 +17,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from control.identity.users import Users
-from proxy.auth.questions import Accepted, Answer, CheckPassword, Refused, Unavailable
+from framegate.control.identity.users import Users
+from framegate.proxy.auth.auth_requests import Accepted, AuthResponse, CheckPassword, Refused, Unavailable
 
 __all__ = ["FIRST_S", "FREE", "FREE_OF_ADDRESS", "KNOWN", "MOST_S", "PUT_OFF", "WRONG", "PasswordChecks"]
 
@@ -61,15 +61,15 @@ class PasswordChecks:
         self._known: Final[OrderedDict[bytes, bytes]] = OrderedDict()
         self._failures: Final[OrderedDict[bytes, _Failures]] = OrderedDict()
 
-    def at_once(self, users: Users, question: CheckPassword, address: str) -> Answer | None:
+    def at_once(self, users: Users, auth_request: CheckPassword, address: str) -> AuthResponse | None:
         """The answer, if it takes no hash; None: it does. ``address``: where the client is, as limits count addresses."""
-        mac, user = self._mac(users, question), self._digest(question.user)
+        mac, user = self._mac(users, auth_request), self._digest(auth_request.user)
         with self._lock:
             if hmac.compare_digest(self._known.get(user, bytes(len(mac))), mac):
                 self._known.move_to_end(user)
-                return Accepted(question.user)
+                return Accepted(auth_request.user)
             now_s = self._clock()
-            failures = self._failures.get(self._digest(question.user, address))
+            failures = self._failures.get(self._digest(auth_request.user, address))
             if failures is not None:
                 if mac in failures.wrong:
                     return Refused(failures.wrong[mac])
@@ -78,13 +78,13 @@ class PasswordChecks:
             everybody = self._failures.get(self._digest(address)) if address else None
             return _put_off(everybody, "from this address", now_s) if everybody is not None and everybody.until_s > now_s else None
 
-    def check(self, users: Users, question: CheckPassword, address: str) -> Answer:
+    def check(self, users: Users, auth_request: CheckPassword, address: str) -> AuthResponse:
         """Whether it is the user's password. May take milliseconds."""
-        answer = self.at_once(users, question, address)
+        answer = self.at_once(users, auth_request, address)
         if answer is not None:
             return answer
-        found = users.check(question)
-        mac, user, place = self._mac(users, question), self._digest(question.user), self._digest(question.user, address)
+        found = users.check(auth_request)
+        mac, user, place = self._mac(users, auth_request), self._digest(auth_request.user), self._digest(auth_request.user, address)
         with self._lock:
             if isinstance(found, Accepted):
                 self._failures.pop(place, None)
@@ -107,9 +107,9 @@ class PasswordChecks:
             failures.until_s = now_s + min(FIRST_S * 2 ** min(failures.count - free, 10), most_s)
         return failures
 
-    def _mac(self, users: Users, question: CheckPassword) -> bytes:
-        mechanism, stored = users.plain_credential(question.user)
-        return self._digest(mechanism, stored.salt, stored.stored_key, question.user, question.password)
+    def _mac(self, users: Users, auth_request: CheckPassword) -> bytes:
+        mechanism, stored = users.plain_credential(auth_request.user)
+        return self._digest(mechanism, stored.salt, stored.stored_key, auth_request.user, auth_request.password)
 
     def _digest(self, *parts: str | bytes) -> bytes:
         data = b""

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from proxy.auth.questions import ScramCredential, ScramKeys
-from proxy.auth.scram import HASHES, MAX_ITERATIONS, MIN_ITERATIONS
+from framegate.proxy.auth.auth_requests import ScramCredential, ScramKeys
+from framegate.proxy.auth.scram import HASHES, MAX_ITERATIONS, MIN_ITERATIONS
 
 __all__ = [
     "DEFAULT_ITERATIONS",

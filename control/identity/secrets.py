@@ -5,14 +5,14 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from control.files import FileError, read_file
+from framegate.control.files import FileError, read_file
 
 __all__ = ["MAX_SECRET", "PATIENCE_S", "SecretError", "Secrets"]
 
 MAX_SECRET: Final = 65536
 """Bytes of a file."""
 PATIENCE_S: Final = 2.0
-"""For a file. Those who log in meanwhile wait as long; clients of Kafka wait for 10 s and more."""
+"""The time to read a file. Logins wait as long; Kafka's clients wait for 10 s and more."""
 
 
 class SecretError(Exception):
@@ -25,7 +25,7 @@ class _Reading:
     Attributes:
         done: it was.
         found: what is in it, or why it cannot be read.
-        deadline: nobody waits longer for it, on the monotonic clock.
+        deadline: of the read, on the monotonic clock.
     """
 
     __slots__ = ("deadline", "done", "found")

@@ -1,4 +1,4 @@
-"""Whether a signed token (a JWT, RFC 7519) is good, and whose it is.
+"""Verifies signed tokens (JWT, RFC 7519) and finds their principal.
 
 The signature is PyJWT's to check; which algorithm and which key it may be is decided here, before: the algorithm is one of the rules', the key one of
 the file whose own algorithm that is. So a token that says ``none``, or that is signed with a public key as if it were a secret, fits nothing.
@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import jwt
 
-from control.identity.jwks import ALGORITHMS, SigningKey
-from proxy.auth.questions import Accepted, Refused
+from framegate.control.identity.jwks import ALGORITHMS, SigningKey
+from framegate.proxy.auth.auth_requests import Accepted, Refused
 
 __all__ = ["MAX_TOKEN", "TokenRules", "Tokens"]
 
@@ -34,7 +34,7 @@ class TokenRules:
         audience: one of its ``aud``.
         algorithms: that it may be signed with.
         scopes: all of which it must have; none: whichever.
-        principal_claim: whose text is the principal.
+        principal_claim: the claim that holds the principal.
         scope_claim: where its scopes are: a text with spaces, or a list.
         clock_skew_s: so much may its issuer's clock and ours differ.
     """

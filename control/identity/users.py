@@ -1,8 +1,7 @@
-"""Who the users are, and what is said of those who are none.
+"""The users of a listener, and responses for unknown users.
 
-Of a user that there is not, a salt is told that is always the same for a name, and a password is hashed before it is refused. How long that salt is,
-how many iterations it takes, and which mechanisms it has, is as with one of those who are there: which of their kinds, the name decides. So neither
-answer nor time tells who is there, whatever tool made the entries.
+For an unknown user the salt is always the same for a name, and a password is hashed before it is refused. The length of the salt, the iterations and
+the mechanisms are those of an existing user, which the name selects. So neither response nor time tells which users exist.
 """
 
 import hashlib
@@ -10,10 +9,10 @@ import hmac
 from collections.abc import Mapping
 from typing import Final
 
-from control.identity.passwords import DEFAULT_ITERATIONS, SALT_SIZE, is_password_of
-from control.identity.users_file import UsersFile
-from proxy.auth.questions import Accepted, CheckPassword, Refused, ScramCredential, WantCredential
-from proxy.auth.scram import HASHES, SCRAM_SHA_256, SCRAM_SHA_512
+from framegate.control.identity.passwords import DEFAULT_ITERATIONS, SALT_SIZE, is_password_of
+from framegate.control.identity.users_file import UsersFile
+from framegate.proxy.auth.auth_requests import Accepted, CheckPassword, Refused, ScramCredential, WantCredential
+from framegate.proxy.auth.scram import HASHES, SCRAM_SHA_256, SCRAM_SHA_512
 
 __all__ = ["Users"]
 
@@ -34,7 +33,7 @@ class Users:
         self._kinds: Final = sorted({_kind_of(entries) for entries in file.users.values()}) or [(_USUAL,) * len(HASHES)]
 
     def changed(self, old: "Users") -> list[str]:
-        """Names of those who were there in ``old`` with something that is not here any more: who is gone, or has another password."""
+        """Names of users in ``old`` that are removed here, or have another password."""
         now = self._users
         return [name for name, entries in old._users.items() if any(now.get(name, {}).get(mechanism) != item for mechanism, item in entries.items())]
 
@@ -45,9 +44,9 @@ class Users:
         """Name, and iterations by mechanism, of each, in the order of the file."""
         return [(name, {mechanism: item.iterations for mechanism, item in entry.items()}) for name, entry in self._users.items()]
 
-    def credential(self, question: WantCredential) -> ScramCredential:
+    def credential(self, auth_request: WantCredential) -> ScramCredential:
         """What is stored of a user, or a decoy."""
-        return self._users.get(question.user, {}).get(question.mechanism) or self._decoy_of(question.mechanism, question.user)
+        return self._users.get(auth_request.user, {}).get(auth_request.mechanism) or self._decoy_of(auth_request.mechanism, auth_request.user)
 
     def plain_credential(self, user: str) -> tuple[str, ScramCredential]:
         """What a password of a user is checked against, or would be if there were one of that name: the mechanism, and what is stored, or a decoy."""
@@ -55,13 +54,13 @@ class Users:
         mechanism = next((item for item in _FOR_PLAIN if kind[_PLACES[item]] != _NO_ENTRY), _FOR_PLAIN[0])
         return mechanism, self.credential(WantCredential(mechanism, user))
 
-    def check(self, question: CheckPassword) -> Accepted | Refused:
+    def check(self, auth_request: CheckPassword) -> Accepted | Refused:
         """Whether it is the user's password. Takes milliseconds."""
-        mechanism, credential = self.plain_credential(question.user)
-        is_right = is_password_of(mechanism, credential, question.password)
+        mechanism, credential = self.plain_credential(auth_request.user)
+        is_right = is_password_of(mechanism, credential, auth_request.password)
         if not credential.is_known:
             return Refused("no such user")
-        return Accepted(question.user) if is_right else Refused("wrong password")
+        return Accepted(auth_request.user) if is_right else Refused("wrong password")
 
     def _decoy_of(self, mechanism: str, user: str) -> ScramCredential:
         """What is said of a user that has no such entry."""

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
-from control.identity.passwords import format_credential, parse_credential
-from proxy.auth.questions import ScramCredential
-from proxy.auth.scram import HASHES
+from framegate.control.identity.passwords import format_credential, parse_credential
+from framegate.proxy.auth.auth_requests import ScramCredential
+from framegate.proxy.auth.scram import HASHES
 
 __all__ = ["MAX_NAME", "UserExistsError", "UserUnknownError", "UsersFile", "UsersFileError", "changing", "name_fault", "parse_users", "read_users"]
 
@@ -94,7 +94,7 @@ class UsersFile:
 
         Raises:
             UserExistsError: there is one of that name.
-            ValueError: nobody can have that name.
+            ValueError: the name is not valid.
         """
         fault = name_fault(user)
         if fault is not None:
@@ -154,7 +154,7 @@ class UsersFile:
 
 
 def name_fault(user: str) -> str | None:
-    """Why nobody can have a name, or None."""
+    """Why a name is not valid, or None."""
     if not 1 <= len(user.encode(errors="surrogatepass")) <= MAX_NAME:
         return f"a name has 1 to {MAX_NAME} bytes"
     if not user.isprintable():
@@ -197,7 +197,7 @@ def changing(path: str | Path, *, wait: bool = True) -> Iterator[UsersFile]:
 
     Raises:
         UsersFileError: what is there is none, or there would be too much in it.
-        BlockingIOError: somebody else is changing it.
+        BlockingIOError: another process is changing it.
         OSError: it cannot be read or written.
     """
     target = Path(os.path.realpath(path))

@@ -1,8 +1,8 @@
-"""``python -m control.kubernetes``: write the components of ``deploy/kustomize``; of a checkout only."""
+"""``python -m framegate.control.kubernetes``: write the components of ``deploy/kustomize``; of a checkout only."""
 
 import pathlib
 
-from control.kubernetes.component import files
+from framegate.control.kubernetes.component import files
 
 ROOT = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "kustomize"
 

@@ -1,30 +1,30 @@
 """The Kustomize components of ``deploy/kustomize``: the same sidecar as ``inject`` adds, as patches that Kustomize merges.
 
-``python -m control.kubernetes`` writes them; a test says when they are not as written here.
+``python -m framegate.control.kubernetes`` writes them; a test says when they are not as written here.
 """
 
 import textwrap
 from typing import Any, Final
 
-from control.kubernetes.edit import Layout, block_text
-from control.kubernetes.manifest import read_manifest
-from control.kubernetes.needs import DEFAULT_NEEDS
-from control.kubernetes.objects import SCALED, Wanted, objects_for
-from control.kubernetes.sidecar import SIDECAR_LABEL, USER, Options, template_text
-from control.kubernetes.workload import KINDS, workloads
+from framegate.control.kubernetes.edit import Layout, block_text
+from framegate.control.kubernetes.manifest import read_manifest
+from framegate.control.kubernetes.objects import SCALED, Wanted, objects_for
+from framegate.control.kubernetes.pod_requirements import DEFAULT_REQUIREMENTS
+from framegate.control.kubernetes.sidecar import SIDECAR_LABEL, USER, Options, template_text
+from framegate.control.kubernetes.workload import KINDS, workloads
 
 __all__ = ["files"]
 
 _SHAPES: Final = {"Deployment": "sidecar.yaml", "CronJob": "sidecar-cronjob.yaml", "Pod": "sidecar-pod.yaml"}
-"""One patch of each shape: Kustomize takes name and kind of what it is merged into."""
+"""One patch for each shape of workload: Kustomize takes name and kind from the target."""
 _LAYOUT: Final = Layout(2, 2, "\n")
-_GENERATED: Final = "# Written by `python -m control.kubernetes`, from control/kubernetes/sidecar.yaml.\n"
+_GENERATED: Final = "# Written by `python -m framegate.control.kubernetes`, from control/kubernetes/sidecar.yaml.\n"
 _CLAIM: Final = "framegate-tap"
 _BUDGET_LABEL: Final = "framegate.io/disruption-budget"
 
 
 def files() -> dict[str, str]:
-    """Every file that is written, by its path below ``deploy/kustomize``."""
+    """All generated files, by path below ``deploy/kustomize``."""
     written = {"framegate/kustomization.yaml": _component()}
     for kind, name in _SHAPES.items():
         written[f"framegate/{name}"] = _patch(kind)
@@ -54,7 +54,7 @@ def _patch(kind: str) -> str:
     _, _, body = template_text().partition("\nmetadata:\n")
     body = f"metadata:\n{body}"
     path = KINDS[kind][1]
-    head = f"{_GENERATED}# A strategic merge patch. Name and kind are those of what it is merged into.\napiVersion: {_version(kind)}\nkind: {kind}\n"
+    head = f"{_GENERATED}# A strategic merge patch. Kustomize takes name and kind from the target.\napiVersion: {_version(kind)}\nkind: {kind}\n"
     if not path:
         return head + body.replace("metadata:\n", "metadata:\n  name: any\n", 1)
     lines = "".join(f"{'  ' * depth}{key}:\n" for depth, key in enumerate(path))
@@ -68,11 +68,11 @@ def _component() -> str:
 # In your overlay:
 #   components: [<path or URL of this folder>]
 # and provide, in the same namespace:
-#   ConfigMap framegate   with framegate.yaml (../../examples/framegate.yaml is the manual of its keys)
+#   ConfigMap framegate   with framegate.yaml (../../examples/framegate.yaml describes all keys)
 #   Secret framegate-tls  with tls.crt, tls.key and ca.crt
-# ../example shows all of it; ../options has what may be added behind it.
+# ../example is a complete overlay; ../options has further components.
 #
-# A terminationGracePeriodSeconds of your own is replaced; `framegate inject` keeps it, and finds what does not fit.
+# Your terminationGracePeriodSeconds is replaced. `framegate inject` keeps it, and also reports conflicts.
 """
     patches = [{"path": _shape(kind), "target": _target(kind)} for kind in KINDS]
     return head + _kustomization({"patches": patches})
@@ -89,31 +89,31 @@ def _kustomization(content: dict[str, Any]) -> str:
 
 _OPTIONS: Final[dict[str, tuple[str, Wanted]]] = {
     "cert-manager": (
-        "The Secret framegate-tls from cert-manager, renewed while framegate runs. Patch dnsNames and issuerRef in your overlay: they are examples.",
+        "The Secret framegate-tls from cert-manager, renewed at run time. Patch dnsNames and issuerRef in your overlay: they are examples.",
         Wanted(issuer=("Issuer", "framegate"), dns_names=("framegate.example.com",)),
     ),
     "network-policy": (
-        "Pods with framegate are reached at its data ports only, and at its metrics from within the cluster; the application's own ports are closed\n"
-        "# to other pods. Patch the ports in your overlay when your framegate.yaml has others.",
+        "Pods with framegate accept connections to its data ports, and within the cluster to its metrics; the application's own ports are closed\n"
+        "# to other pods. If your framegate.yaml has other ports, patch them in your overlay.",
         Wanted(network_policy=True),
     ),
-    "pod-monitor": ("Prometheus' operator scrapes framegate's metrics (telemetry.prometheus in framegate.yaml).", Wanted(pod_monitor=True)),
+    "pod-monitor": ("The Prometheus Operator scrapes framegate's metrics (telemetry.prometheus in framegate.yaml).", Wanted(pod_monitor=True)),
     "disruption-budget": (
-        "Of the pods with framegate in the namespace, one at a time is evicted: of those of Deployments, StatefulSets and ReplicaSets, which get a\n"
-        "# label for it. Of other kinds Kubernetes does not know how many there should be: one such pod would keep all of a budget from eviction.\n"
-        "# With more than one application there, write one budget for each instead (`framegate inject --disruption-budget` does).",
+        "One pod with framegate at a time is evicted in the namespace: pods of Deployments, StatefulSets and ReplicaSets, which get a label for it.\n"
+        "# Pods of other kinds are not included: Kubernetes does not know their number, so one such pod would block all evictions of the budget.\n"
+        "# For several applications write one budget each (`framegate inject --disruption-budget` does).",
         Wanted(disruption_budget=True),
     ),
 }
-"""What is said of each, and what it is."""
+"""The comment and the object of each option."""
 _CLAIM_ABOUT: Final = (
     "The tap on the PersistentVolumeClaim framegate-tap, which outlives the pod and which Spark's pods mount (deploy/spark). Patch its size, class\n"
-    "# and access modes in your overlay: ReadWriteOnce has Spark's pod on framegate's node.\n"
-    "# One pod at a time may have it: replicas: 1, and of a Deployment strategy: {type: Recreate}.\n"
+    "# and access modes in your overlay; with ReadWriteOnce, Spark's pod must run on framegate's node.\n"
+    "# One pod at a time may use the claim: replicas: 1, and for a Deployment strategy: {type: Recreate}.\n"
     "#\n"
-    "# framegate writes there through the pod's fsGroup, in place of one of your own. It changes the modes of files on the pod's other claims,\n"
-    "# and of Secrets, for good: databases and ssh refuse what a group may read. For such a pod take it out in your overlay, and let user 10001\n"
-    "# write to the claim another way."
+    "# framegate writes to the claim through the pod's fsGroup, which replaces yours. An fsGroup permanently changes the modes of files on the\n"
+    "# pod's other claims and Secrets; databases and ssh refuse files that a group may read. For such a pod remove it in your overlay, and let\n"
+    "# user 10001 write to the claim another way."
 )
 
 
@@ -122,7 +122,7 @@ def _object(wanted: Wanted) -> str:
     any_of_them = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: framegate}\nspec: {template: {spec: {}}}\n"
     (workload,) = workloads(read_manifest(any_of_them))
     label = _BUDGET_LABEL if wanted.disruption_budget else SIDECAR_LABEL
-    (item,) = objects_for(workload, Options(tap_claim=_CLAIM), DEFAULT_NEEDS, wanted, pods={"matchLabels": {label: "true"}})
+    (item,) = objects_for(workload, Options(tap_claim=_CLAIM), DEFAULT_REQUIREMENTS, wanted, pods={"matchLabels": {label: "true"}})
     del item["metadata"]["labels"]
     if wanted.chooses_pods:
         item["metadata"]["name"] = "framegate"
@@ -130,24 +130,24 @@ def _object(wanted: Wanted) -> str:
 
 
 def _option(about: str, content: dict[str, Any]) -> str:
-    head = f"{_GENERATED}# {about}\n#\n# In your overlay, behind ../framegate:\n#   components: [<path or URL of this folder>]\n"
+    head = f"{_GENERATED}# {about}\n#\n# In your overlay, after ../framegate:\n#   components: [<path or URL of this folder>]\n"
     return head + _kustomization(content)
 
 
 def _claim_patch(kind: str) -> str:
-    """The volume is another, and framegate's through a group; ``null`` takes out what it was."""
+    """Replace the volume by the claim, which framegate can write through a group; ``null`` removes the previous kind."""
     volume = {"name": "framegate-tap", "emptyDir": None, "persistentVolumeClaim": {"claimName": _CLAIM}}
     group = {"fsGroup": USER, "fsGroupChangePolicy": "OnRootMismatch"}
     return _merge_patch(kind, {"spec": {"securityContext": group, "volumes": [volume]}})
 
 
 def _budget_patch(kind: str) -> str:
-    """A label by which the budget finds the pods; selectors of workloads stay."""
+    """Add the label by which the budget selects pods; selectors of workloads are not changed."""
     return _merge_patch(kind, {"metadata": {"labels": {_BUDGET_LABEL: "true"}}})
 
 
 def _merge_patch(kind: str, content: dict[str, Any]) -> str:
-    """What a pod template of a kind gains."""
+    """A merge patch for the pod template of a kind."""
     for key in reversed(KINDS[kind][1]):
         content = {key: content}
     return block_text({"apiVersion": _version(kind), "kind": kind, "metadata": {"name": "any"}, **content}, _LAYOUT, 0) + "\n"

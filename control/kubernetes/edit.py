@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString, SingleQuotedScalarString
 
-from control.kubernetes.manifest import Fault, ManifestError, Node
+from framegate.control.kubernetes.manifest import Fault, ManifestError, Node
 
 __all__ = ["ANY", "Edit", "Layout", "Path", "apply", "block_text", "graft", "grafted", "layout_of", "newline_of", "prune"]
 

@@ -1,4 +1,4 @@
-"""framegate into the pods of a manifest, and out of them again.
+"""Adds framegate to the pods of a manifest, and removes it.
 
 What was added is written into the pod template's annotation ``framegate.io/injected``, so that it can be taken out whatever was asked for: then the
 text is, byte for byte, the one that was. To inject again is to take out first; so twice is once. What somebody else changed since stays: values that
@@ -10,13 +10,13 @@ Before a text is given out it is read again and must say what it said before, an
 import json
 from typing import Any, Final, NamedTuple
 
-from control.kubernetes.checks import faults_of, grace_is_nobodys
-from control.kubernetes.edit import ANY, Edit, Layout, Path, apply, block_text, graft, grafted, layout_of, newline_of, prune
-from control.kubernetes.manifest import Fault, Manifest, ManifestError, Node, read_manifest
-from control.kubernetes.needs import Needs
-from control.kubernetes.objects import MANAGED_BY, MANAGER, SCALED, Wanted, key_of, objects_for, pods_of
-from control.kubernetes.sidecar import CONTAINER, SIDECAR_LABEL, Options, pod_template
-from control.kubernetes.workload import Workload, objects_of, value_at, workloads
+from framegate.control.kubernetes.checks import faults_of, grace_is_nobodys
+from framegate.control.kubernetes.edit import ANY, Edit, Layout, Path, apply, block_text, graft, grafted, layout_of, newline_of, prune
+from framegate.control.kubernetes.manifest import Fault, Manifest, ManifestError, Node, read_manifest
+from framegate.control.kubernetes.objects import MANAGED_BY, MANAGER, SCALED, Wanted, key_of, objects_for, pods_of
+from framegate.control.kubernetes.pod_requirements import PodRequirements
+from framegate.control.kubernetes.sidecar import CONTAINER, SIDECAR_LABEL, Options, pod_template
+from framegate.control.kubernetes.workload import Workload, objects_of, value_at, workloads
 
 __all__ = ["RECORD", "Injector", "Prepared", "remove", "shared_objects"]
 
@@ -49,7 +49,7 @@ class Injector:
         wanted: which objects come with it.
     """
 
-    def __init__(self, options: Options, needs: Needs, wanted: Wanted) -> None:
+    def __init__(self, options: Options, needs: PodRequirements, wanted: Wanted) -> None:
         self._options = options
         self._needs = needs
         self._wanted = wanted
@@ -116,17 +116,17 @@ class Injector:
         return _with_objects(prepared.manifest, self._objects(prepared.workloads))
 
     def _claimed(self, workload: Workload) -> list[Fault]:
-        """One claim is for one workload, since it is for one pod."""
+        """A claim can be used by one pod, so by one workload."""
         if self._options.tap_claim is None or self._needs.tap_folder is None:
             return []
         first = self._claims.setdefault(workload.namespace, workload)
         if (first.kind, first.name) == (workload.kind, workload.name):
             return []
-        words = "a second framegate on its folder does not start: inject each by itself, with a claim of its own"
-        return [Fault(workload.root.line, f"{workload}: would have the tap's claim {self._options.tap_claim}, as {first} has, and {words}")]
+        words = "a second framegate on its folder does not start: inject each separately, with different claims"
+        return [Fault(workload.root.line, f"{workload}: would use the tap's claim {self._options.tap_claim}, which {first} uses, and {words}")]
 
     def _taken(self, found: list[Workload], manifest: Manifest) -> list[Fault]:
-        """Objects that the user wrote, by names of ours, in this text or in others of the change."""
+        """Objects of the user, in any text of the change, that have the name of an object to add."""
         ours = {key_of(item) for workload in found for item in objects_for(workload, self._options, self._needs, self._wanted)}
         roots = [root for document in manifest.documents if document.root is not None for root in objects_of(document.root)]
         theirs: dict[Key, int] = {}
@@ -134,8 +134,8 @@ class Injector:
             kind, name, namespace = (value_at(root, path) for path in (("kind",), ("metadata", "name"), ("metadata", "namespace")))
             if isinstance(kind, str) and isinstance(name, str) and (namespace is None or isinstance(namespace, str)):
                 theirs[kind, namespace, name] = root.line
-        lost = "inject would add another of this name, and one of the two would be lost: give it another name, or leave out what adds it"
-        faults = [Fault(line, f"{key[0]} {key[2]} is there, and {lost}") for key, line in theirs.items() if key in ours | self._ours]
+        lost = "inject would add an object of the same name: rename it, or leave out the option that adds it"
+        faults = [Fault(line, f"{key[0]} {key[2]} exists, and {lost}") for key, line in theirs.items() if key in ours | self._ours]
         faults += [Fault(0, f"{key[0]} {key[2]} is in another manifest, and {lost}") for key in sorted(ours & self._theirs, key=str)]
         self._ours |= ours
         self._theirs |= theirs.keys()
@@ -246,7 +246,7 @@ def _cuts(note: Node) -> tuple[dict[str, Any], dict[str, str | None]] | Fault:
             place[last] = value
         return cuts, dict(record["was"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return Fault(note.line, f"the annotation {RECORD}, which says what inject added, is not as it wrote it ({error}): take framegate out by hand")
+        return Fault(note.line, f"the annotation {RECORD}, in which inject records what it added, was changed ({error}): remove framegate by hand")
 
 
 def _expected(node: Node, wanted: dict[int, dict[str, Any]]) -> Any:
@@ -263,10 +263,10 @@ def _believed(text: str, expected: list[Any]) -> Manifest:
         manifest = read_manifest(text)
     except ManifestError as error:
         raise ManifestError(
-            [Fault(0, f"is written so that framegate cannot add to it ({error}): write its pod templates as kubectl does")]
+            [Fault(0, f"has a form to which framegate cannot be added ({error}): write its pod templates as kubectl does")]
         ) from error
     if [document.root.value for document in manifest.documents if document.root is not None] != expected:
-        raise ManifestError([Fault(0, "is written so that framegate cannot safely add to it: write its pod templates as kubectl does")])
+        raise ManifestError([Fault(0, "has a form to which framegate cannot be added safely: write its pod templates as kubectl does")])
     return manifest
 
 

@@ -173,7 +173,7 @@ def read_manifest(text: str) -> Manifest:
     lone = _LONE_CR.search(text)
     if lone is not None:
         line = text.count("\n", 0, lone.start()) + 1
-        raise ManifestError([Fault(line, "ends a line by CR alone, between which nothing can be put in: write LF or CRLF")])
+        raise ManifestError([Fault(line, "ends a line with CR only: use LF or CRLF")])
     reader = _Reader(text)
     try:
         documents = reader.documents()
@@ -223,7 +223,7 @@ class _Reader:
         place = (start, end, mark.line + 1, mark.column)
         if name == "AliasEvent":
             if event.anchor not in self._anchors:
-                raise ManifestError([Fault(mark.line + 1, f"is not YAML: the alias *{event.anchor} stands for nothing that came before")])
+                raise ManifestError([Fault(mark.line + 1, f"is not YAML: the alias *{event.anchor} has no anchor before it")])
             self._aliases.add(event.anchor)
             return Node("alias", *place, text=event.anchor, target=self._anchors[event.anchor])
         if event.anchor is not None:
@@ -265,7 +265,7 @@ class _Reader:
             key = self._node(event, depth + 1)
             first = seen.setdefault(key.text, key)
             if key.kind == "scalar" and first is not key and key.text != "<<":
-                raise ManifestError([Fault(key.line, f"{key.text} stands here a second time; first on line {first.line}")])
+                raise ManifestError([Fault(key.line, f"duplicate key {key.text}; the first is on line {first.line}")])
             value = self._node(next(self._events), depth + 1)
             self._place_of_nothing(value, ":", key.end)
             node.entries.append((key, value))

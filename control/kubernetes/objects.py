@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Final
 
-from control.kubernetes.manifest import Fault, ManifestError, Node
-from control.kubernetes.needs import Needs
-from control.kubernetes.sidecar import FILE_NAME, SIDECAR_LABEL, Options, quantity
-from control.kubernetes.workload import Workload
+from framegate.control.kubernetes.manifest import Fault, ManifestError, Node
+from framegate.control.kubernetes.pod_requirements import PodRequirements
+from framegate.control.kubernetes.sidecar import FILE_NAME, SIDECAR_LABEL, Options, quantity
+from framegate.control.kubernetes.workload import Workload
 
 __all__ = ["MANAGED_BY", "MANAGER", "SCALED", "Wanted", "key_of", "objects_for", "pods_of"]
 
@@ -53,7 +53,7 @@ def key_of(item: Object) -> tuple[str, str | None, str]:
 
 
 def objects_for(
-    workload: Workload, options: Options, needs: Needs, wanted: Wanted, beside: Sequence[Workload] = (), pods: dict[str, Any] | None = None
+    workload: Workload, options: Options, needs: PodRequirements, wanted: Wanted, beside: Sequence[Workload] = (), pods: dict[str, Any] | None = None
 ) -> list[Object]:
     """All that belong to a workload; those that several share come out the same for each.
 
@@ -167,7 +167,7 @@ def _certificate(workload: Workload, options: Options, wanted: Wanted, beside: S
     return _object("cert-manager.io/v1", "Certificate", options.tls_secret, workload, spec=spec)
 
 
-def _policy(selector: dict[str, Any], needs: Needs) -> dict[str, Any]:
+def _policy(selector: dict[str, Any], needs: PodRequirements) -> dict[str, Any]:
     """Framegate's data ports from everywhere, its metrics from within the cluster, nothing else of the pod. The kubelet's probes pass any policy."""
     ingress: list[dict[str, Any]] = [{"ports": [{"protocol": "TCP", "port": port} for port in needs.data_ports]}] if needs.data_ports else []
     if needs.metrics_port is not None:

@@ -8,9 +8,9 @@ from typing import Any, Final, Literal
 
 from ruamel.yaml import YAML
 
-from control.configuration.units import format_size
-from control.kubernetes.needs import CONFIGURATION_FOLDER, Needs
-from proxy.config.model import MIB
+from framegate.control.configuration.units import format_size
+from framegate.control.kubernetes.pod_requirements import CONFIGURATION_FOLDER, PodRequirements
+from framegate.proxy.config.model import MIB
 
 __all__ = [
     "APPLICATION_S",
@@ -73,10 +73,10 @@ class Options:
 
 def template_text() -> str:
     """``sidecar.yaml`` as it is."""
-    return importlib.resources.files("control.kubernetes").joinpath("sidecar.yaml").read_text(encoding="utf-8")
+    return importlib.resources.files("framegate.control.kubernetes").joinpath("sidecar.yaml").read_text(encoding="utf-8")
 
 
-def grace_least_s(needs: Needs) -> int:
+def grace_least_s(needs: PodRequirements) -> int:
     """The shortest ``terminationGracePeriodSeconds`` that leaves framegate its end."""
     return PRE_STOP_S + needs.drain_s + TAP_S
 
@@ -86,7 +86,7 @@ def quantity(size: int) -> str:
     return format_size(size).removesuffix("B")
 
 
-def pod_template(options: Options, needs: Needs) -> dict[str, Any]:
+def pod_template(options: Options, needs: PodRequirements) -> dict[str, Any]:
     """``metadata`` and ``spec`` of what is merged into a pod template."""
     template: dict[str, Any] = copy.deepcopy(YAML(typ="safe", pure=True).load(template_text()))
     spec = template["spec"]
@@ -97,7 +97,7 @@ def pod_template(options: Options, needs: Needs) -> dict[str, Any]:
     _probes(container, options, needs)
     socket = f"unix:{needs.admin_socket}"
     container["lifecycle"]["preStop"]["exec"]["command"][-1] = socket
-    if needs.admin_socket != Needs().admin_socket:
+    if needs.admin_socket != PodRequirements().admin_socket:
         container["env"].append({"name": "FRAMEGATE_ADDRESS", "value": socket})  # for `kubectl exec … framegate status`
     container["resources"] = {
         "requests": {"cpu": f"{min(_REQUESTED_CPU_M, options.cpu_m)}m", "memory": quantity(min(_REQUESTED_MEMORY, options.memory))},
@@ -116,7 +116,7 @@ def _cpus(cpu_m: int) -> str:
     return f"{cpu_m}m" if cpu_m % 1000 else str(cpu_m // 1000)
 
 
-def _ports(options: Options, needs: Needs) -> list[dict[str, Any]]:
+def _ports(options: Options, needs: PodRequirements) -> list[dict[str, Any]]:
     named = [(_FIRST_PORT if index == 0 else f"fg-data-{index + 1}", port) for index, port in enumerate(needs.data_ports)]
     if needs.metrics_port is not None:
         named.append(("fg-metrics", needs.metrics_port))
@@ -127,13 +127,13 @@ def _ports(options: Options, needs: Needs) -> list[dict[str, Any]]:
     return [{"name": name, "containerPort": port} for name, port in named]
 
 
-def _probe_port(options: Options, needs: Needs) -> int:
+def _probe_port(options: Options, needs: PodRequirements) -> int:
     port = needs.http_port if options.probes == "http" else needs.health_port
     assert port is not None, "the caller asked needs for it before"
     return port
 
 
-def _probes(container: dict[str, Any], options: Options, needs: Needs) -> None:
+def _probes(container: dict[str, Any], options: Options, needs: PodRequirements) -> None:
     port = _probe_port(options, needs)
     for kind, path in (("startup", "/startup"), ("readiness", "/ready"), ("liveness", "/healthz")):
         probe = container[f"{kind}Probe"]
@@ -144,7 +144,7 @@ def _probes(container: dict[str, Any], options: Options, needs: Needs) -> None:
     container["startupProbe"]["failureThreshold"] = max(_START_LEAST_S, -(-2 * START_CPU_MS // options.cpu_m))
 
 
-def _volumes(container: dict[str, Any], spec: dict[str, Any], options: Options, needs: Needs) -> None:
+def _volumes(container: dict[str, Any], spec: dict[str, Any], options: Options, needs: PodRequirements) -> None:
     folders = {
         "framegate-config": CONFIGURATION_FOLDER,
         "framegate-tls": needs.tls_folder,

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Final
 
-from control.kubernetes.manifest import Document, Fault, Manifest, ManifestError, Node
+from framegate.control.kubernetes.manifest import Document, Fault, Manifest, ManifestError, Node
 
 __all__ = ["KINDS", "Workload", "objects_of", "value_at", "workloads"]
 
@@ -95,9 +95,9 @@ def _workload(document: Document, root: Node) -> Workload | Fault | None:
     for key in (*path, "spec"):
         below = spec.get(key)
         if below is not None and below.kind == "alias":
-            return Fault(below.line, f"{kind} {name}: {key} is the alias *{below.text}: what is added to it would be added there, too; write it out")
+            return Fault(below.line, f"{kind} {name}: {key} is the alias *{below.text}, so additions would also change its anchor; write it out")
         if below is None or below.kind != "mapping":
-            return Fault(root.line, f"{kind} {name} has no pod template: {'.'.join((*path, 'spec'))} is missing, or no mapping")
+            return Fault(root.line, f"{kind} {name} has no pod template: {'.'.join((*path, 'spec'))} is missing, or is not a mapping")
         template, spec = spec, below
     namespace = value_at(root, ("metadata", "namespace"))
     off = value_at(root, ("metadata", "labels", SWITCH)) == "false"

@@ -1,9 +1,9 @@
-"""``python -m control.logs``: writes what is documented of rows into ``deploy/`` of this checkout."""
+"""``python -m framegate.control.logs``: writes what is documented of rows into ``deploy/`` of this checkout."""
 
 import pathlib
 import sys
 
-from control.logs.schema import schema_text, table_text
+from framegate.control.logs.schema import schema_text, table_text
 
 if __name__ == "__main__":
     _folder = pathlib.Path(__file__).resolve().parent.parent.parent / "deploy"

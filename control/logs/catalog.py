@@ -1,6 +1,6 @@
-"""Every event that there is: what it means, of which level its rows are, and what they have. Who adds an event to the code adds it here.
+"""The catalog of all events: meaning, level and fields of their rows. An event that is added to the code must be added here.
 
-Fields are declared with the types of JSON that ``proxy.server.shape`` takes; one that is not in every row is ``NotRequired``. Every row has
+Fields are declared with the types of JSON that ``proxy.server.schema`` takes; one that is not in every row is ``NotRequired``. Every row has
 ``time``, ``level`` and ``event``; any may have ``rows_dropped`` (so many were not kept before it), ``trace_id`` and ``span_id`` (it belongs to a
 span).
 """
@@ -8,9 +8,9 @@ span).
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple, NotRequired, get_origin, get_type_hints
 
-from proxy.config.log import LogLevel
-from proxy.server.protocol import EVENTS as PROCESSORS
-from proxy.server.rows import AccessRow, ClosedRow, OpenedRow
+from framegate.proxy.config.log import LogLevel
+from framegate.proxy.server.protocol import EVENTS as PROCESSORS
+from framegate.proxy.server.rows import AccessRow, ClosedRow, OpenedRow
 
 __all__ = ["COMMON", "EVENTS", "MEANINGS", "Event"]
 
@@ -64,28 +64,28 @@ def _of_processor(row: Any) -> dict[str, Any]:
 
 
 _CONNECTIONS: Final = {
-    "opened": Event("A client was let in and its upstream reached.", ("debug", "info"), _of_connection(OpenedRow)),
+    "opened": Event("A connection is open: the client was accepted and the upstream connected.", ("debug", "info"), _of_connection(OpenedRow)),
     "access": Event("A connection is still open.", _INFO, _of_connection(AccessRow)),
-    "closed": Event("A connection is over.", _INFO, _of_connection(ClosedRow)),
+    "closed": Event("A connection has ended.", _INFO, _of_connection(ClosedRow)),
     "accept_failed": Event("A connection could not be accepted.", _ERROR, {"listener": str, "error": str}),
     "accept_waits": Event(
         "A listener accepts no more until a quota allows it.", _WARNING, {"listener": str, "reason": str, "key": str, "count": int}
     ),
     "evicted": Event(
-        "The idlest connections were closed, for more are open than may be.",
+        "The longest idle connections were closed, because too many are open.",
         _WARNING,
         {"key": str, "excess": int, "count": int, "spared": str | None},
     ),
-    "eviction_failed": Event("A processor was to close its idlest connections, and has not said so.", _WARNING, {"slot": int, "error": str}),
-    "hand_over_failed": Event("An accepted connection could not be given to a processor.", _ERROR, {"listener": str, "error": str}),
+    "eviction_failed": Event("A processor did not confirm that it closed its idle connections.", _WARNING, {"slot": int, "error": str}),
+    "hand_over_failed": Event("An accepted connection could not be passed to a processor.", _ERROR, {"listener": str, "error": str}),
     "rejected": Event(
-        "A client was turned away.",
+        "A connection was rejected.",
         _WARNING,
         {"listener": str, "peer": str, "reason": str, "cause": str, "key": NotRequired[str], "count": NotRequired[int]},
     ),
 }
 _PROCESSES: Final = {
-    "handler_died": Event("A handler process ended that should not have.", _ERROR, {**_ENDED, "reason": str}),
+    "handler_died": Event("A handler process ended unexpectedly.", _ERROR, {**_ENDED, "reason": str}),
     "handler_killed": Event("A handler process is killed.", _TROUBLE, {**_PROCESS, "reason": str}),
     "handler_output": Event("A handler process printed a line.", _INFO, {**_PROCESS, "line": str, "suppressed": NotRequired[int]}),
     "handler_ready": Event("A handler process takes frames.", _INFO, _LIFE),
@@ -93,22 +93,18 @@ _PROCESSES: Final = {
         "A processor and a handler process have a socket again.", _WARNING, {**_LIFE, "processor": int, "error": str, "apart_ms": int}
     ),
     "handler_start_failed": Event("A handler process could not be started; it is tried again.", _ERROR, {"slot": int, "error": str}),
-    "handler_stopped": Event("A handler process has ended as it was to.", _EITHER, {**_ENDED, "forced": NotRequired[bool]}),
-    "link_unknown": Event(
-        "A process said something that nobody knows.", _ERROR, {"slot": NotRequired[int], "handler": NotRequired[int], "type": str}
-    ),
-    "processor_died": Event("A processor ended that should not have.", _ERROR, {**_ENDED, "reason": str, "connections": int}),
+    "handler_stopped": Event("A handler process has stopped as requested.", _EITHER, {**_ENDED, "forced": NotRequired[bool]}),
+    "link_unknown": Event("A process sent an unknown message.", _ERROR, {"slot": NotRequired[int], "handler": NotRequired[int], "type": str}),
+    "processor_died": Event("A processor ended unexpectedly.", _ERROR, {**_ENDED, "reason": str, "connections": int}),
     "processor_killed": Event("A processor is killed.", _TROUBLE, {**_PROCESS, "reason": str}),
-    "processor_output": Event(
-        "A processor printed a line, which it has no reason to.", _ERROR, {**_PROCESS, "line": str, "suppressed": NotRequired[int]}
-    ),
+    "processor_output": Event("A processor printed an unexpected line.", _ERROR, {**_PROCESS, "line": str, "suppressed": NotRequired[int]}),
     "processor_ready": Event("A processor takes connections.", _INFO, _LIFE),
     "processor_start_failed": Event("A processor could not be started; it is tried again.", _ERROR, {"slot": int, "error": str}),
-    "processor_stopped": Event("A processor has ended as it was to.", _EITHER, {**_ENDED, "connections": int, "forced": NotRequired[bool]}),
+    "processor_stopped": Event("A processor has stopped as requested.", _EITHER, {**_ENDED, "connections": int, "forced": NotRequired[bool]}),
 }
 _CHANGES: Final = {
     "audit": Event(
-        "Somebody asked for a change.",
+        "A change was requested.",
         _INFO,
         {
             "who": NotRequired[str],
@@ -123,13 +119,13 @@ _CHANGES: Final = {
         },
     ),
     "change_settled": Event(
-        "A change has ended whose call was over before it.",
+        "A change has ended after its call was cancelled.",
         ("info", "warning", "error"),
         {"change": str, "result": Literal["taken back", "made", "failed"], "reason": str, "error": NotRequired[str]},
     ),
-    "change_unconfirmed": Event("A processor has not confirmed a change that is decided.", _EITHER, {**_PROCESS, "reason": str}),
+    "change_unconfirmed": Event("A processor has not confirmed a committed change.", _EITHER, {**_PROCESS, "reason": str}),
     "container_resized": Event(
-        "What the container allows has changed.",
+        "The limits of the container have changed.",
         _EITHER,
         {
             "cpus": dict[str, int],
@@ -140,31 +136,27 @@ _CHANGES: Final = {
             "warning": str | None,
         },
     ),
-    "container_unreadable": Event("What the container allows cannot be read.", _WARNING, {"reason": str}),
-    "endpoints_changed": Event("The addresses of upstreams are others now.", _INFO, {"upstreams": dict[str, list[str]]}),
+    "container_unreadable": Event("The limits of the container cannot be read.", _WARNING, {"reason": str}),
+    "endpoints_changed": Event("The addresses of upstreams have changed.", _INFO, {"upstreams": dict[str, list[str]]}),
     "endpoints_refused": Event("The new addresses of upstreams could not be put in force.", _ERROR, {"error": str}),
     "files_refused": Event(
-        "Files that were replaced are no good: what was in force stays.", _ERROR, {"owner": str, "kind": str, "file": str, "reason": str}
+        "Replaced files are not valid; the previous contents stay in force.", _ERROR, {"owner": str, "kind": str, "file": str, "reason": str}
     ),
-    "files_replaced": Event("Files that were replaced are in force.", _INFO, {"owner": str, "kind": str, "files": list[str]}),
-    "files_restored": Event("Files hold again what is in force.", _INFO, {"owner": str, "kind": str}),
-    "pool_moved": Event("Processors have other shares of the memory pool.", _INFO, {"shares": dict[str, int], "needy": list[int]}),
-    "pool_not_moved": Event("The shares of the memory pool stay as they are.", _TROUBLE, {"error": str}),
-    "reload_refused": Event("Files were not looked at.", _WARNING, {"reason": str}),
-    "reloaded": Event(
-        "Files were looked at, and those that are new taken.", _INFO, {"replaced": list[str], "refused": list[str], "configuration": str}
-    ),
+    "files_replaced": Event("Replaced files are in force.", _INFO, {"owner": str, "kind": str, "files": list[str]}),
+    "files_restored": Event("Files have the contents in force again.", _INFO, {"owner": str, "kind": str}),
+    "pool_moved": Event("The shares of the memory pool have changed.", _INFO, {"shares": dict[str, int], "needy": list[int]}),
+    "pool_not_moved": Event("The shares of the memory pool could not be changed.", _TROUBLE, {"error": str}),
+    "reload_refused": Event("A reload was refused.", _WARNING, {"reason": str}),
+    "reloaded": Event("Files were reloaded.", _INFO, {"replaced": list[str], "refused": list[str], "configuration": str}),
 }
 _DRAIN: Final = {"accept": Literal["refuse", "until_stop"], "by": str | None, "reason": str | None, "connections": int}
 _LIFE_OF_FRAMEGATE: Final = {
-    "configuration_warning": Event(
-        "The configuration has something in it that is perhaps not meant.", _WARNING, {"line": int, "key": str, "value": str, "reason": str}
-    ),
-    "drain_asked_again": Event("A drain that goes on was asked for again.", _INFO, {**_DRAIN, "timeout_ms": int}),
+    "configuration_warning": Event("The configuration may have a mistake.", _WARNING, {"line": int, "key": str, "value": str, "reason": str}),
+    "drain_asked_again": Event("A drain in progress was requested again.", _INFO, {**_DRAIN, "timeout_ms": int}),
     "drain_began": Event("A drain has begun.", _INFO, {**_DRAIN, "timeout_ms": NotRequired[int]}),
     "drain_ended": Event("No connection is left.", _INFO, {"connections": int}),
-    "drain_incomplete": Event("A processor has not come to the end of its drain.", _WARNING, {"slot": int, "reason": str}),
-    "notify_failed": Event("systemd could not be told how framegate is.", _WARNING, {"error": str}),
+    "drain_incomplete": Event("A processor has not finished its drain.", _WARNING, {"slot": int, "reason": str}),
+    "notify_failed": Event("systemd could not be notified.", _WARNING, {"error": str}),
     "serving": Event(
         "framegate serves.",
         _INFO,
@@ -181,30 +173,32 @@ _LIFE_OF_FRAMEGATE: Final = {
         },
     ),
     "start_failed": Event("framegate could not start.", _ERROR, {"reason": str, "error": str}),
-    "stop_failed": Event("A part of framegate could not be ended in order.", _ERROR, {"error": str}),
-    "stopped": Event("framegate has ended.", _EITHER, {"reason": NotRequired[str]}),
-    "stopping": Event("framegate is to end.", _INFO, {"reason": str}),
+    "stop_failed": Event("A part of framegate could not be stopped in order.", _ERROR, {"error": str}),
+    "stopped": Event("framegate has stopped.", _EITHER, {"reason": NotRequired[str]}),
+    "stopping": Event("framegate is stopping.", _INFO, {"reason": str}),
     "telemetry_disabled": Event(
-        "A variable of the environment turns off telemetry of the configuration.",
+        "An environment variable disables telemetry that the configuration enables.",
         _WARNING,
         {"variable": str, "sections": list[str]},
     ),
 }
 _UPSTREAMS: Final = {
     "api_versions_failed": Event("An upstream could not be asked which requests it understands.", _WARNING, {"upstream": str, "error": str}),
-    "resolve_failed": Event("A name cannot be looked up: its last addresses stay.", _WARNING, {"upstream": str, "endpoint": str, "error": str}),
-    "resolved": Event("A name can be looked up again.", _INFO, {"upstream": str, "endpoint": str}),
+    "resolve_failed": Event("A name cannot be resolved; its last addresses stay in use.", _WARNING, {"upstream": str, "endpoint": str, "error": str}),
+    "resolved": Event("A name can be resolved again.", _INFO, {"upstream": str, "endpoint": str}),
 }
 _TAP: Final = {
-    "tap_consumer_readable": Event("What a consumer of the tap has read is known again.", _INFO, {"directory": str, "consumer": str}),
-    "tap_consumer_unreadable": Event("What a consumer of the tap has read is not known.", _ERROR, {"directory": str, "consumer": str, "error": str}),
+    "tap_consumer_readable": Event("The offsets of a consumer of the tap are readable again.", _INFO, {"directory": str, "consumer": str}),
+    "tap_consumer_unreadable": Event(
+        "The offsets of a consumer of the tap are not readable.", _ERROR, {"directory": str, "consumer": str, "error": str}
+    ),
     "tap_deleted": Event("Old segments of the tap were deleted.", _EITHER, {"segments": int, "bytes": int, "unread": int}),
     "tap_disk_enough": Event("The tap's disk has room for the log's next segment again.", _INFO, {"directory": str, "free": int}),
     "tap_disk_low": Event(
         "The tap's disk has less room than the log's next segment may need.", _WARNING, {"directory": str, "free": int, "needed": int}
     ),
     "tap_gap": Event(
-        "The tap's record lacks frames of a processor that ended.",
+        "The tap lacks frames of a processor that ended.",
         _WARNING,
         {
             "reason": str,
@@ -216,7 +210,7 @@ _TAP: Final = {
             "certainty": str,
         },
     ),
-    "tap_keeper_failed": Event("The tap's directory cannot be kept in order.", _ERROR, {"directory": str, "error": str}),
+    "tap_keeper_failed": Event("The tap's directory cannot be maintained.", _ERROR, {"directory": str, "error": str}),
     "tap_ledger_lost": Event("The tap's ledger, or the end of it, is gone.", _ERROR, {"directory": str, "error": str}),
     "tap_losing": Event(
         "The tap's log does not take all frames; each minute while that goes on.",
@@ -229,30 +223,30 @@ _TAP: Final = {
         "Processors of an earlier framegate do not write to the tap any more.", _INFO, {"directory": str, "streams": list[str]}
     ),
     "tap_orphans_unknown": Event(
-        "Nobody can tell whether processors of an earlier framegate write to the tap.", _WARNING, {"directory": str, "error": str}
+        "It is unknown whether processors of an earlier framegate write to the tap.", _WARNING, {"directory": str, "error": str}
     ),
     "tap_reserve_missing": Event("There is no room for the tap's reserve.", _WARNING, {"directory": str, "error": str}),
-    "tap_sealed": Event("A segment that nobody writes any more was sealed.", _INFO, {"stream": str, "base": int, "cut_bytes": int}),
+    "tap_sealed": Event("A segment without a writer was sealed.", _INFO, {"stream": str, "base": int, "cut_bytes": int}),
 }
 _FAULTS: Final = {
-    "library_log": Event("A library that framegate uses says something.", _TROUBLE, {"logger": str, "message": str, "error": NotRequired[str]}),
+    "library_log": Event("A library logged a message.", _TROUBLE, {"logger": str, "message": str, "error": NotRequired[str]}),
     "row_failed": Event("A row could not be written.", _ERROR, {"row": str, "error": str}),
-    "subscriber_failed": Event("Somebody who is told of events raised.", _ERROR, {"error": str}),
+    "subscriber_failed": Event("A subscriber of events raised an exception.", _ERROR, {"error": str}),
     "task_failed": Event(
-        "A part of the control process raised; it goes on.",
+        "A task of the control process raised an exception; it continues.",
         _ERROR,
         {"task": str, "error": str, "trace": str, "message": NotRequired[str]},
     ),
 }
 _SAYS: Final = {
-    "endpoint_down": "An address of an upstream is left out.",
-    "endpoint_up": "An address of an upstream is used again.",
-    "handler_raised": "A handler raised.",
-    "handover_failed": "A connection or socket that was handed over could not be taken.",
-    "internal_error": "A processor noted a fault of its own.",
-    "tap_incomplete": "The tap's log does not hold all that it was given.",
+    "endpoint_down": "An endpoint of an upstream is down.",
+    "endpoint_up": "An endpoint of an upstream is up again.",
+    "handler_raised": "A handler raised an exception.",
+    "handover_failed": "A passed connection or socket could not be used.",
+    "internal_error": "A processor noted an internal error.",
+    "tap_incomplete": "The tap's log is not complete.",
     "tap_rule_off": "A tap rule has turned itself off in a processor.",
-    "tap_segment_deleted": "Somebody deleted a segment of the tap's log while it was written.",
+    "tap_segment_deleted": "A segment of the tap's log was deleted while it was written.",
 }
 _OF_PROCESSORS: Final = {name: Event(_SAYS[name], (declared.level,), _of_processor(declared.row)) for name, declared in PROCESSORS.items()}
 _OF_BOTH: Final = {
@@ -273,34 +267,37 @@ EVENTS: Final[Mapping[str, Event]] = dict(
 )
 """By name."""
 MEANINGS: Final = (
-    ("id", "names the connection, in the API, in `framegate channels` and in the tap's tables as well"),
-    ("listener", "where the client came"),
+    ("id", "id of the connection, also in the API, in `framegate channels` and in the tap's tables"),
+    ("listener", "name of the listener"),
     ("peer", "the client's address"),
-    ("upstream", "where its frames go; empty: a handler answers"),
-    ("endpoint", "the upstream's address that was tried last; empty: none was"),
-    ("principal", "who the client is, by its certificate or its login"),
-    ("mechanism", "of SASL, by which it proved that; `null`: by none"),
-    ("tls", "version, cipher and the fingerprint of the certificate that the client was shown; `null`: plaintext, or the handshake is not done"),
-    ("frames", "received from the client (`request`) and from the upstream (`response`) since it was opened; or sent by a handler"),
-    ("bytes", "likewise"),
-    ("opened_ns", "when it was accepted"),
+    ("upstream", "name of the upstream; empty: a handler answers"),
+    ("endpoint", "the address of the upstream that was tried last; empty: none"),
+    ("principal", "principal of the client, from its certificate or login"),
+    ("mechanism", "SASL mechanism of the login; `null`: none"),
+    ("tls", "version, cipher, and fingerprint of the server certificate that the client got; `null`: plaintext, or no complete handshake"),
+    ("frames", "frames received from the client (`request`) and from the upstream or handler (`response`) since the connection was opened"),
+    ("bytes", "bytes of these frames"),
+    ("opened_ns", "when the connection was accepted"),
     (
         "handshake_ns",
-        "from when a processor had it until the client was let in, TLS and login together, or that failed; `null`: neither was asked for",
+        "time of the TLS handshake and the login together, successful or not; `null`: the listener needs neither",
     ),
-    ("connect_ns", "from the first attempt to reach the upstream until one was ready, TLS and login included, or the last had failed"),
-    ("connect_started_ns", "when the first attempt began; `null`: there was none"),
-    ("attempts", "to reach the upstream, each at one address"),
-    ("state", "`handshaking`, `connecting_upstream`, `open`, `half_closed`, `closing`, `draining`; of `closed`: when its cause came up"),
-    ("muted", "why the client is not read now (README, invariant 5)"),
-    ("muted_upstream", "why the upstream is not"),
-    ("in_flight", "requests without an answer, under `protocol: kafka`; else 0"),
-    ("last_active_ns", "when a byte passed last"),
-    ("lost", "bytes received that were not passed on, or will not be"),
-    ("mutes", "by cause, how often the client was not read for it, and for how long; what goes on is not in it"),
-    ("cause", "why it ended (README, the list of causes)"),
-    ("detail", "more about that, in words"),
-    ("side", "who ended it: `downstream` (the client), `upstream`, or `internal` (framegate)"),
-    ("closed_ns", "when it ended"),
+    ("connect_ns", "time from the first attempt to connect to the upstream until one succeeded, TLS and login included, or the last failed"),
+    ("connect_started_ns", "when the first attempt began; `null`: no attempt"),
+    ("attempts", "number of attempts to connect to the upstream, each to one address"),
+    (
+        "state",
+        "`handshaking`, `connecting_upstream`, `open`, `half_closed`, `closing`, `draining`; in `closed`: the state in which the cause occurred",
+    ),
+    ("muted", "why framegate does not read from the client (deploy/docs/errors-and-causes.md)"),
+    ("muted_upstream", "why framegate does not read from the upstream"),
+    ("in_flight", "requests without a response, with `protocol: kafka`; otherwise 0"),
+    ("last_active_ns", "when a byte last moved"),
+    ("lost", "bytes received that were not and will not be forwarded"),
+    ("mutes", "how often and how long the client was muted, by cause; a mute that is still in force is not included"),
+    ("cause", "why the connection ended (deploy/docs/errors-and-causes.md)"),
+    ("detail", "details of the cause"),
+    ("side", "the side that caused the end: `downstream` (the client), `upstream`, or `internal` (framegate)"),
+    ("closed_ns", "when the connection ended"),
 )
-"""What the fields of the rows of connections say; of other events the names do."""
+"""Meaning of the fields in rows of connections."""

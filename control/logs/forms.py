@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from control.logs.catalog import EVENTS
-from proxy.config.log import LogFormat
+from framegate.control.logs.catalog import EVENTS
+from framegate.proxy.config.log import LogFormat
 
 __all__ = ["Form", "JsonForm", "TextForm", "as_json", "form_of"]
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
-from control.errors import InvalidArgumentError, Violation
-from control.logs.catalog import EVENTS
-from proxy.config.log import LEVELS, LogLevel
+from framegate.control.errors import InvalidArgumentError, Violation
+from framegate.control.logs.catalog import EVENTS
+from framegate.proxy.config.log import LEVELS, LogLevel
 
 __all__ = ["ALWAYS", "Levels"]
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from control.logs.row_log import RowLog
+from framegate.control.logs.row_log import RowLog
 
 __all__ = ["LibraryRows"]
 

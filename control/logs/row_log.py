@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from control.events import Event, Subscriber
-from control.logs.forms import Form, JsonForm, as_json
-from control.logs.levels import Levels
-from proxy.config.log import LogFormat
+from framegate.control.events import Event, Subscriber
+from framegate.control.logs.forms import Form, JsonForm, as_json
+from framegate.control.logs.levels import Levels
+from framegate.proxy.config.log import LogFormat
 
 __all__ = ["RowCopy", "RowLog"]
 

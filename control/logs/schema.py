@@ -6,7 +6,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NotRequired
 
-from control.logs.catalog import COMMON, EVENTS, MEANINGS, Event
+from framegate.control.logs.catalog import COMMON, EVENTS, MEANINGS, Event
 
 __all__ = ["json_schema", "schema_text", "table_text"]
 
@@ -37,7 +37,7 @@ def _object(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _schema(hint: Any) -> dict[str, Any]:
-    """The schema of a type that ``proxy.server.shape`` takes."""
+    """The schema of a type that ``framegate.proxy.server.schema`` takes."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return {}
@@ -120,15 +120,15 @@ def table_text() -> str:
     head = (
         "# Rows of the log",
         "",
-        "One row for each thing that happened, on stdout. `log.schema.json` is the JSON Schema of the same. Made from the code by",
-        "`python -m control.logs`; do not edit.",
+        "framegate writes one row per event to standard output. `log.schema.json` is the JSON Schema of the rows. Generated from the code by",
+        "`python -m framegate.control.logs`; do not edit.",
         "",
-        f"Every row has {_cell(COMMON)}. A `?` marks a field that is not in every row: `rows_dropped` says how many rows were",
-        "not kept before this one, since nobody read stdout; `trace_id` and `span_id` name the span that a row belongs to. Fields whose name",
-        "ends in `_ns` are nanoseconds, since 1970 where they name a moment. `null`: not known, or there is none. A later release may add events",
+        f"Every row has {_cell(COMMON)}. A `?` marks a field that is not in every row: `rows_dropped` is the number of rows",
+        "that were dropped before this one, because standard output was blocked; `trace_id` and `span_id` name the span of a row. Fields whose name",
+        "ends in `_ns` are nanoseconds; times are nanoseconds since 1970. `null` means unknown or none. A later release may add events",
         "and fields.",
         "",
-        "| event | level | what has happened | fields |",
+        "| event | level | meaning | fields |",
         "|---|---|---|---|",
     )
     rows = (f"| `{name}` | {', '.join(event.levels)} | {event.says} | {_cell(event.fields)} |" for name, event in EVENTS.items())

@@ -1,12 +1,12 @@
-"""Files that are replaced while framegate runs: certificates, keys, authorities, and whatever else makes itself a source.
+"""Files that are replaced while framegate runs: certificates, keys, authorities, users.
 
-    rotation    looks at the files, has what is new taken, tells what became of it
-    source      what is watched, and who takes it: the interfaces
-    tls_stores  certificates, keys and authorities: judged, then in force in every processor or in none
-    identity_files  users and keys of tokens: in force for who authenticates afterwards
-    judge       is what is new good enough? A process of its own
-    trial       a handshake with it, in memory
+    rotation           polls the files, calls the reloader, reports the result
+    source             what is watched, and the interface of reloaders
+    tls_stores         certificates, keys and authorities: validated, then in force in every processor or in none
+    identity_files     users and token keys: in force for later authentications
+    validator          checks new certificates; ``validator_process``: the process that it runs in
+    trial              a TLS handshake in memory
 
-Files are looked at every second or so (``rotation.poll``): ``stat`` tells every way of replacing one, on every file system, where notices of the
-kernel end with a link that is turned elsewhere, and do not come at all from some network file systems.
+Files are polled (``rotation.poll``, 1 s): ``stat`` notices every way of replacing a file on every file system. inotify misses replaced symbolic links
+and does not work on some network file systems.
 """

@@ -1,4 +1,4 @@
-"""Users, and keys that tokens are signed with, that are new: they hold for who authenticates afterwards. Processors have nothing of them. They are
+"""Reloads users and token keys. They apply to later authentications. Processors have nothing of them. They are
 told which users are gone or have other passwords, and end their connections.
 """
 
@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from control.errors import AbortedError, UnavailableError
-from control.files import Contents, digest
-from control.fleet.identity import Identity
-from control.fleet.supervisor import Supervisor
-from control.identity.files import MAX_BYTES, IdentityFileError
-from control.identity.users import Users
-from control.rotation.source import Refusal, RefusedError, Reload, Source, Taker
-from proxy.server.messages import Change
-from proxy.server.protocol import revoked_row
-from proxy.server.store_rows import listener_owner
+from framegate.control.errors import AbortedError, UnavailableError
+from framegate.control.files import Contents, digest
+from framegate.control.fleet.identity import Identity
+from framegate.control.fleet.supervisor import Supervisor
+from framegate.control.identity.files import MAX_BYTES, IdentityFileError
+from framegate.control.identity.users import Users
+from framegate.control.rotation.source import ContentReloader, Refusal, RefusedError, Reloader, Source
+from framegate.proxy.server.messages import Change
+from framegate.proxy.server.protocol import revoked_row
+from framegate.proxy.server.rows import listener_owner
 
 __all__ = ["IdentityFiles"]
 
@@ -23,7 +23,7 @@ USERS: Final = "sasl"
 """The kind of files of users; other kinds have keys of tokens."""
 
 
-class IdentityFiles(Taker):
+class IdentityFiles(Reloader):
     """Takes the files of users of all listeners with SASL. Event loop only.
 
     Args:
@@ -41,13 +41,13 @@ class IdentityFiles(Taker):
 
     def sources(self) -> list[Source]:
         """What is to be watched: each file by itself, so that a broken one keeps no other back."""
-        keys = Reload(self._load)
+        keys = ContentReloader(self._load)
         return [
             Source(
                 owner=owner,
                 kind=kind,
                 paths=(path,),
-                taker=self if kind == USERS else keys,
+                reloader=self if kind == USERS else keys,
                 in_force=digest({path: self._contents[name][path]}),
                 max_bytes=MAX_BYTES,
             )
@@ -56,7 +56,7 @@ class IdentityFiles(Taker):
         ]
 
     async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
-        """See ``Taker``. Refused is, too, what holds but for connections that were not ended: that is tried again."""
+        """See ``Reloader``. Refused is, too, what holds but for connections that were not ended: that is tried again."""
         refused = {}
         for owner, contents in found.items():
             name = self._names[owner]

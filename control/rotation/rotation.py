@@ -1,4 +1,4 @@
-"""Files that are replaced while framegate runs: noticed, given to who takes them, and what became of it told.
+"""Polls files that may be replaced, passes new contents to their reloader, and reports the result.
 
 Each source goes its own way::
 
@@ -6,7 +6,7 @@ Each source goes its own way::
                                  ▲ │                                │
                                  └─┴──other content──── refused ◄───┘   told once it is so for ``grace``; asked again each ``RETRY_S``
 
-A file that is missing is content like any other, of which nobody needs to be asked. What was in force stays, whatever happens. A reload by command
+A missing file is refused without asking the reloader. What was in force stays. A reload by command
 goes the same way without waiting: what is found is asked, and told, at once.
 """
 
@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from control.events import Bus, Row
-from control.files import Contents, FileError, Stamp, digest, is_fresh, read, stamp
-from control.guard import Guard
-from control.meters import Meters
-from control.plane import ReloadOutcome, ReloadResult
-from control.rotation.source import Refusal, Source, Taker
-from proxy.config.model import RotationConfig
+from framegate.control.events import Bus, Row
+from framegate.control.files import Contents, FileError, Stamp, digest, is_fresh, read, stamp
+from framegate.control.meters import Meters
+from framegate.control.rotation.source import Refusal, Reloader, Source
+from framegate.control.status import ReloadOutcome, ReloadResult
+from framegate.control.task_monitor import TaskMonitor
+from framegate.proxy.config.model import RotationConfig
 
 __all__ = ["RETRY_S", "Rotation"]
 
@@ -102,12 +102,14 @@ class Rotation:
         clock: seconds that only grow.
     """
 
-    def __init__(self, settings: RotationConfig, events: Bus, meters: Meters, guard: Guard, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, settings: RotationConfig, events: Bus, meters: Meters, task_monitor: TaskMonitor, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._poll_s = settings.poll_ms / 1000
         self._grace_s = settings.grace_ms / 1000
         self._events = events
         self._meters = meters
-        self._guard = guard
+        self._task_monitor = task_monitor
         self._clock = clock
         self._watched: dict[tuple[str, str], _Watched] = {}
         self._lock = asyncio.Lock()
@@ -122,7 +124,7 @@ class Rotation:
 
     def start(self) -> None:
         """Begin to look."""
-        job = self._guard.job("rotation", _STANDS_S + self._poll_s)
+        job = self._task_monitor.job("rotation", _STANDS_S + self._poll_s)
         self._task = asyncio.create_task(job.keep_going(self._tick))
 
     def close(self) -> None:
@@ -141,7 +143,7 @@ class Rotation:
             items = list(self._watched.values())
             await self._see(items, now_s)
             await self._ask([item for item in items if item.is_due(now_s)], now_s)
-            self._tell(items, self._clock())
+            self._report(items, self._clock())
 
     async def reload(self, path: str | None = None) -> list[ReloadOutcome]:
         """Take what is in the files now, without waiting; what became of each source, in order of owner and kind. Who no longer waits for it cannot
@@ -168,7 +170,7 @@ class Rotation:
                 await self._ask([item for item in chosen if item.seen is not None], now_s)
                 if all(item.seen is None or item.refusal is not None for item in chosen):
                     break  # else one was replaced between the look and the question
-            self._tell(chosen, now_s + self._grace_s)
+            self._report(chosen, now_s + self._grace_s)
             return [_outcome(item, is_new=item.loaded_ns != before[key]) for key, item in items]
 
     async def _see(self, items: list[_Watched], now_s: float) -> None:
@@ -195,10 +197,10 @@ class Rotation:
             if isinstance(item.seen, FileError):
                 item.refusal = Refusal(item.seen.path, item.seen.reason)
         readable = [item for item in due if item.seen is not None and not isinstance(item.seen, FileError)]
-        for taker in dict.fromkeys(item.source.taker for item in readable):
-            await self._have_taken(taker, [item for item in readable if item.source.taker is taker])
+        for reloader in dict.fromkeys(item.source.reloader for item in readable):
+            await self._have_taken(reloader, [item for item in readable if item.source.reloader is reloader])
 
-    async def _have_taken(self, taker: Taker, items: list[_Watched]) -> None:
+    async def _have_taken(self, reloader: Reloader, items: list[_Watched]) -> None:
         seen: dict[str, _Watched] = {}
         found: dict[str, Contents] = {}
         for item in items:
@@ -208,32 +210,32 @@ class Rotation:
         if not found:
             return
         try:
-            refused = await taker.take(found)
+            refused = await reloader.take(found)
         except Exception as error:
-            self._guard.failed("rotation", error)
+            self._task_monitor.failed("rotation", error)
             reason = f"could not be judged: {type(error).__name__}"
             refused = {owner: Refusal("", reason) for owner in seen}
         for owner, item in seen.items():
             if owner in refused:
                 item.refusal = refused[owner]
             else:
-                self._taken(item)
+                self._reload_due(item)
 
-    def _taken(self, item: _Watched) -> None:
+    def _reload_due(self, item: _Watched) -> None:
         source = item.source
         assert isinstance(item.seen, bytes), "what cannot be read is given to nobody"
-        took = self._took(item)
+        took = self._reloaded(item)
         item.in_force, item.loaded_ns = item.seen, time.time_ns()
         item.seen, item.refusal, item.told = None, None, False
         self._meters.add("reload.count", source.kind, "")
         line: Row = {"owner": source.owner, "kind": source.kind, "files": list(source.paths)}
         self._events.publish({"event": "files_replaced", **line, **took}, line=line)
 
-    def _took(self, item: _Watched) -> Row:
+    def _reloaded(self, item: _Watched) -> Row:
         """How long ago what is seen was seen first, for who makes spans of events; the log's row does not have it."""
         return {"took_ns": max(0, round((self._clock() - item.since_s) * 1e9))}
 
-    def _tell(self, items: list[_Watched], now_s: float) -> None:
+    def _report(self, items: list[_Watched], now_s: float) -> None:
         """Tell each refusal once, when it has lasted."""
         for item in items:
             if item.refusal is None or item.told or now_s < item.since_s + self._grace_s:  # a reload adds the same number: no rounding differs
@@ -241,7 +243,7 @@ class Rotation:
             item.told = True
             self._meters.add("reload.count", item.source.kind, "refused")
             line: Row = {"owner": item.source.owner, "kind": item.source.kind, "file": item.refusal.file, "reason": item.refusal.reason}
-            self._events.publish({"event": "files_refused", **line, **self._took(item)}, level="error", line=line)
+            self._events.publish({"event": "files_refused", **line, **self._reloaded(item)}, level="error", line=line)
 
     def _restored(self, item: _Watched) -> None:
         """The files hold again what is in force."""

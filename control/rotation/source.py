@@ -1,8 +1,8 @@
-"""What is watched: groups of files that belong to somebody, and who takes what is new in them.
+"""Watched files: sources, and the interface of reloaders.
 
-A *source* is one owner's files of one kind: they are read, judged and taken together. Its *taker* decides whether what is new is good, and puts it in
-the place of what was, wherever that is; until it has, and when it refuses, the old goes on. Whoever needs another kind of file watched (users, keys
-that tokens are signed with, passwords) makes a taker, or uses ``Reload``, and registers a source with ``Rotation.watch``.
+A *source* is the files of one owner and kind: they are read, checked and put in force together. Its *reloader* checks new contents and puts them in
+force; until then, and after a refusal, the old ones stay. For another kind of file, implement a reloader, or use ``ContentReloader``, and register a
+source with ``Rotation.watch``.
 """
 
 import abc
@@ -11,15 +11,15 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from control.files import MAX_BYTES, Contents
-from proxy.cells import FILE_KINDS
+from framegate.control.files import MAX_BYTES, Contents
+from framegate.proxy.cells import FILE_KINDS
 
-__all__ = ["Refusal", "RefusedError", "Reload", "Source", "Taker"]
+__all__ = ["ContentReloader", "Refusal", "RefusedError", "Reloader", "Source"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why something new is not taken. ``file``: its path, empty when it is about no single one; ``reason``: in words, without anything secret."""
+    """Why new contents are refused. ``file``: its path, or empty; ``reason``: text without secrets."""
 
     file: str
     reason: str
@@ -29,25 +29,25 @@ class Refusal:
 
 
 class RefusedError(Exception):
-    """Something new is not taken."""
+    """New contents are refused."""
 
     def __init__(self, file: str, reason: str) -> None:
         super().__init__(f"{file} {reason}")
         self.refusal: Final = Refusal(file, reason)
 
 
-class Taker(abc.ABC):
-    """Takes what is new. One at a time is asked, on the event loop. Each of its sources is of an owner of its own."""
+class Reloader(abc.ABC):
+    """Puts new contents in force. Called on the event loop, one at a time. Each of its sources has another owner."""
 
     @abc.abstractmethod
     async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
-        """Take what is in the files of some sources, by owner.
+        """Put the contents of some sources in force, by owner.
 
         Returns:
-            Why, by owner, of those whose new contents are not taken; the others' are in force.
+            The refusals, by owner; the contents of other owners are in force.
 
         Raises:
-            Exception: it could not be found out; nothing is taken, and it is asked again later.
+            Exception: the check failed; nothing is changed, and it is tried again later.
         """
 
 
@@ -56,18 +56,18 @@ class Source:
     """Files that belong together.
 
     Attributes:
-        owner: whose they are, as in ``listener/NAME``.
-        kind: one of ``proxy.cells.FILE_KINDS``.
+        owner: the owner, as in ``listener/NAME``.
+        kind: one of ``framegate.proxy.cells.FILE_KINDS``.
         paths: absolute.
-        taker: of what is new.
-        in_force: the ``digest`` of what was, when the source was made.
+        reloader: of new contents.
+        in_force: the ``digest`` of the contents when the source was made.
         max_bytes: of all files together; more is refused.
     """
 
     owner: str
     kind: str
     paths: tuple[str, ...]
-    taker: Taker
+    reloader: Reloader
     in_force: bytes = dataclasses.field(repr=False)
     max_bytes: int = MAX_BYTES
 
@@ -75,8 +75,8 @@ class Source:
         assert self.kind in FILE_KINDS, f"{self.kind} is no kind of file"
 
 
-class Reload(Taker):
-    """A taker of sources of which each has an object that is made of its contents, and replaced as a whole.
+class ContentReloader(Reloader):
+    """A reloader that builds one object from the contents of a source, and replaces it as a whole.
 
     Args:
         load: makes the object of what is in the files of an owner and puts it in place, in a thread; a ``RefusedError`` says why it cannot.
@@ -86,7 +86,7 @@ class Reload(Taker):
         self._load: Final = load
 
     async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
-        """See ``Taker``."""
+        """See ``Reloader``."""
         refused = {}
         for owner, contents in found.items():
             try:

@@ -1,4 +1,4 @@
-"""Certificates, keys and authorities that are new: judged in a process of their own, then in force in every processor or in none.
+"""Reloads certificates, keys and authorities: checked in a validator process, then in force in every processor or in none.
 
 Of several stores that are new at once, those that are good go together, in one change; each of the others stays as it is, and says why.
 """
@@ -6,19 +6,19 @@ Of several stores that are new at once, those that are good go together, in one 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from control.configuration.certificate import CertificateFacts, facts_from_row
-from control.configuration.tls_files import TlsFile, ends_of, shown_of, tls_files, tls_sections
-from control.errors import AbortedError, UnavailableError
-from control.files import Contents, digest
-from control.fleet.desired_state import DesiredState
-from control.fleet.supervisor import Supervisor
-from control.plane import CertificateStatus
-from control.rotation.rotation import Rotation
-from control.rotation.source import Refusal, Source, Taker
-from proxy.config.model import to_wire
-from proxy.server.messages import Change
-from proxy.server.protocol import revoked_row
-from proxy.server.store_rows import Store, listener_owner, pack_stores
+from framegate.control.configuration.certificate import CertificateFacts, facts_from_row
+from framegate.control.configuration.tls_files import TlsFile, ends_of, shown_of, tls_files, tls_sections
+from framegate.control.errors import AbortedError, UnavailableError
+from framegate.control.files import Contents, digest
+from framegate.control.fleet.desired_state import DesiredState
+from framegate.control.fleet.supervisor import Supervisor
+from framegate.control.rotation.rotation import Rotation
+from framegate.control.rotation.source import Refusal, Reloader, Source
+from framegate.control.status import CertificateStatus
+from framegate.proxy.config.model import to_wire
+from framegate.proxy.server.messages import Change
+from framegate.proxy.server.protocol import revoked_row
+from framegate.proxy.server.rows import Store, listener_owner, pack_stores
 
 __all__ = ["KIND", "Judge", "TlsStores"]
 
@@ -27,10 +27,10 @@ KIND: Final = "tls"
 Certificates = dict[str, dict[str, list[CertificateFacts]]]
 """What is in the files of stores, by owner and path."""
 Judge = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
-"""Answers as ``control.rotation.judge.answer``. Raises what keeps it from it."""
+"""Answers as ``framegate.control.rotation.validator.answer``. Raises what keeps it from it."""
 
 
-class TlsStores(Taker):
+class TlsStores(Reloader):
     """All stores of certificates of the configuration.
 
     Args:
@@ -41,9 +41,9 @@ class TlsStores(Taker):
         ends: of ``ends_of``, of all owners; changed in place.
     """
 
-    def __init__(self, supervisor: Supervisor, judge: Judge, certificates: Mapping[str, list[CertificateFacts]]) -> None:
+    def __init__(self, supervisor: Supervisor, validator: Judge, certificates: Mapping[str, list[CertificateFacts]]) -> None:
         self._supervisor = supervisor
-        self._judge = judge
+        self._validator = validator
         self._sections = {owner: section for owner, (_, section) in tls_sections(supervisor.desired.config).items()}
         self._files: dict[str, list[TlsFile]] = {}
         for item in tls_files(supervisor.desired.config):
@@ -61,20 +61,24 @@ class TlsStores(Taker):
         stores = self._supervisor.desired.stores
         return [
             Source(
-                owner=owner, kind=KIND, paths=tuple(dict.fromkeys(item.path for item in files)), taker=self, in_force=digest(_as_bytes(stores[owner]))
+                owner=owner,
+                kind=KIND,
+                paths=tuple(dict.fromkeys(item.path for item in files)),
+                reloader=self,
+                in_force=digest(_as_bytes(stores[owner])),
             )
             for owner, files in self._files.items()
         ]
 
     async def take(self, found: Mapping[str, Contents]) -> dict[str, Refusal]:
-        """See ``Taker``."""
+        """See ``Reloader``."""
         texts = {owner: {path: content.decode("latin-1") for path, content in contents.items()} for owner, contents in found.items()}
         desired = self._supervisor.desired
         question = {
             "config": to_wire(desired.config),
             "stores": {owner: {"old": dict(desired.stores[owner].files), "new": files} for owner, files in texts.items()},
         }
-        answer = await self._judge(question)
+        answer = await self._validator(question)
         refused = {owner: Refusal(*why) for owner, why in answer["refusals"].items()}
         good = {owner: files for owner, files in texts.items() if owner not in refused}
         if not good:

@@ -1,4 +1,4 @@
-"""A real handshake with a new store, in memory, before anybody else meets it: OpenSSL's word on what it will say to peers.
+"""A TLS handshake with a new store, in memory, before it is in force.
 
 The other side is made for the moment. It trusts the last certificate of the store's own chain, so that the chain is verified as a peer would that
 trusts who made it: signatures, times, what the certificate may be used for. What no trial can show is whether peers trust that authority.
@@ -8,8 +8,8 @@ import datetime
 import ssl
 from typing import Final
 
-from proxy.errors import ConfigError
-from proxy.network.tls_context import server_context
+from framegate.proxy.errors import ConfigError
+from framegate.proxy.network.tls_context import server_context
 
 __all__ = ["TrialError", "try_as_client", "try_as_server"]
 

@@ -3,7 +3,7 @@
     server       the two servers: start, lock and mode of the socket, reflection, stop
     interceptor  around every call: its duration, its audit row, its errors
     access       one table: which role a method needs, and whether a call is audited
-    status       one table: which error of ``control.errors`` is which gRPC code, with which details
+    status       one table: which error of ``framegate.control.errors`` is which gRPC code, with which details
     validate     what a request may say; every wrong field is named at once
     convert      rows and statuses of the plane become messages
     paging       pages and tokens of lists that lie in memory
@@ -11,9 +11,9 @@
     channels, limits, pools, listeners, upstreams, certificates, users, proxies   the servicers, one for each service
     health       startup, liveness and readiness over gRPC; ``probes``: the listeners of that and of HTTP
 
-``start(plane, config)`` is all that ``control.serve`` needs. It imports grpc, so import this room late.
+``start(parts, config)`` is all that ``framegate.control.runtime`` needs. It imports grpc, so import this package late.
 """
 
-from control.service.server import Service, start
+from framegate.control.service.server import Service, start
 
 __all__ = ["Service", "start"]

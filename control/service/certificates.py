@@ -4,13 +4,15 @@ from typing import Any
 
 import grpc
 
-from control.gen.framegate.control.v1 import certificate_service_pb2 as pb2
-from control.gen.framegate.control.v1.certificate_service_pb2_grpc import CertificateServiceServicer
-from control.plane import CertificateStatus, ControlPlane, ReloadOutcome
-from control.service import paging
-from control.service.convert import timestamp
-from control.service.interceptor import note
-from control.service.validate import Violations, reason
+from framegate.control.rotation.rotation import Rotation
+from framegate.control.rotation.tls_stores import TlsStores
+from framegate.control.service import paging
+from framegate.control.service.convert import timestamp
+from framegate.control.service.interceptor import note
+from framegate.control.service.validate import Violations, reason
+from framegate.control.status import CertificateStatus, ReloadOutcome
+from framegate.control.v1 import certificate_service_pb2 as pb2
+from framegate.control.v1.certificate_service_pb2_grpc import CertificateServiceServicer
 
 __all__ = ["Certificates"]
 
@@ -20,12 +22,13 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class Certificates(CertificateServiceServicer):
     """Shows certificates, and has files read again."""
 
-    def __init__(self, plane: ControlPlane) -> None:
-        self._plane = plane
+    def __init__(self, certificates: TlsStores, rotation: Rotation) -> None:
+        self._certificates = certificates
+        self._rotation = rotation
 
     async def ListCertificates(self, request: pb2.ListCertificatesRequest, context: Context) -> pb2.ListCertificatesResponse:
-        """One page of certificates, in the order of the plane."""
-        statuses = await self._plane.list_certificates()
+        """One page of certificates, of listeners, then of upstreams, in the order of the configuration."""
+        statuses = self._certificates.statuses(self._rotation)
         chosen, token = paging.page([(f"{place:06}", item) for place, item in enumerate(statuses)], request.page_size, request.page_token)
         return pb2.ListCertificatesResponse(certificates=map(_certificate, chosen), next_page_token=token)
 
@@ -34,7 +37,7 @@ class Certificates(CertificateServiceServicer):
         violations = Violations()
         reason(request.reason, violations)
         violations.check()
-        outcomes = await self._plane.reload()
+        outcomes = await self._rotation.reload()
         note(after={f"{item.owner} ({item.kind})": item.result for item in outcomes if item.result != "unchanged"})
         return pb2.ReloadCertificatesResponse(reloads=map(_reload, outcomes))
 

@@ -5,8 +5,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, cast
 
-from control.events import Event, Gap
-from proxy.server.rows import ClosedRow
+from framegate.control.events import Event, Gap
+from framegate.proxy.server.rows import ClosedRow
 
 __all__ = ["CAPACITY", "ClosedChannels"]
 

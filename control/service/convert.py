@@ -1,6 +1,6 @@
 """Rows and statuses of the plane become messages of the API, ids become text and back.
 
-A row that came over the link was judged there (``proxy.server.rows``), so its keys are read without asking.
+A row that came over the link was judged there (``framegate.proxy.server.rows``), so its keys are read without asking.
 """
 
 from collections.abc import Callable, Iterable
@@ -9,14 +9,14 @@ from typing import Final
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from control.gen.framegate.control.v1 import channel_service_pb2 as channel_pb2
-from control.gen.framegate.control.v1 import handler_service_pb2 as handler_pb2
-from control.gen.framegate.control.v1 import listener_service_pb2 as listener_pb2
-from control.gen.framegate.control.v1 import pool_service_pb2 as pool_pb2
-from control.gen.framegate.control.v1 import upstream_service_pb2 as upstream_pb2
-from control.plane import HandlerProcessStatus, Holder, ListenerStatus, Origin, PoolStatus, ProcessorStatus, UpstreamStatus
-from proxy.network.connection_id import format_connection_id, parse_connection_id, slot_of
-from proxy.server.rows import ChannelRow, ClosedRow, OpenRow
+from framegate.control.status import HandlerProcessStatus, Holder, ListenerStatus, Origin, PoolStatus, ProcessorStatus, UpstreamStatus
+from framegate.control.v1 import channel_service_pb2 as channel_pb2
+from framegate.control.v1 import handler_service_pb2 as handler_pb2
+from framegate.control.v1 import listener_service_pb2 as listener_pb2
+from framegate.control.v1 import pool_service_pb2 as pool_pb2
+from framegate.control.v1 import upstream_service_pb2 as upstream_pb2
+from framegate.proxy.network.connection_id import format_connection_id, parse_connection_id, slot_of
+from framegate.proxy.server.rows import ChannelRow, ClosedRow, OpenRow
 
 __all__ = [
     "cause_name",

@@ -1,6 +1,6 @@
 """Startup, liveness and readiness over grpc.health.v1, for the kubelet and for load balancers.
 
-Every answer is asked of the plane at that moment, so readiness is gone as soon as a drain has begun, while liveness stays: a pod that drains
+Every answer is asked at that moment, so readiness is gone as soon as a drain has begun, while liveness stays: a pod that drains
 must not be killed for it. Watches are bounded in number, and one poll in each interval serves them all: whoever reaches the port may ask.
 """
 
@@ -11,8 +11,8 @@ from typing import Any, Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from control.plane import ControlPlane
-from control.service.interceptor import CallObserver
+from framegate.control.service.interceptor import CallObserver
+from framegate.control.steering.state import State
 
 __all__ = ["MAX_WATCHES", "SERVICES", "HealthService"]
 
@@ -20,7 +20,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Answer = health_pb2.HealthCheckResponse
 
 SERVICES: Final = {"": "alive", "framegate-startup": "started", "framegate-liveness": "alive", "framegate-readiness": "ready"}
-"""Which fact of ``control.plane.Health`` each service name stands for; the empty one is the server itself."""
+"""Which fact of ``framegate.control.status.Health`` each service name stands for; the empty one is the server itself."""
 WATCH_INTERVAL: Final = 0.25
 """Seconds between two polls while anybody watches."""
 MAX_WATCHES: Final = 64
@@ -33,25 +33,25 @@ class HealthService(health_pb2_grpc.HealthServicer):
     """Answers probes.
 
     Args:
-        plane: knows how we are.
+        state: knows how we are.
         observe: is told of each watch that was refused; None when nobody wants to know.
     """
 
-    def __init__(self, plane: ControlPlane, observe: CallObserver | None = None) -> None:
-        self._plane = plane
+    def __init__(self, state: State, observe: CallObserver | None = None) -> None:
+        self._state = state
         self._observe = observe
         self._watches = 0
         self._poller: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
 
-    def _state(self, service: str) -> int:
+    def _answer(self, service: str) -> int:
         if service not in SERVICES:
             return Answer.SERVICE_UNKNOWN
-        return Answer.SERVING if getattr(self._plane.health(), SERVICES[service]) else Answer.NOT_SERVING
+        return Answer.SERVING if getattr(self._state.health(), SERVICES[service]) else Answer.NOT_SERVING
 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> health_pb2.HealthCheckResponse:
         """How one service is now; NOT_FOUND for a name that is not ours."""
-        state = self._state(request.service)
+        state = self._answer(request.service)
         if state == Answer.SERVICE_UNKNOWN:
             known = ", ".join(filter(None, SERVICES))
             await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no service {request.service[:64]!r}; there are {known}")
@@ -70,7 +70,7 @@ class HealthService(health_pb2_grpc.HealthServicer):
             last = None
             while True:
                 news = self._news
-                state = self._state(request.service)
+                state = self._answer(request.service)
                 if state != last:
                     await context.write(Answer(status=state))
                     last = state
@@ -87,7 +87,7 @@ class HealthService(health_pb2_grpc.HealthServicer):
         while True:
             await asyncio.sleep(WATCH_INTERVAL)
             try:
-                health = self._plane.health()
+                health = self._state.health()
             except Exception:
                 _log.exception("health could not be asked")
                 continue

@@ -19,11 +19,12 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from grpc_status import rpc_status
 
-from control.errors import ControlError, MalformedRequestError
-from control.plane import ControlPlane, Row
-from control.service.access import access_of
-from control.service.quoting import shown
-from control.service.status import code_of, status_of
+from framegate.control.errors import ControlError, MalformedRequestError
+from framegate.control.events import Row
+from framegate.control.service.access import access_of
+from framegate.control.service.quoting import shown
+from framegate.control.service.status import code_of, status_of
+from framegate.control.steering.rows import Audit
 
 __all__ = ["CLIENT_KEY", "CallInterceptor", "CallObserver", "CallSpan", "CallTracer", "caller", "note"]
 
@@ -42,7 +43,7 @@ class CallSpan(Protocol):
 
 
 class CallTracer(Protocol):
-    """Makes spans of calls; ``control.telemetry.calls.CallSpans``."""
+    """Makes spans of calls; ``framegate.control.telemetry.calls.CallSpans``."""
 
     def begin(self, method: str, metadata: Sequence[tuple[str, str | bytes]], *, current: bool, original: str = "") -> CallSpan:
         """The span of a call that begins: ``package.Service/Method``, the caller's metadata, and whether what its task does belongs to it.
@@ -74,13 +75,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     """Wraps every handler.
 
     Args:
-        plane: keeps a place for the audit row of a change, and takes the row.
+        audit: keeps a place for the audit row of a change, and takes the row.
         observe: is told of every call that ended; None when nobody wants to know.
         tracer: makes a span of each; None: there are none.
     """
 
-    def __init__(self, plane: ControlPlane, observe: CallObserver | None, tracer: CallTracer | None = None) -> None:
-        self._plane = plane
+    def __init__(self, audit: Audit, observe: CallObserver | None, tracer: CallTracer | None = None) -> None:
+        self._audit = audit
         self._observe = observe
         self._tracer = tracer
         self._user = _user()
@@ -116,7 +117,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             span = self._span(method, context, current=True)
             try:
                 if audited:
-                    self._plane.reserve_audit()
+                    self._audit.reserve()
                     reserved = True
                 request = _parsed(data, parse)
                 answer = await inner(request, context)
@@ -129,7 +130,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 code, failure = _code(error), error.with_traceback(None)  # which holds this frame, and so the request, until the next collection
             finally:
                 if reserved:
-                    self._plane.audit({**self._row(method, request, context, row, code, failure), **({} if span is None else span.fields)})
+                    self._audit.publish({**self._row(method, request, context, row, code, failure), **({} if span is None else span.fields)})
                 self._ended(method, code, started, span, getattr(failure, "reason", ""))
             if failure is not None:  # told last: whoever has an answer finds the row
                 await context.abort_with_status(rpc_status.to_status(status_of(failure)))

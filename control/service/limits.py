@@ -4,15 +4,15 @@ from typing import Any, Final
 
 import grpc
 
-from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
-from control.gen.framegate.control.v1.limit_service_pb2_grpc import LimitServiceServicer
-from control.plane import ControlPlane
-from control.service import paging
-from control.service.interceptor import note
-from control.service.quotas import NODE_FIELDS, QUOTA_FIELDS, limit_message, node_message, overrides_of, quotas_of
-from control.service.quoting import shown
-from control.service.validate import Violations, changed_fields, required
-from proxy.config.model import MAX_RECEIVE_SIZE
+from framegate.control.service import paging
+from framegate.control.service.interceptor import note
+from framegate.control.service.quotas import NODE_FIELDS, QUOTA_FIELDS, limit_message, node_message, overrides_of, quotas_of
+from framegate.control.service.quoting import shown
+from framegate.control.service.validate import Violations, changed_fields, required
+from framegate.control.steering import limits as steering
+from framegate.control.v1 import limit_service_pb2 as pb2
+from framegate.control.v1.limit_service_pb2_grpc import LimitServiceServicer
+from framegate.proxy.config.model import MAX_RECEIVE_SIZE
 
 __all__ = ["Limits"]
 
@@ -23,12 +23,12 @@ _SIZE: Final = "max_receive_size_bytes"
 class Limits(LimitServiceServicer):
     """Shows and changes what clients may send."""
 
-    def __init__(self, plane: ControlPlane) -> None:
-        self._plane = plane
+    def __init__(self, limits: steering.Limits) -> None:
+        self._limits = limits
 
     async def ListLimits(self, request: pb2.ListLimitsRequest, context: Context) -> pb2.ListLimitsResponse:
         """One page of limits, by listener name."""
-        limits = sorted(await self._plane.get_limits(), key=lambda limit: limit.listener)
+        limits = sorted(self._limits.get(), key=lambda limit: limit.listener)
         chosen, token = paging.page([(limit.listener, limit) for limit in limits], request.page_size, request.page_token)
         return pb2.ListLimitsResponse(limits=[limit_message(limit) for limit in chosen], next_page_token=token)
 
@@ -37,7 +37,7 @@ class Limits(LimitServiceServicer):
         violations = Violations()
         required(request.listener, "listener", violations)
         violations.check()
-        (limit,) = await self._plane.get_limits(request.listener)
+        (limit,) = self._limits.get(request.listener)
         return pb2.GetLimitResponse(limit=limit_message(limit))
 
     async def UpdateLimit(self, request: pb2.UpdateLimitRequest, context: Context) -> pb2.UpdateLimitResponse:
@@ -50,15 +50,15 @@ class Limits(LimitServiceServicer):
             violations.add(f"limit.{_SIZE}", f"must be {MAX_RECEIVE_SIZE.least} to {MAX_RECEIVE_SIZE.most}, not {size}")
         quotas = quotas_of(limit, changed - {_SIZE}, "limit", violations)
         violations.check()
-        (before,) = await self._plane.get_limits(limit.listener)
+        (before,) = self._limits.get(limit.listener)
         note(before=_named(limit_message(before), changed))
-        after = limit_message(await self._plane.set_limit(limit.listener, size, quotas))
+        after = limit_message(await self._limits.change(limit.listener, size, quotas))
         note(after=_named(after, changed))
         return pb2.UpdateLimitResponse(limit=after)
 
     async def GetNodeLimits(self, request: pb2.GetNodeLimitsRequest, context: Context) -> pb2.GetNodeLimitsResponse:
         """The quotas of the node, of addresses and of networks."""
-        return pb2.GetNodeLimitsResponse(node_limits=node_message(await self._plane.get_node_limits()))
+        return pb2.GetNodeLimitsResponse(node_limits=node_message(self._limits.get_node()))
 
     async def UpdateNodeLimits(self, request: pb2.UpdateNodeLimitsRequest, context: Context) -> pb2.UpdateNodeLimitsResponse:
         """Change them in every processor or in none."""
@@ -71,8 +71,8 @@ class Limits(LimitServiceServicer):
         if "overrides" in changed:
             changes["overrides"] = overrides_of(wanted.overrides, "node_limits.overrides", violations)
         violations.check()
-        note(before=_named(node_message(await self._plane.get_node_limits()), changed))
-        after = node_message(await self._plane.set_node_limits(changes, wanted.etag))
+        note(before=_named(node_message(self._limits.get_node()), changed))
+        after = node_message(await self._limits.change_node(changes, wanted.etag))
         note(after=_named(after, changed))
         return pb2.UpdateNodeLimitsResponse(node_limits=after)
 

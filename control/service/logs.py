@@ -4,12 +4,13 @@ from typing import Any, Final
 
 import grpc
 
-from control.gen.framegate.control.v1 import log_service_pb2 as pb2
-from control.gen.framegate.control.v1.log_service_pb2_grpc import LogServiceServicer
-from control.plane import ControlPlane, LogStatus
-from control.service.interceptor import note
-from control.service.validate import Violations
-from proxy.config.log import LEVELS, LogLevel
+from framegate.control.service.interceptor import note
+from framegate.control.service.validate import Violations
+from framegate.control.status import LogStatus
+from framegate.control.steering.rows import LogRows
+from framegate.control.v1 import log_service_pb2 as pb2
+from framegate.control.v1.log_service_pb2_grpc import LogServiceServicer
+from framegate.proxy.config.log import LEVELS, LogLevel
 
 __all__ = ["Logs"]
 
@@ -20,12 +21,12 @@ _LEVELS: Final[dict[int, LogLevel]] = {pb2.Log.Level.Value(f"LEVEL_{level.upper(
 class Logs(LogServiceServicer):
     """Shows and changes which rows are written."""
 
-    def __init__(self, plane: ControlPlane) -> None:
-        self._plane = plane
+    def __init__(self, rows: LogRows) -> None:
+        self._rows = rows
 
     async def GetLog(self, request: pb2.GetLogRequest, context: Context) -> pb2.GetLogResponse:
         """What is in force."""
-        return pb2.GetLogResponse(log=_message(await self._plane.get_log()))
+        return pb2.GetLogResponse(log=_message(self._rows.status()))
 
     async def UpdateLog(self, request: pb2.UpdateLogRequest, context: Context) -> pb2.UpdateLogResponse:
         """Another level, events that are silenced, and events that are not any more."""
@@ -35,8 +36,8 @@ class Logs(LogServiceServicer):
         if not request.level and not request.events:
             violations.add("level", "is required, or events: there is nothing to change")
         violations.check()
-        note(before=_noted(await self._plane.get_log()))
-        after = await self._plane.set_log(_LEVELS.get(request.level), dict(request.events))
+        note(before=_noted(self._rows.status()))
+        after = self._rows.change(_LEVELS.get(request.level), dict(request.events))
         note(after=_noted(after))
         return pb2.UpdateLogResponse(log=_message(after))
 

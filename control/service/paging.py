@@ -5,8 +5,8 @@ import binascii
 from collections.abc import Sequence
 from typing import TypeVar
 
-from control.errors import InvalidArgumentError, Violation
-from control.plane import rows_per_page
+from framegate.control.bounds import rows_per_page
+from framegate.control.errors import InvalidArgumentError, Violation
 
 __all__ = ["page"]
 

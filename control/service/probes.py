@@ -1,4 +1,4 @@
-"""The plaintext listeners of probes: grpc.health.v1, and the same over HTTP for who cannot speak that. Both ask the plane at that moment."""
+"""The plaintext listeners of probes: grpc.health.v1, and the same over HTTP for who cannot speak that. Both ask the state at that moment."""
 
 import asyncio
 from http import HTTPMethod, HTTPStatus
@@ -7,18 +7,19 @@ from typing import Final
 import grpc
 from grpc_health.v1 import health_pb2_grpc
 
-from control.errors import StartError
-from control.plane import ControlPlane, Health
-from control.service.health import HealthService
-from control.service.interceptor import CallObserver
-from control.web import Server, bind, response
-from proxy.config.address import parse_address
-from proxy.config.model import HealthConfig
+from framegate.control.errors import StartError
+from framegate.control.service.health import HealthService
+from framegate.control.service.interceptor import CallObserver
+from framegate.control.status import Health
+from framegate.control.steering.state import State
+from framegate.control.web import Server, bind, response
+from framegate.proxy.config.address import parse_address
+from framegate.proxy.config.model import HealthConfig
 
 __all__ = ["PATHS", "Probes", "answer_probe", "start_probes", "start_whole"]
 
 PATHS: Final = {"/healthz": "alive", "/ready": "ready", "/startup": "started"}
-"""Which fact of ``control.plane.Health`` each path stands for."""
+"""Which fact of ``framegate.control.status.Health`` each path stands for."""
 _METHODS: Final = (HTTPMethod.GET.value, HTTPMethod.HEAD.value)
 _PLAIN: Final = ("Content-Type", "text/plain; charset=utf-8")
 _FRESH: Final = ("Cache-Control", "no-store")
@@ -47,14 +48,14 @@ class Probes:
         self._grpc = grpc_server
         self._http: Server | None = None
 
-    async def start_http(self, plane: ControlPlane, address: str) -> None:
+    async def start_http(self, state: State, address: str) -> None:
         """Answer over HTTP, too. Raises StartError."""
         try:
             sock = bind(address)
         except OSError as error:
             raise _unusable(address, error) from error
         self.http_address = _with_port(address, sock.getsockname()[1])
-        self._http = Server(sock, lambda head: answer_probe(head, plane.health()))
+        self._http = Server(sock, lambda head: answer_probe(head, state.health()))
         await self._http.start()
 
     async def stop(self) -> None:
@@ -65,12 +66,12 @@ class Probes:
             await self._grpc.stop(0)
 
 
-async def start_probes(plane: ControlPlane, config: HealthConfig | None, observe: CallObserver | None = None) -> Probes:
+async def start_probes(state: State, config: HealthConfig | None, observe: CallObserver | None = None) -> Probes:
     """Serve what is configured. Raises StartError: an address cannot be bound."""
     if config is None:
         return Probes()
     server = grpc.aio.server(options=_OPTIONS)
-    health_pb2_grpc.add_HealthServicer_to_server(HealthService(plane, observe), server)
+    health_pb2_grpc.add_HealthServicer_to_server(HealthService(state, observe), server)
     try:
         port = server.add_insecure_port(config.address)
     except RuntimeError as error:
@@ -79,7 +80,7 @@ async def start_probes(plane: ControlPlane, config: HealthConfig | None, observe
     probes = Probes(server, _with_port(config.address, port))
     if config.http_address is not None:
         try:
-            await probes.start_http(plane, config.http_address)
+            await probes.start_http(state, config.http_address)
         except BaseException:
             await probes.stop()
             raise

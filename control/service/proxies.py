@@ -7,17 +7,19 @@ from typing import Any, Final
 
 import grpc
 
-from control.configuration.capacity import memory_need, memory_warning
-from control.configuration.cgroup import memory_limit, memory_usage, process_memory
-from control.configuration.units import counted, format_size
-from control.gen.framegate.control.v1 import proxy_service_pb2 as pb2
-from control.gen.framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceServicer
-from control.plane import CertificateStatus, ControlPlane
-from control.service.convert import timestamp
-from control.service.interceptor import caller, note
-from control.service.validate import Violations, reason
-from proxy.config.key import keys
-from proxy.config.model import DrainAccept, DrainConfig
+from framegate.control.configuration.capacity import memory_need, memory_warning
+from framegate.control.configuration.cgroup import memory_limit, memory_usage, process_memory
+from framegate.control.configuration.units import counted, format_size
+from framegate.control.service.convert import timestamp
+from framegate.control.service.interceptor import caller, note
+from framegate.control.service.validate import Violations, reason
+from framegate.control.status import CertificateStatus
+from framegate.control.steering.state import State
+from framegate.control.steering.steering import Parts
+from framegate.control.v1 import proxy_service_pb2 as pb2
+from framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceServicer
+from framegate.proxy.config.key import keys
+from framegate.proxy.config.model import DrainAccept, DrainConfig
 
 __all__ = ["Proxies", "config_revision"]
 
@@ -35,36 +37,36 @@ _LIST_SOON_S: Final = 86_400  # they are made anew each few days
 _REVISION: Final = ("framegate.config.revision", ())
 
 
-def config_revision(plane: ControlPlane) -> int:
+def config_revision(state: State) -> int:
     """1 for the configuration file, one more for each change that was made since."""
-    return int(plane.measurements().get(_REVISION, 1))
+    return int(state.measurements().get(_REVISION, 1))
 
 
 class Proxies(ProxyServiceServicer):
     """Shows the proxy as a whole, and ends its work in order."""
 
-    def __init__(self, plane: ControlPlane) -> None:
-        self._plane = plane
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
 
     async def GetProxy(self, request: pb2.GetProxyRequest, context: Context) -> pb2.GetProxyResponse:
         """What this proxy is and how it is."""
         open_count = await self._open_count()
         proxy = pb2.Proxy(
-            node=self._plane.config.node,
-            version=self._plane.build.version,
-            compiled=self._plane.build.compiled,
+            node=self._parts.state.config.node,
+            version=self._parts.state.build.version,
+            compiled=self._parts.state.build.compiled,
             state=await self._state(open_count),
-            start_time=timestamp(self._plane.started_ns),
+            start_time=timestamp(self._parts.state.started_ns),
             pid=os.getpid(),
             open_connection_count=open_count,
-            config_revision=config_revision(self._plane),
+            config_revision=config_revision(self._parts.state),
             memory=await self._memory(),
-            warnings=filter(None, [self._memory_warning(), *self._plane.tap_troubles()]),
+            warnings=filter(None, [self._memory_warning(), *self._parts.taps.troubles()]),
         )
-        self._tell_certificates(proxy, await self._plane.list_certificates())
+        self._report_certificates(proxy, self._parts.certificates.statuses(self._parts.rotation))
         return pb2.GetProxyResponse(proxy=proxy)
 
-    def _tell_certificates(self, proxy: pb2.Proxy, certificates: list[CertificateStatus]) -> None:
+    def _report_certificates(self, proxy: pb2.Proxy, certificates: list[CertificateStatus]) -> None:
         """Which ends first of those that we show, and what is wrong with any."""
         ours = [item for item in certificates if item.use == _OWN and item.position == 0]
         if ours:
@@ -85,7 +87,7 @@ class Proxies(ProxyServiceServicer):
             proxy.warnings.append(f"what lies in the files of {owner} is not in force: {error}")
 
     async def _memory(self) -> pb2.Memory:
-        config = self._plane.config
+        config = self._parts.state.config
         need = memory_need(config, config.processors)
         limit = memory_limit()
         return pb2.Memory(
@@ -98,7 +100,7 @@ class Proxies(ProxyServiceServicer):
         )
 
     def _memory_warning(self) -> str:
-        config = self._plane.config
+        config = self._parts.state.config
         warning = memory_warning(config, config.processors, memory_limit())
         return "" if warning is None else f"the memory pool of {format_size(config.memory_pool.size)} {warning}"
 
@@ -114,17 +116,17 @@ class Proxies(ProxyServiceServicer):
             violations.add("accept", f"there is no value {request.accept}")
         violations.check()
         note(before={"open_connection_count": await self._open_count()})
-        result = await self._plane.drain(timeout_ms, wait=request.wait, accept=accept, by=caller(context), reason=request.reason)
+        result = await self._parts.drain.run(timeout_ms, wait=request.wait, accept=accept, by=caller(context), reason=request.reason)
         note(after={"open_connection_count": result.open})
         return pb2.DrainProxyResponse(closed_connection_count=result.closed, open_connection_count=result.open)
 
     async def _open_count(self) -> int:
-        return sum(status.connections for status in await self._plane.list_listeners())
+        return sum(status.connections for status in self._parts.listeners.statuses())
 
     async def _state(self, open_count: int) -> pb2.Proxy.State.ValueType:
-        if not self._plane.health().started:
+        if not self._parts.state.health().started:
             return pb2.Proxy.STATE_STARTING
-        accepting = any(status.accepting for status in await self._plane.list_listeners())
-        if accepting and not self._plane.health().draining:
+        accepting = any(status.accepting for status in self._parts.listeners.statuses())
+        if accepting and not self._parts.state.health().draining:
             return pb2.Proxy.STATE_SERVING
         return pb2.Proxy.STATE_DRAINING if open_count or accepting else pb2.Proxy.STATE_DRAINED

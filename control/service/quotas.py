@@ -5,11 +5,11 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
-from control.plane import Limit, NodeLimits
-from control.service.validate import Violations
-from proxy.config.key import keys
-from proxy.config.limits import LimitOverride, RateLimits
+from framegate.control.service.validate import Violations
+from framegate.control.status import Limit, NodeLimits
+from framegate.control.v1 import limit_service_pb2 as pb2
+from framegate.proxy.config.key import keys
+from framegate.proxy.config.limits import LimitOverride, RateLimits
 
 __all__ = ["NODE_FIELDS", "QUOTA_FIELDS", "limit_message", "node_message", "overrides_of", "quotas_of"]
 

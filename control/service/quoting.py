@@ -10,7 +10,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from control.plane import Row
+from framegate.control.events import Row
 
 __all__ = ["MAX_QUOTED", "cut", "shown"]
 

@@ -15,8 +15,24 @@ from typing import Any, Final
 
 import grpc
 
-from control.errors import StartError
-from control.gen.framegate.control.v1 import (
+from framegate.control.errors import StartError
+from framegate.control.service.access import METHODS
+from framegate.control.service.certificates import Certificates
+from framegate.control.service.channels import Channels
+from framegate.control.service.closed import ClosedChannels
+from framegate.control.service.handlers import Handlers
+from framegate.control.service.interceptor import CallInterceptor, CallObserver, CallTracer
+from framegate.control.service.limits import Limits
+from framegate.control.service.listeners import Listeners
+from framegate.control.service.logs import Logs
+from framegate.control.service.pools import Pools
+from framegate.control.service.probes import Probes, start_probes, start_whole
+from framegate.control.service.proxies import Proxies
+from framegate.control.service.taps import TapRules
+from framegate.control.service.upstreams import Upstreams
+from framegate.control.service.users import Users
+from framegate.control.steering.steering import Parts
+from framegate.control.v1 import (
     certificate_service_pb2_grpc,
     channel_service_pb2_grpc,
     handler_service_pb2_grpc,
@@ -29,24 +45,8 @@ from control.gen.framegate.control.v1 import (
     upstream_service_pb2_grpc,
     user_service_pb2_grpc,
 )
-from control.plane import ControlPlane
-from control.service.access import METHODS
-from control.service.certificates import Certificates
-from control.service.channels import Channels
-from control.service.closed import ClosedChannels
-from control.service.handlers import Handlers
-from control.service.interceptor import CallInterceptor, CallObserver, CallTracer
-from control.service.limits import Limits
-from control.service.listeners import Listeners
-from control.service.logs import Logs
-from control.service.pools import Pools
-from control.service.probes import Probes, start_probes, start_whole
-from control.service.proxies import Proxies
-from control.service.taps import TapRules
-from control.service.upstreams import Upstreams
-from control.service.users import Users
-from proxy.config.address import MAX_UNIX_PATH_BYTES
-from proxy.config.model import ProxyConfig
+from framegate.proxy.config.address import MAX_UNIX_PATH_BYTES
+from framegate.proxy.config.model import ProxyConfig
 
 __all__ = ["MAX_CALLS", "MAX_REQUEST", "SERVICE_NAMES", "Service", "start"]
 
@@ -86,11 +86,11 @@ class Service:
             self._release()
 
 
-async def start(plane: ControlPlane, config: ProxyConfig, observe: CallObserver | None = None, tracer: CallTracer | None = None) -> Service:
+async def start(parts: Parts, config: ProxyConfig, observe: CallObserver | None = None, tracer: CallTracer | None = None) -> Service:
     """Serve the API on ``config.admin.address`` and health on the addresses of ``config.health``.
 
     Args:
-        plane: answers the calls.
+        parts: answer the calls.
         config: only its addresses are read.
         observe: is told of every call that ended; ``Telemetry.record_call``.
         tracer: makes spans of the API's calls. Probes have none: they come every few seconds, and say nothing.
@@ -98,37 +98,37 @@ async def start(plane: ControlPlane, config: ProxyConfig, observe: CallObserver 
     Raises:
         StartError: another instance serves the socket, or an address cannot be bound.
     """
-    subscription = plane.subscribe(("closed",))
+    subscription = parts.events.subscribe(("closed",))
     closed = ClosedChannels(subscription.take)
     with contextlib.ExitStack() as stack:
         stack.callback(subscription.close)
         path = _socket_path(config.admin.address)
         stack.callback(_lock(path))
-        server = _api_server(plane, closed, observe, tracer)
+        server = _api_server(parts, closed, observe, tracer)
         _bind_socket(server, path)
         stack.callback(_remove, path)
         await start_whole(server)
         try:
-            probes = await start_probes(plane, config.health, observe)
+            probes = await start_probes(parts.state, config.health, observe)
         except BaseException:
             await server.stop(0)
             raise
         return Service(server, f"{_UNIX}{path}", probes, stack.pop_all().close)
 
 
-def _api_server(plane: ControlPlane, closed: ClosedChannels, observe: CallObserver | None, tracer: CallTracer | None) -> grpc.aio.Server:
-    server = grpc.aio.server(interceptors=[CallInterceptor(plane, observe, tracer)], options=_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
-    certificate_service_pb2_grpc.add_CertificateServiceServicer_to_server(Certificates(plane), server)
-    channel_service_pb2_grpc.add_ChannelServiceServicer_to_server(Channels(plane, closed), server)
-    handler_service_pb2_grpc.add_HandlerServiceServicer_to_server(Handlers(plane), server)
-    limit_service_pb2_grpc.add_LimitServiceServicer_to_server(Limits(plane), server)
-    listener_service_pb2_grpc.add_ListenerServiceServicer_to_server(Listeners(plane), server)
-    log_service_pb2_grpc.add_LogServiceServicer_to_server(Logs(plane), server)
-    pool_service_pb2_grpc.add_PoolServiceServicer_to_server(Pools(plane), server)
-    proxy_service_pb2_grpc.add_ProxyServiceServicer_to_server(Proxies(plane), server)
-    tap_service_pb2_grpc.add_TapServiceServicer_to_server(TapRules(plane), server)
-    upstream_service_pb2_grpc.add_UpstreamServiceServicer_to_server(Upstreams(plane), server)
-    user_service_pb2_grpc.add_UserServiceServicer_to_server(Users(plane), server)
+def _api_server(parts: Parts, closed: ClosedChannels, observe: CallObserver | None, tracer: CallTracer | None) -> grpc.aio.Server:
+    server = grpc.aio.server(interceptors=[CallInterceptor(parts.audit, observe, tracer)], options=_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
+    certificate_service_pb2_grpc.add_CertificateServiceServicer_to_server(Certificates(parts.certificates, parts.rotation), server)
+    channel_service_pb2_grpc.add_ChannelServiceServicer_to_server(Channels(parts.channels, closed, parts.state), server)
+    handler_service_pb2_grpc.add_HandlerServiceServicer_to_server(Handlers(parts.state), server)
+    limit_service_pb2_grpc.add_LimitServiceServicer_to_server(Limits(parts.limits), server)
+    listener_service_pb2_grpc.add_ListenerServiceServicer_to_server(Listeners(parts.listeners), server)
+    log_service_pb2_grpc.add_LogServiceServicer_to_server(Logs(parts.log), server)
+    pool_service_pb2_grpc.add_PoolServiceServicer_to_server(Pools(parts.pool, parts.state, parts.channels), server)
+    proxy_service_pb2_grpc.add_ProxyServiceServicer_to_server(Proxies(parts), server)
+    tap_service_pb2_grpc.add_TapServiceServicer_to_server(TapRules(parts.taps), server)
+    upstream_service_pb2_grpc.add_UpstreamServiceServicer_to_server(Upstreams(parts.upstreams), server)
+    user_service_pb2_grpc.add_UserServiceServicer_to_server(Users(parts.users), server)
     server.add_generic_rpc_handlers((_Reflection(),))
     return server
 

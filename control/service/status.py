@@ -12,7 +12,7 @@ from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
-from control.errors import (
+from framegate.control.errors import (
     AbortedError,
     AlreadyExistsError,
     ControlError,
@@ -25,7 +25,7 @@ from control.errors import (
     UnavailableError,
     Violation,
 )
-from control.service.quoting import cut
+from framegate.control.service.quoting import cut
 
 __all__ = ["CODES", "DOMAIN", "INTERNAL_REASON", "code_of", "status_of"]
 

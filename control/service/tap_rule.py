@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from control.errors import InvalidArgumentError, Violation
-from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
-from control.plane import TapRuleStatus
-from control.service.convert import timestamp
-from control.service.validate import Violations
-from proxy.config.model import TapRule
+from framegate.control.errors import InvalidArgumentError, Violation
+from framegate.control.service.convert import timestamp
+from framegate.control.service.validate import Violations
+from framegate.control.status import TapRuleStatus
+from framegate.control.v1 import tap_service_pb2 as pb2
+from framegate.proxy.config.model import TapRule
 
 __all__ = ["FIELDS", "MAX_ENTRIES", "changed_paths", "new_values", "renamed", "rule_message", "rule_row"]
 

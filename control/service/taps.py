@@ -5,15 +5,17 @@ from typing import Any
 
 import grpc
 
-from control.errors import InvalidArgumentError, NotFoundError
-from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
-from control.gen.framegate.control.v1.tap_service_pb2_grpc import TapServiceServicer
-from control.plane import TAP_RULE, ControlPlane, Row, TapRuleStatus
-from control.service import paging
-from control.service.interceptor import note
-from control.service.tap_rule import FIELDS, changed_paths, new_values, renamed, rule_message, rule_row
-from control.service.validate import Violations, required
-from proxy.config.model import TapRule
+from framegate.control.errors import InvalidArgumentError, NotFoundError
+from framegate.control.events import Row
+from framegate.control.service import paging
+from framegate.control.service.interceptor import note
+from framegate.control.service.tap_rule import FIELDS, changed_paths, new_values, renamed, rule_message, rule_row
+from framegate.control.service.validate import Violations, required
+from framegate.control.status import TAP_RULE, TapRuleStatus
+from framegate.control.steering import taps as steering
+from framegate.control.v1 import tap_service_pb2 as pb2
+from framegate.control.v1.tap_service_pb2_grpc import TapServiceServicer
+from framegate.proxy.config.model import TapRule
 
 __all__ = ["TapRules"]
 
@@ -23,12 +25,12 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class TapRules(TapServiceServicer):
     """Shows and changes which frames the tap records, and how."""
 
-    def __init__(self, plane: ControlPlane) -> None:
-        self._plane = plane
+    def __init__(self, taps: steering.Taps) -> None:
+        self._taps = taps
 
     async def ListTapRules(self, request: pb2.ListTapRulesRequest, context: Context) -> pb2.ListTapRulesResponse:
         """One page of rules, in order."""
-        statuses = await self._plane.list_tap_rules()
+        statuses = self._taps.rules()
         chosen, token = paging.page([(status.rule.name, status) for status in statuses], request.page_size, request.page_token)
         return pb2.ListTapRulesResponse(tap_rules=map(rule_message, chosen), next_page_token=token)
 
@@ -37,7 +39,7 @@ class TapRules(TapServiceServicer):
         violations = Violations()
         required(request.name, "name", violations)
         violations.check()
-        for status in await self._plane.list_tap_rules():
+        for status in self._taps.rules():
             if status.rule.name == request.name:
                 return pb2.GetTapRuleResponse(tap_rule=rule_message(status))
         raise NotFoundError(TAP_RULE, request.name)
@@ -48,12 +50,12 @@ class TapRules(TapServiceServicer):
         name = required(request.tap_rule.name, "tap_rule.name", violations)
         values = new_values(request.tap_rule, {*FIELDS}, time.time_ns(), violations)
         violations.check()
-        note(before=await self._row(name))
+        note(before=self._row(name))
         try:
-            status = await self._plane.create_tap_rule(TapRule(name=name, **values), request.before, validate_only=request.validate_only)
+            status = await self._taps.create(TapRule(name=name, **values), request.before, validate_only=request.validate_only)
         except InvalidArgumentError as error:
             raise renamed(error) from error
-        await self._note_after(name, validate_only=request.validate_only)
+        self._note_after(name, validate_only=request.validate_only)
         return pb2.CreateTapRuleResponse(tap_rule=rule_message(status))
 
     async def UpdateTapRule(self, request: pb2.UpdateTapRuleRequest, context: Context) -> pb2.UpdateTapRuleResponse:
@@ -67,12 +69,12 @@ class TapRules(TapServiceServicer):
         values = new_values(rule, paths, time.time_ns(), violations)
         violations.check()
         before = request.before if request.HasField("before") else None
-        note(before=await self._row(name))
+        note(before=self._row(name))
         try:
-            status = await self._plane.update_tap_rule(name, values, before, rule.etag, validate_only=request.validate_only)
+            status = await self._taps.update(name, values, before, rule.etag, validate_only=request.validate_only)
         except InvalidArgumentError as error:
             raise renamed(error) from error
-        await self._note_after(name, validate_only=request.validate_only)
+        self._note_after(name, validate_only=request.validate_only)
         return pb2.UpdateTapRuleResponse(tap_rule=rule_message(status))
 
     async def DeleteTapRule(self, request: pb2.DeleteTapRuleRequest, context: Context) -> pb2.DeleteTapRuleResponse:
@@ -80,19 +82,19 @@ class TapRules(TapServiceServicer):
         violations = Violations()
         name = required(request.name, "name", violations)
         violations.check()
-        note(before=await self._row(name))
-        await self._plane.delete_tap_rule(name, request.etag, validate_only=request.validate_only)
-        await self._note_after(name, validate_only=request.validate_only)
+        note(before=self._row(name))
+        await self._taps.delete(name, request.etag, validate_only=request.validate_only)
+        self._note_after(name, validate_only=request.validate_only)
         return pb2.DeleteTapRuleResponse()
 
-    async def _row(self, name: str) -> Row:
+    def _row(self, name: str) -> Row:
         """A rule, if there is one, and the order of all, for the audit row."""
-        statuses = await self._plane.list_tap_rules()
+        statuses = self._taps.rules()
         return {"rule": _found(statuses, name), "order": [status.rule.name for status in statuses]}
 
-    async def _note_after(self, name: str, *, validate_only: bool) -> None:
+    def _note_after(self, name: str, *, validate_only: bool) -> None:
         if not validate_only:
-            note(after=await self._row(name))
+            note(after=self._row(name))
 
 
 def _found(statuses: list[TapRuleStatus], name: str) -> Row | None:

@@ -4,16 +4,18 @@ from typing import Any
 
 import grpc
 
-from control.gen.framegate.control.v1 import user_service_pb2 as pb2
-from control.gen.framegate.control.v1.user_service_pb2_grpc import UserServiceServicer
-from control.identity.passwords import credential_faults
-from control.identity.users_file import name_fault
-from control.plane import ControlPlane, Row, UserStatus
-from control.service import paging
-from control.service.interceptor import note
-from control.service.validate import Violations, reason, required
-from proxy.auth.questions import ScramCredential
-from proxy.auth.scram import HASHES
+from framegate.control.events import Row
+from framegate.control.identity.passwords import credential_faults
+from framegate.control.identity.users_file import name_fault
+from framegate.control.service import paging
+from framegate.control.service.interceptor import note
+from framegate.control.service.validate import Violations, reason, required
+from framegate.control.status import UserStatus
+from framegate.control.steering import users as steering
+from framegate.control.v1 import user_service_pb2 as pb2
+from framegate.control.v1.user_service_pb2_grpc import UserServiceServicer
+from framegate.proxy.auth.auth_requests import ScramCredential
+from framegate.proxy.auth.scram import HASHES
 
 __all__ = ["Users"]
 
@@ -23,32 +25,34 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class Users(UserServiceServicer):
     """Shows and changes who may come in with a password. Of what is stored of it nothing is in an answer, an error or an audit row."""
 
-    def __init__(self, plane: ControlPlane) -> None:
-        self._plane = plane
+    def __init__(self, users: steering.Users) -> None:
+        self._users = users
 
     async def ListUsers(self, request: pb2.ListUsersRequest, context: Context) -> pb2.ListUsersResponse:
         """One page of a listener's users."""
         violations = Violations()
         required(request.listener, "listener", violations)
         violations.check()
-        status = await self._plane.list_users(request.listener)
+        status = await self._users.list(request.listener)
         chosen, token = paging.page([(user.name, user) for user in status.users], request.page_size, request.page_token)
         return pb2.ListUsersResponse(users=map(_user, chosen), next_page_token=token, error=status.error)
 
     async def CreateUser(self, request: pb2.CreateUserRequest, context: Context) -> pb2.CreateUserResponse:
         """A new user."""
-        credentials = _judge(request)
+        credentials = _check(request)
         await self._note_before(request.listener, request.user.name)
-        user = await self._plane.create_user(request.listener, request.user.name, credentials, validate_only=request.validate_only)
+        user = await self._users.put(
+            request.listener, request.user.name, credentials, create=True, replace=False, validate_only=request.validate_only
+        )
         _note(user, validate_only=request.validate_only)
         return pb2.CreateUserResponse(user=_user(user))
 
     async def UpdateUser(self, request: pb2.UpdateUserRequest, context: Context) -> pb2.UpdateUserResponse:
         """Other credentials for a user."""
-        credentials = _judge(request)
+        credentials = _check(request)
         await self._note_before(request.listener, request.user.name)
-        user = await self._plane.update_user(
-            request.listener, request.user.name, credentials, allow_missing=request.allow_missing, validate_only=request.validate_only
+        user = await self._users.put(
+            request.listener, request.user.name, credentials, create=request.allow_missing, replace=True, validate_only=request.validate_only
         )
         _note(user, validate_only=request.validate_only)
         return pb2.UpdateUserResponse(user=_user(user))
@@ -61,16 +65,16 @@ class Users(UserServiceServicer):
         reason(request.reason, violations)
         violations.check()
         await self._note_before(request.listener, request.name)
-        await self._plane.delete_user(request.listener, request.name, validate_only=request.validate_only)
+        await self._users.delete(request.listener, request.name, validate_only=request.validate_only)
         return pb2.DeleteUserResponse()
 
     async def _note_before(self, listener: str, name: str) -> None:
         """The user as it was, if it was, for the audit row."""
-        found = next((user for user in (await self._plane.list_users(listener)).users if user.name == name), None)
+        found = next((user for user in (await self._users.list(listener)).users if user.name == name), None)
         note(before=None if found is None else _row(found))
 
 
-def _judge(request: pb2.CreateUserRequest | pb2.UpdateUserRequest) -> dict[str, ScramCredential]:
+def _check(request: pb2.CreateUserRequest | pb2.UpdateUserRequest) -> dict[str, ScramCredential]:
     """The credentials of a request, once all of it is good."""
     violations = Violations()
     required(request.listener, "listener", violations)

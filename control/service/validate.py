@@ -6,10 +6,10 @@ from typing import Final
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 
-from control.errors import InvalidArgumentError, Violation
-from control.gen.framegate.control.v1.channel_service_pb2 import ChannelSelector
-from control.service.convert import channel_number
-from control.service.quoting import cut
+from framegate.control.errors import InvalidArgumentError, Violation
+from framegate.control.service.convert import channel_number
+from framegate.control.service.quoting import cut
+from framegate.control.v1.channel_service_pb2 import ChannelSelector
 
 __all__ = ["MAX_IDS", "MAX_REASON", "MAX_VIOLATIONS", "Violations", "changed_fields", "reason", "required", "selection"]
 

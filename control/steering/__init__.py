@@ -1,6 +1,8 @@
-"""The control plane over running processors: what ``control.plane`` promises, done with the fleet and the intake.
+"""What shows and changes a running framegate, done with the fleet and the intake.
 
-    steering      the implementation of ``ControlPlane``, put together of the others
+    steering      all parts, put together
+    state         configuration, counters and health, for telemetry and probes
+    rows          which rows of the log are written; audit rows
     channels      listed, described, muted and closed; who of them holds memory
     listeners     how they are
     limits        the largest frame of a listener's clients
@@ -8,7 +10,6 @@
     pool          the memory pool's size and shares, and the number of processors
     balance       which shares move to whom
     rates         the rates of quotas, divided among the processors as they are asked for
-    division      how one of them is divided
     taps          the tap's rules
     tap_losses    frames that the tap's log did not take, told while that goes on
     drain         no more connections, and an orderly end of those that are open

@@ -1,6 +1,6 @@
 """Rows of connections that stay open for long (``access``): each has one every ``log.access.every``, for whom the end is too late to learn of it.
 
-Control asks the processors for the rows whose moment has come since it asked last (``proxy.server.row_lines.is_due`` says when that is), page by
+Control asks the processors for the rows whose moment has come since it asked last (``proxy.server.pair_rows.is_due`` says when that is), page by
 page with a rest behind each, so that ten thousand of them are neither a pause of its loop nor a burst in the log. Where a processor does not
 answer in time, or stdout is not read, it goes on later from there: rows that can wait do, and take no room from those that cannot. A page whose
 answer alone came too late is told twice. The rows themselves come as a notice, in their order among those of connections that open and close.
@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from control.errors import UnavailableError
-from control.fleet.processor import Processor
-from control.fleet.supervisor import Supervisor
-from control.guard import Guard
-from control.logs import RowLog
-from proxy.server.protocol import access_request
+from framegate.control.errors import UnavailableError
+from framegate.control.fleet.processor import Processor
+from framegate.control.fleet.supervisor import Supervisor
+from framegate.control.logs import RowLog
+from framegate.control.task_monitor import TaskMonitor
+from framegate.proxy.server.protocol import access_request
 
 __all__ = ["AccessRows", "interval_s"]
 
@@ -50,7 +50,9 @@ class AccessRows:
         now_ns: the clock of the connections' beginnings.
     """
 
-    def __init__(self, supervisor: Supervisor, every_ms: int, log: RowLog, guard: Guard, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self, supervisor: Supervisor, every_ms: int, log: RowLog, task_monitor: TaskMonitor, now_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
         self._supervisor = supervisor
         self._every_ms = every_ms
         self._log = log
@@ -58,7 +60,7 @@ class AccessRows:
         self._began_ns = now_ns()
         self._asked_ns: dict[Processor, int] = {}
         self._unfinished: dict[Processor, _Stretch] = {}
-        self._task = asyncio.create_task(guard.job(EVENT, _STANDS_S).keep_going(self._step))
+        self._task = asyncio.create_task(task_monitor.job(EVENT, _STANDS_S).keep_going(self._step))
 
     def close(self) -> None:
         """End the task."""

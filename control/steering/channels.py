@@ -8,18 +8,19 @@ import heapq
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from control.configuration.units import counted
-from control.errors import InvalidArgumentError, NotFoundError, UnavailableError, Violation
-from control.fleet.processor import REQUEST_MS, Processor
-from control.fleet.slot import Slot
-from control.fleet.supervisor import Supervisor
-from control.plane import MAX_HOLDERS, Holder, Outcome, rows_per_page
-from control.steering.listeners import find_listener
-from control.steering.transactions import Transaction, Transactions
-from proxy.network.connection_id import format_connection_id, slot_of
-from proxy.server.messages import BulkCommand, BulkReply
-from proxy.server.protocol import bulk_request, describe_request, holders_request, list_request
-from proxy.server.rows import HolderRow, OpenRow
+from framegate.control.bounds import MAX_HOLDERS, rows_per_page
+from framegate.control.configuration.units import counted
+from framegate.control.errors import InvalidArgumentError, NotFoundError, UnavailableError, Violation
+from framegate.control.fleet.processor import REQUEST_MS, Processor
+from framegate.control.fleet.slot import Slot
+from framegate.control.fleet.supervisor import Supervisor
+from framegate.control.status import Holder, Outcome
+from framegate.control.steering.listeners import find_listener
+from framegate.control.steering.transactions import Transaction, Transactions
+from framegate.proxy.network.connection_id import format_connection_id, slot_of
+from framegate.proxy.server.messages import BulkCommand, BulkReply
+from framegate.proxy.server.protocol import bulk_request, describe_request, holders_request, list_request
+from framegate.proxy.server.rows import HolderRow, OpenRow
 
 __all__ = ["Channels"]
 
@@ -37,8 +38,17 @@ class Channels:
 
     # --- what is -----------------------------------------------------------------------------------------------------------------
 
-    async def page(self, listener: str | None, page_size: int, page_token: str) -> tuple[list[OpenRow], str]:
-        """See ``ControlPlane.list_channels``."""
+    async def page(self, listener: str | None = None, page_size: int = 0, page_token: str = "") -> tuple[list[OpenRow], str]:
+        """One page of pairs in a stable order, and the token of the next page (empty: that was the last).
+
+        Args:
+            listener: only those of this listener.
+            page_size: at most so many rows, as ``rows_per_page`` takes it.
+            page_token: of the page before; empty for the first.
+
+        Raises:
+            NotFoundError: no such listener. InvalidArgumentError: a bad page size or token. UnavailableError: a processor does not answer.
+        """
         if listener is not None:
             find_listener(self._supervisor.desired.config, listener)
         size = rows_per_page(page_size)
@@ -61,7 +71,7 @@ class Channels:
         return rows, ""
 
     async def describe(self, channel: int) -> OpenRow:
-        """See ``ControlPlane.describe_channel``."""
+        """The row of one pair. Raises NotFoundError."""
         processor = self._processor_of(channel)
         if processor is not None:
             row = (await processor.request(describe_request(channel), REQUEST_MS))["row"]
@@ -70,7 +80,11 @@ class Channels:
         raise NotFoundError("channel", format_connection_id(channel))
 
     async def top_holders(self, count: int) -> list[Holder]:
-        """See ``ControlPlane.top_holders``."""
+        """Who holds most of the memory pool, most first, at most ``count`` (1 to ``MAX_HOLDERS``).
+
+        Raises:
+            InvalidArgumentError: the count is out of range. UnavailableError: a processor does not answer; one that died holds nothing.
+        """
         if not 1 <= count <= MAX_HOLDERS:
             raise InvalidArgumentError([Violation("count", f"must be from 1 to {MAX_HOLDERS}, not {count}")])
         answers = await asyncio.gather(*(_held(processor, count) for processor in self._supervisor.running))
@@ -82,8 +96,17 @@ class Channels:
 
     # --- changes -----------------------------------------------------------------------------------------------------------------
 
-    async def act(self, verb: Verb, channels: Sequence[int], listener: str | None, reason: str, principal: str | None) -> Outcome:
-        """Mute, unmute or close; see ``ControlPlane.mute_channels``."""
+    async def act(
+        self, verb: Verb, channels: Sequence[int] = (), listener: str | None = None, reason: str = "", principal: str | None = None
+    ) -> Outcome:
+        """Mute, unmute or close pairs: named by id, or all of a listener or of a principal.
+
+        A mute returns when no further header will be read; a close has the cause ``admin``.
+
+        Raises:
+            NotFoundError: a single named channel, or the listener, does not exist. InvalidArgumentError: not exactly one of the three is given.
+            UnavailableError: processors do not answer; its metadata say which, and for how many channels of the others it is in force.
+        """
         if bool(channels) + (listener is not None) + (principal is not None) != 1:
             raise InvalidArgumentError([Violation("channels", "name channels, a listener or a principal, and one of these only")])
         if listener is not None:

@@ -10,16 +10,16 @@ import asyncio
 import time
 from typing import Any
 
-from control.errors import InvalidArgumentError, UnavailableError, Violation
-from control.events import Bus, Row
-from control.fleet.supervisor import Supervisor
-from control.intake.acceptor import Acceptor
-from control.plane import DrainResult
-from control.steering.listeners import Listeners
-from control.steering.pool import Pool
-from control.steering.transactions import Transaction, Transactions
-from proxy.config.key import keys
-from proxy.config.model import DrainAccept, DrainConfig
+from framegate.control.accept.acceptor import Acceptor
+from framegate.control.errors import InvalidArgumentError, UnavailableError, Violation
+from framegate.control.events import Bus, Row
+from framegate.control.fleet.supervisor import Supervisor
+from framegate.control.status import DrainResult
+from framegate.control.steering.listeners import Listeners
+from framegate.control.steering.pool import Pool
+from framegate.control.steering.transactions import Transaction, Transactions
+from framegate.proxy.config.key import keys
+from framegate.proxy.config.model import DrainAccept, DrainConfig
 
 __all__ = ["Drain"]
 
@@ -54,8 +54,20 @@ class Drain:
         if self._ending is not None:
             self._ending.cancel()
 
-    async def run(self, timeout_ms: int | None, *, wait: bool, accept: DrainAccept | None, by: str, reason: str) -> DrainResult:
-        """See ``ControlPlane.drain``."""
+    async def run(
+        self, timeout_ms: int | None = None, *, wait: bool = True, accept: DrainAccept | None = None, by: str = "", reason: str = ""
+    ) -> DrainResult:
+        """Be no longer ready, and, unless connections are taken until the stop, end the open ones at a frame boundary; the process stays up.
+
+        Args:
+            timeout_ms: None means the configured one.
+            wait: return when no pair is open, otherwise as soon as every processor drains.
+            accept: see ``DrainConfig.accept``; None: as configured, but ``refuse`` with ``wait`` or a timeout, which speak of an end.
+            by, reason: who asks, and why; for the rows.
+
+        Raises:
+            InvalidArgumentError: of the timeout, or connections shall be taken until the stop and their end be waited for.
+        """
         config = self._supervisor.desired.config.drain
         ends = wait or timeout_ms is not None
         if accept == "until_stop" and ends:
@@ -90,7 +102,7 @@ class Drain:
             numbers = ",".join(map(str, silent))
             raise UnavailableError(f"the proxy drains, but processor {numbers} has not said so", reason="PROCESSOR_SILENT", processors=numbers)
         if wait:
-            self._tell_end()
+            self._report_end()
         elif self._ending is None:
             self._ending = asyncio.create_task(self._wait_for_end())
         after = self._listeners.connections()
@@ -98,9 +110,9 @@ class Drain:
 
     async def _wait_for_end(self) -> None:
         await self._supervisor.drained()
-        self._tell_end()
+        self._report_end()
 
-    def _tell_end(self) -> None:
+    def _report_end(self) -> None:
         if not self._ended:
             self._ended = True
             self._events.publish({"event": "drain_ended", "connections": self._listeners.connections()})

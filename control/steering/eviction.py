@@ -8,13 +8,13 @@ an end may take a second.
 import asyncio
 from typing import Final
 
-from control.errors import UnavailableError
-from control.fleet.processor import Processor
-from control.fleet.supervisor import Supervisor
-from control.guard import Guard
-from control.intake.acceptor import Acceptor
-from control.logs import RowLog
-from proxy.server.protocol import evict_request
+from framegate.control.accept.acceptor import Acceptor
+from framegate.control.errors import UnavailableError
+from framegate.control.fleet.processor import Processor
+from framegate.control.fleet.supervisor import Supervisor
+from framegate.control.logs import RowLog
+from framegate.control.task_monitor import TaskMonitor
+from framegate.proxy.server.protocol import evict_request
 
 __all__ = ["Eviction", "parts"]
 
@@ -32,13 +32,13 @@ class Eviction:
         interval_s: between two looks.
     """
 
-    def __init__(self, supervisor: Supervisor, acceptor: Acceptor, log: RowLog, guard: Guard, interval_s: float = INTERVAL_S) -> None:
+    def __init__(self, supervisor: Supervisor, acceptor: Acceptor, log: RowLog, task_monitor: TaskMonitor, interval_s: float = INTERVAL_S) -> None:
         self._supervisor = supervisor
         self._acceptor = acceptor
         self._log = log
         self._interval_s = interval_s
         self._ending: set[int] = set()
-        self._task = asyncio.create_task(guard.job("evictions", STANDS_S).keep_going(self._step))
+        self._task = asyncio.create_task(task_monitor.job("evictions", STANDS_S).keep_going(self._step))
 
     def close(self) -> None:
         """Look no more."""

@@ -9,20 +9,20 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
-from control.configuration.limit_rules import limit_faults, quota_faults
-from control.errors import EtagError, InvalidArgumentError, Violation
-from control.fleet.desired_state import DesiredState
-from control.fleet.supervisor import Supervisor
-from control.intake.acceptor import Acceptor
-from control.meters import Meters
-from control.plane import Limit, NodeLimits
-from control.steering.listeners import find_listener
-from control.steering.pool import Pool, counted, too_small
-from control.steering.transactions import Transaction, Transactions
-from proxy.config.limits import LimitsConfig, limits_in_force
-from proxy.config.model import MAX_RECEIVE_SIZE, ListenerConfig, ProxyConfig, forwarding_of, quotas_to_wire, whole_request
-from proxy.server.limit_rows import LimitsRow
-from proxy.server.messages import Change
+from framegate.control.accept.acceptor import Acceptor
+from framegate.control.configuration.limit_rules import limit_faults, quota_faults
+from framegate.control.errors import EtagError, InvalidArgumentError, Violation
+from framegate.control.fleet.desired_state import DesiredState
+from framegate.control.fleet.supervisor import Supervisor
+from framegate.control.meters import Meters
+from framegate.control.status import Limit, NodeLimits
+from framegate.control.steering.listeners import find_listener
+from framegate.control.steering.pool import Pool, counted, too_small
+from framegate.control.steering.transactions import Transaction, Transactions
+from framegate.proxy.config.limits import LimitsConfig, limits_in_force
+from framegate.proxy.config.model import MAX_RECEIVE_SIZE, ListenerConfig, ProxyConfig, forwarding_of, quotas_to_wire, whole_request
+from framegate.proxy.server.messages import Change
+from framegate.proxy.server.rows import LimitsRow
 
 __all__ = ["Limits"]
 
@@ -46,20 +46,40 @@ class Limits:
         return self._supervisor.desired.config
 
     def get(self, listener: str | None = None) -> list[Limit]:
-        """See ``ControlPlane.get_limits``."""
+        """The limits in force of one or of every listener. Raises NotFoundError."""
         listeners = self._config.listeners if listener is None else (find_listener(self._config, listener),)
         return [_limit(item) for item in listeners]
 
     def get_node(self) -> NodeLimits:
-        """See ``ControlPlane.get_node_limits``."""
+        """The quotas in force of the node, of addresses and of networks."""
         return NodeLimits(quotas=self._config.limits, etag=_etag(self._config.limits))
 
-    async def change(self, listener: str, max_receive_size: int | None, quotas: Mapping[str, int]) -> Limit:
-        """See ``ControlPlane.set_limit``."""
-        return await self._transactions.run(f"limit of {listener}", lambda transaction: self._set(listener, max_receive_size, quotas, transaction))
+    async def change(self, listener: str, max_receive_size: int | None = None, quotas: Mapping[str, int] | None = None) -> Limit:
+        """Change maxReceiveSize, for every header scanned from now on, and quotas of a listener.
 
-    async def change_node(self, changes: Mapping[str, Any], etag: str) -> NodeLimits:
-        """See ``ControlPlane.set_node_limits``."""
+        Args:
+            max_receive_size: None: it stays.
+            quotas: new values by the name of ``RateLimits``' field; None: they stay.
+
+        Raises:
+            NotFoundError: no such listener. InvalidArgumentError: nothing to change, or out of range. FailedPreconditionError: above a processor's
+            share of the pool. AbortedError: a processor refused; none has it. UnavailableError: it is decided, but not confirmed everywhere.
+        """
+        return await self._transactions.run(
+            f"limit of {listener}", lambda transaction: self._set(listener, max_receive_size, quotas or {}, transaction)
+        )
+
+    async def change_node(self, changes: Mapping[str, Any], etag: str = "") -> NodeLimits:
+        """Change quotas of the node, of addresses and of networks, for the next connection and the next frames.
+
+        Args:
+            changes: new values by the name of ``LimitsConfig``'s field: of ``per_address`` a mapping of those that change, of ``overrides`` all.
+            etag: the change is for the quotas as they were when they had this one; empty: for whatever they are.
+
+        Raises:
+            InvalidArgumentError: nothing to change, out of range, ``protected_listener``, or networks that cannot be. EtagError: they are others.
+            AbortedError, UnavailableError: as of ``change``.
+        """
         return await self._transactions.run(_NODE, lambda transaction: self._set_node(changes, etag, transaction))
 
     async def _set(self, listener: str, max_receive_size: int | None, quotas: Mapping[str, int], transaction: Transaction) -> Limit:
@@ -67,7 +87,7 @@ class Limits:
             find_listener(self._config, listener)
             if max_receive_size is None and not quotas:
                 raise InvalidArgumentError([Violation("limit", "changes nothing")])
-            _judge(max_receive_size, quotas)
+            _check(max_receive_size, quotas)
 
             def changed(config: ProxyConfig) -> ProxyConfig:
                 before = find_listener(config, listener)
@@ -106,7 +126,7 @@ class Limits:
                 if faults:
                     raise InvalidArgumentError([Violation(*fault) for fault in faults])
 
-            _judge(None, changes.get("per_address", {}))
+            _check(None, changes.get("per_address", {}))
             await self._make(changed, check, {}, True, transaction)
             return self.get_node()
 
@@ -136,7 +156,7 @@ def _limit(listener: ListenerConfig) -> Limit:
     return Limit(listener=listener.name, max_receive_size=listener.max_receive_size, quotas=listener.limits)
 
 
-def _judge(max_receive_size: int | None, quotas: Mapping[str, int]) -> None:
+def _check(max_receive_size: int | None, quotas: Mapping[str, int]) -> None:
     """Raises InvalidArgumentError."""
     violations = [Violation(*fault) for fault in quota_faults(quotas)]
     if max_receive_size is not None and not MAX_RECEIVE_SIZE.takes(max_receive_size):

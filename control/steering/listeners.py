@@ -1,10 +1,10 @@
 """The listeners as they are: what is configured, and how many connections are open."""
 
-from control.errors import NotFoundError
-from control.fleet.supervisor import Supervisor
-from control.intake.acceptor import Acceptor
-from control.plane import ListenerStatus
-from proxy.config.model import ListenerConfig, ProxyConfig, forwarding_of
+from framegate.control.accept.acceptor import Acceptor
+from framegate.control.errors import NotFoundError
+from framegate.control.fleet.supervisor import Supervisor
+from framegate.control.status import ListenerStatus
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, forwarding_of
 
 __all__ = ["Listeners", "find_listener"]
 
@@ -25,7 +25,7 @@ class Listeners:
         self._acceptor = acceptor
 
     def statuses(self) -> list[ListenerStatus]:
-        """See ``ControlPlane.list_listeners``."""
+        """Every listener, in the configuration's order."""
         self._supervisor.connections.count_handed()
         return [self._status(name) for name in self._acceptor.listeners]
 

@@ -15,19 +15,19 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Final
 
-from control.configuration.units import format_size
-from control.errors import ControlError, FailedPreconditionError, InvalidArgumentError, UnavailableError, Violation
-from control.fleet.desired_state import DesiredState
-from control.fleet.supervisor import Supervisor
-from control.guard import Guard
-from control.logs import RowLog
-from control.meters import Meters
-from control.plane import Origin, PoolShare, PoolStatus
-from control.steering.balance import Need, Sample, moved_shares
-from control.steering.transactions import Transaction, Transactions
-from proxy.cells import MEMORY_KINDS, CellReader
-from proxy.config.model import MAX_PROCESSORS, POOL_SIZE, largest_whole
-from proxy.server.messages import Change
+from framegate.control.configuration.units import format_size
+from framegate.control.errors import ControlError, FailedPreconditionError, InvalidArgumentError, UnavailableError, Violation
+from framegate.control.fleet.desired_state import DesiredState
+from framegate.control.fleet.supervisor import Supervisor
+from framegate.control.logs import RowLog
+from framegate.control.meters import Meters
+from framegate.control.status import Origin, PoolShare, PoolStatus
+from framegate.control.steering.balance import Need, Sample, moved_shares
+from framegate.control.steering.transactions import Transaction, Transactions
+from framegate.control.task_monitor import TaskMonitor
+from framegate.proxy.cells import MEMORY_KINDS, CellReader
+from framegate.proxy.config.model import MAX_PROCESSORS, POOL_SIZE, largest_whole
+from framegate.proxy.server.messages import Change
 
 __all__ = ["Pool", "counted", "equal_shares", "too_small"]
 
@@ -83,7 +83,7 @@ class Pool:
         size_origin, processors_origin: who decides the pool's size, and how many processors there are.
     """
 
-    def __init__(self, supervisor: Supervisor, transactions: Transactions, meters: Meters, log: RowLog, guard: Guard) -> None:
+    def __init__(self, supervisor: Supervisor, transactions: Transactions, meters: Meters, log: RowLog, task_monitor: TaskMonitor) -> None:
         self.draining = False
         self.size_origin: Origin = "configuration"
         self.processors_origin: Origin = "configuration"
@@ -94,7 +94,7 @@ class Pool:
         self._scale = asyncio.Lock()
         self._counting = asyncio.Lock()
         self._need = Need()
-        self._balancer = asyncio.create_task(guard.job("shares", BALANCE_STANDS_S).keep_going(self._balance))
+        self._balancer = asyncio.create_task(task_monitor.job("shares", BALANCE_STANDS_S).keep_going(self._balance))
 
     def close(self) -> None:
         """End the balancer."""
@@ -120,7 +120,7 @@ class Pool:
         return min(self._desired.shares[number] for number in self.wanted_slots())
 
     def status(self) -> PoolStatus:
-        """See ``ControlPlane.get_pool``."""
+        """Size, usage and shares of the memory pool."""
         wanted = set(self.wanted_slots())
         shares = [
             _share(slot, self._desired.shares[slot] if slot in wanted else 0, reader)
@@ -142,7 +142,12 @@ class Pool:
     # --- shares ------------------------------------------------------------------------------------------------------------------
 
     async def set_size(self, size: int, origin: Origin = "operator") -> PoolStatus:
-        """See ``ControlPlane.set_pool_size``; ``origin`` decides it from then on."""
+        """Resize the memory pool, in bytes, divided over the processors.
+
+        Raises InvalidArgumentError (not positive), FailedPreconditionError (a share would be below the largest maxReceiveSize), AbortedError.
+
+        ``origin`` decides it from then on.
+        """
         return await self._transactions.run("memory pool size", lambda transaction: self._resize(size, transaction, origin))
 
     async def _resize(self, size: int, transaction: Transaction, origin: Origin) -> PoolStatus:
@@ -198,7 +203,11 @@ class Pool:
     # --- processors --------------------------------------------------------------------------------------------------------------
 
     async def set_processors(self, count: int, origin: Origin = "operator") -> PoolStatus:
-        """See ``ControlPlane.set_processors``; ``origin`` decides it from then on."""
+        """Start or drain and stop processors until ``count`` (1 to ``MAX_PROCESSORS``) run. Growing returns when the new ones are ready; shrinking
+        when the drained ones are gone or their drain timeout closed what was left. Errors as ``set_size``.
+
+        ``origin`` decides it from then on.
+        """
         return await self._transactions.run("number of processors", lambda transaction: self._scale_to(count, transaction, origin))
 
     async def _scale_to(self, count: int, transaction: Transaction, origin: Origin) -> PoolStatus:

@@ -10,16 +10,16 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Final
 
-from control.configuration.capacity import fitted, memory_warning
-from control.configuration.cgroup import Container, container
-from control.configuration.units import format_size
-from control.errors import ControlError
-from control.events import Bus
-from control.guard import Guard
-from control.logs import RowLog
-from control.plane import Origin
-from control.steering.pool import Pool
-from proxy.config.model import ProxyConfig, largest_whole
+from framegate.control.configuration.capacity import fitted, memory_warning
+from framegate.control.configuration.cgroup import Container, container
+from framegate.control.configuration.units import format_size
+from framegate.control.errors import ControlError
+from framegate.control.events import Bus
+from framegate.control.logs import RowLog
+from framegate.control.status import Origin
+from framegate.control.steering.pool import Pool
+from framegate.control.task_monitor import TaskMonitor
+from framegate.proxy.config.model import ProxyConfig, largest_whole
 
 __all__ = ["LOOK_S", "RETRY_LOOKS", "Chosen", "Sizing"]
 
@@ -55,7 +55,7 @@ class Sizing:
         chosen: Chosen,
         events: Bus,
         log: RowLog,
-        guard: Guard,
+        task_monitor: TaskMonitor,
         look: Callable[[], Container] = container,
     ) -> None:
         self._pool = pool
@@ -66,13 +66,13 @@ class Sizing:
         self._sources = chosen.container.sources
         self._events = events
         self._log = log
-        self._guard = guard
+        self._task_monitor = task_monitor
         self._look = look
         self._unreadable = False
         self._refusal = ""
         self._rest = 0
         self._change: asyncio.Task[None] | None = None
-        self._watcher = asyncio.create_task(guard.job("sizing", STANDS_S).keep_going(self._watch))
+        self._watcher = asyncio.create_task(task_monitor.job("sizing", STANDS_S).keep_going(self._watch))
 
     def close(self) -> None:
         """End the looks, and a change that is under way; ``Transactions`` decides what becomes of that."""
@@ -88,7 +88,7 @@ class Sizing:
         """Look once, and begin to follow when that is due."""
         found = self._look()
         if found.sources < self._sources:
-            self._tell_unreadable(found)
+            self._report_unreadable(found)
             return
         self._unreadable, self._sources = False, found.sources
         twice, self._last = found == self._last, found
@@ -102,7 +102,7 @@ class Sizing:
         """Whether a change is under way: processors that go may take as long as a drain."""
         return self._change is not None and not self._change.done()
 
-    def _tell_unreadable(self, found: Container) -> None:
+    def _report_unreadable(self, found: Container) -> None:
         if not self._unreadable:
             reason = f"{found.sources} of {self._sources} files of the cgroup can be read and understood; what was read last stays in force"
             self._log.write("container_unreadable", level="warning", reason=reason)
@@ -111,7 +111,7 @@ class Sizing:
     def _ended(self, change: "asyncio.Task[None]") -> None:
         if not change.cancelled() and (error := change.exception()) is not None:
             self._rest = RETRY_LOOKS
-            self._guard.failed("sizing", error)
+            self._task_monitor.failed("sizing", error)
 
     async def _follow(self, found: Container) -> None:
         before, was = self._followed, self._config()
@@ -124,7 +124,7 @@ class Sizing:
             self._followed = found
         self._rest = RETRY_LOOKS if refused else 0
         if not refused or refused != self._refusal:
-            self._tell(before, found, was, refused)
+            self._report(before, found, was, refused)
         self._refusal = refused
 
     def _wanted(self, config: ProxyConfig, found: Container) -> ProxyConfig:
@@ -151,7 +151,7 @@ class Sizing:
         if count != self._config().processors:
             await self._pool.set_processors(count, "container")
 
-    def _tell(self, before: Container, found: Container, was: ProxyConfig, refused: str) -> None:
+    def _report(self, before: Container, found: Container, was: ProxyConfig, refused: str) -> None:
         now = self._config()
         warning = memory_warning(now, now.processors, found.memory)
         row = {

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from control.logs import RowLog
-from proxy.cells import CellReader
+from framegate.control.logs import RowLog
+from framegate.proxy.cells import CellReader
 
 __all__ = ["REASONS", "TapLosses"]
 
@@ -71,24 +71,24 @@ class TapLosses:
             if not self.losing:
                 self.losing = True
                 self._began, self._began_at, self._told = before, now, before
-                self._tell(now)
+                self._report(now)
         if self.losing and now - self._lost_at >= OVER_S:
-            self._tell_end()
+            self._report_end()
         elif self.losing and now - self._told_at >= EACH_S:
-            self._tell(now)
+            self._report(now)
 
     def close(self) -> None:
         """Framegate stops: what was lost until now is told."""
         self.look()
         if self.losing:
-            self._tell_end()
+            self._report_end()
 
-    def _tell_end(self) -> None:
+    def _report_end(self) -> None:
         self.losing = False
         frames, lasted = _since(self._seen, self._began), round(self._lost_at - self._began_at, 1)
         self._log.write("tap_losing_ended", level="warning", directory=self._directory, frames=frames, seconds=lasted)
 
-    def _tell(self, now: float) -> None:
+    def _report(self, now: float) -> None:
         frames, self._told, self._told_at = _since(self._seen, self._told), self._seen, now
         self._log.write("tap_losing", level="error", directory=self._directory, frames=frames, seconds=round(now - self._began_at, 1))
 

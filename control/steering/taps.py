@@ -11,16 +11,17 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from control.errors import AlreadyExistsError, EtagError, FailedPreconditionError, InvalidArgumentError, NotFoundError, Violation
-from control.events import Event, Gap
-from control.fleet.desired_state import DesiredState
-from control.fleet.supervisor import Supervisor
-from control.meters import Meters
-from control.plane import TAP_RULE, TapRuleStatus, TapStop
-from control.steering.pool import counted
-from control.steering.transactions import Transaction, Transactions
-from proxy.config.model import ProxyConfig, TapRule, rules_to_wire
-from proxy.server.messages import Change
+from framegate.control.errors import AlreadyExistsError, EtagError, FailedPreconditionError, InvalidArgumentError, NotFoundError, Violation
+from framegate.control.events import Event, Gap
+from framegate.control.fleet.desired_state import DesiredState
+from framegate.control.fleet.supervisor import Supervisor
+from framegate.control.meters import Meters
+from framegate.control.status import TAP_RULE, TapRuleStatus, TapStop
+from framegate.control.steering.pool import counted
+from framegate.control.steering.tap_losses import TapLosses
+from framegate.control.steering.transactions import Transaction, Transactions
+from framegate.proxy.config.model import ProxyConfig, TapRule, rules_to_wire
+from framegate.proxy.server.messages import Change
 
 __all__ = ["MAX_RULES", "STOPPED_EVENT", "Rules", "Taps", "etag_of", "has_expired"]
 
@@ -47,7 +48,7 @@ class Taps:
 
     Args:
         tapped: is told by which rules frames may be recorded: before a change is made, those before and after it; once it is in force, the new ones.
-        losing: whether the log does not take all that rules record.
+        losses: what the tap lost; None without a tap.
     """
 
     def __init__(
@@ -56,13 +57,13 @@ class Taps:
         transactions: Transactions,
         meters: Meters,
         tapped: Callable[[Rules], None],
-        losing: Callable[[], bool] = lambda: False,
+        losses: TapLosses | None = None,
     ) -> None:
         self._supervisor = supervisor
         self._transactions = transactions
         self._meters = meters
         self._tapped = tapped
-        self._losing = losing
+        self._losses = losses
         self._decided = 0
         self._stops: dict[str, dict[int, tuple[int, TapStop]]] = {}  # by rule and slot, with the generation of the processor that said so
 
@@ -77,20 +78,42 @@ class Taps:
         stop = TapStop(slot=row["slot"], cause=row["cause"], percent=row["percent"], limit=row["limit"], since_ns=item.time_ns)
         self._stops.setdefault(row["rule"], {})[stop.slot] = row["generation"], stop
 
+    def troubles(self) -> list[str]:
+        """What keeps the tap from recording all frames, or is about to, a sentence each; none without a tap."""
+        return [] if self._losses is None else self._losses.troubles
+
     def rules(self) -> list[TapRuleStatus]:
-        """See ``ControlPlane.list_tap_rules``."""
+        """Every tap rule, in order; none without a tap."""
         return [] if self._config.tap is None else [self._status(rule) for rule in self._config.tap.rules]
 
     def _status(self, rule: TapRule) -> TapRuleStatus:
         slots = self._supervisor.slots
         told = sorted(self._stops.get(rule.name, {}).items())
         stops = tuple(stop for number, (generation, stop) in told if number in slots and slots[number].generation == generation)
-        return TapRuleStatus(rule=rule, etag=etag_of(rule), expired=has_expired(rule, time.time_ns()), stops=stops, losing=self._losing())
+        return TapRuleStatus(
+            rule=rule,
+            etag=etag_of(rule),
+            expired=has_expired(rule, time.time_ns()),
+            stops=stops,
+            losing=self._losses is not None and self._losses.losing,
+        )
 
     # --- changes -----------------------------------------------------------------------------------------------------------------
 
-    async def create(self, rule: TapRule, before: str, *, validate_only: bool) -> TapRuleStatus:
-        """See ``ControlPlane.create_tap_rule``."""
+    async def create(self, rule: TapRule, before: str = "", *, validate_only: bool = False) -> TapRuleStatus:
+        """Put a new rule before the one that is named, or last. Connections that are open follow at once.
+
+        Args:
+            rule: is judged as one of a configuration file is.
+            before: the name of a rule; empty: none.
+            validate_only: only say whether it could be done, and what would be; nobody is asked.
+
+        Raises:
+            AlreadyExistsError: a rule has the name, and its time is not over. InvalidArgumentError: the rule cannot be; the violations' fields are
+                those of ``TapRule``, as in ``networks[0]``. NotFoundError: of ``before``. FailedPreconditionError: there is no tap (NO_TAP), or there
+                are too many rules (TOO_MANY_TAP_RULES). AbortedError: a processor refused; none has it. UnavailableError: it is decided, but not
+                confirmed everywhere.
+        """
 
         def edit(rules: Rules) -> Rules:
             index = _index(rules, rule.name)
@@ -100,8 +123,20 @@ class Taps:
 
         return _found(await self._change(rule.name, edit, validate_only=validate_only), rule.name)
 
-    async def update(self, name: str, changes: Mapping[str, Any], before: str | None, etag: str, *, validate_only: bool) -> TapRuleStatus:
-        """See ``ControlPlane.update_tap_rule``."""
+    async def update(
+        self, name: str, changes: Mapping[str, Any], before: str | None = None, etag: str = "", *, validate_only: bool = False
+    ) -> TapRuleStatus:
+        """Change fields of a rule, or move it. What had turned itself off is on again.
+
+        Args:
+            name: of the rule; it keeps it.
+            changes: new values by the name of ``TapRule``'s field.
+            before: as of ``create``; None: it stays where it is.
+            etag: the change is for the rule as it was when it had this one; empty: for whatever it is.
+
+        Raises:
+            EtagError: it is another. NotFoundError: no rule has the name. Others as ``create``.
+        """
 
         def edit(rules: Rules) -> Rules:
             rule = dataclasses.replace(_known(rules, name, etag), **changes)
@@ -111,8 +146,8 @@ class Taps:
 
         return _found(await self._change(name, edit, validate_only=validate_only), name)
 
-    async def delete(self, name: str, etag: str, *, validate_only: bool) -> None:
-        """See ``ControlPlane.delete_tap_rule``."""
+    async def delete(self, name: str, etag: str = "", *, validate_only: bool = False) -> None:
+        """Take a rule away. Arguments and errors as ``update``."""
 
         def edit(rules: Rules) -> Rules:
             _known(rules, name, etag)
@@ -171,7 +206,7 @@ class Taps:
 
 def _load_judge() -> Callable[[TapRule, Mapping[str, bool]], list[tuple[str, str]]]:
     """What reads configurations, 2 MiB: only who changes rules pays for it."""
-    from control.configuration.tap_rule import tap_rule_faults
+    from framegate.control.configuration.tap_rules import tap_rule_faults
 
     return tap_rule_faults
 

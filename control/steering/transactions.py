@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from control.errors import ControlError
-from control.events import Bus, Row
+from framegate.control.errors import ControlError
+from framegate.control.events import Bus, Row
 
 __all__ = ["Transaction", "Transactions"]
 

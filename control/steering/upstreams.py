@@ -4,15 +4,15 @@ import asyncio
 import dataclasses
 from typing import Any
 
-from control.errors import ControlError
-from control.fleet.desired_state import DesiredState
-from control.fleet.processor import REQUEST_MS
-from control.fleet.supervisor import Supervisor
-from control.intake.resolver import Resolver
-from control.logs import RowLog
-from control.plane import DownEndpoint, UpstreamStatus
-from proxy.server.messages import Change, Endpoints
-from proxy.server.protocol import upstreams_request
+from framegate.control.accept.resolver import Resolver
+from framegate.control.errors import ControlError
+from framegate.control.fleet.desired_state import DesiredState
+from framegate.control.fleet.processor import REQUEST_MS
+from framegate.control.fleet.supervisor import Supervisor
+from framegate.control.logs import RowLog
+from framegate.control.status import DownEndpoint, UpstreamStatus
+from framegate.proxy.server.messages import Change, Endpoints
+from framegate.proxy.server.protocol import upstreams_request
 
 __all__ = ["Upstreams"]
 
@@ -26,7 +26,7 @@ class Upstreams:
         self._log = log
 
     async def statuses(self) -> list[UpstreamStatus]:
-        """See ``ControlPlane.list_upstreams``."""
+        """Every upstream, in the configuration's order. Raises UnavailableError: a processor does not answer."""
         down = await self._down_endpoints()
         return [
             UpstreamStatus(

@@ -7,19 +7,19 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from control.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError, Violation
-from control.fleet.supervisor import Supervisor
-from control.plane import UsersStatus, UserStatus
-from control.rotation.rotation import Rotation
-from control.steering.listeners import find_listener
-from control.steering.transactions import Transaction, Transactions
-from proxy.server.store_rows import listener_owner
+from framegate.control.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError, Violation
+from framegate.control.fleet.supervisor import Supervisor
+from framegate.control.rotation.rotation import Rotation
+from framegate.control.status import UsersStatus, UserStatus
+from framegate.control.steering.listeners import find_listener
+from framegate.control.steering.transactions import Transaction, Transactions
+from framegate.proxy.server.rows import listener_owner
 
 if TYPE_CHECKING:
-    from control.fleet.identity import Identity  # only who asks for SASL pays for what hashes
-    from control.identity.users import Users as KnownUsers
-    from control.identity.users_file import UsersFile
-    from proxy.auth.questions import ScramCredential
+    from framegate.control.fleet.identity import Identity  # only who asks for SASL pays for what hashes
+    from framegate.control.identity.users import Users as KnownUsers
+    from framegate.control.identity.users_file import UsersFile
+    from framegate.proxy.auth.auth_requests import ScramCredential
 
 __all__ = ["USER", "Users"]
 
@@ -56,7 +56,11 @@ class Users:
         self._listed: Final[dict[str, tuple[KnownUsers, tuple[UserStatus, ...]]]] = {}  # by listener, of the users that were in force then
 
     async def list(self, listener: str) -> UsersStatus:
-        """See ``ControlPlane.list_users``."""
+        """The users in force of a listener.
+
+        Raises:
+            NotFoundError: no such listener. FailedPreconditionError: it has no file of users (NO_USERS_FILE).
+        """
         self._path(listener)
         assert self._identity is not None, "who has a file of users has SASL"
         users = self._identity.users(listener)
@@ -68,10 +72,24 @@ class Users:
         return UsersStatus(users=statuses, error="" if refusal is None else str(refusal))
 
     async def put(
-        self, listener: str, name: str, credentials: "Mapping[str, ScramCredential]", *, create: bool, replace: bool, validate_only: bool
+        self, listener: str, name: str, credentials: "Mapping[str, ScramCredential]", *, create: bool, replace: bool, validate_only: bool = False
     ) -> UserStatus:
-        """See ``ControlPlane.create_user`` (``create`` only) and ``update_user`` (``replace``, and both with ``allow_missing``)."""
-        from control.identity.users_file import UserExistsError
+        """Write a user into a listener's file of users, in the place of all that it has, and have the file taken by all listeners that name it.
+
+        Args:
+            listener: its name.
+            name: of the user.
+            credentials: what is stored of the password, by mechanism; they are good (``framegate.control.identity.passwords.credential_faults``).
+            create, replace: whether a user that is not there is made, and one that is there changed.
+            validate_only: only say whether it could be done; nothing is written.
+
+        Raises:
+            AlreadyExistsError: there is such a user, without ``replace``. NotFoundError: no such listener, or no such user without ``create``.
+            InvalidArgumentError: no user can have the name.
+            FailedPreconditionError: there is no file of users (NO_USERS_FILE), it cannot be written (USERS_FILE_UNWRITABLE), or what lies in the
+            listener's files is no good (IDENTITY_FILES_REFUSED). UnavailableError: somebody else is changing the file (USERS_FILE_BUSY).
+        """
+        from framegate.control.identity.users_file import UserExistsError
 
         def edit(file: "UsersFile") -> None:
             if not create and name not in file.users:
@@ -86,9 +104,9 @@ class Users:
         await self._change(listener, name, edit, validate_only=validate_only)
         return UserStatus(name=name, mechanisms={mechanism: item.iterations for mechanism, item in credentials.items()})
 
-    async def delete(self, listener: str, name: str, *, validate_only: bool) -> None:
-        """See ``ControlPlane.delete_user``."""
-        from control.identity.users_file import UserUnknownError
+    async def delete(self, listener: str, name: str, *, validate_only: bool = False) -> None:
+        """Take a user out of a listener's file. Its open connections stay open. Arguments and errors as ``put``."""
+        from framegate.control.identity.users_file import UserUnknownError
 
         def edit(file: "UsersFile") -> None:
             try:
@@ -148,7 +166,7 @@ def _statuses(users: "KnownUsers") -> tuple[UserStatus, ...]:
 
 def _write(path: str, edit: "Callable[[UsersFile], None]") -> None:
     """Change a file. In a thread."""
-    from control.identity.users_file import UsersFileError, changing
+    from framegate.control.identity.users_file import UsersFileError, changing
 
     try:
         with changing(path, wait=False) as file:
@@ -165,7 +183,7 @@ def _try(path: str, edit: "Callable[[UsersFile], None]") -> None:
     """Find out whether a file could be changed. In a thread."""
     import os
 
-    from control.identity.users_file import UsersFileError, read_users
+    from framegate.control.identity.users_file import UsersFileError, read_users
 
     try:
         edit(read_users(path))

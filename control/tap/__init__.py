@@ -1,10 +1,10 @@
-"""The tap's directory, as control keeps it: whatever of the log no processor can do, or is there to do any more.
+"""The tap's directory, as the control process manages it.
 
-    keeper          the thread for all of it: lock, ledger, budget, sweep, the accounts of processors that ended
-    settlement      what the stream of a processor that ended lacks, written into the log
-    reserve         room kept free, so that a full disk can still be told what it did not take
-    segment_watch   which segments began and ended, for who makes spans of them
-    directory_lock  one instance's lock, and whether an earlier one's processors still live
+    keeper          one thread: lock, ledger, retention, settlement
+    settlement      accounts for the frames that the stream of an ended processor lacks
+    reserve         disk space kept free, so that a full disk can still be recorded
+    segment_watch   which segments began and ended, for spans
+    directory_lock  the lock of one instance
 
-Nothing is re-exported; only who taps pays for the log's modules (``control.serve`` imports ``keeper`` late).
+Nothing is re-exported; ``framegate.control.runtime`` imports ``keeper`` late, so that only users of the tap load it.
 """

@@ -13,8 +13,8 @@ import struct
 import time
 from typing import Final
 
-from control.errors import StartError
-from proxy.tap.record import FOLDER_MODE, LOCK_NAME, WRITERS_NAME
+from framegate.control.errors import StartError
+from framegate.proxy.tap.record import FOLDER_MODE, LOCK_NAME, WRITERS_NAME
 
 __all__ = ["DirectoryLock"]
 
@@ -28,8 +28,8 @@ class DirectoryLock:
     """Holds a directory of the tap, made for its owner and the readers of its group when there is none, until ``release``. The lock's file stays.
 
     Attributes:
-        last_ns: when its last holder, or this one, gave a sign of life (``beat``) before, wall clock.
-        noted: the number that was noted last (``beat``), by this holder or one before; 0: none was.
+        last_ns: when its last holder, or this one, gave a sign of life (``heartbeat``) before, wall clock.
+        noted: the number that was noted last (``heartbeat``), by this holder or one before; 0: none was.
         writers: the descriptor for this holder's processors to inherit.
         unguarded: why the file system does not tell whether an earlier holder's processors live, in words; empty when it does.
 
@@ -92,7 +92,7 @@ class DirectoryLock:
         answer = fcntl.fcntl(self.writers, fcntl.F_OFD_GETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
         return int(FLOCK.unpack(answer)[0]) != fcntl.F_UNLCK
 
-    def beat(self, number: int = 0) -> None:
+    def heartbeat(self, number: int = 0) -> None:
         """Give a sign of life, and note a number when it is larger than the one noted: whoever comes next sees both."""
         os.utime(self._descriptor)
         if number > self.noted:

@@ -17,27 +17,27 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from control.configuration.units import format_size
-from control.errors import StartError
-from control.fleet.slot_cells import Life
-from control.guard import Guard
-from control.logs import RowLog
-from control.meters import Meters
-from control.tap.directory_lock import DirectoryLock
-from control.tap.reserve import Reserve
-from control.tap.segment_watch import SegmentTold, SegmentWatch
-from control.tap.settlement import Case, Settlement
-from proxy.config.model import ProxyConfig, TapConfig, TapRule
-from proxy.tap.lag import Lag, Lags
-from proxy.tap.ledger import Pair, is_recovery
-from proxy.tap.ledger_writer import LedgerWriter
-from proxy.tap.log_reader import LogError, Segment, segments, streams, walk_segment
-from proxy.tap.record import DIRECTIONS, stream_name
-from proxy.tap.recovery import Sealed, ends_finally, seal_dead, seal_stream
-from proxy.tap.retention import Retention
-from proxy.tap.sums import segment_times
+from framegate.control.configuration.units import format_size
+from framegate.control.errors import StartError
+from framegate.control.fleet.slot_cells import ProcessorTotals
+from framegate.control.logs import RowLog
+from framegate.control.meters import Meters
+from framegate.control.tap.directory_lock import DirectoryLock
+from framegate.control.tap.reserve import Reserve
+from framegate.control.tap.segment_watch import SegmentTold, SegmentWatch
+from framegate.control.tap.settlement import Case, Settlement
+from framegate.control.task_monitor import TaskMonitor
+from framegate.proxy.config.model import ProxyConfig, TapConfig, TapRule
+from framegate.proxy.tap.lag import Lag, Lags
+from framegate.proxy.tap.ledger import Pair, is_recovery
+from framegate.proxy.tap.ledger_writer import LedgerWriter
+from framegate.proxy.tap.log_reader import LogError, Segment, segments, streams, walk_segment
+from framegate.proxy.tap.record import DIRECTIONS, stream_name
+from framegate.proxy.tap.recovery import Sealed, ends_finally, seal_dead, seal_stream
+from framegate.proxy.tap.retention import Retention
+from framegate.proxy.tap.sums import segment_times
 
-__all__ = ["Death", "TapKeeper", "tapped_pairs"]
+__all__ = ["ProcessorExit", "TapKeeper", "tapped_pairs"]
 
 SWEEP_INTERVAL_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 5.0
@@ -51,13 +51,13 @@ Job = Callable[[], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Death:
+class ProcessorExit:
     """A processor that ended, in order or not. ``started_ns`` is of the wall clock."""
 
     slot: int
     boot_id: str
     started_ns: int
-    life: Life
+    life: ProcessorTotals
 
 
 class _Deletion(NamedTuple):
@@ -94,8 +94,10 @@ class TapKeeper:
         StartError: another instance holds the directory, or it cannot be used.
     """
 
-    def __init__(self, config: ProxyConfig, tap: TapConfig, meters: Meters, log: RowLog, guard: Guard, on_segment: SegmentTold | None = None) -> None:
-        self._guard = guard
+    def __init__(
+        self, config: ProxyConfig, tap: TapConfig, meters: Meters, log: RowLog, task_monitor: TaskMonitor, on_segment: SegmentTold | None = None
+    ) -> None:
+        self._task_monitor = task_monitor
         self._node = config.node
         self._tap = tap
         self._log = log
@@ -153,21 +155,21 @@ class TapKeeper:
         stream = stream_name(self._node, str(slot), boot_id)
         self._live.add(stream)
         self._wanted[stream] = self._tapped
-        self._tell_ledger()
+        self._report_ledger()
 
     def tapped(self, rules: Sequence[TapRule]) -> None:
         """Other rules come into force: the ledger says what streams can have from now on."""
         self._tapped = tapped_pairs(self._listeners, rules)
         for stream, pairs in list(self._wanted.items()):
             self._wanted[stream] = list(dict.fromkeys([*pairs, *self._tapped]))
-        self._tell_ledger()
+        self._report_ledger()
 
-    def _tell_ledger(self) -> None:
+    def _report_ledger(self) -> None:
         writing = threading.Thread(target=self._write_births, name="framegate-tap-born", daemon=True)
         writing.start()
         writing.join(BORN_TIMEOUT_S)
 
-    def died(self, death: Death) -> None:
+    def died(self, death: ProcessorExit) -> None:
         """A processor ended, in whatever way: its files are sealed, and what its stream lacks is recorded."""
         ended_ns = time.time_ns()
         stream = stream_name(self._node, str(death.slot), death.boot_id)
@@ -192,12 +194,12 @@ class TapKeeper:
             except queue.Empty:
                 job = self._look
             try:
-                self._lock.beat(self._ledger.last)
+                self._lock.heartbeat(self._ledger.last)
                 (self._finish if job is None else job)()
             except (OSError, LogError) as error:
                 self._complain("keeper", str(error))
             except Exception as error:
-                self._guard.failed("tap_keeper", error)
+                self._task_monitor.failed("tap_keeper", error)
             if job is None:
                 return
 
@@ -230,7 +232,7 @@ class TapKeeper:
             time.sleep(LAST_PAUSE_S)
             self._settle_all(last=True)
         self._look_at_segments()
-        self._lock.beat(self._ledger.last)
+        self._lock.heartbeat(self._ledger.last)
 
     def _look_at_segments(self) -> None:
         """See which began and ended, without a sweep."""
@@ -287,8 +289,8 @@ class TapKeeper:
         """
         known = self._ledger.ledger.streams
         for segment in doomed:
-            fate = known.get(segment.stream)
-            if fate is None or not fate.settled:
+            stream_record = known.get(segment.stream)
+            if stream_record is None or not stream_record.settled:
                 self._carry(segment)
             from_ns, until_ns = self._times(segment)
             waiting = self._deleted.get(segment.stream, _Deletion(0, from_ns, 0))
@@ -402,9 +404,9 @@ class TapKeeper:
         self._seal()
         ended_ns = self._outlived()
         for stream in left:
-            fate = known.get(stream)
-            if fate is not None and not fate.recovery:
-                self._settlement.open(Case(stream, fate.born_ns, ended_ns, fate.tapped, None))
+            stream_record = known.get(stream)
+            if stream_record is not None and not stream_record.recovery:
+                self._settlement.open(Case(stream, stream_record.born_ns, ended_ns, stream_record.tapped, None))
             elif stream in left_open and not ends_finally(self._tap.directory, stream):
                 self._settlement.open(Case(stream, 0, ended_ns, [], None))
         self._note_strange(stream for stream in strange if stream not in left_open)
@@ -436,7 +438,7 @@ class TapKeeper:
         """Streams of earlier runs that are not settled, or not known to the ledger."""
         known, cases = self._ledger.ledger.streams, self._settlement.cases
         listed = dict.fromkeys([*known, *streams(self._tap.directory)])
-        done = {stream for stream, fate in known.items() if fate.settled} | cases.keys()
+        done = {stream for stream, stream_record in known.items() if stream_record.settled} | cases.keys()
         return [stream for stream in listed if stream not in self._live and stream not in done]
 
     def _spare(self) -> None:
@@ -470,5 +472,5 @@ class TapKeeper:
             except Exception as problem:  # our bug; it may not keep the others from being recorded
                 error = f"what {stream} lacks is not recorded yet: {problem!r}"
                 if error != self._errors.get("settlement"):
-                    self._guard.failed("tap_keeper", problem)
+                    self._task_monitor.failed("tap_keeper", problem)
         self._complain("settlement", error)

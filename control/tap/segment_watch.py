@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from proxy.tap.headers import Seal, decode_segment_header
-from proxy.tap.log_reader import LogError, Segment, open_segment, segment_seal
-from proxy.tap.record import SEGMENT_HEADER_BYTES, FormatError
+from framegate.proxy.tap.headers import Seal, decode_segment_header
+from framegate.proxy.tap.log_reader import LogError, Segment, open_segment, segment_seal
+from framegate.proxy.tap.record import SEGMENT_HEADER_BYTES, FormatError
 
 __all__ = ["SegmentTold", "SegmentWatch"]
 
@@ -50,14 +50,14 @@ class SegmentWatch:
             if sealed is True or sealed is segment.sealed:
                 continue
             try:
-                if not self._tell(segment, began=sealed is None):
+                if not self._report(segment, began=sealed is None):
                     del now[segment.base]  # its writer has just made it: the next look finds its header
                     whole = False
             except (OSError, LogError, FormatError) as error:
                 self._failed(str(error))
         return whole
 
-    def _tell(self, segment: Segment, *, began: bool) -> bool:
+    def _report(self, segment: Segment, *, began: bool) -> bool:
         created_ns = _created_ns(segment)
         if created_ns is None:
             return False

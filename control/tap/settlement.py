@@ -9,13 +9,13 @@ import contextlib
 import dataclasses
 from typing import Any, Final
 
-from control.fleet.slot_cells import Life
-from control.logs import RowLog
-from control.tap.reserve import Reserve, is_full
-from proxy.tap.ledger import Fate, Pair
-from proxy.tap.ledger_writer import LedgerWriter
-from proxy.tap.log_reader import LogError, end_offset, segment_seal, segments
-from proxy.tap.record import (
+from framegate.control.fleet.slot_cells import ProcessorTotals
+from framegate.control.logs import RowLog
+from framegate.control.tap.reserve import Reserve, is_full
+from framegate.proxy.tap.ledger import Pair, StreamRecord
+from framegate.proxy.tap.ledger_writer import LedgerWriter
+from framegate.proxy.tap.log_reader import LogError, end_offset, segment_seal, segments
+from framegate.proxy.tap.record import (
     REASON_CLOSED,
     REASON_DISK_ERROR,
     REASON_DISK_FULL,
@@ -24,9 +24,9 @@ from proxy.tap.record import (
     SEAL_FINAL,
     certainty,
 )
-from proxy.tap.recovery import ends_finally
-from proxy.tap.settlement import Bound, Entry, reckon, recovery_stream, settled_end, write_settlement
-from proxy.tap.sums import StreamSums, sum_stream
+from framegate.proxy.tap.recovery import ends_finally
+from framegate.proxy.tap.settlement import Bound, Entry, missing_entries, recovery_stream, settled_end, write_settlement
+from framegate.proxy.tap.sums import StreamSums, sum_stream
 
 __all__ = ["Case", "Settlement"]
 
@@ -50,7 +50,7 @@ class Case:
     born_ns: int
     ended_ns: int
     tapped: list[Pair]
-    life: Life | None
+    life: ProcessorTotals | None
     entries: list[Entry] | None = None
     noted: bool = False
 
@@ -112,7 +112,7 @@ class Settlement:
         Raises:
             OSError, LogError: it is not closed; to be tried again.
         """
-        trouble = self._reckon(case) if case.entries is None else ""
+        trouble = self._missing_entries(case) if case.entries is None else ""
         while True:
             try:
                 self._close(case, now_ns)
@@ -134,8 +134,8 @@ class Settlement:
 
     def end(self, stream: str) -> int:
         """Where a stream ends, or ended: as far as anything ever said."""
-        fate = self._ledger.ledger.streams.get(stream)
-        gone = 0 if fate is None else fate.deleted_to
+        stream_record = self._ledger.ledger.streams.get(stream)
+        gone = 0 if stream_record is None else stream_record.deleted_to
         try:
             return max(gone, end_offset(self._directory, stream))
         except LogError:  # its last segment is damaged: what its name and size say
@@ -155,7 +155,7 @@ class Settlement:
             fields: dict[str, Any] = {"stream": case.stream, "frames": frames, "error": error}
             self._log.write("tap_incomplete", level="error", counted=case.entries is not None, **fields)
 
-    def _reckon(self, case: Case) -> str:
+    def _missing_entries(self, case: Case) -> str:
         """Judge what the stream lacks, once: retention may take some of it while the record waits."""
         trouble = ""
         if settled_end(self._directory, case.stream) is not None or (case.life is None and ends_finally(self._directory, case.stream)):
@@ -168,7 +168,7 @@ class Settlement:
         bounds = case.bounds
         if case.life is None:
             bounds |= {pair: None for pair in sums.pairs if pair[0]}
-        case.entries = [entry for pair, frames in sorted(bounds.items()) for entry in reckon(pair, sums.of(pair), case.bound(frames))]
+        case.entries = [entry for pair, frames in sorted(bounds.items()) for entry in missing_entries(pair, sums.of(pair), case.bound(frames))]
         return trouble
 
     def _sealed_frames(self, stream: str) -> int | None:
@@ -191,7 +191,7 @@ class Settlement:
     def _close(self, case: Case, now_ns: int) -> None:
         assert case.entries is not None, "it is reckoned first"
         recovery = recovery_stream(case.stream)
-        known: dict[str, Fate] = self._ledger.ledger.streams
+        known: dict[str, StreamRecord] = self._ledger.ledger.streams
         if case.entries and recovery not in known:
             self._ledger.born(recovery, [], now_ns)
         if case.entries:
@@ -204,9 +204,9 @@ class Settlement:
         if case.stream not in known:
             self._ledger.born(case.stream, case.tapped, now_ns)
         self._ledger.ended(case.stream, self.end(case.stream), now_ns, settled=True)
-        self._tell(case, recovery)
+        self._report(case, recovery)
 
-    def _tell(self, case: Case, recovery: str) -> None:
+    def _report(self, case: Case, recovery: str) -> None:
         gaps = [entry for entry in case.entries or [] if entry.is_gap]
         if not gaps:
             return

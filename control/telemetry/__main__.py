@@ -1,11 +1,11 @@
-"""Write the tables of metrics and variables: ``python -m control.telemetry [--output FILE]``, from a checkout."""
+"""Write the tables of metrics and variables: ``python -m framegate.control.telemetry [--output FILE]``, from a checkout."""
 
 import argparse
 import pathlib
 import sys
 from typing import Final
 
-from control.telemetry.catalogue import document
+from framegate.control.telemetry.catalogue import document
 
 __all__ = ["DOCUMENT", "main"]
 
@@ -14,7 +14,7 @@ DOCUMENT: Final = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "metr
 
 def main() -> int:
     """The command line; prints what was written."""
-    parser = argparse.ArgumentParser(prog="python -m control.telemetry", description="Write the tables of metrics and OTEL_* variables.")
+    parser = argparse.ArgumentParser(prog="python -m framegate.control.telemetry", description="Write the tables of metrics and OTEL_* variables.")
     parser.add_argument("--output", type=pathlib.Path, default=DOCUMENT, metavar="FILE", help="default: deploy/metrics.md of this checkout")
     output: pathlib.Path = parser.parse_args().output
     output.write_text(document())

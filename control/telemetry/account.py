@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Mapping
 
-from control.plane import Attributes
-from proxy.cells.metrics import ERROR_TYPE, SIGNAL
+from framegate.control.status import Attributes
+from framegate.proxy.cells.metrics import ERROR_TYPE, SIGNAL
 
 __all__ = ["Account"]
 
@@ -50,7 +50,7 @@ class Account:
             self._dropped.setdefault(signal, 0)
 
     def measurements(self) -> Mapping[tuple[str, Attributes], float]:
-        """By metric and attributes, as ``ControlPlane.measurements``."""
+        """By metric and attributes, as ``State.measurements``."""
         with self._lock:
             exports, dropped, skipped = dict(self._exports), dict(self._dropped), self._skipped
         values: dict[tuple[str, Attributes], float] = {}

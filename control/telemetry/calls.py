@@ -1,16 +1,17 @@
-"""A span for each call of the control plane, beneath the caller's. ``control.service.interceptor`` asks for them."""
+"""A span for each call of the control plane, beneath the caller's. ``framegate.control.service.interceptor`` asks for them."""
 
 from collections.abc import Sequence
 from contextvars import Token
 from typing import Final
 
 from opentelemetry import context as contexts
+from opentelemetry import propagate
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.util.types import AnyValue
 
-from control.telemetry.traces import Traces
-from proxy.cells.standard_metrics import RPC_STATUS
+from framegate.control.telemetry.traces import Traces
+from framegate.proxy.cells.standard_metrics import RPC_STATUS
 
 __all__ = ["CallSpan", "CallSpans"]
 
@@ -64,7 +65,7 @@ class CallSpans:
             current: whether what the call does in this task belongs to the span until it ends.
             original: what the caller asked for, where ``method`` stands for all that there are not.
         """
-        parent = self._traces.propagator.extract(_carrier(metadata), Context())
+        parent = propagate.extract(_carrier(metadata), Context())
         attributes: dict[str, AnyValue] = {"rpc.system.name": "grpc", "rpc.method": method}
         if original:
             attributes["rpc.method_original"] = original

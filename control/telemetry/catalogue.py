@@ -1,13 +1,13 @@
-"""The tables of ``deploy/metrics.md``: every metric that framegate exports, and what it does with each OTEL_* variable."""
+"""The tables of ``deploy/metrics.md``: every metric that framegate exports, and the OTEL_* variables that are judged."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from control.telemetry.fold import PER_WORKER, WORKER
-from control.telemetry.names import label_name, prometheus_name
-from control.telemetry.variables import PER_SIGNAL, VARIABLES
-from proxy.cells.metrics import METRICS, PIPELINE_METRICS, Metric
-from proxy.cells.standard_metrics import CALLS, PROCESS_METRICS
+from framegate.control.telemetry.fold import PER_WORKER, WORKER
+from framegate.control.telemetry.names import label_name, prometheus_name
+from framegate.control.telemetry.variables import CHOICES, LISTS
+from framegate.proxy.cells.metrics import METRICS, PIPELINE_METRICS, Metric
+from framegate.proxy.cells.standard_metrics import CALLS, PROCESS_METRICS
 
 __all__ = ["EXPORTED", "document"]
 
@@ -20,24 +20,24 @@ _OPEN: Final = {
     "framegate.listener": "names of listeners",
     "framegate.upstream": "names of upstreams",
     "framegate.consumer": "names of the tap's consumers, at most 50, and `others`",
-    "framegate.certificate": "what certificates are for",
+    "framegate.certificate": "uses of certificates",
     "framegate.process": "`control`, `processor-0` …, `handler-0` …",
-    "rpc.method": "methods of the API, and `_OTHER` for all that there are not",
+    "rpc.method": "methods of the API, and `_OTHER` for unknown ones",
     "rpc.response.status_code": "names of gRPC's codes",
-    "error.type": "names of gRPC's codes but `OK`",
+    "error.type": "names of gRPC's codes except `OK`",
     WORKER: "slots of processors, and `retired`",
 }
 _HEAD: Final = """\
 # Metrics and variables
 
-Made by `python -m control.telemetry` out of the code; a test compares.
+Generated from the code by `python -m framegate.control.telemetry`; do not edit.
 
 ## Metrics
 
-The names are those over OTLP and, as collectors translate them, those of a scrape, where a histogram has `_bucket`, `_count` and `_sum`
-behind its name. A label is the attribute's name with `_` for each dot. An attribute without a value is absent: `error.type` of what went well.
+The first name is used over OTLP, the second in a scrape of Prometheus, where a histogram also has the suffixes `_bucket`, `_count` and `_sum`. A
+label is the attribute's name with `_` for each dot. An attribute without a value is absent, for example `error.type` of a success.
 
-| Metric | In Prometheus | Kind | Unit | Attributes | What it says | Who counts |
+| Metric | In Prometheus | Kind | Unit | Attributes | Meaning | Counted by |
 | --- | --- | --- | --- | --- | --- | --- |
 """
 _VALUES: Final = """
@@ -49,12 +49,23 @@ _VALUES: Final = """
 _VARIABLES: Final = """
 ## Variables of the environment
 
-What `telemetry` in framegate.yaml says wins (not over `OTEL_SDK_DISABLED`); where it is silent, these hold. A value that cannot be used keeps
-framegate from starting, with the variable's name, its value (never that of a secret), and what is possible. An empty value is as good as none.
-Of those with a star there is one for each signal, too, which wins: `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`. Other OTEL_* variables have no effect.
+OpenTelemetry's SDK for Python and its exporters read the OTEL_* variables. The section `telemetry` of framegate.yaml overrides them, except
+`OTEL_SDK_DISABLED` (the row `telemetry_disabled` reports it). A variable for one signal, such as `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, overrides the
+variable for all signals. An empty value means not set. framegate differs from the SDK:
 
-| Variable | Values | Without it | What it does |
-| --- | --- | --- | --- |
+- `OTEL_METRIC_EXPORT_INTERVAL` defaults to 10000 ms, not 60000.
+- `OTEL_EXPORTER_OTLP_TIMEOUT` is in milliseconds, as in the specification; Python's exporters read seconds.
+- Signals are exported if the file or the environment names an endpoint: metrics and traces with a common one, logs with their own or
+  `OTEL_LOGS_EXPORTER=otlp`. There is no console exporter, because standard output has framegate's own rows.
+- `OTEL_EXPORTER_PROMETHEUS_HOST` and `OTEL_EXPORTER_PROMETHEUS_PORT` (default 127.0.0.1:9464) apply with `OTEL_METRICS_EXPORTER=prometheus`.
+- `OTEL_LOG_LEVEL` is the lowest level of the rows `library_log` from OpenTelemetry.
+
+framegate does not start if one of these variables has another value; `framegate check` reports it, with the variable's name, its value (never a
+secret) and the valid values. Numbers, endpoints, headers, certificate files, `OTEL_TRACES_SAMPLER_ARG` and `OTEL_PROPAGATORS` are validated, too. The
+SDK reads all other variables, and logs those that it cannot use.
+
+| Variable | Values |
+| --- | --- |
 """
 
 
@@ -62,8 +73,9 @@ def document() -> str:
     """The whole file."""
     rows = "".join(_row(_metric_cells(metric)) for metric in _ALL)
     values = "".join(_row(cells) for cells in _value_rows())
-    variables = "".join(_row((f"`{item.name}`{' *' if item.variants else ''}", item.takes.words, item.default, item.meaning)) for item in VARIABLES)
-    assert all(variable.name.startswith(PER_SIGNAL) for variable in VARIABLES if variable.variants), "the text above the table says so"
+    names = {name: ", ".join(f"`{item}`" for item in values) for name, values in CHOICES.items()}
+    names |= {name: f"`none`, or some of {', '.join(f'`{item}`' for item in values)}" for name, values in LISTS.items()}
+    variables = "".join(_row((f"`{name}`", values)) for name, values in names.items())
     return f"{_HEAD}{rows}{_VALUES}{values}{_VARIABLES}{variables}"
 
 

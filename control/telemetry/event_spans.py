@@ -22,13 +22,13 @@ from typing import Final, NamedTuple
 from opentelemetry.trace import SpanContext, SpanKind
 from opentelemetry.util.types import AnyValue
 
-from control.events import Event, Row, Subscriber
-from control.telemetry.account import Account
-from control.telemetry.traces import Traces, current_span
-from proxy.cause import Cause
-from proxy.errors import TlsError
-from proxy.network.connection_id import format_connection_id
-from proxy.network.tls_failure import handshake_error
+from framegate.control.events import Event, Row, Subscriber
+from framegate.control.telemetry.account import Account
+from framegate.control.telemetry.traces import Traces, current_span
+from framegate.proxy.cause import Cause
+from framegate.proxy.errors import TlsError
+from framegate.proxy.network.connection_id import format_connection_id
+from framegate.proxy.network.tls_failure import handshake_error
 
 __all__ = ["RATE", "SLOW_NS", "EventSpans"]
 

@@ -10,21 +10,22 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from control.errors import StartError
-from control.events import Bus
-from control.guard import Guard
-from control.logs import RowCopy, RowLog
-from control.telemetry.environment import judge
-from proxy.config.model import ProxyConfig
-from proxy.tap.headers import Seal
-from proxy.tap.log_reader import Segment
+from framegate.control.errors import StartError
+from framegate.control.events import Bus
+from framegate.control.logs import RowCopy, RowLog
+from framegate.control.task_monitor import TaskMonitor
+from framegate.control.telemetry.environment import judge
+from framegate.control.telemetry.variables import drop_empty
+from framegate.proxy.config.model import ProxyConfig
+from framegate.proxy.tap.headers import Seal
+from framegate.proxy.tap.log_reader import Segment
 
 if TYPE_CHECKING:
-    from control.telemetry.calls import CallSpans
-    from control.telemetry.event_spans import EventSpans
-    from control.telemetry.log_records import LogRecords
-    from control.telemetry.provider import Telemetry
-    from control.telemetry.traces import Traces
+    from framegate.control.telemetry.calls import CallSpans
+    from framegate.control.telemetry.event_spans import EventSpans
+    from framegate.control.telemetry.log_records import LogRecords
+    from framegate.control.telemetry.provider import Telemetry
+    from framegate.control.telemetry.traces import Traces
 
 __all__ = ["Early", "Export"]
 
@@ -73,7 +74,8 @@ class Export:
         StartError: variables of the environment cannot be used.
     """
 
-    def __init__(self, config: ProxyConfig, log: RowLog, guard: Guard) -> None:
+    def __init__(self, config: ProxyConfig, log: RowLog, task_monitor: TaskMonitor) -> None:
+        drop_empty()
         settings = judge(config.telemetry)
         if settings.disabled:
             log.write("telemetry_disabled", level="warning", variable="OTEL_SDK_DISABLED", sections=list(settings.disabled))
@@ -81,7 +83,7 @@ class Export:
         self._settings = settings
         self._listeners = [listener.name for listener in config.listeners if listener.tls is not None]
         self._log = log
-        self._guard = guard
+        self._task_monitor = task_monitor
         self._rows: Early[RowCopy] = Early()
         self._segments: Early[tuple[Segment, int, Seal | None]] = Early()
         self._traces: Traces | None = None
@@ -102,7 +104,7 @@ class Export:
 
     @property
     def on_segment(self) -> Callable[[Segment, int, Seal | None], None] | None:
-        """Who is to be told of the tap's segments (``control.tap.segment_watch``); None: nobody."""
+        """Who is to be told of the tap's segments (``framegate.control.tap.segment_watch``); None: nobody."""
         return self._segment if self.traces else None
 
     def _segment(self, segment: Segment, created_ns: int, seal: Seal | None) -> None:
@@ -111,14 +113,17 @@ class Export:
     def load(self) -> None:
         """Import what ``begin`` needs. Blocks for as long as that takes; any thread."""
         try:
+            for target in self._settings.targets:
+                if target.signal != "metrics":
+                    from framegate.control.telemetry.exporters import exporter_class
+
+                    exporter_class(target)
             if self._settings.traces is not None:
-                import control.telemetry.calls
-                import control.telemetry.event_spans
-                import control.telemetry.segment_spans
+                import framegate.control.telemetry.calls
+                import framegate.control.telemetry.event_spans
+                import framegate.control.telemetry.segment_spans
             if self._settings.logs is not None:
-                import control.telemetry.log_records
-            if self._settings.traces is not None or self._settings.logs is not None:
-                import control.telemetry.exporters  # noqa: F401
+                import framegate.control.telemetry.log_records  # noqa: F401
         except ImportError as error:
             text = f"telemetry.otlp needs {error.name}, which is not installed: pip install 'framegate[otlp]'"
             raise StartError(text, reason="EXTRA_MISSING", extra="otlp") from error
@@ -136,26 +141,22 @@ class Export:
         """
         self.load()
         if self._settings.traces is not None:
-            from control.telemetry.calls import CallSpans
-            from control.telemetry.event_spans import EventSpans
-            from control.telemetry.exporters import span_exporter
-            from control.telemetry.segment_spans import SegmentSpans
-            from control.telemetry.traces import Traces, trace_fields
+            from framegate.control.telemetry.calls import CallSpans
+            from framegate.control.telemetry.event_spans import EventSpans
+            from framegate.control.telemetry.segment_spans import SegmentSpans
+            from framegate.control.telemetry.traces import Traces, trace_fields
 
-            exporter = span_exporter(self._settings.traces, telemetry.account)
-            self._traces = traces = Traces(self._settings.traces, telemetry.resource, version, exporter, telemetry.account)
-            self._events = EventSpans(traces, self._listeners, telemetry.account, lambda error: self._guard.failed("spans", error))
+            self._traces = traces = Traces(self._settings.traces, telemetry.resource, version, telemetry.account)
+            self._events = EventSpans(traces, self._listeners, telemetry.account, lambda error: self._task_monitor.failed("spans", error))
             events.attach(self._events)
             segments = SegmentSpans(traces)
             self._segments.hand_over(lambda told: segments.told(*told))
             self.calls = CallSpans(traces)
             self._log.span_fields = trace_fields
         if self._settings.logs is not None:
-            from control.telemetry.exporters import log_exporter
-            from control.telemetry.log_records import LogRecords
+            from framegate.control.telemetry.log_records import LogRecords
 
-            sender = log_exporter(self._settings.logs, telemetry.account)
-            self._records = LogRecords(self._settings.logs, telemetry.resource, version, sender, telemetry.account)
+            self._records = LogRecords(self._settings.logs, telemetry.resource, version, telemetry.account)
             self._rows.hand_over(self._records.take)
 
     async def stop(self, timeout_s: float = 1.0) -> None:

@@ -1,231 +1,205 @@
-"""Exporters of metrics, spans and log records to an OTLP collector. Need the extra ``otlp``; import this module late.
+"""OpenTelemetry's OTLP exporters, and the count of what they sent. Need the extra ``otlp``; import this module late.
 
-OpenTelemetry's encoders make the requests, ``transport`` carries them; what fails, or is thrown away by the collector, is counted in an ``Account``.
-A row says when exports begin to fail, and one when they no longer do.
+The exporters encode, send, try again and wait. ``Counted`` stands before one: it counts exports and what was lost with them, and ends.
 """
 
+import contextlib
+import importlib
 import logging
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+import time
+from collections.abc import Callable
+from typing import Any, Final
 
-from google.protobuf.message import DecodeError, EncodeError, Message
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest, ExportMetricsServiceResponse
-from opentelemetry.sdk.metrics import Counter, Histogram, ObservableCounter
-from opentelemetry.sdk.metrics.export import AggregationTemporality, MetricExporter, MetricExportResult, MetricsData
+from framegate.control.errors import StartError
+from framegate.control.telemetry.account import Account
+from framegate.control.telemetry.environment import Target
 
-from control.telemetry.account import Account
-from control.telemetry.environment import Logs, Metrics, Target, Temporality, Traces
-from control.telemetry.transport import Carrier, transport
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk._logs.export import LogRecordExporter
-    from opentelemetry.sdk.trace.export import SpanExporter
-
-__all__ = ["Sender", "log_exporter", "metric_exporter", "span_exporter"]
+__all__ = ["Counted", "exporter_class", "metric_exporter", "otlp_exporter", "probe"]
 
 _MAX_POINTS: Final = 4_000
 """Data points in one request: about 1 MB, below the 4 MB that gRPC servers take."""
-_DELTA: Final[dict[Temporality, tuple[type, ...]]] = {
-    "cumulative": (),
-    "delta": (Counter, ObservableCounter, Histogram),
-    "lowmemory": (Counter, Histogram),
+_PLACES: Final = {
+    "metrics": ("metric_exporter", "OTLPMetricExporter"),
+    "traces": ("trace_exporter", "OTLPSpanExporter"),
+    "logs": ("_log_exporter", "OTLPLogExporter"),
 }
-
-_WELL: Final = 5
-"""Exports in a row that a collector took: then it is well again."""
-
+_GRPC_LOGGER: Final = "opentelemetry.exporter.otlp.proto.grpc.exporter"
+_QUIET_S: Final = 600.0
 _log = logging.getLogger(__name__)
 
 
-class Sender:
-    """Sends encoded requests of one signal and keeps the account.
+class _Repeats(logging.Filter):
+    """Lets each complaint of an exporter pass once in ten minutes: one that cannot send complains of each attempt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[tuple[str, ...], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it passes. How long it waits, and such figures, make no other complaint of it."""
+        words = record.args if isinstance(record.args, tuple) else ()
+        key = (record.msg, *(word for word in words if isinstance(word, str)))
+        now_s = time.monotonic()
+        self._said = {known: at_s for known, at_s in self._said.items() if now_s - at_s < _QUIET_S}
+        return now_s == self._said.setdefault(key, now_s)
+
+
+_REPEATS: Final = _Repeats()
+
+
+def exporter_class(target: Target) -> Any:
+    """OpenTelemetry's exporter of a signal over a protocol; only that is loaded. Raises ImportError: the extra is not installed."""
+    place, name = _PLACES[target.signal]
+    return getattr(importlib.import_module(f"opentelemetry.exporter.otlp.proto.{target.protocol.partition('/')[0]}.{place}"), name)
+
+
+def otlp_exporter(target: Target, **options: Any) -> Any:
+    """The exporter for one collector, which connects when something is sent.
 
     Args:
-        target: the collector.
-        account: where it is counted.
-        response: the class of the collector's answer.
-        rejected: the name, in the answer's partial success, of how many it threw away.
+        target: the collector. What is not in it (headers), the exporter reads from the environment.
+        options: further ones of its constructor.
 
     Raises:
-        StartError: see ``transport``.
+        ImportError: the extra is not installed.
+        StartError: the certificates cannot be used.
+    """
+    made = exporter_class(target)
+    for logger in _loggers(made):
+        logger.addFilter(_REPEATS)
+    try:
+        options |= _grpc_options(target) if target.protocol == "grpc" else _http_options(target)
+        return made(endpoint=target.endpoint, timeout=target.timeout_s, **options)
+    except OSError as error:
+        text = f"the certificates of the collector for {target.signal} ({target.endpoint}) cannot be used: {error}"
+        raise StartError(text, reason="TELEMETRY_CERTIFICATE_UNUSABLE", signal=target.signal) from error
+
+
+def _loggers(made: Any) -> tuple[logging.Logger, ...]:
+    """Of an exporter's class."""
+    return logging.getLogger(_GRPC_LOGGER), logging.getLogger(made.__module__)
+
+
+def _grpc_options(target: Target) -> dict[str, Any]:
+    """Its own reading of the environment refuses the compression ``none``, and takes a client's certificate only beside an authority's."""
+    import grpc
+
+    options: dict[str, Any] = {
+        "insecure": not target.secure,
+        "compression": grpc.Compression.Gzip if target.gzip else grpc.Compression.NoCompression,
+    }
+    if target.secure:
+        files = (_read(path) for path in (target.certificate, target.client_key, target.client_certificate))
+        options["credentials"] = grpc.ssl_channel_credentials(*files)
+    return options
+
+
+def _http_options(target: Target) -> dict[str, Any]:
+    from opentelemetry.exporter.otlp.proto.http import Compression
+
+    return {
+        "compression": Compression.Gzip if target.gzip else Compression.NoCompression,
+        "certificate_file": target.certificate,
+        "client_key_file": target.client_key,
+        "client_certificate_file": target.client_certificate,
+    }
+
+
+def _read(path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    with open(path, "rb") as file:
+        return file.read()
+
+
+class Counted:
+    """An exporter as the SDK has them, before another one.
+
+    Args:
+        exporter: sends.
+        target: its collector.
+        account: where exports and what was lost are counted.
+        over: called with the number of items once their export is over, however it ended.
     """
 
-    def __init__(self, target: Target, account: Account, response: type[Message], rejected: str) -> None:
+    def __init__(self, exporter: Any, target: Target, account: Account, over: Callable[[int], None] = lambda items: None) -> None:
+        self._exporter = exporter
         self._signal = target.signal
-        self._endpoint = target.endpoint
         self._account = account
-        self._response = response
-        self._rejected = rejected
-        self._carrier = Carrier(transport(target), target.timeout_s)
-        self._failing: set[str] = set()
-        self._well = 0
-        self._told = ""
+        self._over = over
+        self._preferred_temporality = getattr(exporter, "_preferred_temporality", None)  # a reader of metrics asks for both
+        self._preferred_aggregation = getattr(exporter, "_preferred_aggregation", None)
+        self.closed = False
         account.expect(target.signal)
 
-    def send(self, request: Message, items: int) -> bool:
-        """Send one request of so many items; whether the collector has it all."""
+    def export(self, batch: Any, **options: Any) -> Any:
+        """Export, unless it has ended. What raises is an export that failed: a value that cannot be encoded, say."""
+        items = len(batch) if hasattr(batch, "__len__") else _points(batch)
+        result: Any = None
         try:
-            encoded = request.SerializeToString()
-        except EncodeError as error:
-            return self._end("other", f"cannot be encoded: {error}", items)
-        outcome = self._carrier.carry(encoded)
-        if outcome.end:
-            return self._end(outcome.end, outcome.text, items)
-        response: Any = self._response()
-        try:
-            response.ParseFromString(outcome.answer)
-        except DecodeError:
-            return self._end("other", "the answer is not one of OTLP", items)
-        partial = response.partial_success
-        lost = max(0, min(getattr(partial, self._rejected), items))
-        text = partial.error_message[:500]
-        if lost:
-            return self._end("rejected", f"{lost} of {items} items: {text}", lost)
-        if text and text != self._told:
-            _log.warning("the collector %s took %s and says: %s", self._endpoint, self._signal, text)
-        self._told = text
-        return self._end("", "", 0)
-
-    def failed(self, error: Exception, items: int) -> bool:
-        """Count an export that could not even be made."""
-        return self._end("other", f"cannot be encoded: {error!r}", items)
-
-    def _end(self, end: str, text: str, dropped: int) -> bool:
-        self._account.export(self._signal, end)
-        self._account.drop(self._signal, dropped)
-        if not self._carrier.closed:  # at the end a collector that is dead was told of, or is no news
-            self._tell(end, text)
-        return not end
-
-    def _tell(self, end: str, text: str) -> None:
-        """Each way to fail once, until exports have been well for a while: of two collectors behind one address one may be broken."""
-        if end:
-            self._well = 0
-            if end not in self._failing:
-                self._failing.add(end)
-                _log.warning("exports of %s to %s fail (%s): %s", self._signal, self._endpoint, end, text)
-            return
-        self._well += 1
-        if self._failing and self._well == _WELL:
-            self._failing.clear()
-            _log.warning("exports of %s to %s no longer fail", self._signal, self._endpoint)
-
-    def close(self) -> None:
-        """End what is under way. Any thread."""
-        self._carrier.close()
-
-
-class _MetricExporter(MetricExporter):
-    def __init__(self, metrics: Metrics, account: Account) -> None:
-        temporality = dict.fromkeys(_DELTA[metrics.temporality], AggregationTemporality.DELTA)
-        super().__init__(preferred_temporality=temporality)
-        self.temporality = temporality
-        self._sender = Sender(metrics.target, account, ExportMetricsServiceResponse, "rejected_data_points")
-
-    def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
-        from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
-
-        try:
-            requests = list(_split(encode_metrics(metrics_data)))
-        except Exception as error:  # a value that protobuf has no place for: it costs this export
-            self._sender.failed(error, 0)
-            return MetricExportResult.FAILURE
-        good = [self._sender.send(request, points) for request, points in requests]
-        return MetricExportResult.SUCCESS if all(good) else MetricExportResult.FAILURE
+            result = None if self.closed else self._exporter.export(batch, **options)
+        except Exception:
+            if not self.closed:  # an export that the end breaks off
+                _log.exception("an export of %s failed", self._signal)
+        finally:
+            self._over(items)
+        good = result is not None and result.name == "SUCCESS"
+        self._account.export(self._signal, "" if good else "failed")
+        self._account.drop(self._signal, 0 if good else items)
+        return result
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        """Nothing waits here."""
         return True
 
-    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
-        self._sender.close()
+    def shutdown(self, timeout_millis: float = 30_000, **options: Any) -> None:
+        """End: what is under way over gRPC at once, over HTTP at its time-out. Nothing is sent any more."""
+        if not self.closed:
+            self.closed = True
+            self._exporter.shutdown()
 
 
-def _split(whole: ExportMetricsServiceRequest, most: int = _MAX_POINTS) -> Iterator[tuple[ExportMetricsServiceRequest, int]]:
-    """The same in requests of at most so many points, each with their number."""
-    request = ExportMetricsServiceRequest()
-    count = 0
-    for resource in whole.resource_metrics:
-        for scope in resource.scope_metrics:
-            into: Any = None
-            for metric in scope.metrics:
-                kind = metric.WhichOneof("data")
-                if kind is None:
-                    continue
-                points = getattr(metric, kind).data_points
-                for start in range(0, len(points), most):
-                    taken = min(most, len(points) - start)
-                    if count + taken > most:
-                        yield request, count
-                        request, count, into = ExportMetricsServiceRequest(), 0, None
-                    if into is None:
-                        owner = request.resource_metrics.add(resource=resource.resource, schema_url=resource.schema_url)
-                        into = owner.scope_metrics.add(scope=scope.scope, schema_url=scope.schema_url)
-                    copy = into.metrics.add()
-                    copy.CopyFrom(metric)
-                    if taken < len(points):
-                        kept = getattr(copy, kind).data_points
-                        del kept[start + taken :], kept[:start]
-                    count += taken
-    if count:
-        yield request, count
+def _points(data: Any) -> int:
+    """The data points of an export of metrics."""
+    scopes = (scope for resource in data.resource_metrics for scope in resource.scope_metrics)
+    return sum(len(metric.data.data_points) for scope in scopes for metric in scope.metrics)
 
 
-def metric_exporter(metrics: Metrics, account: Account) -> _MetricExporter:
-    """For a periodic reader. Raises StartError: certificates cannot be used."""
-    return _MetricExporter(metrics, account)
+def metric_exporter(target: Target, account: Account) -> Counted:
+    """For a periodic reader; an export of many points goes in several requests."""
+    return Counted(otlp_exporter(target, max_export_batch_size=_MAX_POINTS), target, account)
 
 
-def span_exporter(traces: Traces, account: Account) -> "SpanExporter":
-    """For a batch processor. Raises StartError: certificates cannot be used."""
-    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-    from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+def probe(target: Target) -> str:
+    """Send an export with nothing in it.
 
-    sender = Sender(traces.target, account, ExportTraceServiceResponse, "rejected_spans")
+    Returns:
+        What is wrong, in the exporter's words; empty: the collector took it.
 
-    class Exporter(SpanExporter):
-        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-            try:
-                request = encode_spans(spans)
-            except Exception as error:  # as above
-                good = sender.failed(error, len(spans))
-            else:
-                good = sender.send(request, len(spans))
-            return SpanExportResult.SUCCESS if good else SpanExportResult.FAILURE
+    Raises:
+        ImportError, StartError: as ``otlp_exporter``.
+    """
+    from opentelemetry.sdk.metrics.export import MetricsData
 
-        def force_flush(self, timeout_millis: int = 30_000) -> bool:
-            return True
-
-        def shutdown(self) -> None:
-            sender.close()
-
-    return Exporter()
+    exporter = otlp_exporter(target)
+    heard = _Heard()
+    with contextlib.ExitStack() as after:
+        after.callback(exporter.shutdown)
+        for logger in _loggers(type(exporter)):
+            after.callback(setattr, logger, "filters", logger.filters)
+            logger.filters = []  # what was said of another collector is said again of this one
+            logger.addHandler(heard)
+            after.callback(logger.removeHandler, heard)
+        good = exporter.export(MetricsData(()) if target.signal == "metrics" else ()).name == "SUCCESS"
+    return "" if good else "; ".join(dict.fromkeys(heard.texts)) or "it was not taken"
 
 
-def log_exporter(logs: Logs, account: Account) -> "LogRecordExporter":
-    """For a batch processor. Raises StartError: certificates cannot be used."""
-    from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
-    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
-    from opentelemetry.sdk._logs import ReadableLogRecord
-    from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportResult
+class _Heard(logging.Handler):
+    """Keeps what is logged."""
 
-    sender = Sender(logs.target, account, ExportLogsServiceResponse, "rejected_log_records")
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
 
-    class Exporter(LogRecordExporter):
-        def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
-            try:
-                request = encode_logs(batch)
-            except Exception as error:  # as above
-                good = sender.failed(error, len(batch))
-            else:
-                good = sender.send(request, len(batch))
-            return LogRecordExportResult.SUCCESS if good else LogRecordExportResult.FAILURE
-
-        def force_flush(self, timeout_millis: int = 30_000) -> bool:
-            return True
-
-        def shutdown(self) -> None:
-            sender.close()
-
-    return Exporter()
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())

@@ -20,8 +20,8 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from control.telemetry.names import label_name, prometheus_name
-from control.web import Server
+from framegate.control.telemetry.names import label_name, prometheus_name
+from framegate.control.web import Server
 
 __all__ = ["Scrapes", "families"]
 

@@ -5,10 +5,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from control.plane import RETIRED, Attributes, ControlPlane
-from proxy.cells import CellLayout, CellReader, HistogramValue
+from framegate.control.status import RETIRED, Attributes
+from framegate.control.steering.state import State
+from framegate.proxy.cells import CellLayout, CellReader, HistogramValue
 
-__all__ = ["LARGEST", "PER_WORKER", "WORKER", "Fold", "Folded", "Source"]
+__all__ = ["EVENTS", "LARGEST", "PER_WORKER", "WORKER", "Fold", "Folded", "Source", "names_event"]
 
 WORKER: Final = "framegate.worker"
 PER_WORKER: Final = frozenset({"framegate.event_loop.time", "framegate.event_loop.lag"})
@@ -26,8 +27,31 @@ LARGEST: Final = frozenset(
 )
 """Gauges of what is the same in every processor, or nearly, or is a maximum: the largest stands for all."""
 
+EVENTS: Final = frozenset(
+    {
+        "framegate.cause",
+        "framegate.reason",
+        "error.type",
+        "framegate.kafka.api",
+        "framegate.mute.cause",
+        "framegate.sasl.mechanism",
+        "framegate.task",
+        "framegate.place",
+        "framegate.handler.action",
+        "framegate.file.kind",
+        "tls.protocol.version",
+        "tls.resumed",
+    }
+)
+"""Attributes that name one of many things that may happen. Most never do: a counter or histogram of one begins with its first event."""
+
 _Points = dict[Attributes, float]
 _Histograms = dict[Attributes, HistogramValue]
+
+
+def names_event(attributes: Attributes) -> bool:
+    """Whether a series is of one thing that may happen."""
+    return any(key in EVENTS for key, _ in attributes)
 
 
 Source = Callable[[], Mapping[tuple[str, Attributes], float]]
@@ -67,10 +91,10 @@ class Fold:
 
     Args:
         plane: where the cells are, and what control counts.
-        sources: what else is counted, each as ``ControlPlane.measurements``; more may come until the first collection.
+        sources: what else is counted, each as ``State.measurements``; more may come until the first collection.
     """
 
-    def __init__(self, plane: ControlPlane, sources: Sequence[Source] = ()) -> None:
+    def __init__(self, plane: State, sources: Sequence[Source] = ()) -> None:
         self._plane = plane
         self._sources = sources
         self._moment = threading.local()

@@ -18,16 +18,14 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from control.plane import Attributes
-from control.telemetry.fold import Folded
-from proxy.cells import METRICS, HistogramValue
+from framegate.control.status import Attributes
+from framegate.control.telemetry.fold import Folded, names_event
+from framegate.proxy.cells import METRICS, HistogramValue
 
 __all__ = ["SCOPE", "Injector"]
 
 SCOPE: Final = "framegate.dataplane"
 _HISTOGRAMS: Final = tuple(metric for metric in METRICS if metric.kind == "histogram")
-SPARSE: Final = {"error.type": ("",), "framegate.kafka.api": ("other",)}
-"""A histogram of an error, or of an API, that never happened is left out, but for these: most never do, and each is a series for each bound."""
 _ABSENT: Final = cast("float", None)
 """Smallest and largest values are not kept; OTLP has both as optional."""
 
@@ -73,7 +71,7 @@ class Injector:
             if self._temporality is AggregationTemporality.DELTA:
                 value = _less(total, self._last.get((name, attributes)))
                 self._last[name, attributes] = total
-            if value.count == 0 and any(named not in SPARSE[key] for key, named in attributes if key in SPARSE):
+            if value.count == 0 and names_event(attributes):
                 continue
             points.append(
                 HistogramDataPoint(

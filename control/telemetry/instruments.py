@@ -1,16 +1,16 @@
-"""Observable instruments over the fold: a callback for each counter and gauge of ``proxy.cells.METRICS``."""
+"""Observable instruments over the fold: a callback for each counter and gauge of ``framegate.proxy.cells.METRICS``."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from control.telemetry.fold import LARGEST, Fold
-from control.telemetry.process import ProcessMetrics
-from proxy.cells import METRICS, Metric
-from proxy.cells.standard_metrics import PROCESS_METRICS
+from framegate.control.telemetry.fold import LARGEST, Fold, names_event
+from framegate.control.telemetry.process import ProcessMetrics
+from framegate.proxy.cells import METRICS, Metric
+from framegate.proxy.cells.standard_metrics import PROCESS_METRICS
 
-__all__ = ["PLAIN_GAUGES", "Callback", "observe_fold", "observe_processes"]
+__all__ = ["ALWAYS", "PLAIN_GAUGES", "Callback", "observe_fold", "observe_processes"]
 
 Callback = Callable[[CallbackOptions], Iterable[Observation]]
 
@@ -23,10 +23,12 @@ PLAIN_GAUGES: Final = LARGEST | {
     "process.uptime",
 }
 """Gauges whose sum over attributes means nothing; the others are up-down counters."""
+ALWAYS: Final = frozenset({"framegate.connection.rejected", "framegate.frame.rejected", "framegate.handler.requests", "framegate.tap.dropped"})
+"""Counters that are exported while they are 0, too: an alert on their rate must see the first event, and a rate needs a value before it."""
 
 
 def observe_fold(meter: Meter, fold: Fold) -> None:
-    """Create the instruments of every metric of ``proxy.cells.METRICS`` that is not a histogram."""
+    """Create the instruments of every metric of ``framegate.proxy.cells.METRICS`` that is not a histogram."""
     for metric in METRICS:
         _create(meter, metric, _callback(fold, metric))
 
@@ -41,8 +43,11 @@ def _create(meter: Meter, metric: Metric, callback: Callback) -> None:
 
 
 def _callback(fold: Fold, metric: Metric) -> Callback:
+    sparse = metric.kind == "counter" and metric.name not in ALWAYS
+
     def read(options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(value, dict(attributes)) for attributes, value in fold.now().points.get(metric.name, {}).items()]
+        points = fold.now().points.get(metric.name, {})
+        return [Observation(value, dict(at)) for at, value in points.items() if value or not (sparse and names_event(at))]
 
     return read
 

@@ -10,21 +10,21 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.context import Context
 from opentelemetry.metrics import NoOpMeterProvider
-from opentelemetry.sdk._logs import LoggerProvider, LogRecordDroppedAttributesWarning, LogRecordLimits, ReadableLogRecord
-from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExporter, LogRecordExportResult
+from opentelemetry.sdk._logs import LoggerProvider, LogRecordDroppedAttributesWarning
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-from control.logs import RowCopy
-from control.telemetry import environment
-from control.telemetry.account import Account
-from control.telemetry.room import Room
+from framegate.control.logs import RowCopy
+from framegate.control.telemetry.account import Account
+from framegate.control.telemetry.environment import Target
+from framegate.control.telemetry.exporters import Counted, otlp_exporter
+from framegate.control.telemetry.room import Room, queue_size
 
 __all__ = ["LogRecords"]
 
@@ -36,7 +36,7 @@ _SEVERITIES: Final = {
 }
 _NO_METERS: Final = NoOpMeterProvider()
 """As in ``traces``, which is not loaded for the sake of logs."""
-_OWN_LOGGERS: Final = ("opentelemetry", "control.telemetry", "grpc")
+_OWN_LOGGERS: Final = ("opentelemetry", "framegate.control.telemetry", "grpc")
 """What they say of exports that fail is no part of exports."""
 
 
@@ -44,31 +44,22 @@ class LogRecords:
     """Takes rows from ``__init__`` to ``stop``. Any thread may give some.
 
     Args:
-        settings: limits and the queue.
+        target: the collector.
         resource: who exports.
         version: ours.
-        exporter: where records go.
         account: gets what was dropped.
+
+    Limits and queue are those of the environment, which the SDK reads.
     """
 
-    def __init__(self, settings: environment.Logs, resource: Resource, version: str, exporter: LogRecordExporter, account: Account) -> None:
+    def __init__(self, target: Target, resource: Resource, version: str, account: Account) -> None:
         # Records say themselves how many attributes a limit cost; the SDK's warning would be plain text beside the rows.
         warnings.simplefilter("ignore", LogRecordDroppedAttributesWarning)
-        batch = settings.batch
         self._account = account
-        self._room = Room(batch.queue, lambda count: account.drop("logs", count))
-        self._exporter = exporter
-        self._provider = LoggerProvider(
-            resource, shutdown_on_exit=False, log_record_limits=LogRecordLimits(**dict(settings.limits)), meter_provider=_NO_METERS
-        )
-        waiting = BatchLogRecordProcessor(
-            _Counted(exporter, self._room),
-            schedule_delay_millis=batch.delay_ms,
-            max_export_batch_size=batch.size,
-            export_timeout_millis=batch.timeout_ms,
-            max_queue_size=batch.queue,
-            meter_provider=_NO_METERS,
-        )
+        self._room = Room(queue_size("BLRP"), lambda count: account.drop("logs", count))
+        self._exporter = Counted(otlp_exporter(target), target, account, self._room.free)
+        self._provider = LoggerProvider(resource, shutdown_on_exit=False, meter_provider=_NO_METERS)
+        waiting = BatchLogRecordProcessor(cast(LogRecordExporter, self._exporter), meter_provider=_NO_METERS)
         self._provider.add_log_record_processor(waiting)
         self._logger = self._provider.get_logger("framegate", version)
         self._rows: queue.SimpleQueue[RowCopy | None] = queue.SimpleQueue()
@@ -96,7 +87,7 @@ class LogRecords:
         ending.start()
         ending.join(max(0.0, until_s - time.monotonic()))
         if ending.is_alive():
-            self._exporter.shutdown()  # type: ignore[no-untyped-call]
+            self._exporter.shutdown()
 
     def _run(self) -> None:
         while (row := self._rows.get()) is not None:
@@ -124,26 +115,6 @@ class LogRecords:
                 event_name=f"framegate.{row.event}",
             )
         )
-
-
-class _Counted(LogRecordExporter):
-    """Gives the room of records back once their export is over, however it ended."""
-
-    def __init__(self, exporter: LogRecordExporter, room: Room) -> None:
-        self._exporter = exporter
-        self._room = room
-
-    def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
-        try:
-            return self._exporter.export(batch)
-        finally:
-            self._room.free(len(batch))
-
-    def shutdown(self) -> None:
-        self._exporter.shutdown()  # type: ignore[no-untyped-call]
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self._exporter.force_flush(timeout_millis)
 
 
 def _context(fields: dict[str, Any]) -> Context:

@@ -1,18 +1,17 @@
-"""CPU, memory, descriptors, threads and age of the control process, of each processor and of each handler process, out of /proc; and what the
+"""CPU, memory, descriptors and age of the control process, of each processor and of each handler process, out of /proc; and what the
 collector of garbage did in the control process.
 
 Each value carries ``framegate.process``: ``control``, or ``processor-`` or ``handler-`` and the slot; the sum over it is framegate's.
 """
 
-import functools
 import gc
 import os
 import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from control.plane import ControlPlane
-from proxy.cells.standard_metrics import GENERATION, MODE, PROCESS
+from framegate.control.steering.state import State
+from framegate.proxy.cells.standard_metrics import GENERATION, MODE, PROCESS
 
 __all__ = ["ProcessMetrics"]
 
@@ -20,7 +19,7 @@ __all__ = ["ProcessMetrics"]
 CONTROL: Final = "control"
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-_UTIME, _STIME, _THREADS, _START, _RSS = 11, 12, 17, 19, 21
+_UTIME, _STIME, _START, _RSS = 11, 12, 19, 21
 """Positions in /proc/PID/stat behind the name of the command."""
 
 Values = list[tuple[dict[str, str], float]]
@@ -29,22 +28,19 @@ Values = list[tuple[dict[str, str], float]]
 class ProcessMetrics:
     """Reads /proc when asked. A process that is started anew in its slot goes on counting where its predecessor ended. Any thread."""
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: State) -> None:
         self._plane = plane
         self._spent: dict[tuple[str, str], tuple[int, float, float]] = {}
         """By process and mode: the pid seen last, its time, and the time of those before it."""
 
     def read(self, name: str) -> Values:
-        """The values of one of ``proxy.cells.metrics.PROCESS_METRICS``; a process that just ended is left out."""
+        """The values of one of ``framegate.proxy.cells.metrics.PROCESS_METRICS``; a process that just ended is left out."""
         reader: dict[str, Callable[[str, int], Iterable[tuple[dict[str, str], float]]]] = {
             "process.cpu.time": self._cpu,
             "process.memory.usage": _memory,
             "process.unix.file_descriptor.count": _descriptors,
-            "process.thread.count": _threads,
             "process.uptime": _uptime,
-            "cpython.gc.collections": functools.partial(_garbage, "collections"),
-            "cpython.gc.collected_objects": functools.partial(_garbage, "collected"),
-            "cpython.gc.uncollectable_objects": functools.partial(_garbage, "uncollectable"),
+            "cpython.gc.collections": _collections,
         }
         values: Values = []
         for label, pid in self._processes():
@@ -84,10 +80,6 @@ def _memory(label: str, pid: int) -> Iterable[tuple[dict[str, str], float]]:
     yield {}, int(_stat(pid)[_RSS]) * _PAGE
 
 
-def _threads(label: str, pid: int) -> Iterable[tuple[dict[str, str], float]]:
-    yield {}, int(_stat(pid)[_THREADS])
-
-
 def _descriptors(label: str, pid: int) -> Iterable[tuple[dict[str, str], float]]:
     yield {}, len(os.listdir(f"/proc/{pid}/fd"))
 
@@ -96,6 +88,6 @@ def _uptime(label: str, pid: int) -> Iterable[tuple[dict[str, str], float]]:
     yield {}, max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(_stat(pid)[_START]) / _TICKS)
 
 
-def _garbage(what: str, label: str, pid: int) -> Iterable[tuple[dict[str, str], float]]:
+def _collections(label: str, pid: int) -> Iterable[tuple[dict[str, str], float]]:
     for generation, counts in enumerate(gc.get_stats() if label == CONTROL else ()):
-        yield {GENERATION: str(generation)}, counts[what]
+        yield {GENERATION: str(generation)}, counts["collections"]

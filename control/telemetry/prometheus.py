@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
 
-from control.errors import StartError
-from control.plane import Attributes, ControlPlane
-from control.telemetry.fold import Fold
-from control.telemetry.histograms import Injector
-from control.web import bind
+from framegate.control.errors import StartError
+from framegate.control.status import Attributes
+from framegate.control.steering.state import State
+from framegate.control.telemetry.fold import Fold
+from framegate.control.telemetry.histograms import Injector
+from framegate.control.web import bind
 
 if TYPE_CHECKING:
-    from control.telemetry.exposition import Scrapes
+    from framegate.control.telemetry.exposition import Scrapes
 
 __all__ = ["PrometheusReader"]
 
@@ -48,7 +49,7 @@ class PrometheusReader(MetricReader):
         StartError: the address cannot be bound.
     """
 
-    def __init__(self, plane: ControlPlane, fold: Fold, address: str, cardinality: dict[type, int]) -> None:
+    def __init__(self, plane: State, fold: Fold, address: str, cardinality: dict[type, int]) -> None:
         super().__init__(cardinality_limits=cardinality)
         self._fold = fold
         self._injector = Injector(plane.build.version, plane.started_ns)
@@ -77,7 +78,7 @@ class PrometheusReader(MetricReader):
                 self._stopping.wait(_PAUSE_S)
 
     def _serve(self) -> None:
-        from control.telemetry.exposition import Scrapes
+        from framegate.control.telemetry.exposition import Scrapes
 
         self._server = server = Scrapes(self._socket, self.scrape)
         if self._stopping.is_set():  # ``shutdown`` may have looked before there was one to stop
@@ -90,7 +91,7 @@ class PrometheusReader(MetricReader):
         return 0 if self._server is None else self._server.refused
 
     def measurements(self) -> Mapping[tuple[str, Attributes], float]:
-        """As ``ControlPlane.measurements``."""
+        """As ``State.measurements``."""
         return {("framegate.scrape.refused", ()): self.refused}
 
     def scrape(self) -> MetricsData | None:

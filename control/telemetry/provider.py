@@ -2,55 +2,33 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from opentelemetry.sdk.metrics import (
-    AlwaysOffExemplarFilter,
-    AlwaysOnExemplarFilter,
-    ExemplarFilter,
-    MeterProvider,
-    ObservableCounter,
-    ObservableUpDownCounter,
-    TraceBasedExemplarFilter,
-)
+from opentelemetry.sdk.metrics import MeterProvider, ObservableCounter, ObservableUpDownCounter
 from opentelemetry.sdk.metrics.export import MetricReader
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
-from control.errors import StartError
-from control.plane import Attributes, ControlPlane
-from control.telemetry.account import Account
-from control.telemetry.environment import Settings, judge
-from control.telemetry.fold import Fold, Source
-from control.telemetry.instruments import observe_fold, observe_processes
-from control.telemetry.process import ProcessMetrics
-from proxy.cells.metrics import CERTIFICATE
-from proxy.cells.standard_metrics import CALLS, RPC_STATUS
-from proxy.config.model import ProxyConfig
+from framegate.control.errors import StartError
+from framegate.control.status import Attributes
+from framegate.control.steering.state import State
+from framegate.control.telemetry.account import Account
+from framegate.control.telemetry.environment import Settings, judge
+from framegate.control.telemetry.fold import Fold, Source
+from framegate.control.telemetry.instruments import observe_fold, observe_processes
+from framegate.control.telemetry.process import ProcessMetrics
+from framegate.proxy.cells.metrics import CERTIFICATE
+from framegate.proxy.cells.standard_metrics import CALLS, RPC_STATUS
+from framegate.proxy.config.model import ProxyConfig
 
 if TYPE_CHECKING:
-    from control.telemetry.prometheus import PrometheusReader
+    from framegate.control.telemetry.prometheus import PrometheusReader
 
 __all__ = ["SERVICE", "Telemetry", "start"]
 
 SERVICE: Final = "framegate"
 _CARDINALITY: Final[dict[type, int]] = {ObservableCounter: 50_000, ObservableUpDownCounter: 50_000}
 """Data points of one metric. All attributes come from closed lists and the configured names, so this bounds nothing that could grow."""
-_FILTERS: Final[dict[str, Callable[[], ExemplarFilter]]] = {
-    "trace_based": TraceBasedExemplarFilter,
-    "always_on": AlwaysOnExemplarFilter,
-    "always_off": AlwaysOffExemplarFilter,
-}
-_LEVELS: Final = {
-    "trace": logging.DEBUG,
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warn": logging.WARNING,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-    "fatal": logging.CRITICAL,
-    "none": logging.CRITICAL + 1,
-}
 
 
 class Telemetry:
@@ -90,13 +68,13 @@ class Telemetry:
             reader.shutdown(timeout_ms)
 
 
-def start(plane: ControlPlane, config: ProxyConfig, certificate_ends: Mapping[str, float]) -> Telemetry | None:
+def start(plane: State, config: ProxyConfig, certificate_ends: Mapping[str, float]) -> Telemetry | None:
     """Export what ``config.telemetry`` says.
 
     Args:
         plane: where the values come from.
         config: says where they go.
-        certificate_ends: when each certificate that is served ends, by what it is for (``control.rotation.tls_stores``); it changes.
+        certificate_ends: when each certificate that is served ends, by what it is for (``framegate.control.rotation.tls_stores``); it changes.
 
     Returns:
         None when nothing is to be exported, or OTEL_SDK_DISABLED is true.
@@ -108,7 +86,7 @@ def start(plane: ControlPlane, config: ProxyConfig, certificate_ends: Mapping[st
     settings = judge(config.telemetry)
     if not settings.wanted:
         return None
-    logging.getLogger("opentelemetry").setLevel(_LEVELS[settings.log_level])
+    logging.getLogger("opentelemetry").setLevel(settings.log_level)
     account = Account()
     sources: list[Source] = [account.measurements, lambda: _certificates(certificate_ends)]
     fold = Fold(plane, sources)
@@ -116,10 +94,11 @@ def start(plane: ControlPlane, config: ProxyConfig, certificate_ends: Mapping[st
     prometheus = None
     if settings.metrics is not None:
         try:
-            from control.telemetry.otlp import OtlpReader
+            from framegate.control.telemetry.otlp import OtlpReader
+
+            readers.append(OtlpReader(plane, fold, settings.metrics, settings.interval_ms, account, _CARDINALITY))
         except ImportError as error:
             raise _missing("otlp", error) from error
-        readers.append(OtlpReader(plane, fold, settings.metrics, account, _CARDINALITY))
     if settings.prometheus is not None:
         try:
             prometheus = _prometheus(plane, fold, settings.prometheus)
@@ -129,8 +108,8 @@ def start(plane: ControlPlane, config: ProxyConfig, certificate_ends: Mapping[st
             raise
         readers.append(prometheus)
         sources.append(prometheus.measurements)
-    resource = _resource(plane, settings)
-    provider = MeterProvider(readers, resource, _FILTERS[settings.exemplars](), shutdown_on_exit=False)
+    resource = _resource(plane)
+    provider = MeterProvider(readers, resource, shutdown_on_exit=False)
     meter = provider.get_meter(SERVICE, plane.build.version)
     observe_fold(meter, fold)
     observe_processes(meter, ProcessMetrics(plane))
@@ -143,9 +122,9 @@ def _certificates(ends: Mapping[str, float]) -> Mapping[tuple[str, Attributes], 
     return {("framegate.tls.certificate.not_after", ((CERTIFICATE, use),)): end for use, end in list(ends.items())}
 
 
-def _prometheus(plane: ControlPlane, fold: Fold, address: str) -> "PrometheusReader":
+def _prometheus(plane: State, fold: Fold, address: str) -> "PrometheusReader":
     try:
-        from control.telemetry.prometheus import PrometheusReader
+        from framegate.control.telemetry.prometheus import PrometheusReader
     except ImportError as error:
         raise _missing("prometheus", error) from error
     return PrometheusReader(plane, fold, address, _CARDINALITY)
@@ -156,7 +135,7 @@ def _missing(extra: str, error: ImportError) -> StartError:
     return StartError(text, reason="EXTRA_MISSING", extra=extra)
 
 
-def _resource(plane: ControlPlane, settings: Settings) -> Resource:
+def _resource(plane: State) -> Resource:
     """Who exports: the environment's words win over ours."""
     ours = {"service.name": SERVICE, "service.version": plane.build.version, "service.instance.id": plane.config.node}
-    return Resource.create(ours).merge(Resource(dict(settings.resource)))
+    return Resource.create(ours).merge(OTELResourceDetector().detect())

@@ -4,10 +4,16 @@ The SDK's batch processors have a bound, too, but drop the oldest behind everybo
 count is exact. Their queues are as large as the room, so they are never full.
 """
 
+import os
 import threading
 from collections.abc import Callable
 
-__all__ = ["Room"]
+__all__ = ["Room", "queue_size"]
+
+
+def queue_size(prefix: str) -> int:
+    """As the SDK's batch processor reads it: ``BSP`` for spans, ``BLRP`` for log records."""
+    return int(os.environ.get(f"OTEL_{prefix}_MAX_QUEUE_SIZE") or 2_048)
 
 
 class Room:

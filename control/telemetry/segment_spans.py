@@ -1,4 +1,4 @@
-"""Spans of the tap's segments, to which the Spark job's batches link: their ids follow from stream and base (``proxy.tap.trace_ids``).
+"""Spans of the tap's segments, to which the Spark job's batches link: their ids follow from stream and base (``framegate.proxy.tap.trace_ids``).
 
 A segment has its span, ``framegate.tap.segment``, once it is sealed. So that a link to it leads to something before, ``framegate.tap.segment.open``
 is beneath it, without length, as soon as the segment is seen.
@@ -7,17 +7,17 @@ is beneath it, without length, as soon as the segment is seen.
 from opentelemetry.trace import SpanContext, TraceFlags
 from opentelemetry.util.types import AnyValue
 
-from control.telemetry.traces import Traces
-from proxy.tap.headers import Seal
-from proxy.tap.log_reader import Segment
-from proxy.tap.record import SEAL_CUT
-from proxy.tap.trace_ids import BASE_OFFSET, SEGMENT_SPAN, STREAM, segment_trace
+from framegate.control.telemetry.traces import Traces
+from framegate.proxy.tap.headers import Seal
+from framegate.proxy.tap.log_reader import Segment
+from framegate.proxy.tap.record import SEAL_CUT
+from framegate.proxy.tap.trace_ids import BASE_OFFSET, SEGMENT_SPAN, STREAM, segment_trace
 
 __all__ = ["SegmentSpans"]
 
 
 class SegmentSpans:
-    """Makes them; the tap's keeper tells (``control.tap.segment_watch``)."""
+    """Makes them; the tap's keeper tells (``framegate.control.tap.segment_watch``)."""
 
     def __init__(self, traces: Traces) -> None:
         self._traces = traces

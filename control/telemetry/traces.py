@@ -6,24 +6,23 @@ all, costs spans, which are counted, and nobody's time.
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, cast
 
 from opentelemetry.context import Context
 from opentelemetry.metrics import NoOpMeterProvider
-from opentelemetry.propagators.composite import CompositePropagator
-from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Decision, ParentBased, Sampler, TraceIdRatioBased
+from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, get_current_span, set_span_in_context
 from opentelemetry.util.types import AnyValue
 
-from control.telemetry import environment
-from control.telemetry.account import Account
-from control.telemetry.room import Room
+from framegate.control.telemetry.account import Account
+from framegate.control.telemetry.environment import Target
+from framegate.control.telemetry.exporters import Counted, otlp_exporter
+from framegate.control.telemetry.room import Room, queue_size
 
 __all__ = ["Traces", "current_span", "trace_fields"]
 
@@ -36,40 +35,22 @@ class Traces:
     """What makes spans, from ``__init__`` to ``stop``. Any thread may make some.
 
     Args:
-        settings: sampler, limits, propagators and the queue.
+        target: the collector.
         resource: who exports.
         version: ours.
-        exporter: where spans go.
         account: gets what was dropped.
 
-    Attributes:
-        propagator: reads the caller's span, as OTEL_PROPAGATORS says.
+    Sampler, limits and queue are those of the environment, which the SDK reads.
     """
 
-    def __init__(self, settings: environment.Traces, resource: Resource, version: str, exporter: SpanExporter, account: Account) -> None:
-        batch = settings.batch
-        self._room = room = Room(batch.queue, lambda count: account.drop("traces", count))
+    def __init__(self, target: Target, resource: Resource, version: str, account: Account) -> None:
+        self._room = room = Room(queue_size("BSP"), lambda count: account.drop("traces", count))
         self._ids = _Ids()
-        self._exporter = exporter
-        self._provider = TracerProvider(
-            _sampler(settings.sampler, settings.ratio),
-            resource,
-            shutdown_on_exit=False,
-            id_generator=self._ids,
-            span_limits=SpanLimits(**dict(settings.limits)),
-            meter_provider=_NO_METERS,
-        )
-        waiting = BatchSpanProcessor(
-            _Counted(exporter, room),
-            max_queue_size=batch.queue,
-            schedule_delay_millis=batch.delay_ms,
-            max_export_batch_size=batch.size,
-            export_timeout_millis=batch.timeout_ms,
-            meter_provider=_NO_METERS,
-        )
+        self._exporter = Counted(otlp_exporter(target), target, account, room.free)
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False, id_generator=self._ids, meter_provider=_NO_METERS)
+        waiting = BatchSpanProcessor(cast(SpanExporter, self._exporter), meter_provider=_NO_METERS)
         self._provider.add_span_processor(_Bounded(waiting, room))
         self._tracer = self._provider.get_tracer(SCOPE, version)
-        self.propagator: TextMapPropagator = CompositePropagator(_propagators(settings.propagators))
 
     def begin(self, name: str, kind: SpanKind, attributes: Mapping[str, AnyValue], parent: Context) -> Span:
         """Begin a span now; whoever does ends it."""
@@ -183,45 +164,3 @@ class _Bounded(SpanProcessor):
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         return self._waiting.force_flush(timeout_millis)
-
-
-class _Counted(SpanExporter):
-    """Gives the room of spans back once their export is over, however it ended."""
-
-    def __init__(self, exporter: SpanExporter, room: Room) -> None:
-        self._exporter = exporter
-        self._room = room
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        try:
-            return self._exporter.export(spans)
-        finally:
-            self._room.free(len(spans))
-
-    def shutdown(self) -> None:
-        self._exporter.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self._exporter.force_flush(timeout_millis)
-
-
-def _sampler(name: str, ratio: float) -> Sampler:
-    """As OTEL_TRACES_SAMPLER names it."""
-    roots: dict[str, Sampler] = {"always_on": ALWAYS_ON, "always_off": ALWAYS_OFF, "traceidratio": TraceIdRatioBased(ratio)}
-    root = roots[name.removeprefix("parentbased_")]
-    return ParentBased(root) if name.startswith("parentbased_") else root
-
-
-def _propagators(names: Iterable[str]) -> list[TextMapPropagator]:
-    """As OTEL_PROPAGATORS names them; ``none`` is nobody."""
-    found: list[TextMapPropagator] = []
-    for name in names:
-        if name == "tracecontext":
-            from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-            found.append(TraceContextTextMapPropagator())
-        elif name == "baggage":
-            from opentelemetry.baggage.propagation import W3CBaggagePropagator
-
-            found.append(W3CBaggagePropagator())
-    return found

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from dashboards.panels import NONE_IS_GOOD, Dashboard, Panel, Query, Row
-from dashboards.promql import method, per_second, quantile, seen, total
+from dashboards.panels import NONE_IS_GOOD, Dashboard, Panel, Query
+from dashboards.promql import method, per_second, seen, total
 
 __all__ = ["CONTROL"]
 
@@ -13,17 +13,9 @@ PROCESS: Final = "framegate_process"
 
 _CALLS: Final = (
     Panel(
-        title="Who calls the control plane, and what for?",
-        good="Your own hands and programs.",
-        otherwise="The rows `audit` of the log name who changed what; `framegate limits get` and `framegate taps list` show what is in force.",
-        queries=(Query(method(seen(per_second(f"{CALLS}_count{{@, {OURS}}}", "rpc_method"), "rpc_method")), "{{method}}"),),
-        unit="cps",
-        stacked=True,
-    ),
-    Panel(
         title="Which calls fail?",
         good="None. `UNAVAILABLE`: a change cannot be audited (`AUDIT_BLOCKED`: nobody reads standard output), or no processor answers.",
-        otherwise='Ask again by hand, it says why in words: `framegate status`; exit codes are in README\'s "Operating".',
+        otherwise="Ask again by hand, it says why in words: `framegate status`; deploy/docs/errors-and-causes.md has the exit codes.",
         queries=(
             Query(
                 method(seen(per_second(f'{CALLS}_count{{@, {OURS}, error_type!=""}}', "rpc_method, error_type"), "error_type")),
@@ -32,33 +24,6 @@ _CALLS: Final = (
         ),
         unit="cps",
         steps=NONE_IS_GOOD,
-    ),
-    Panel(
-        title="How long does a call take?",
-        good="99 of 100 within some ms; a change waits for busy processors. A drain waits for its connections.",
-        otherwise="`framegate status` says whether a processor has not moved for long; a change waits for it as long as its heart beats.",
-        queries=(Query(method(quantile(0.99, CALLS, f"{{@, {OURS}}}", "rpc_method")), "99 %, {{method}}"),),
-        unit="s",
-        nothing="no calls",
-    ),
-    Panel(
-        title="What was changed?",
-        good="What you changed.",
-        otherwise="`framegate limits get`, `framegate pool get` and `framegate taps list` show what is in force; the file is what counts at a start.",
-        queries=(
-            Query(per_second('framegate_config_changes_total{@, error_type=""}') + " or on () vector(0)", "made"),
-            Query(seen(per_second('framegate_config_changes_total{@, error_type!=""}', "error_type"), "error_type"), "{{error_type}}"),
-        ),
-        unit="cps",
-    ),
-    Panel(
-        title="Which revision is in force, and where?",
-        good="The same number in all replicas: each change of a running framegate is one more, so a replica that lags behind was not changed, or "
-        "is younger.",
-        otherwise="`framegate limits get` in each of those that differ; a change by hand holds in one framegate until its end.",
-        queries=(Query("framegate_config_revision{@}", "{{instance}} {{pod}}"),),
-        unit="none",
-        decimals=0,
     ),
     Panel(
         title="Is every row written?",
@@ -73,9 +38,8 @@ _CALLS: Final = (
     ),
     Panel(
         title="Do exports arrive?",
-        good="`metrics`, `traces` and `logs` without a reason behind them.",
-        otherwise="`unavailable`, `timeout`: the collector. `refused`: its answer says why, in the log. Is `telemetry.otlp.endpoint` right? "
-        "`framegate doctor`.",
+        good="`metrics`, `traces` and `logs` without `failed` behind them.",
+        otherwise="The rows `library_log` have the reason; `framegate doctor` sends each collector an empty export.",
         queries=(
             Query(
                 seen(per_second("framegate_telemetry_exports_total{@}", "framegate_signal, error_type"), "framegate_signal"),
@@ -88,14 +52,42 @@ _CALLS: Final = (
         unit="cps",
     ),
     Panel(
-        title="How much processor time does it take?",
-        good="Below what the container has. 1 is one core.",
-        otherwise="`framegate pool set --processors 3` uses another core; `framegate doctor` says whether the container is throttled.",
-        queries=(Query(per_second("process_cpu_time_seconds_total{@, framegate_process!=" + '""}', PROCESS), "{{framegate_process}}"),),
+        title="What was started again?",
+        good="Nothing.",
+        otherwise="`framegate pool get` and `framegate handlers list` count the restarts of each; the rows `processor_died` and "
+        "`handler_died` say why.",
+        queries=(
+            Query(seen(total("framegate_worker_restarts_total{@}", "framegate_reason"), "framegate_reason"), "processors {{framegate_reason}}"),
+            Query(
+                seen(total("framegate_handler_restarts_total{@}", "framegate_reason"), "framegate_reason"),
+                "handler processes {{framegate_reason}}",
+            ),
+        ),
         unit="short",
-        stacked=True,
-        decimals=2,
-        next="hurts",
+        width=6,
+        decimals=0,
+    ),
+    Panel(
+        title="Which errors of our own were caught?",
+        good="None. Each cost one connection, timer, command or row; the rows `internal_error` and `task_failed` have the traceback.",
+        otherwise="It is a fault of framegate: report it with the row; `framegate --version` says which build it is.",
+        queries=(
+            Query(seen(total("framegate_processor_errors_total{@}", "framegate_place"), "framegate_place"), "{{framegate_place}}"),
+            Query(seen(total("framegate_task_failures_total{@}", "framegate_task"), "framegate_task"), "control {{framegate_task}}"),
+        ),
+        unit="short",
+        width=6,
+        steps=NONE_IS_GOOD,
+        decimals=0,
+    ),
+    Panel(
+        title="Who drains, and for how long?",
+        good="Nobody, or shorter than `drain.timeout`.",
+        otherwise="`framegate channels list` shows who is still there; `framegate drain --timeout 10s --accept refuse` ends it sooner.",
+        queries=(Query("framegate_drain_time_seconds{@}", "{{instance}} {{pod}}"),),
+        unit="s",
+        width=6,
+        steps=((None, "green"), (300, "red")),
     ),
     Panel(
         title="How much memory does it take?",
@@ -103,84 +95,9 @@ _CALLS: Final = (
         otherwise="`framegate pool get` says what traffic holds, `framegate status` warns when the configuration may need more than there is.",
         queries=(Query(total('process_memory_usage_bytes{@, framegate_process!=""}', PROCESS), "{{framegate_process}}"),),
         unit="bytes",
+        width=6,
         stacked=True,
         next="hurts",
-    ),
-)
-_OWN: Final = Row(
-    title="Is anything wrong with framegate itself?",
-    panels=(
-        Panel(
-            title="What was started again?",
-            good="Nothing.",
-            otherwise="`framegate pool get` and `framegate handlers list` count the restarts of each; the rows `processor_died` and "
-            "`handler_died` say why.",
-            queries=(
-                Query(seen(total("framegate_worker_restarts_total{@}", "framegate_reason"), "framegate_reason"), "processors {{framegate_reason}}"),
-                Query(
-                    seen(total("framegate_handler_restarts_total{@}", "framegate_reason"), "framegate_reason"),
-                    "handler processes {{framegate_reason}}",
-                ),
-            ),
-            unit="short",
-            decimals=0,
-        ),
-        Panel(
-            title="Which errors of our own were caught?",
-            good="None. Each cost one connection, timer, command or row; the rows `internal_error` and `task_failed` have the traceback.",
-            otherwise="It is a fault of framegate: report it with the row; `framegate --version` says which build it is.",
-            queries=(
-                Query(seen(total("framegate_processor_errors_total{@}", "framegate_place"), "framegate_place"), "{{framegate_place}}"),
-                Query(seen(total("framegate_task_failures_total{@}", "framegate_task"), "framegate_task"), "control {{framegate_task}}"),
-            ),
-            unit="short",
-            steps=NONE_IS_GOOD,
-            decimals=0,
-        ),
-        Panel(
-            title="Who drains, and for how long?",
-            good="Nobody, or shorter than `drain.timeout`.",
-            otherwise="`framegate channels list` shows who is still there; `framegate drain --timeout 10s --accept refuse` ends it sooner.",
-            queries=(Query("framegate_drain_time_seconds{@}", "{{instance}} {{pod}}"),),
-            unit="s",
-            steps=((None, "green"), (300, "red")),
-        ),
-    ),
-)
-_PROCESSES: Final = Row(
-    title="What do the processes hold?",
-    panels=(
-        Panel(
-            title="How many descriptors are open?",
-            good="Two for each connection with an upstream, and some.",
-            otherwise="`framegate doctor` compares the limit with the configuration.",
-            queries=(Query(total('process_unix_file_descriptor_count{@, framegate_process!=""}', PROCESS), "{{framegate_process}}"),),
-            unit="short",
-            stacked=True,
-        ),
-        Panel(
-            title="How long do scrapes take?",
-            good="Below 0.1 s.",
-            otherwise="Refused scrapes asked for nothing in time, or were too many; `framegate doctor` looks at the machine.",
-            queries=(
-                Query("scrape_duration_seconds{@} and on (job, instance) framegate_config_revision{@}", "scrape of {{instance}} {{pod}}"),
-                Query(per_second("framegate_scrape_refused_total{@}"), "refused a second"),
-            ),
-            unit="s",
-        ),
-        Panel(
-            title="How long does it run, and how often does Python collect?",
-            good="As long as you think; a few collections a second.",
-            otherwise="It began anew: `kubectl` shows the container's last state, `framegate status` when it started.",
-            queries=(
-                Query('max by (instance, pod) (process_uptime_seconds{@, framegate_process="control"})', "runs since, {{instance}} {{pod}}"),
-                Query(
-                    per_second("cpython_gc_collections_total{@}", "cpython_gc_generation"),
-                    "collections a second, generation {{cpython_gc_generation}}",
-                ),
-            ),
-            unit="s",
-        ),
     ),
 )
 
@@ -189,5 +106,4 @@ CONTROL: Final = Dashboard(
     title="Control: what does framegate itself do?",
     description="Calls, changes, revisions, the log and telemetry; what its processes take.",
     panels=_CALLS,
-    rows=(_OWN, _PROCESSES),
 )

@@ -5,7 +5,7 @@ from typing import Final
 from dashboards.panels import LEVELS, NONE_IS_GOOD, Dashboard, Panel, Query, Row
 from dashboards.problems import problem_table, problem_words
 from dashboards.promql import per_second, quantile, total
-from dashboards.trouble import BUSY, DRAINING, FRAMES, LOOP, LOST, NO_FRAME, NO_HANDSHAKE, NO_LOGIN, PROBLEMS, READY, TURNED_AWAY
+from dashboards.trouble import FRAMES, LOST, NO_FRAME, NO_HANDSHAKE, NO_LOGIN, PROBLEMS, READY, TURNED_AWAY
 
 __all__ = ["HEALTHY"]
 
@@ -96,7 +96,7 @@ _NUMBERS: Final = (
         title="How much is refused?",
         good="0 a second, of connections, handshakes, logins and frames.",
         otherwise="`framegate channels list --closed` has the cause of each; `framegate limits get` shows what is allowed.",
-        queries=(Query(f"sum({REFUSALS})"),),
+        queries=(Query(f"sum({REFUSALS}) or on () vector(0)"),),
         unit="cps",
         kind="stat",
         steps=NONE_IS_GOOD,
@@ -137,7 +137,7 @@ _NUMBERS: Final = (
         unit="s",
         kind="stat",
         steps=((None, "green"), (60, "orange"), (600, "red")),
-        width=6,
+        width=8,
         height=5,
         next="tap",
         nothing="nobody reads",
@@ -151,23 +151,9 @@ _NUMBERS: Final = (
         unit="cps",
         kind="stat",
         steps=NONE_IS_GOOD,
-        width=6,
+        width=8,
         height=5,
         next="tap",
-    ),
-    Panel(
-        title="How many days do certificates last?",
-        good="More than 14: the days until the first of them ends.",
-        otherwise="`framegate certificates list` says which it is and what failed last; replace its file, it is taken while traffic flows.",
-        queries=(Query("(min(framegate_tls_certificate_not_after_seconds{@}) - time()) / 86400"),),
-        unit="none",
-        kind="stat",
-        steps=((None, "red"), (3, "orange"), (14, "green")),
-        width=6,
-        height=5,
-        decimals=0,
-        next="identity",
-        nothing="no certificate",
     ),
     Panel(
         title="How many restarts?",
@@ -177,7 +163,7 @@ _NUMBERS: Final = (
         unit="short",
         kind="stat",
         steps=((None, "green"), (0.5, "orange"), (3, "red")),
-        width=6,
+        width=8,
         height=5,
         decimals=0,
         next="control",
@@ -197,35 +183,6 @@ _HISTORY: Final = Row(
             height=9,
             maximum=3,
             decimals=0,
-        ),
-        Panel(
-            title="What was refused?",
-            good="Nothing.",
-            otherwise="`framegate channels list --closed --cause frame_too_large` shows whose frames were refused.",
-            queries=(Query(REFUSALS, "{{kind}}"),),
-            unit="cps",
-            width=8,
-            next="hurts",
-        ),
-        Panel(
-            title="Who was not ready, or drained?",
-            good="`ready` at 1 and `drains` at 0; one that drains is not ready.",
-            otherwise="`framegate status` says why.",
-            queries=(Query(READY, "ready {{instance}} {{pod}}"), Query(DRAINING, "drains {{instance}} {{pod}}")),
-            unit="short",
-            width=8,
-            next="control",
-        ),
-        Panel(
-            title="How busy are the processors?",
-            good="Below 70 % of one core each.",
-            otherwise="`framegate pool set --processors 3` starts another one; `framegate status` shows how many there are.",
-            queries=(Query(f"{BUSY} / {LOOP}", "{{framegate_worker}} {{instance}} {{pod}}"),),
-            unit="percentunit",
-            steps=((None, "green"), (0.7, "orange"), (0.9, "red")),
-            width=8,
-            maximum=1.0,
-            next="hurts",
         ),
     ),
 )

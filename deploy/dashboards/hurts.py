@@ -55,15 +55,6 @@ _WAITS: Final = (
         stacked=True,
     ),
     Panel(
-        title="How much of the time does somebody wait for memory?",
-        good="0 %. Above 5 % for long, the pool is too small for this traffic.",
-        otherwise="`framegate pool get --top 10`, then `framegate pool set --size 512MiB`; deploy/sizing.md says how much memory the container "
-        "needs.",
-        queries=(Query(f"{per_second('framegate_memory_pool_depleted_time_seconds_total{@}')} / {PROCESSORS}", "of the time"),),
-        unit="percentunit",
-        steps=((None, "green"), (0.05, "red")),
-    ),
-    Panel(
         title="How long do large frames wait for their turn?",
         good="99 of 100 within a tenth of a second. Frames up to 256 KiB wait for nobody.",
         otherwise="`framegate pool get` says how many wait; who holds memory and does not move for 10 s while others wait is closed.",
@@ -98,59 +89,25 @@ _WAITS: Final = (
         next="identity",
     ),
     Panel(
-        title="Who is slowed down by a rate?",
-        good="Whom you mean to slow down. The height is how many channels were held up, on average.",
-        otherwise="`framegate limits get` shows the rates; `framegate limits set --listener kafka --request-bytes-rate 100MiB` lets more pass.",
+        title="Which connections are refused at accept?",
+        good="None.",
+        otherwise="`framegate limits get --node` shows what is allowed; `framegate limits set --per-address --connections 200` changes it.",
         queries=(
             Query(
-                seen(per_second("framegate_throttle_time_seconds_total{@l}", f"{LISTENER}, framegate_side"), LISTENER),
-                "{{framegate_listener}} {{framegate_side}}",
+                seen(per_second("framegate_connection_rejected_total{@l}", f"{LISTENER}, {REASON}"), REASON),
+                "{{framegate_listener}} {{framegate_reason}}",
             ),
         ),
-        unit="short",
-        next="traffic",
+        unit="cps",
+        steps=NONE_IS_GOOD,
     ),
-)
-_DOOR: Final = Row(
-    title="Who does not come in?",
-    panels=(
-        Panel(
-            title="Which connections are refused at accept?",
-            good="None.",
-            otherwise="`framegate limits get --node` shows what is allowed; `framegate limits set --per-address --connections 200` changes it.",
-            queries=(
-                Query(
-                    seen(per_second("framegate_connection_rejected_total{@l}", f"{LISTENER}, {REASON}"), REASON),
-                    "{{framegate_listener}} {{framegate_reason}}",
-                ),
-            ),
-            unit="cps",
-            steps=NONE_IS_GOOD,
-        ),
-        Panel(
-            title="Who waits in the backlog?",
-            good="Nobody: 0 of the time.",
-            otherwise="`framegate limits get --node` shows the limits of connections; blocked by processors: `framegate status`.",
-            queries=(
-                Query(
-                    seen(per_second("framegate_accept_limited_time_seconds_total{@l}", f"{LISTENER}, {REASON}"), REASON),
-                    "{{framegate_listener}} {{framegate_reason}}",
-                ),
-                Query(
-                    seen(per_second("framegate_accept_blocked_time_seconds_total{@l}", LISTENER), LISTENER),
-                    "{{framegate_listener}} no processor took it",
-                ),
-            ),
-            unit="percentunit",
-        ),
-        Panel(
-            title="Which errors does accept meet?",
-            good="None. `EMFILE`: the limit of descriptors is too low.",
-            otherwise="`framegate doctor` compares limits of the process with the configuration.",
-            queries=(Query(seen(per_second("framegate_accept_errors_total{@l}", "error_type"), "error_type"), "{{error_type}}"),),
-            unit="cps",
-            steps=NONE_IS_GOOD,
-        ),
+    Panel(
+        title="Which errors does accept meet?",
+        good="None. `EMFILE`: the limit of descriptors is too low.",
+        otherwise="`framegate doctor` compares limits of the process with the configuration.",
+        queries=(Query(seen(per_second("framegate_accept_errors_total{@l}", "error_type"), "error_type"), "{{error_type}}"),),
+        unit="cps",
+        steps=NONE_IS_GOOD,
     ),
 )
 _UPSTREAM: Final = Row(
@@ -162,6 +119,7 @@ _UPSTREAM: Final = Row(
             otherwise="`framegate upstreams list` names them with the reason; `framegate doctor` tries each.",
             queries=(Query(total("framegate_upstream_endpoint_down{@}", "framegate_upstream"), "{{framegate_upstream}}"),),
             unit="short",
+            width=12,
             steps=NONE_IS_GOOD,
         ),
         Panel(
@@ -178,14 +136,7 @@ _UPSTREAM: Final = Row(
                 ),
             ),
             unit="cps",
-            steps=NONE_IS_GOOD,
-        ),
-        Panel(
-            title="Which answers no longer match their requests?",
-            good="None.",
-            otherwise="A broker or client does not speak Kafka as we know it; `framegate channels list --closed --cause wrong_protocol` names it.",
-            queries=(Query(per_second("framegate_kafka_pairing_lost_total{@l}", LISTENER), "{{framegate_listener}}"),),
-            unit="cps",
+            width=12,
             steps=NONE_IS_GOOD,
         ),
     ),
@@ -193,13 +144,6 @@ _UPSTREAM: Final = Row(
 _HANDLERS: Final = Row(
     title="Are handlers slow?",
     panels=(
-        Panel(
-            title="How many frames are with handlers?",
-            good="Fewer than `handlers.queue`.",
-            otherwise="`framegate handlers list` shows each process, its queue and the oldest frame.",
-            queries=(Query(total("framegate_handler_queue_size{@l}", LISTENER), "{{framegate_listener}}"),),
-            unit="short",
-        ),
         Panel(
             title="Where does a handled frame spend its time?",
             good="In the handler; milliseconds.",
@@ -211,6 +155,7 @@ _HANDLERS: Final = Row(
                 Query(quantile(0.99, "framegate_handler_response_send_time_seconds", "{@l}"), "99 %, answer is sent"),
             ),
             unit="s",
+            width=12,
         ),
         Panel(
             title="What do handlers do?",
@@ -218,36 +163,8 @@ _HANDLERS: Final = Row(
             otherwise="The row `handler_raised` has the traceback; `framegate handlers list` counts what failed.",
             queries=(Query(seen(per_second("framegate_handler_requests_total{@l}", ACTION), ACTION), "{{framegate_handler_action}}"),),
             unit="cps",
+            width=12,
             stacked=True,
-        ),
-    ),
-)
-_LONG: Final = Row(
-    title="For how long do they wait, and who must go?",
-    panels=(
-        Panel(
-            title="How long does a mute last?",
-            good="Milliseconds, of `peer` and `memory`. It is counted when the mute ends, so those that still last are not in it.",
-            otherwise="`framegate channels list` shows who is muted now, `framegate channels describe 0-27700000-12` since when.",
-            queries=(
-                Query(
-                    f"{MUTED_FOR} / {MUTES} >= 0",
-                    "{{framegate_mute_cause}}",
-                ),
-            ),
-            unit="s",
-            width=12,
-        ),
-        Panel(
-            title="Whose connections ended for what they held?",
-            good="None. A connection that holds memory, moves less than it holds in 10 s, and lets others wait, is closed.",
-            otherwise="`framegate channels list --closed --cause receive_stalled` names them, and those of `send_stalled`.",
-            queries=(
-                Query(per_second("framegate_memory_pool_evicted_total{@}"), "closed"),
-                Query(total("framegate_memory_pool_waiting{@}"), "turns waiting"),
-            ),
-            unit="short",
-            width=12,
         ),
     ),
 )
@@ -260,6 +177,7 @@ _LOOPS: Final = Row(
             otherwise="`framegate pool set --processors 3` starts another; one that is busier than others has the busiest connections.",
             queries=(Query(f"{BUSY} / {LOOP}", "{{framegate_worker}} {{instance}} {{pod}}"),),
             unit="percentunit",
+            width=12,
             steps=((None, "green"), (0.7, "orange"), (0.9, "red")),
             maximum=1.0,
         ),
@@ -269,16 +187,7 @@ _LOOPS: Final = Row(
             otherwise="The container may be throttled: `framegate doctor` says so; or a processor has too much: `framegate pool set --processors 3`.",
             queries=(Query(quantile(0.99, "framegate_event_loop_lag_seconds", "{@}", "framegate_worker"), "99 %, {{framegate_worker}}"),),
             unit="s",
-        ),
-        Panel(
-            title="What ended within a frame?",
-            good="Nothing.",
-            otherwise="`framegate channels list --closed` says whose connection it was, and why it ended.",
-            queries=(
-                Query(per_second("framegate_frame_cut_short_total{@l}", LISTENER), "cut short, {{framegate_listener}}"),
-                Query(per_second("framegate_frame_lost_io_bytes_total{@l}", LISTENER), "bytes not forwarded, {{framegate_listener}}"),
-            ),
-            unit="short",
+            width=12,
         ),
     ),
 )
@@ -288,5 +197,5 @@ HURTS: Final = Dashboard(
     title="Who hurts, and why?",
     description="What makes whom wait, who holds memory, what is refused and ended, and for which reason.",
     panels=_WAITS,
-    rows=(_LONG, _DOOR, _UPSTREAM, _HANDLERS, _LOOPS),
+    rows=(_UPSTREAM, _HANDLERS, _LOOPS),
 )

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from dashboards.panels import NONE_IS_GOOD, Dashboard, Panel, Query, Row
-from dashboards.promql import per_second, quantile, seen, total
+from dashboards.panels import NONE_IS_GOOD, Dashboard, Panel, Query
+from dashboards.promql import per_second, seen
 
 __all__ = ["IDENTITY"]
 
@@ -43,17 +43,6 @@ _TLS: Final = (
         next="hurts",
     ),
     Panel(
-        title="How long does a handshake take?",
-        good="99 of 100 within 50 ms and what the network adds.",
-        otherwise="Busy processors make it longer: `framegate pool set --processors 3`; RSA keys cost more than ECDSA keys do.",
-        queries=(
-            Query(quantile(0.5, HANDSHAKE, '{@, error_type=""}', SIDE), "half, {{framegate_side}}"),
-            Query(quantile(0.99, HANDSHAKE, '{@, error_type=""}', SIDE), "99 %, {{framegate_side}}"),
-        ),
-        unit="s",
-        next="hurts",
-    ),
-    Panel(
         title="How many days do certificates last?",
         good="More than 14.",
         otherwise="`framegate certificates list` says which file it is; replace it, and it is taken while traffic flows. At once: "
@@ -87,37 +76,8 @@ _TLS: Final = (
         unit="cps",
         next="control",
     ),
-    Panel(
-        title="How many sessions are resumed?",
-        good="Most, where clients come back often.",
-        otherwise="A client that offers no ticket makes a whole handshake each time; nothing needs to be done.",
-        queries=(
-            Query(
-                per_second('framegate_tls_handshake_count_total{@, tls_resumed="true"}', SIDE)
-                + " / "
-                + per_second("framegate_tls_handshake_count_total{@}", SIDE)
-                + " >= 0",
-                "{{framegate_side}}",
-            ),
-        ),
-        unit="percentunit",
-        maximum=1.0,
-    ),
 )
 _SASL: Final = (
-    Panel(
-        title="Who logs in, and how?",
-        good="As many as connections to listeners with `sasl`.",
-        otherwise="`framegate users list --listener kafka` shows whom a listener knows.",
-        queries=(
-            Query(
-                seen(per_second("framegate_authentication_count_total{@l}", f"{LISTENER}, {MECHANISM}"), MECHANISM),
-                "{{framegate_listener}} {{framegate_sasl_mechanism}}",
-            ),
-        ),
-        unit="cps",
-        stacked=True,
-    ),
     Panel(
         title="Why are logins refused?",
         good="They are not. `credentials`: a wrong password or token; `denied`: none of those who may; `unavailable`: too many at once.",
@@ -133,48 +93,17 @@ _SASL: Final = (
         next="hurts",
     ),
     Panel(
-        title="How long does a login take?",
-        good="99 of 100 within 100 ms; SCRAM costs milliseconds of the control process for each.",
-        otherwise="Passwords are checked two at a time: many logins wait. `framegate limits set --listener kafka --connection-rate 50` spreads them.",
-        queries=(Query(quantile(0.99, "framegate_authentication_duration_seconds", "{@}", MECHANISM), "99 %, {{framegate_sasl_mechanism}}"),),
-        unit="s",
-        next="control",
-    ),
-)
-_MORE: Final = Row(
-    title="And towards upstreams?",
-    panels=(
-        Panel(
-            title="Do upstreams let us in?",
-            good="Yes: only lines without a reason.",
-            otherwise="A login that is refused is not tried again for 1 s, doubling to 30 s; `framegate upstreams list`, and `framegate doctor` "
-            "tries it.",
-            queries=(
-                Query(
-                    seen(per_second("framegate_upstream_authentication_count_total{@}", "framegate_upstream, error_type"), "framegate_upstream"),
-                    "{{framegate_upstream}} {{error_type}}",
-                ),
+        title="Do upstreams let us in?",
+        good="Yes: only lines without a reason.",
+        otherwise="A login that is refused is not tried again for 1 s, doubling to 30 s; `framegate upstreams list`, and `framegate doctor` "
+        "tries it.",
+        queries=(
+            Query(
+                seen(per_second("framegate_upstream_authentication_count_total{@}", "framegate_upstream, error_type"), "framegate_upstream"),
+                "{{framegate_upstream}} {{error_type}}",
             ),
-            unit="cps",
         ),
-        Panel(
-            title="Who is at the door?",
-            good="A few: handshakes and logins in progress, and questions of authenticators that wait.",
-            otherwise="`framegate channels list` shows connections that are being opened; `handshake_timeout` ends them.",
-            queries=(
-                Query(total("framegate_tls_handshake_active{@}", SIDE), "opened now, {{framegate_side}}"),
-                Query(total("framegate_authentication_questions_waiting{@}"), "questions that wait"),
-            ),
-            unit="short",
-        ),
-        Panel(
-            title="Which questions were refused because too many waited?",
-            good="None: 256 of each listener may wait.",
-            otherwise="Clients try again. A flood of logins: `framegate limits set --listener kafka --connection-rate 50` bounds it.",
-            queries=(Query(f"{per_second('framegate_authentication_questions_refused_total{@}')} or on () vector(0)", "refused"),),
-            unit="cps",
-            steps=NONE_IS_GOOD,
-        ),
+        unit="cps",
     ),
 )
 
@@ -183,5 +112,4 @@ IDENTITY: Final = Dashboard(
     title="Identity: who comes in?",
     description="TLS handshakes and certificates, logins of clients, and ours at upstreams.",
     panels=_TLS + _SASL,
-    rows=(_MORE,),
 )

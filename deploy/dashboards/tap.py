@@ -75,26 +75,6 @@ _RECORD: Final = (
         nothing="nobody reads",
     ),
     Panel(
-        title="How full is the tap's budget?",
-        good="Up to 100 %, when what is old was read: retention keeps it there.",
-        otherwise="`framegate tap ls /var/lib/framegate/tap` shows streams, sizes and who reads them.",
-        queries=(
-            Query(total("framegate_tap_usage_bytes{@}"), "on disk"),
-            Query(total("framegate_tap_limit_bytes{@}"), "budget"),
-        ),
-        unit="bytes",
-    ),
-    Panel(
-        title="How fast does the log grow?",
-        good="Slower than the disk writes.",
-        otherwise="`framegate taps list` shows what each rule takes; `framegate taps set all --max-frame-bytes 256` cuts frames.",
-        queries=(
-            Query(per_second("framegate_tap_io_bytes_total{@}"), "written"),
-            Query(per_second("framegate_tap_matched_io_bytes_total{@}"), "matched"),
-        ),
-        unit="binBps",
-    ),
-    Panel(
         title="How long does the disk take for a block?",
         good="99 of 100 within 10 ms.",
         otherwise="`framegate doctor` writes to the tap's disk and says how long it took and what is free.",
@@ -102,16 +82,9 @@ _RECORD: Final = (
         unit="s",
         steps=((None, "green"), (0.1, "orange")),
     ),
-    Panel(
-        title="What waits to be written?",
-        good="A few blocks. When the queue is full frames are lost, or wait where the rule says `on_full: mute`.",
-        otherwise="`framegate pool get` shows the queue beside the pool; the disk is too slow, or a rule takes too much: `framegate taps list`.",
-        queries=(Query(total('framegate_queue_usage_bytes{@, framegate_queue="tap"}'), "bytes"),),
-        unit="bytes",
-    ),
 )
 _SPARK: Final = Row(
-    title="And Spark?",
+    title="And those who read it?",
     panels=(
         Panel(
             title="How long does a batch take?",
@@ -126,42 +99,12 @@ _SPARK: Final = Row(
             nothing="the job exports nothing",
         ),
         Panel(
-            title="How many frames get into the tables?",
-            good="As many as are captured, over some minutes.",
-            otherwise="`framegate tap consumers list /var/lib/framegate/tap` says how far the job is behind.",
-            queries=(
-                Query(per_second("framegate_pipeline_frames_total{@}"), "into the tables"),
-                Query(per_second("framegate_tap_frames_total{@}"), "into the log"),
-            ),
-            unit="cps",
-        ),
-        Panel(
             title="Which minutes are complete?",
             good="Only `complete`, and `open` for the last ones.",
             otherwise="`framegate tap verify /var/lib/framegate/tap`; in the tables, `completeness` and `gaps` say the same.",
             queries=(Query(per_second("framegate_pipeline_minutes_total{@}", "framegate_state"), "{{framegate_state}}"),),
             unit="cps",
             nothing="the job exports nothing",
-        ),
-    ),
-)
-_MORE: Final = Row(
-    title="And the files?",
-    panels=(
-        Panel(
-            title="Which writes failed?",
-            good="None.",
-            otherwise="`framegate doctor` looks at the tap's disk; `framegate tap ls /var/lib/framegate/tap --segments` shows what is there.",
-            queries=(
-                Query(per_second("framegate_tap_write_errors_total{@}"), "errors"),
-                Query(
-                    seen(per_second(APPEND + '_count{@, error_type!=""}', "error_type"), "error_type"),
-                    "blocks not written {{error_type}}",
-                ),
-            ),
-            unit="cps",
-            steps=NONE_IS_GOOD,
-            width=12,
         ),
         Panel(
             title="Which readers' files cannot be read?",
@@ -171,7 +114,6 @@ _MORE: Final = Row(
             queries=(Query(total("framegate_tap_consumer_unreadable{@}"), "files"),),
             unit="short",
             steps=NONE_IS_GOOD,
-            width=12,
         ),
     ),
 )
@@ -181,5 +123,5 @@ TAP: Final = Dashboard(
     title="Tap and Spark: is the record complete?",
     description="What is captured and what is lost, how far its readers are, and how the pipeline does.",
     panels=_RECORD,
-    rows=(_SPARK, _MORE),
+    rows=(_SPARK,),
 )

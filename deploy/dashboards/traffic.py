@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from dashboards.panels import Dashboard, Panel, Query, Row
-from dashboards.promql import either, per_second, quantile, seen, total
+from dashboards.panels import Dashboard, Panel, Query
+from dashboards.promql import per_second, quantile, total
 
 __all__ = ["TRAFFIC"]
 
@@ -23,27 +23,6 @@ _WHO: Final = (
         stacked=True,
     ),
     Panel(
-        title="How fast do they come?",
-        good="A few connections a second. Many for as many that end are clients that do not keep theirs.",
-        otherwise="`framegate channels list --closed` says why they end; `framegate limits set --node --connection-rate 100` bounds it.",
-        queries=(Query(per_second("framegate_connection_accepted_total{@l}", LISTENER), "{{framegate_listener}}"),),
-        unit="cps",
-        stacked=True,
-        next="hurts",
-    ),
-    Panel(
-        title="How much passes, in frames?",
-        good="About as many requests as answers, and what was received was sent.",
-        otherwise="Received and not sent: something waits; `framegate channels list` shows what is muted, and for what.",
-        queries=(
-            Query(
-                per_second("framegate_frame_count_total{@l}", "framegate_side, network_io_direction"), "{{framegate_side}} {{network_io_direction}}"
-            ),
-        ),
-        unit="cps",
-        next="hurts",
-    ),
-    Panel(
         title="How much passes, in bytes?",
         good="Below what the network takes, and below the listeners' rates.",
         otherwise="`framegate limits get` shows the rates; `framegate limits set --listener kafka --request-bytes-rate 50MiB` sets one.",
@@ -51,19 +30,6 @@ _WHO: Final = (
             Query(per_second("framegate_io_bytes_total{@l}", "framegate_side, network_io_direction"), "{{framegate_side}} {{network_io_direction}}"),
         ),
         unit="binBps",
-    ),
-    Panel(
-        title="Whose listener is it?",
-        good="As you would expect.",
-        otherwise="`framegate listeners list` shows each with its connections and what it may take.",
-        queries=(
-            Query(
-                per_second('framegate_io_bytes_total{@l, framegate_side="downstream"}', f"{LISTENER}, network_io_direction"),
-                "{{framegate_listener}} {{network_io_direction}}",
-            ),
-        ),
-        unit="binBps",
-        stacked=True,
     ),
     Panel(
         title="How large are the frames?",
@@ -104,101 +70,13 @@ _WHO: Final = (
         next="hurts",
     ),
     Panel(
-        title="How long does a connection to an upstream take?",
-        good="99 of 100 within some milliseconds, TLS included.",
-        otherwise="`framegate upstreams list` shows addresses that are left out; `framegate doctor` tries each of them.",
-        queries=(Query(quantile(0.99, "framegate_upstream_connect_duration_seconds", "{@}", UPSTREAM), "{{framegate_upstream}}"),),
+        title="How long does each API take?",
+        good="Produce: milliseconds. Fetch, JoinGroup and SyncGroup wait on purpose.",
+        otherwise="One API is slow everywhere: the brokers. Whether framegate adds to it is said by how long a frame takes through it; "
+        "`framegate tap cat /var/lib/framegate/tap --api Produce --limit 20` shows single ones.",
+        queries=(Query(quantile(0.99, KAFKA, "{@l}", API), "99 %, {{framegate_kafka_api}}"),),
         unit="s",
-        next="identity",
-    ),
-)
-_KAFKA: Final = Row(
-    title="Which of Kafka's APIs?",
-    panels=(
-        Panel(
-            title="Which APIs are called?",
-            good="Produce and Fetch, above all.",
-            otherwise="Much Metadata or ApiVersions: clients that connect anew all the time; `framegate channels list --closed` says why.",
-            queries=(Query(seen(per_second(f"{KAFKA}_count{{@l}}", API), API), "{{framegate_kafka_api}}"),),
-            unit="cps",
-            stacked=True,
-        ),
-        Panel(
-            title="How long does each API take?",
-            good="Produce: milliseconds. Fetch, JoinGroup and SyncGroup wait on purpose.",
-            otherwise="One API is slow everywhere: the brokers. Whether framegate adds to it is said by how long a frame takes through it; "
-            "`framegate tap cat /var/lib/framegate/tap --api Produce --limit 20` shows single ones.",
-            queries=(Query(quantile(0.99, KAFKA, "{@l}", API), "99 %, {{framegate_kafka_api}}"),),
-            unit="s",
-            next="hurts",
-        ),
-        Panel(
-            title="How many bytes does each API move?",
-            good="Produce's requests and Fetch's answers, above all.",
-            otherwise="`framegate tap cat /var/lib/framegate/tap --api Fetch --min-size 1MiB` shows the large ones.",
-            queries=(
-                Query(
-                    seen(per_second("framegate_kafka_request_io_bytes_total{@l}", f"{API}, framegate_direction"), API),
-                    "{{framegate_kafka_api}} {{framegate_direction}}",
-                ),
-            ),
-            unit="binBps",
-            stacked=True,
-        ),
-    ),
-)
-_MORE: Final = Row(
-    title="What is allowed, and how well does it flow?",
-    panels=(
-        Panel(
-            title="What may a listener take?",
-            good="0 is unlimited; otherwise more than what passes.",
-            otherwise="`framegate limits get` shows all of them, `framegate limits set --listener kafka --request-bytes-rate 50MiB` changes one.",
-            queries=(
-                Query(
-                    f"max by (framegate_listener, framegate_direction) ({either('framegate_rate_io_limit', 'bytes_per_second', '{@l}')})",
-                    "{{framegate_listener}} {{framegate_direction}}",
-                ),
-            ),
-            unit="binBps",
-            width=6,
-        ),
-        Panel(
-            title="How many frames come with one read?",
-            good="The more, the cheaper: 1 where clients wait for each answer.",
-            otherwise="Nothing needs to be done.",
-            queries=(
-                Query(
-                    per_second('framegate_frame_count_total{@l, network_io_direction="receive"}', "framegate_side")
-                    + " / "
-                    + per_second("framegate_read_count_total{@l}", "framegate_side")
-                    + " >= 0",
-                    "{{framegate_side}}",
-                ),
-            ),
-            unit="short",
-            width=6,
-            decimals=1,
-        ),
-        Panel(
-            title="How many connections are there to upstreams?",
-            good="One for each client. `connecting` is short.",
-            otherwise="`framegate upstreams list` shows what is left out.",
-            queries=(
-                Query(total("framegate_upstream_connection_count{@}", f"{UPSTREAM}, framegate_state"), "{{framegate_upstream}} {{framegate_state}}"),
-            ),
-            unit="short",
-            width=6,
-        ),
-        Panel(
-            title="How long do connections last?",
-            good="Hours, where clients keep them.",
-            otherwise="Seconds: look at who ends them, and why: `framegate channels list --closed`.",
-            queries=(Query(quantile(0.5, "framegate_connection_duration_seconds", '{@, framegate_side="downstream"}'), "half of those that ended"),),
-            unit="s",
-            width=6,
-            next="hurts",
-        ),
+        next="hurts",
     ),
 )
 
@@ -207,5 +85,4 @@ TRAFFIC: Final = Dashboard(
     title="Traffic: who, what, how much?",
     description="Connections, frames and bytes; how large frames are, and how long they and Kafka's requests take.",
     panels=_WHO,
-    rows=(_KAFKA, _MORE),
 )

@@ -28,7 +28,7 @@ LOGINS: Final = per_second("framegate_authentication_count_total{@l}", AT)
 NO_FRAME: Final = per_second("framegate_frame_rejected_total{@l}", AT)
 FRAMES: Final = per_second('framegate_frame_count_total{@l, network_io_direction="receive"}', AT)
 LOST: Final = 'framegate_tap_dropped_total{@, framegate_reason!="sampled"}'
-FAILED: Final = per_second('framegate_telemetry_exports_total{@, error_type=~"unavailable|timeout|refused|other"}', f"{WHO}, framegate_signal")
+FAILED: Final = per_second('framegate_telemetry_exports_total{@, error_type!=""}', f"{WHO}, framegate_signal")
 PASSED: Final = per_second('framegate_telemetry_exports_total{@, error_type=""}', f"{WHO}, framegate_signal")
 DOWN: Final = total("framegate_upstream_endpoint_down{@}", f"{WHO}, framegate_upstream")
 ADDRESSES: Final = total("framegate_upstream_endpoint_count{@}", f"{WHO}, framegate_upstream")

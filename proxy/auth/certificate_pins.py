@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Iterable
 from typing import Final
 
-from proxy.errors import AuthenticationError
-from proxy.network.authenticator import Authenticator, AuthenticatorFactory
-from proxy.network.der import SEQUENCE, elements, only
-from proxy.network.transport import Identity
+from framegate.proxy.errors import AuthenticationError
+from framegate.proxy.network.authenticator import Authenticator, AuthenticatorFactory
+from framegate.proxy.network.der import SEQUENCE, elements, only
+from framegate.proxy.network.transport import Identity
 
 __all__ = ["PinnedAuthenticators", "key_pin", "pin_fault"]
 
@@ -46,7 +46,7 @@ def pin_fault(pin: str) -> str | None:
 
 
 class PinnedAuthenticators(AuthenticatorFactory):
-    """Refuses a certificate with another key; who has one of them is judged further by another factory."""
+    """Refuses a certificate with another key; a certificate with one of the keys goes on to another factory."""
 
     def __init__(self, pins: Iterable[str], factory: AuthenticatorFactory) -> None:
         self._pins: Final = frozenset(pins)

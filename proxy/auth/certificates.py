@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from proxy.auth.certificate_names import alternative_names
-from proxy.auth.mapping_rules import MappingRules
-from proxy.config.tls import NameSource
-from proxy.errors import AuthenticationError
-from proxy.network.authenticator import ANONYMOUS, AuthenticatorFactory, HandshakeAuthenticator
-from proxy.network.transport import Identity
+from framegate.proxy.auth.certificate_names import alternative_names
+from framegate.proxy.auth.mapping_rules import MappingRules
+from framegate.proxy.config.tls import NameSource
+from framegate.proxy.errors import AuthenticationError
+from framegate.proxy.network.authenticator import ANONYMOUS, AuthenticatorFactory, HandshakeAuthenticator
+from framegate.proxy.network.transport import Identity
 
 __all__ = ["MappedAuthenticators"]
 

@@ -15,8 +15,9 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, printable
-from proxy.auth.messages import (
+from framegate.proxy.auth.auth_requests import CredentialSource, PendingAuth, Unavailable
+from framegate.proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, printable
+from framegate.proxy.auth.messages import (
     API_VERSIONS,
     ILLEGAL_SASL_STATE,
     NONE,
@@ -37,24 +38,23 @@ from proxy.auth.messages import (
     answer_reader,
     request_writer,
 )
-from proxy.auth.oauthbearer import OAUTHBEARER, OAuthBearerClient
-from proxy.auth.plain import PlainClient
-from proxy.auth.questions import CredentialSource, Inquiry, Unavailable
-from proxy.auth.scram import HASHES, ScramClient, new_nonce
-from proxy.errors import AuthenticationError, LoginError
-from proxy.network.authenticator import ANONYMOUS, WAIT, Authenticator, AuthenticatorFactory, Waker
-from proxy.network.frame_exchange import MAX_FRAME, FrameExchange
-from proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
+from framegate.proxy.auth.oauthbearer import OAUTHBEARER, OAuthBearerClient
+from framegate.proxy.auth.plain import PlainClient
+from framegate.proxy.auth.scram import HASHES, ScramClient, new_nonce
+from framegate.proxy.errors import AuthenticationError, LoginError
+from framegate.proxy.network.authenticator import ANONYMOUS, WAIT, Authenticator, AuthenticatorFactory, Waker
+from framegate.proxy.network.frame_exchange import MAX_FRAME, FrameExchange
+from framegate.proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
 
 __all__ = ["FIRST_CORRELATION_ID", "SaslClientAuthenticator", "SaslClientAuthenticators", "SaslClientSettings"]
 
 FIRST_CORRELATION_ID: Final = 0x7FFFFFF8  # of Kafka's eight for SASL, which no other request has
 _IDS: Final = 8
-_MAX_LIFETIME_MS: Final = 1 << 40  # 35 years: no sum overflows, and who lives longer lives for ever
+_MAX_LIFETIME_MS: Final = 1 << 40  # 35 years: no sum overflows; a longer lifetime counts as unlimited
 _NS_PER_MS: Final = 1_000_000
 _LASTING: Final = 1  # the version of SaslAuthenticate, and of the handshake before it, from which on a broker says how long it lasts
 Count = Callable[[str, str], None]
-"""Is told of each end: the mechanism, and why not (``proxy.cells.AUTHENTICATION_ERRORS``)."""
+"""Is told of each end: the mechanism, and why not (``framegate.proxy.cells.AUTHENTICATION_ERRORS``)."""
 _FAILURES: Final = {SASL_AUTHENTICATION_FAILED: "credentials", UNKNOWN_SERVER_ERROR: "unavailable"}
 _RENEWED_AT: Final = (0.85, 0.95)  # of a lifetime: not all at once
 
@@ -65,7 +65,7 @@ class SaslClientSettings:
 
     Attributes:
         mechanism: to prove it with.
-        user: whom; for OAUTHBEARER whom to be where the token alone does not say so, else empty.
+        user: the user; for OAUTHBEARER the authorization id, or empty.
         credential: what to ask for to prove it.
         client_id: in the headers of our requests.
         max_frame: bytes of an answer.
@@ -124,7 +124,7 @@ class SaslClientAuthenticator(Authenticator):
         self._frames: FrameExchange | None = None
         self._waker: Waker | None = None
         self._mechanism: ClientMechanism | None = None
-        self._inquiry: Inquiry | None = None
+        self._pending_auth: PendingAuth | None = None
 
     def start(self, frames: FrameExchange, waker: Waker) -> None:
         frames.max_size = self._settings.max_frame
@@ -150,8 +150,8 @@ class SaslClientAuthenticator(Authenticator):
         return code
 
     def _step(self, frames: FrameExchange) -> i64:
-        if self._inquiry is not None:
-            return self._on_settled(frames, self._inquiry)
+        if self._pending_auth is not None:
+            return self._on_auth_complete(frames, self._pending_auth)
         if self._state is _State.BEGIN:
             return self._ask_handshake(frames) if self._again else self._ask_versions(frames)
         body = frames.receive()
@@ -162,15 +162,15 @@ class SaslClientAuthenticator(Authenticator):
         mechanism = self._mechanism
         if mechanism is None:
             return words
-        from proxy.auth.withheld import without  # only who is refused needs it
+        from framegate.proxy.auth.secret_redaction import redacted  # late: only refusals need it
 
-        return without(words, mechanism.secrets)
+        return redacted(words, mechanism.secrets)
 
     def close(self) -> None:
-        inquiry, self._inquiry = self._inquiry, None
-        if inquiry is not None:
-            inquiry.cancel()
-            self._source.forget(inquiry)
+        pending_auth, self._pending_auth = self._pending_auth, None
+        if pending_auth is not None:
+            pending_auth.cancel()
+            self._source.forget(pending_auth)
         self._frames = self._waker = self._mechanism = None
 
     # Requests.
@@ -269,7 +269,7 @@ class SaslClientAuthenticator(Authenticator):
             raise AuthenticationError(words if answer.error == SASL_AUTHENTICATION_FAILED else f"error {answer.error}: {words}")
         step = mechanism.evaluate(answer.token)
         if not mechanism.complete:
-            assert step is not None, "who is not complete has something to say"
+            assert step is not None, "an incomplete exchange has a next step"
             return self._do(frames, step)
         self._end(answer.lifetime_ms)
         return DONE
@@ -295,19 +295,19 @@ class SaslClientAuthenticator(Authenticator):
     def _ask(self, frames: FrameExchange, step: Ask) -> i64:
         waker = self._waker
         assert waker is not None, "started before it is stepped"
-        inquiry = self._inquiry = Inquiry(step.question, waker)
-        self._source.ask(inquiry)
-        return self._on_settled(frames, inquiry)
+        pending_auth = self._pending_auth = PendingAuth(step.auth_request, waker)
+        self._source.ask(pending_auth)
+        return self._on_auth_complete(frames, pending_auth)
 
-    def _on_settled(self, frames: FrameExchange, inquiry: Inquiry) -> i64:
-        answer = inquiry.answer
+    def _on_auth_complete(self, frames: FrameExchange, pending_auth: PendingAuth) -> i64:
+        answer = pending_auth.answer
         if answer is None:
             return WAIT
-        self._inquiry = None
+        self._pending_auth = None
         if isinstance(answer, Unavailable):
-            raise LoginError(f"{self._name}: the secret is not to be had: {answer.reason}", refused=False)
+            raise LoginError(f"{self._name}: the secret is not available: {answer.reason}", refused=False)
         mechanism = self._mechanism
-        assert mechanism is not None, "who else asks"
+        assert mechanism is not None, "only a mechanism asks"
         return self._do(frames, mechanism.resume(answer))
 
 

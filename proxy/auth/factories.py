@@ -5,17 +5,17 @@ What only some settings need is loaded for them alone: a processor is small, and
 
 from typing import TYPE_CHECKING
 
-from proxy.config.model import ListenerConfig, UpstreamConfig
-from proxy.network.authenticator import AnonymousAuthenticators, AuthenticatorFactory, CertificateAuthenticators
+from framegate.proxy.config.model import ListenerConfig, UpstreamConfig
+from framegate.proxy.network.authenticator import AnonymousAuthenticators, AuthenticatorFactory, CertificateAuthenticators
 
 if TYPE_CHECKING:
-    from proxy.auth.admission import Admission
+    from framegate.proxy.auth.allowed_principals import AllowedPrincipals
 
-__all__ = ["admission_of", "of_clients", "of_upstream"]
+__all__ = ["allowed_principals_of", "of_clients", "of_upstream"]
 
 
 def of_clients(listener: ListenerConfig, sasl: AuthenticatorFactory | None = None) -> AuthenticatorFactory:
-    """Who the clients of a listener are, and whether they may come in.
+    """The authenticators for the clients of a listener.
 
     Args:
         sasl: what asks them, and judges whether they may come in; None: their certificates say it.
@@ -28,36 +28,36 @@ def of_clients(listener: ListenerConfig, sasl: AuthenticatorFactory | None = Non
     tls, principal = listener.tls, listener.principal
     factory: AuthenticatorFactory = AnonymousAuthenticators()
     if tls is not None and tls.client_auth != "none":
-        from proxy.auth.certificates import MappedAuthenticators
-        from proxy.auth.mapping_rules import MappingRules
+        from framegate.proxy.auth.certificates import MappedAuthenticators
+        from framegate.proxy.auth.mapping_rules import MappingRules
 
         factory = MappedAuthenticators(MappingRules(",".join(principal.rules)), principal.from_)
-    admission = admission_of(listener)
-    if admission is not None:
-        from proxy.auth.admission import AdmittingAuthenticators
+    allowed_principals = allowed_principals_of(listener)
+    if allowed_principals is not None:
+        from framegate.proxy.auth.allowed_principals import AllowedPrincipalsAuthenticators
 
-        factory = AdmittingAuthenticators(admission, factory)
+        factory = AllowedPrincipalsAuthenticators(allowed_principals, factory)
     return factory
 
 
-def admission_of(listener: ListenerConfig) -> "Admission | None":
-    """Who may come in, of those who are known; None: everybody.
+def allowed_principals_of(listener: ListenerConfig) -> "AllowedPrincipals | None":
+    """The allowed principals of a listener; None: all.
 
     Raises:
         RuleError: a pattern cannot be read.
     """
     if not listener.allowed_principals:
         return None
-    from proxy.auth.admission import Admission
+    from framegate.proxy.auth.allowed_principals import AllowedPrincipals
 
-    return Admission(listener.allowed_principals)
+    return AllowedPrincipals(listener.allowed_principals)
 
 
 def of_upstream(upstream: UpstreamConfig) -> AuthenticatorFactory:
-    """Who an upstream must be, beside what its TLS verifies."""
+    """The authenticators for an upstream, beside the verification by TLS."""
     factory: AuthenticatorFactory = CertificateAuthenticators()
     if upstream.tls is not None and upstream.tls.pins:
-        from proxy.auth.certificate_pins import PinnedAuthenticators
+        from framegate.proxy.auth.certificate_pins import PinnedAuthenticators
 
         factory = PinnedAuthenticators(upstream.tls.pins, factory)
     return factory

@@ -1,12 +1,12 @@
-"""A SASL mechanism: what is said next, of what was said. No I/O and no time; what has to be looked up is a question whose answer comes later."""
+"""The interface of SASL mechanisms: from a message to the next one. No I/O and no time; look-ups are requests with a later response."""
 
 import abc
 import re
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from proxy.auth.questions import Answer, Question, Unavailable
-from proxy.errors import AuthenticationError, InternalError
+from framegate.proxy.auth.auth_requests import AuthRequest, AuthResponse, Unavailable
+from framegate.proxy.errors import AuthenticationError, InternalError
 
 __all__ = [
     "Ask",
@@ -31,7 +31,7 @@ class RefusalError(AuthenticationError):
     """The mechanism's end without success.
 
     Attributes:
-        told: what the peer is told, when it may know more than that it failed; else empty.
+        told: text for the peer, if it may get more than the failure; else empty.
     """
 
     def __init__(self, reason: str, *, told: str = "") -> None:
@@ -50,7 +50,7 @@ class Reply:
 class Ask:
     """Ask this, and ``resume`` with the answer."""
 
-    question: Question
+    auth_request: AuthRequest
 
 
 Next = Reply | Ask
@@ -77,7 +77,7 @@ class Mechanism(abc.ABC):
             RefusalError: it cannot be.
         """
 
-    def resume(self, answer: Answer) -> Next:
+    def resume(self, answer: AuthResponse) -> Next:
         """What was asked for.
 
         Raises:
@@ -87,10 +87,10 @@ class Mechanism(abc.ABC):
 
 
 class ServerMechanism(Mechanism):
-    """The side that wants to know who the other one is.
+    """The server's side: it finds out the principal.
 
     Attributes:
-        principal: who it is, once ``complete``.
+        principal: the result, once ``complete``.
         lifetime_ms: for how long, from when that was answered; None: for ever.
         refused: why it is refused, of one that has been told and has yet to confirm it.
     """
@@ -103,7 +103,7 @@ class ServerMechanism(Mechanism):
 
 
 class ClientMechanism(Mechanism):
-    """The side that shows who it is.
+    """The client's side: it proves a principal.
 
     Attributes:
         secrets: what it showed, or could have: to be in no line of ours, even if the server says it again.
@@ -118,7 +118,7 @@ class ClientMechanism(Mechanism):
         """The first message."""
 
 
-def expect(kind: type[A], answer: Answer) -> A:
+def expect(kind: type[A], answer: AuthResponse) -> A:
     """The answer, which must be of a kind.
 
     Raises:
@@ -149,5 +149,5 @@ def unescape_name(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Somebody else's words as part of a line of ours."""
+    """A peer's text, made printable for the log."""
     return "".join(character if character.isprintable() else "?" for character in text[:_MAX_WORDS])

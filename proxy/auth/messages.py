@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.auth.wire import MalformedError, Reader, Tags, Writer
+from framegate.proxy.auth.wire import MalformedError, Reader, Tags, Writer
 
 __all__ = [
     "API_VERSIONS",

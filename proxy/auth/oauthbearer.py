@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, ServerMechanism, escape_name, expect, unescape_name
-from proxy.auth.questions import Accepted, Answer, CheckToken, Refused, Secret, WantSecret
-from proxy.errors import quoted
+from framegate.proxy.auth.auth_requests import Accepted, AuthResponse, CheckToken, Refused, Secret, WantSecret
+from framegate.proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, ServerMechanism, escape_name, expect, unescape_name
+from framegate.proxy.errors import quoted
 
 __all__ = ["MAX_PAIRS", "OAUTHBEARER", "OAuthBearerClient", "OAuthBearerServer"]
 
@@ -28,7 +28,7 @@ _AUTH: Final = re.compile(r"([A-Za-z0-9_]+) +([A-Za-z0-9._~+/-]+=*)")
 class OAuthBearerServer(ServerMechanism):
     """Takes the token out of the first message. Extensions are read and mean nothing.
 
-    Why a token is not good is in the log; its owner is told that it is not, in the form of the RFC.
+    The reason of a refusal is in the log; the client gets the standard response of the RFC.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class OAuthBearerServer(ServerMechanism):
         self._authorization, text = _read(token)
         return Ask(CheckToken(text))
 
-    def resume(self, answer: Answer) -> Next:
+    def resume(self, answer: AuthResponse) -> Next:
         if isinstance(answer, Refused):
             self._refused, self.refused = answer, answer.reason
             return Reply(_status(answer).encode())
@@ -79,7 +79,7 @@ class OAuthBearerClient(ClientMechanism):
     def begin(self) -> Next:
         return Ask(WantSecret(self._credential))
 
-    def resume(self, answer: Answer) -> Next:
+    def resume(self, answer: AuthResponse) -> Next:
         token = expect(Secret, answer).text
         if not _AUTH.fullmatch(f"Bearer {token}"):
             raise RefusalError("the token has characters that none has")
@@ -94,7 +94,7 @@ class OAuthBearerClient(ClientMechanism):
 
 
 def _status(refused: Refused) -> str:
-    """What the owner of a token is told (RFC 7628, 3.2.2)."""
+    """The error response for the client (RFC 7628, 3.2.2)."""
     if refused.scope:
         return json.dumps({"status": "insufficient_scope", "scope": refused.scope})
     return json.dumps({"status": "invalid_token"})

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, ServerMechanism, expect
-from proxy.auth.questions import Accepted, Answer, CheckPassword, Refused, Secret, WantSecret
+from framegate.proxy.auth.auth_requests import Accepted, AuthResponse, CheckPassword, Refused, Secret, WantSecret
+from framegate.proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, ServerMechanism, expect
 
 __all__ = ["PLAIN", "PlainClient", "PlainServer"]
 
@@ -11,7 +11,7 @@ PLAIN: Final = "PLAIN"
 
 
 class PlainServer(ServerMechanism):
-    """Kafka's, with its texts: who comes with the wrong password is told no more than who comes with a wrong name."""
+    """Kafka's server side, with its texts: a wrong password and an unknown user get the same text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class PlainServer(ServerMechanism):
             raise _told("Authentication failed: password not specified")
         return Ask(CheckPassword(self._user, password))
 
-    def resume(self, answer: Answer) -> Next:
+    def resume(self, answer: AuthResponse) -> Next:
         if isinstance(answer, Refused):
             raise RefusalError(answer.reason, told="Authentication failed: Invalid username or password")
         accepted = expect(Accepted, answer)
@@ -53,7 +53,7 @@ class PlainClient(ClientMechanism):
     def begin(self) -> Next:
         return Ask(WantSecret(self._credential))
 
-    def resume(self, answer: Answer) -> Next:
+    def resume(self, answer: AuthResponse) -> Next:
         password = expect(Secret, answer).text
         self.secrets = (password.encode(),)
         return Reply(f"\0{self._user}\0{password}".encode())

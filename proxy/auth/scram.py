@@ -15,10 +15,10 @@ import secrets
 from collections.abc import Callable
 from typing import Final
 
-from proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, ServerMechanism, expect, printable
-from proxy.auth.questions import Answer, ScramCredential, ScramKeys, WantCredential, WantScramKeys
-from proxy.auth.scram_messages import ClientFinal, ClientFirst, ServerFinal, ServerFirst
-from proxy.errors import quoted
+from framegate.proxy.auth.auth_requests import AuthResponse, ScramCredential, ScramKeys, WantCredential, WantScramKeys
+from framegate.proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, ServerMechanism, expect, printable
+from framegate.proxy.auth.scram_messages import ClientFinal, ClientFirst, ServerFinal, ServerFirst
+from framegate.proxy.errors import quoted
 
 __all__ = ["HASHES", "MAX_ITERATIONS", "MIN_ITERATIONS", "SCRAM_SHA_256", "SCRAM_SHA_512", "ScramClient", "ScramServer", "new_nonce", "signature_of"]
 
@@ -70,7 +70,7 @@ class ScramServer(ServerMechanism):
         self._client_first = message
         return Ask(WantCredential(self._mechanism, message.user))
 
-    def resume(self, answer: Answer) -> Next:
+    def resume(self, answer: AuthResponse) -> Next:
         credential = expect(ScramCredential, answer)
         client_first = self._client_first
         assert client_first is not None, "that was asked for because it came"
@@ -144,7 +144,7 @@ class ScramClient(ClientMechanism):
         self._server_first = message
         return Ask(WantScramKeys(self._credential, self._mechanism, message.salt, message.iterations))
 
-    def resume(self, answer: Answer) -> Next:
+    def resume(self, answer: AuthResponse) -> Next:
         keys = expect(ScramKeys, answer)
         self.secrets = (keys.client_key, keys.server_key)
         server_first = self._server_first

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from proxy.auth.mechanism import RefusalError, escape_name, unescape_name
+from framegate.proxy.auth.mechanism import RefusalError, escape_name, unescape_name
 
 __all__ = ["GS2_HEADER", "MAX_EXTENSIONS", "ClientFinal", "ClientFirst", "ServerFinal", "ServerFirst"]
 

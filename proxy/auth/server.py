@@ -14,9 +14,10 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.auth.admission import Admission, not_admitted
-from proxy.auth.mechanism import Ask, Next, RefusalError, Reply, ServerMechanism, expect
-from proxy.auth.messages import (
+from framegate.proxy.auth.allowed_principals import AllowedPrincipals, not_allowed_text
+from framegate.proxy.auth.auth_requests import CredentialSource, KnownApis, PendingAuth, SupportedApis, Unavailable
+from framegate.proxy.auth.mechanism import Ask, Next, RefusalError, Reply, ServerMechanism, expect
+from framegate.proxy.auth.messages import (
     API_VERSIONS,
     INVALID_REQUEST,
     NONE,
@@ -37,11 +38,10 @@ from proxy.auth.messages import (
     answer_writer,
     read_request_header,
 )
-from proxy.auth.oauthbearer import OAUTHBEARER, OAuthBearerServer
-from proxy.auth.plain import PLAIN, PlainServer
-from proxy.auth.questions import CredentialSource, Inquiry, KnownApis, SupportedApis, Unavailable
-from proxy.auth.scram import HASHES, ScramServer, new_nonce
-from proxy.auth.server_state import (
+from framegate.proxy.auth.oauthbearer import OAUTHBEARER, OAuthBearerServer
+from framegate.proxy.auth.plain import PLAIN, PlainServer
+from framegate.proxy.auth.scram import HASHES, ScramServer, new_nonce
+from framegate.proxy.auth.server_state import (
     AUTHENTICATE,
     COMPLETE,
     INITIAL,
@@ -52,11 +52,11 @@ from proxy.auth.server_state import (
     ServerState,
     next_state,
 )
-from proxy.auth.wire import MalformedError, Reader
-from proxy.errors import AuthenticationError, LoginError, quoted
-from proxy.network.authenticator import WAIT, Authenticator, AuthenticatorFactory, Waker
-from proxy.network.frame_exchange import MAX_FRAME, FrameExchange
-from proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
+from framegate.proxy.auth.wire import MalformedError, Reader
+from framegate.proxy.errors import AuthenticationError, LoginError, quoted
+from framegate.proxy.network.authenticator import WAIT, Authenticator, AuthenticatorFactory, Waker
+from framegate.proxy.network.frame_exchange import MAX_FRAME, FrameExchange
+from framegate.proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
 
 __all__ = ["MECHANISMS", "SaslServerAuthenticator", "SaslServerAuthenticators", "SaslServerSettings", "Session"]
 
@@ -69,7 +69,7 @@ CANNOT_TELL: Final = "It cannot be told at the moment who the client is; it may 
 CANNOT_LOG_IN: Final = "The proxy cannot log in to the upstream at the moment; the client may try again"
 """These not as SASL_AUTHENTICATION_FAILED, which clients take for final: their applications would end."""
 Count = Callable[[str, str, int], None]
-"""Is told of each end: the mechanism, why not (``proxy.cells.AUTHENTICATION_ERRORS``), and how long it took, in ns."""
+"""Is told of each end: the mechanism, why not (``framegate.proxy.cells.AUTHENTICATION_ERRORS``), and how long it took, in ns."""
 _NS_PER_MS: Final = 1_000_000
 _MAX_LIFETIME_MS: Final = 1 << 40  # 35 years: no sum overflows
 _ENDED: Final = 1  # on the selector's clock: long ago
@@ -80,23 +80,23 @@ class SaslServerSettings:
     """How one listener wants its clients to authenticate.
 
     Attributes:
-        mechanisms: that are enabled, as they are listed to who asks for another one.
+        mechanisms: the enabled ones, listed to a client that asks for another one.
         max_session_ms: after so long they have to do it again (Kafka's ``connections.max.reauth.ms``); 0: never.
         max_frame: bytes of a frame before they are known (Kafka's ``sasl.server.max.receive.size``).
         reauthenticates: they may do it in the connection that they have; else they are not told how long the answer is good, and connect again.
-        admission: who of them may come in; None: everybody who proves who it is.
+        allowed_principals: which of them may connect; None: all.
     """
 
     mechanisms: tuple[str, ...]
     max_session_ms: int = 0
     max_frame: int = MAX_FRAME
     reauthenticates: bool = True
-    admission: Admission | None = None
+    allowed_principals: AllowedPrincipals | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Who a client has been, which it must be again, by the same mechanism."""
+    """The principal and mechanism that a client must use again."""
 
     principal: str
     mechanism: str
@@ -107,7 +107,7 @@ class SaslServerAuthenticator(Authenticator):
 
     Attributes:
         mechanism_name: that the client chose; empty before.
-        lifetime_ms: that the client was told; 0: for ever.
+        lifetime_ms: of the session, as sent to the client; 0: unlimited.
         can_reauthenticate: the client understands how long the answer is good.
     """
 
@@ -139,7 +139,7 @@ class SaslServerAuthenticator(Authenticator):
         self._waker: Waker | None = None
         self._request: RequestHeader = RequestHeader(0, 0, 0)  # that is being answered
         self._mechanism: ServerMechanism | None = None
-        self._inquiry: Inquiry | None = None
+        self._pending_auth: PendingAuth | None = None
         self._last: bytes | None = None  # of the mechanism, while the client waits for it
         self._since_ns: i64 = 0
 
@@ -166,10 +166,10 @@ class SaslServerAuthenticator(Authenticator):
         return code
 
     def _step(self, frames: FrameExchange) -> i64:
-        if self._inquiry is not None:
-            return self._on_answer(frames, self._inquiry)
+        if self._pending_auth is not None:
+            return self._on_answer(frames, self._pending_auth)
         if self._last is not None and self._mechanism is not None:
-            return self._tell(frames, self._mechanism, self._last)
+            return self._report(frames, self._mechanism, self._last)
         body = frames.receive()
         if body is None:
             return WANT_READ
@@ -179,10 +179,10 @@ class SaslServerAuthenticator(Authenticator):
             raise AuthenticationError(f"{error}, in state {self._state.value}") from None
 
     def close(self) -> None:
-        inquiry, self._inquiry = self._inquiry, None
-        if inquiry is not None:
-            inquiry.cancel()
-            self._source.forget(inquiry)
+        pending_auth, self._pending_auth = self._pending_auth, None
+        if pending_auth is not None:
+            pending_auth.cancel()
+            self._source.forget(pending_auth)
         self._frames = self._waker = self._mechanism = None
 
     # Frames.
@@ -274,11 +274,11 @@ class SaslServerAuthenticator(Authenticator):
         except RefusalError as error:
             raise self._refusal(str(error), error.told) from None
 
-    def _on_answer(self, frames: FrameExchange, inquiry: Inquiry) -> i64:
-        answer = inquiry.answer
+    def _on_answer(self, frames: FrameExchange, pending_auth: PendingAuth) -> i64:
+        answer = pending_auth.answer
         if answer is None:
             return WAIT
-        self._inquiry = None
+        self._pending_auth = None
         self._failure = "unavailable" if isinstance(answer, Unavailable) else PROTOCOL
         mechanism = self._mechanism
         try:
@@ -300,7 +300,7 @@ class SaslServerAuthenticator(Authenticator):
             return self._ask(frames, step)
         assert isinstance(step, Reply), "a server always says something"
         mechanism = self._mechanism
-        assert mechanism is not None, "who else replies"
+        assert mechanism is not None, "only a mechanism replies"
         if not mechanism.complete:
             self._move(ServerEvent.TOKEN)
             return self._send(frames, self._token_answer(TokenAnswer(NONE, token=step.token)))
@@ -309,19 +309,19 @@ class SaslServerAuthenticator(Authenticator):
                 f"the client was {quoted(self._session.principal)} and is {quoted(mechanism.principal)} now",
                 "Cannot change principals during re-authentication",
             )
-        admission = self._settings.admission
-        if admission is not None and not admission.admits(mechanism.principal):
+        allowed_principals = self._settings.allowed_principals
+        if allowed_principals is not None and not allowed_principals.allows(mechanism.principal):
             self._failure = "denied"
-            raise self._refusal(not_admitted(mechanism.principal), NOT_ADMITTED)
+            raise self._refusal(not_allowed_text(mechanism.principal), NOT_ADMITTED)
         self._last = step.token
-        return self._tell(frames, mechanism, step.token)
+        return self._report(frames, mechanism, step.token)
 
-    def _tell(self, frames: FrameExchange, mechanism: ServerMechanism, last: bytes) -> i64:
-        """The client has proved who it is: tell it so, once it may come in."""
+    def _report(self, frames: FrameExchange, mechanism: ServerMechanism, last: bytes) -> i64:
+        """The client is authenticated: send the result, once it may connect."""
         waker = self._waker
         assert waker is not None, "started before it is stepped"
         try:
-            if not waker.lets_in(mechanism.principal):
+            if not waker.admits_principal(mechanism.principal):
                 return WAIT
         except LoginError as error:
             self._failure = "denied" if error.denied else "unavailable"
@@ -334,9 +334,9 @@ class SaslServerAuthenticator(Authenticator):
     def _ask(self, frames: FrameExchange, step: Ask) -> i64:
         waker = self._waker
         assert waker is not None, "started before it is stepped"
-        inquiry = self._inquiry = Inquiry(step.question, waker, self._peer)
-        self._source.ask(inquiry)
-        return self._on_answer(frames, inquiry)
+        pending_auth = self._pending_auth = PendingAuth(step.auth_request, waker, self._peer)
+        self._source.ask(pending_auth)
+        return self._on_answer(frames, pending_auth)
 
     def _end(self, mechanism: ServerMechanism) -> None:
         waker = self._waker
@@ -360,13 +360,13 @@ class SaslServerAuthenticator(Authenticator):
         return writer.message()
 
     def _refusal(self, reason: str, told: str) -> AuthenticationError:
-        """The end, with what the client is told, if it speaks in requests; a bare token has no place for it."""
+        """The end, with an error response if the client speaks in requests; bare tokens have none."""
         if self._failure == PROTOCOL:
             self._failure = "credentials"
         again = "re-authentication" if self._session is not None else "authentication"
         message = told or f"Authentication failed during {again} due to invalid credentials with SASL mechanism {self.mechanism_name}"
         answer = TokenAnswer(SASL_AUTHENTICATION_FAILED, message)
-        if self._failure == "unavailable":  # who could not be asked about: that says nothing against it
+        if self._failure == "unavailable":  # the check was not possible: no failure of the client
             answer = TokenAnswer(UNKNOWN_SERVER_ERROR, CANNOT_TELL)
         return AuthenticationError(f"{self.mechanism_name}: {reason}" if self.mechanism_name else reason, answer=self._token_answer(answer))
 

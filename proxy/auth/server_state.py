@@ -1,4 +1,4 @@
-"""The exchange of a client that authenticates, from the side of who wants to know, as a table.
+"""The exchange with a client that authenticates, as a table of states.
 
 What it means when a connection ends in a state: ``INITIAL`` nothing that can be used came; ``HANDSHAKE`` the client asked for versions and no more;
 ``AUTHENTICATE`` and ``RAW`` it was proving who it is, in SaslAuthenticate requests or in bare frames; ``REAUTHENTICATE`` and ``OTHER_MECHANISM`` the
@@ -7,7 +7,7 @@ same of who is known already and proves it once more.
 
 from typing import Final
 
-from proxy.network.state_table import TableEnum, transition
+from framegate.proxy.network.state_table import TableEnum, transition
 
 __all__ = [
     "AUTHENTICATE",
@@ -29,7 +29,7 @@ class ServerState(TableEnum):
 
     INITIAL = "initial"  # ApiVersions, SaslHandshake
     HANDSHAKE = "handshake"  # SaslHandshake: ApiVersions was answered
-    REAUTHENTICATE = "reauthenticate"  # SaslHandshake, of who is known already
+    REAUTHENTICATE = "reauthenticate"  # SaslHandshake of an authenticated client
     AUTHENTICATE = "authenticate"  # SaslAuthenticate
     RAW = "raw"  # the mechanism's tokens as they are
     OTHER_MECHANISM = "other_mechanism"  # anything: it is refused

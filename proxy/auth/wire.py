@@ -4,7 +4,7 @@ import struct
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from proxy.errors import AuthenticationError
+from framegate.proxy.errors import AuthenticationError
 
 __all__ = ["MAX_TAGS", "MalformedError", "Reader", "Tags", "Writer"]
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 Tags = tuple[tuple[int, bytes], ...]
 """Tagged fields: the number of each, ascending, and what it holds, as it came."""
 MAX_TAGS: Final = 128
-"""In one place. Kafka's messages have a handful; who sends more has proved nothing yet, and others wait while they are read."""
+"""Tagged fields in one place. Kafka's messages have a few; more are refused, because the client is not authenticated yet."""
 _MAX_VARINT: Final = 5  # bytes of an unsigned 32-bit varint
 
 

@@ -5,9 +5,9 @@
 ``mapping``: the two ends of the shared memory, and its header.
 """
 
-from proxy.cells.bounds import APPEND_BOUNDS, CONNECTION_BOUNDS, FORWARD_BOUNDS, HANDSHAKE_BOUNDS, KAFKA_BOUNDS, LAG_BOUNDS, WAIT_BOUNDS
-from proxy.cells.kafka_apis import MEASURED_APIS
-from proxy.cells.layout import (
+from framegate.proxy.cells.bounds import APPEND_BOUNDS, CONNECTION_BOUNDS, FORWARD_BOUNDS, HANDSHAKE_BOUNDS, KAFKA_BOUNDS, LAG_BOUNDS, WAIT_BOUNDS
+from framegate.proxy.cells.kafka_apis import MEASURED_APIS
+from framegate.proxy.cells.layout import (
     CELL_SIZE,
     HEADER_SIZE,
     LISTENER_BLOCK,
@@ -18,14 +18,14 @@ from proxy.cells.layout import (
     CellLayout,
     HistogramValue,
 )
-from proxy.cells.mapping import (
+from framegate.proxy.cells.mapping import (
     CellReader,
     CellWriter,
     Snapshot,
     State,
     create,
 )
-from proxy.cells.metrics import (
+from framegate.proxy.cells.metrics import (
     ACCEPT_ERRORS,
     APPEND_ERRORS,
     CAUSES,

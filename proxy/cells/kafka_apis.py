@@ -30,4 +30,4 @@ MEASURED_APIS: Final = (
     "ShareFetch",
     "other",
 )
-"""Those of producers and consumers, and what every client begins with; by name, as in ``proxy.config.selection``."""
+"""Those of producers and consumers, and what every client begins with; by name, as in ``framegate.proxy.config.selection``."""

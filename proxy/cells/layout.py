@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Final, Protocol
 
-from proxy.cells.metrics import INTERNAL, LISTENER, METRICS, SIDE, SIDES, UPSTREAM, Metric
+from framegate.proxy.cells.metrics import INTERNAL, LISTENER, METRICS, SIDE, SIDES, UPSTREAM, Metric
 
 __all__ = [
     "CELL_SIZE",

@@ -23,8 +23,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
-from proxy.cells.layout import CELL_SIZE, HEADER_SIZE, Attributes, CellLayout, HistogramValue
-from proxy.cells.metrics import Metric
+from framegate.proxy.cells.layout import CELL_SIZE, HEADER_SIZE, Attributes, CellLayout, HistogramValue
+from framegate.proxy.cells.metrics import Metric
 
 __all__ = ["CellReader", "CellWriter", "Snapshot", "State", "create"]
 
@@ -92,7 +92,7 @@ class CellWriter:
             if row.metric.kind == "gauge":
                 values[row.index] = 0
         self._header[2], self._header[_GENERATION // CELL_SIZE] = pid, generation
-        self.beat(now_ns)
+        self.heartbeat(now_ns)
         self.state(State.STARTING)
         return values
 
@@ -104,7 +104,7 @@ class CellWriter:
         """Stores one cell, ahead of the image that brings it, too."""
         self._values[index] = value
 
-    def beat(self, now_ns: int) -> None:
+    def heartbeat(self, now_ns: int) -> None:
         """Stores the heartbeat."""
         self._header[_HEARTBEAT // CELL_SIZE] = now_ns
 

@@ -7,8 +7,8 @@ the configured names, so the layout of the cells follows from this table and the
 from dataclasses import replace
 from typing import Final
 
-from proxy.cause import ORDERLY_CAUSES, Cause
-from proxy.cells.bounds import (
+from framegate.proxy.cause import ORDERLY_CAUSES, Cause
+from framegate.proxy.cells.bounds import (
     APPEND_BOUNDS,
     BATCH_BOUNDS,
     CONNECTION_BOUNDS,
@@ -20,8 +20,8 @@ from proxy.cells.bounds import (
     SIZE_BOUNDS,
     WAIT_BOUNDS,
 )
-from proxy.cells.kafka_apis import MEASURED_APIS
-from proxy.cells.metric import Kind, Metric
+from framegate.proxy.cells.kafka_apis import MEASURED_APIS
+from framegate.proxy.cells.metric import Kind, Metric
 
 __all__ = [
     "ACCEPT_ERRORS",
@@ -89,7 +89,7 @@ PREFIX: Final = "framegate"
 
 CAUSES: Final = tuple(cause.value for cause in Cause)
 MUTE_CAUSES: Final = ("memory", "peer", "throttle", "handler", "tap", "admin", "drain")
-"""The values of ``proxy.network``'s mute causes, in the order of their bits."""
+"""The values of ``framegate.proxy.network``'s mute causes, in the order of their bits."""
 DURATION_ERRORS: Final = ("", *(cause for cause in CAUSES if cause not in ORDERLY_CAUSES))
 
 SIDE: Final = "framegate.side"
@@ -129,7 +129,7 @@ MEMORY_KINDS: Final = ("begun", "pending", "tls")
 TAP_DROP_REASONS: Final = ("queue_full", "disk_full", "disk_error", "sampled", "closed", "undelivered")
 TAP_DIRECTIONS: Final = ("request", "response")
 HANDLER_ACTIONS: Final = ("pass", "frame", "nothing", "answer", "close", "failed")
-"""What a handler may have done with a frame, in the order of the link's numbers (``proxy.relay.handler_wire``)."""
+"""What a handler may have done with a frame, in the order of the link's numbers (``framegate.proxy.relay.handler_wire``)."""
 MECHANISMS: Final = ("", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """Of SASL; none while a client has not chosen one."""
 AUTHENTICATION_ERRORS: Final = ("", "credentials", "denied", "mechanism", "protocol", "unavailable")
@@ -138,16 +138,13 @@ or nobody could say who it is, or we could not log in to the upstream for it."""
 RATE_LEVELS: Final = ("node", "listener", "address")
 """Whose rates there are. Addresses have no series of their own: there are too many."""
 FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap", "pool")
-"""Where an error of our own was caught; see ``proxy.network.faults``."""
+"""Where an error of our own was caught; see ``framegate.proxy.network.faults``."""
 FILE_KINDS: Final = ("tls", "sasl", "jwks")
 """Of files that may be replaced while framegate runs: certificates, keys and authorities; users; keys that tokens are signed with."""
 PROBES: Final = ("startup", "readiness", "liveness")
 SIGNALS: Final = ("metrics", "traces", "logs")
-EXPORT_ERRORS: Final = ("", "unavailable", "timeout", "refused", "rejected", "other")
-"""How an export ended. None: the collector has it. ``unavailable``: nobody answers, or asks to come later; ``timeout``: nobody answers in time;
-``refused``: it wants none of it, or not from us; ``rejected``: it took the export and says that it threw some of it away; ``other``: it answers
-what is no answer, or the fault is ours.
-"""
+EXPORT_ERRORS: Final = ("", "failed")
+"""How an export ended. None: the collector took it. ``failed``: it did not, with all attempts; the row ``library_log`` says why."""
 MINUTE_STATES: Final = ("complete", "lost", "at_most", "unknown")
 UPSTREAM_STATES: Final = ("connecting", "used")
 TLS_ERRORS: Final = (
@@ -195,7 +192,8 @@ TASKS: Final = (
     "unraisable",
     "spans",
 )
-"""What works in the background of the control process (``control.guard``), and where else an exception may come from (``control.uncaught``)."""
+"""What works in the background of the control process (``control.task_monitor``), and where else an exception may come from
+(``control.uncaught``)."""
 ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM", "other")
 CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "other")
 
@@ -221,7 +219,7 @@ _TAP_DIRECTION: Final = (TAP_DIRECTION, TAP_DIRECTIONS)
 
 METRICS: Final = (
     _metric("connection.active", "gauge", "{connection}", "Connections open now.", _SIDE, _LISTENER),
-    _metric("connection.accepted", "counter", "{connection}", "Client connections taken over by a processor.", _LISTENER),
+    _metric("connection.accepted", "counter", "{connection}", "Client connections that processors took over.", _LISTENER),
     _metric("connection.closed", "counter", "{connection}", "Pairs that ended, by cause.", _LISTENER, (CAUSE, CAUSES)),
     _metric(
         "connection.duration",
@@ -242,12 +240,12 @@ METRICS: Final = (
         (TLS_VERSION, TLS_VERSIONS),
         (TLS_RESUMED, ("true", "false")),
     ),
-    _metric("tls.handshake.active", "gauge", "{handshake}", "Connections with TLS that are being opened: handshake, and authentication.", _SIDE),
+    _metric("tls.handshake.active", "gauge", "{handshake}", "Connections in the TLS handshake or in authentication after it.", _SIDE),
     _metric(
         "authentication.count",
         "counter",
         "{authentication}",
-        "Times that clients proved by SASL who they are, or did not.",
+        "SASL authentications of clients.",
         _LISTENER,
         (MECHANISM, MECHANISMS),
         (ERROR_TYPE, AUTHENTICATION_ERRORS),
@@ -256,55 +254,57 @@ METRICS: Final = (
         "authentication.duration",
         "histogram",
         "s",
-        "Time that clients took to prove by SASL who they are, or not to; what they wait for of ours is in it.",
+        "Time of SASL authentications of clients, checks of passwords and tokens included.",
         (MECHANISM, MECHANISMS),
         bounds=HANDSHAKE_BOUNDS,
     ),
-    _metric("frame.count", "counter", "{frame}", "Whole frames received from, and sent to, each side.", _SIDE, _DIRECTION, _LISTENER),
-    _metric("io", "counter", "By", "Bytes of frames, headers counted, received from and sent to each side.", _SIDE, _DIRECTION, _LISTENER),
-    _metric("read.count", "counter", "{read}", "Reads that gave bytes.", _SIDE, _LISTENER),
-    _metric("write.count", "counter", "{write}", "Writes of frames that the socket took bytes of.", _SIDE, _LISTENER),
+    _metric("frame.count", "counter", "{frame}", "Whole frames received from and sent to each side.", _SIDE, _DIRECTION, _LISTENER),
+    _metric("io", "counter", "By", "Bytes of frames, headers included, received from and sent to each side.", _SIDE, _DIRECTION, _LISTENER),
+    _metric("read.count", "counter", "{read}", "Reads that returned bytes.", _SIDE, _LISTENER),
+    _metric("write.count", "counter", "{write}", "Writes of frames that the socket accepted at least in part.", _SIDE, _LISTENER),
     _metric("frame.size", "histogram", "By", "Body sizes of whole frames received.", _SIDE, _LISTENER, bounds=SIZE_BOUNDS),
     _metric(
         "frame.forward.duration",
         "histogram",
         "s",
-        "Time from when the loop woke for a run of frames to when the other side's socket took its last byte; one run in 64 of each connection.",
+        "Time from reading a run of frames to writing its last byte to the other side's socket; sampled: one run in 64 of each connection.",
         _LISTENER,
         _TAP_DIRECTION,
         bounds=FORWARD_BOUNDS,
     ),
     _metric("frame.rejected", "counter", "{frame}", "Frames that were not forwarded.", _LISTENER, _SIDE, (REASON, REJECT_REASONS)),
-    _metric("frame.cut_short", "counter", "{frame}", "Frames that passed in pieces and were never completed.", _LISTENER, _SIDE),
+    _metric("frame.cut_short", "counter", "{frame}", "Frames that were forwarded in pieces and never completed.", _LISTENER, _SIDE),
     _metric("frame.lost.io", "counter", "By", "Bytes received that could not be forwarded when a pair ended.", _LISTENER, _SIDE),
-    _metric("frame.size.limit", "gauge", "By", "The largest frame body a client may send now.", _LISTENER),
-    _metric("throttle.time", "counter", "s", "Time that rates, or a handler's answers, held channels muted.", _SIDE, _LISTENER),
-    _metric("rate.io.limit", "gauge", "By/s", "Bytes a second that a listener may take, headers counted; 0 is unlimited.", _LISTENER, _TAP_DIRECTION),
-    _metric("rate.frame.limit", "gauge", "{frame}/s", "Frames a second that a listener may take; 0 is unlimited.", _LISTENER, _TAP_DIRECTION),
-    _metric("rate.node.io.limit", "gauge", "By/s", "Bytes a second that all listeners may take; 0 is unlimited.", _TAP_DIRECTION),
-    _metric("rate.node.frame.limit", "gauge", "{frame}/s", "Frames a second that all listeners may take; 0 is unlimited.", _TAP_DIRECTION),
-    _metric("rate.throttled", "gauge", "{rate}", "Rates that hold somebody up now.", (RATE_LEVEL, RATE_LEVELS)),
-    _metric("memory_pool.limit", "gauge", "By", "The share of the memory pool.", (POOL, ("frames",))),
-    _metric("memory_pool.usage", "gauge", "By", "Bytes booked now, by what they are.", (POOL, ("frames",)), (MEMORY_KIND, MEMORY_KINDS)),
-    _metric("memory_pool.waiting", "gauge", "{turn}", "Turns that frames wait for now.", (POOL, ("frames",))),
-    _metric("memory_pool.evicted", "counter", "{connection}", "Connections closed for what they held while others waited.", (POOL, ("frames",))),
-    _metric("memory_pool.usage.max", "gauge", "By", "The most that was booked at once since a processor started.", (POOL, ("frames",))),
-    _metric("memory_pool.depleted.time", "counter", "s", "Time in which somebody waited for memory.", (POOL, ("frames",))),
-    _metric("memory_pool.depleted.count", "counter", "{spell}", "Times that memory ran out and was there again.", (POOL, ("frames",))),
-    _metric("memory_pool.refused", "counter", "{turn}", "Turns of large frames that were not given at once.", (POOL, ("frames",))),
+    _metric("frame.size.limit", "gauge", "By", "Largest frame body that a client may send.", _LISTENER),
+    _metric("throttle.time", "counter", "s", "Time that channels were muted because of rates or slow handlers.", _SIDE, _LISTENER),
+    _metric("rate.io.limit", "gauge", "By/s", "Bytes per second that a listener may pass; 0 is unlimited.", _LISTENER, _TAP_DIRECTION),
+    _metric("rate.frame.limit", "gauge", "{frame}/s", "Frames per second that a listener may pass; 0 is unlimited.", _LISTENER, _TAP_DIRECTION),
+    _metric("rate.node.io.limit", "gauge", "By/s", "Bytes per second that all listeners together may pass; 0 is unlimited.", _TAP_DIRECTION),
+    _metric("rate.node.frame.limit", "gauge", "{frame}/s", "Frames per second that all listeners together may pass; 0 is unlimited.", _TAP_DIRECTION),
+    _metric("rate.throttled", "gauge", "{rate}", "Rates that delay a connection now.", (RATE_LEVEL, RATE_LEVELS)),
+    _metric("memory_pool.limit", "gauge", "By", "Size of a processor's share of the memory pool.", (POOL, ("frames",))),
+    _metric("memory_pool.usage", "gauge", "By", "Bytes booked, by purpose.", (POOL, ("frames",)), (MEMORY_KIND, MEMORY_KINDS)),
+    _metric("memory_pool.waiting", "gauge", "{turn}", "Large frames that wait for an admission slot.", (POOL, ("frames",))),
+    _metric(
+        "memory_pool.evicted", "counter", "{connection}", "Connections closed because they held memory while others waited.", (POOL, ("frames",))
+    ),
+    _metric("memory_pool.usage.max", "gauge", "By", "Largest amount booked at once since the start of the processor.", (POOL, ("frames",))),
+    _metric("memory_pool.depleted.time", "counter", "s", "Time in which at least one frame waited for memory.", (POOL, ("frames",))),
+    _metric("memory_pool.depleted.count", "counter", "{spell}", "Times that memory ran out and became available again.", (POOL, ("frames",))),
+    _metric("memory_pool.refused", "counter", "{turn}", "Large frames that did not get an admission slot at once.", (POOL, ("frames",))),
     _metric(
         "memory_pool.wait.duration",
         "histogram",
         "s",
-        "Time that large frames waited for their turn until they had it.",
+        "Time that large frames waited for an admission slot.",
         (POOL, ("frames",)),
         bounds=WAIT_BOUNDS,
     ),
-    _metric("memory_pool.listener.usage", "gauge", "By", "Bytes booked now for a listener's connections, both sides of them.", _LISTENER),
-    _metric("channel.muted", "gauge", "{channel}", "Channels that are not read now, by cause.", (MUTE_CAUSE, MUTE_CAUSES)),
-    _metric("channel.mute.count", "counter", "{mute}", "Times that a cause stopped a channel's reading.", (MUTE_CAUSE, MUTE_CAUSES)),
-    _metric("channel.mute.time", "counter", "s", "Time that causes held channels muted.", (MUTE_CAUSE, MUTE_CAUSES)),
-    _metric("channel.pending", "gauge", "{channel}", "Channels whose peer has not taken what is to be sent to it.", _SIDE),
+    _metric("memory_pool.listener.usage", "gauge", "By", "Bytes booked for a listener's connections, both sides.", _LISTENER),
+    _metric("channel.muted", "gauge", "{channel}", "Muted channels, by cause.", (MUTE_CAUSE, MUTE_CAUSES)),
+    _metric("channel.mute.count", "counter", "{mute}", "Times that a channel was muted, by cause.", (MUTE_CAUSE, MUTE_CAUSES)),
+    _metric("channel.mute.time", "counter", "s", "Time that channels were muted, by cause.", (MUTE_CAUSE, MUTE_CAUSES)),
+    _metric("channel.pending", "gauge", "{channel}", "Channels with a pending send.", _SIDE),
     _metric(
         "upstream.connect.duration",
         "histogram",
@@ -318,55 +318,55 @@ METRICS: Final = (
         "upstream.authentication.count",
         "counter",
         "{authentication}",
-        "Times that we proved to an upstream by SASL who we are, or did not.",
+        "SASL authentications to upstreams.",
         _UPSTREAM,
         (MECHANISM, MECHANISMS[1:]),
         (ERROR_TYPE, AUTHENTICATION_ERRORS),
     ),
     _metric("upstream.connection.count", "gauge", "{connection}", "Connections to an upstream.", _UPSTREAM, (STATE, UPSTREAM_STATES)),
     _metric("upstream.endpoint.count", "gauge", "{endpoint}", "Addresses of an upstream.", _UPSTREAM),
-    _metric("upstream.endpoint.down", "gauge", "{endpoint}", "Addresses left out because they failed, where most are.", _UPSTREAM),
+    _metric("upstream.endpoint.down", "gauge", "{endpoint}", "Addresses left out after failures; the largest number of any processor.", _UPSTREAM),
     _metric("upstream.endpoint.ejections", "counter", "{ejection}", "Times an address was left out.", _UPSTREAM, (ERROR_TYPE, CONNECT_ERRORS[1:])),
     _metric("upstream.endpoint.probes", "counter", "{probe}", "Connections that tried an address again after its back-off.", _UPSTREAM),
-    _metric("kafka.request.open", "gauge", "{request}", "Requests that wait for their answer.", _LISTENER),
+    _metric("kafka.request.open", "gauge", "{request}", "Requests in flight.", _LISTENER),
     _metric(
         "kafka.request.duration",
         "histogram",
         "s",
-        "Time from when a request was read to when its answer was; those that are paired with one.",
+        "Time from reading a request to reading its response.",
         _LISTENER,
         (API, MEASURED_APIS),
         bounds=KAFKA_BOUNDS,
     ),
-    _metric("kafka.request.io", "counter", "By", "Bytes of bodies of requests and answers read.", _LISTENER, (API, MEASURED_APIS), _TAP_DIRECTION),
-    _metric("kafka.pairing_lost", "counter", "{connection}", "Connections whose answers no longer match their requests.", _LISTENER),
-    _metric("handler.requests", "counter", "{frame}", "Frames that handlers were done with.", _LISTENER, (ACTION, HANDLER_ACTIONS)),
-    _metric("handler.queue.size", "gauge", "{frame}", "Frames that wait for a handler, or are in one.", _LISTENER),
+    _metric("kafka.request.io", "counter", "By", "Bytes of request and response bodies.", _LISTENER, (API, MEASURED_APIS), _TAP_DIRECTION),
+    _metric("kafka.pairing_lost", "counter", "{connection}", "Connections on which responses no longer match requests.", _LISTENER),
+    _metric("handler.requests", "counter", "{frame}", "Frames that handlers have handled, by verdict.", _LISTENER, (ACTION, HANDLER_ACTIONS)),
+    _metric("handler.queue.size", "gauge", "{frame}", "Frames that wait for a handler or are being handled.", _LISTENER),
     _metric("handler.queue.time", "histogram", "s", "Time that a frame waited for its handler.", _LISTENER, bounds=HANDLER_BOUNDS),
-    _metric("handler.time", "histogram", "s", "Time that a frame was in its handler.", _LISTENER, bounds=HANDLER_BOUNDS),
+    _metric("handler.time", "histogram", "s", "Time that a handler took for a frame.", _LISTENER, bounds=HANDLER_BOUNDS),
     _metric(
-        "handler.response.queue.time", "histogram", "s", "Time that a handler's reply waited for its processor.", _LISTENER, bounds=HANDLER_BOUNDS
+        "handler.response.queue.time", "histogram", "s", "Time that a handler's reply waited for the processor.", _LISTENER, bounds=HANDLER_BOUNDS
     ),
     _metric(
-        "handler.response.send.time", "histogram", "s", "Time from a handler's reply to when all of it was sent.", _LISTENER, bounds=HANDLER_BOUNDS
+        "handler.response.send.time", "histogram", "s", "Time from a handler's reply to writing its last byte.", _LISTENER, bounds=HANDLER_BOUNDS
     ),
     _metric("tap.matched", "counter", "{frame}", "Frames that a tap rule matched."),
-    _metric("tap.flushed", "counter", "{frame}", "Matched frames that the log on disk accounts for, as frames or within a gap."),
+    _metric("tap.flushed", "counter", "{frame}", "Matched frames that are in the log on disk, as frames or counted in a gap."),
     _metric("tap.frames", "counter", "{frame}", "Frames in the log on disk.", _TAP_DIRECTION),
-    _metric("tap.dropped", "counter", "{frame}", "Matched frames that the log has, or will have, as a gap only.", (REASON, TAP_DROP_REASONS)),
-    _metric("tap.matched.io", "counter", "By", "Bytes of frames that a tap rule matched, headers counted."),
+    _metric("tap.dropped", "counter", "{frame}", "Matched frames that are only counted in a gap of the log, by reason.", (REASON, TAP_DROP_REASONS)),
+    _metric("tap.matched.io", "counter", "By", "Bytes of frames that a tap rule matched, headers included."),
     _metric("tap.io", "counter", "By", "Bytes written to the log."),
     _metric("tap.write.errors", "counter", "{error}", "Writes to the log that failed."),
     _metric(
-        "tap.append.duration", "histogram", "s", "Time of one try to write a block to the log.", (ERROR_TYPE, APPEND_ERRORS), bounds=APPEND_BOUNDS
+        "tap.append.duration", "histogram", "s", "Time of one attempt to write a block to the log.", (ERROR_TYPE, APPEND_ERRORS), bounds=APPEND_BOUNDS
     ),
-    _metric("queue.usage", "gauge", "By", "Bytes that wait.", (QUEUE, ("tap",))),
-    _metric("queue.length", "gauge", "{block}", "Blocks that wait, or are being written.", (QUEUE, ("tap",))),
-    _metric("event_loop.time", "counter", "s", "Time of the loop.", (STATE, LOOP_STATES)),
-    _metric("event_loop.polls", "counter", "{poll}", "Times that the loop has waited for something to do."),
-    _metric("event_loop.lag", "histogram", "s", "Time the loop was busy between two waits.", bounds=LAG_BOUNDS),
-    _metric("link.dropped", "counter", "{row}", "Log rows that the link could not take."),
-    _metric("processor.errors", "counter", "{error}", "Errors of our own that cost one connection, timer or command at most.", (PLACE, FAULT_PLACES)),
+    _metric("queue.usage", "gauge", "By", "Bytes in the queue.", (QUEUE, ("tap",))),
+    _metric("queue.length", "gauge", "{block}", "Blocks in the queue or being written.", (QUEUE, ("tap",))),
+    _metric("event_loop.time", "counter", "s", "Time that the event loop was busy or idle.", (STATE, LOOP_STATES)),
+    _metric("event_loop.polls", "counter", "{poll}", "Times that the event loop has polled for events."),
+    _metric("event_loop.lag", "histogram", "s", "Time that the event loop was busy between two polls.", bounds=LAG_BOUNDS),
+    _metric("link.dropped", "counter", "{row}", "Log rows dropped because the link to the control process was full."),
+    _metric("processor.errors", "counter", "{error}", "Internal errors that a processor caught.", (PLACE, FAULT_PLACES)),
     _metric("draining", "gauge", "{drain}", "1 from the first request to drain on, and while a processor drains."),
     _control(
         "connection.rejected",
@@ -376,47 +376,43 @@ METRICS: Final = (
         _LISTENER,
         (REASON, ("address_denied", "address_connections", "address_connection_rate", "draining")),
     ),
-    _control("connection.parked", "gauge", "{connection}", "Connections refused for their address's rate that are not closed yet."),
     _control(
         "accept.limited.time",
         "counter",
         "s",
-        "Time connections waited to be accepted because of a limit.",
+        "Time that connections waited in the backlog because of a limit.",
         _LISTENER,
         (REASON, ("node_connections", "node_connection_rate", "listener_connections", "listener_connection_rate")),
     ),
-    _control("accept.blocked.time", "counter", "s", "Time an acceptor waited because no processor took its connection.", _LISTENER),
+    _control("accept.blocked.time", "counter", "s", "Time that an acceptor waited because no processor took its connection.", _LISTENER),
     _control("accept.errors", "counter", "{error}", "Connections that could not be accepted.", _LISTENER, (ERROR_TYPE, ACCEPT_ERRORS)),
-    _control("worker.restarts", "counter", "{restart}", "Processors started again.", (REASON, ("died", "heartbeat", "commit"))),
-    _control("handler.restarts", "counter", "{restart}", "Handler processes started again.", (REASON, ("died", "timeout", "heartbeat", "memory"))),
-    _control("handler.processes", "gauge", "{process}", "Handler processes that handle frames."),
+    _control("worker.restarts", "counter", "{restart}", "Restarts of processors.", (REASON, ("died", "heartbeat", "commit"))),
+    _control("handler.restarts", "counter", "{restart}", "Restarts of handler processes.", (REASON, ("died", "timeout", "heartbeat", "memory"))),
     _control("tap.usage", "gauge", "By", "Bytes of the tap's log on disk."),
     _control("tap.limit", "gauge", "By", "The tap's budget."),
-    _control("tap.consumer.unreadable", "gauge", "{consumer}", "Readers of the tap whose file cannot be read: what they may need is kept."),
+    _control("tap.consumer.unreadable", "gauge", "{consumer}", "Consumers of the tap with an unreadable file; segments that they may need are kept."),
     _control("config.revision", "gauge", "{revision}", "Revision of the configuration in force."),
-    _control("reload.count", "counter", "{reload}", "Times that files were replaced.", (FILE_KIND, FILE_KINDS), (ERROR_TYPE, ("", "refused"))),
-    _control("task.failures", "counter", "{failure}", "Exceptions that nobody expected; each cost one step of what it names.", (TASK, TASKS)),
-    _control("log.dropped", "counter", "{row}", "Rows that stdout did not take in time."),
-    _control("authentication.questions.waiting", "gauge", "{question}", "Questions of authenticators that wait for their turn."),
-    _control("authentication.questions.refused", "counter", "{question}", "Questions of authenticators refused because too many waited."),
-    _control("config.changes", "counter", "{change}", "Changes asked for.", (ERROR_TYPE, ("", "refused", "invalid"))),
-    _control("tap.lag", "gauge", "By", "Bytes of the log that a consumer has yet to read.", (CONSUMER, ())),
-    _control("tap.lag.time", "gauge", "s", "Age of the oldest frame that a consumer has yet to read.", (CONSUMER, ())),
+    _control("reload.count", "counter", "{reload}", "Reloads of replaced files.", (FILE_KIND, FILE_KINDS), (ERROR_TYPE, ("", "refused"))),
+    _control("task.failures", "counter", "{failure}", "Unexpected exceptions in background tasks of the control process.", (TASK, TASKS)),
+    _control("log.dropped", "counter", "{row}", "Log rows dropped because standard output was blocked."),
+    _control("authentication.questions.waiting", "gauge", "{question}", "Auth requests that wait for a worker."),
+    _control("authentication.questions.refused", "counter", "{question}", "Auth requests refused because the queue was full."),
+    _control("config.changes", "counter", "{change}", "Requested changes.", (ERROR_TYPE, ("", "refused", "invalid"))),
+    _control("tap.lag", "gauge", "By", "Bytes of the log that a consumer has not read yet.", (CONSUMER, ())),
+    _control("tap.lag.time", "gauge", "s", "Age of the oldest frame that a consumer has not read yet.", (CONSUMER, ())),
     _control(
         "tls.certificate.not_after",
         "gauge",
         "s",
-        "When a certificate that is served, or a revocation list, ends, as Unix time.",
+        "Expiry of a certificate or revocation list in use, as Unix time.",
         _CERTIFICATE,
     ),
-    _control("scrape.refused", "counter", "{connection}", "Connections to the Prometheus endpoint that asked for nothing in time, or were too many."),
-    _control("drain.time", "gauge", "s", "Time since the drain began; 0: there is none."),
-    _control("ready", "gauge", "{probe}", "What each probe is answered: 1 is yes.", (PROBE, PROBES)),
-    _control(
-        "telemetry.exports", "counter", "{export}", "Exports to a collector, by how they ended.", (SIGNAL, SIGNALS), (ERROR_TYPE, EXPORT_ERRORS)
-    ),
-    _control("telemetry.dropped", "counter", "{item}", "Data points, spans and log records that no collector got.", (SIGNAL, SIGNALS)),
-    _control("telemetry.skipped", "counter", "{span}", "Spans of connections that were not made: there are at most 200 a second."),
+    _control("scrape.refused", "counter", "{connection}", "Connections to the Prometheus endpoint that sent no request in time, or were too many."),
+    _control("drain.time", "gauge", "s", "Time since the drain began; 0 without a drain."),
+    _control("ready", "gauge", "{probe}", "Result of each health probe: 1 is healthy.", (PROBE, PROBES)),
+    _control("telemetry.exports", "counter", "{export}", "Exports to a collector, by result.", (SIGNAL, SIGNALS), (ERROR_TYPE, EXPORT_ERRORS)),
+    _control("telemetry.dropped", "counter", "{item}", "Data points, spans and log records that were not exported.", (SIGNAL, SIGNALS)),
+    _control("telemetry.skipped", "counter", "{span}", "Spans of connections that were not made, because of the limit of 200 per second."),
 )
 INTERNAL: Final = (
     _internal("tap.seen", "Frames that a tap rule matched.", _LISTENER, _TAP_DIRECTION),
@@ -437,7 +433,7 @@ PIPELINE_METRICS: Final = (
         "minutes",
         "counter",
         "{minute}",
-        "Minutes of streams, listeners and directions that batches spoke of; complete: the batch knows of no loss in it.",
+        "Windows (a minute of a stream, listener and direction) in batches; complete: the batch knows of no loss.",
         (STATE, MINUTE_STATES),
     ),
 )

@@ -1,10 +1,10 @@
-"""Metrics that OpenTelemetry's conventions name: of our processes, and of calls of the control plane. Control counts them, without cells."""
+"""Metrics with names of OpenTelemetry's conventions, for framegate's processes and calls of the admin API. The control process counts them."""
 
 from typing import Final
 
-from proxy.cells.bounds import RPC_BOUNDS
-from proxy.cells.metric import Kind, Metric
-from proxy.cells.metrics import ERROR_TYPE
+from framegate.proxy.cells.bounds import RPC_BOUNDS
+from framegate.proxy.cells.metric import Kind, Metric
+from framegate.proxy.cells.metrics import ERROR_TYPE
 
 __all__ = ["CALLS", "GENERATION", "MODE", "PROCESS", "PROCESS_METRICS", "RPC_METHOD", "RPC_STATUS", "RPC_SYSTEM"]
 
@@ -23,23 +23,18 @@ def _standard(name: str, kind: Kind, unit: str, description: str, *attributes: t
 
 
 PROCESS_METRICS: Final = (
-    _standard("process.cpu.time", "counter", "s", "Processor time used, by mode.", _PROCESS, (MODE, ("user", "system"))),
+    _standard("process.cpu.time", "counter", "s", "CPU time used, by mode.", _PROCESS, (MODE, ("user", "system"))),
     _standard("process.memory.usage", "gauge", "By", "Resident memory.", _PROCESS),
-    _standard("process.unix.file_descriptor.count", "gauge", "{file_descriptor}", "Descriptors open.", _PROCESS),
-    _standard("process.thread.count", "gauge", "{thread}", "Threads.", _PROCESS),
+    _standard("process.unix.file_descriptor.count", "gauge", "{file_descriptor}", "Open file descriptors.", _PROCESS),
     _standard("process.uptime", "gauge", "s", "Time since the process started.", _PROCESS),
-    _standard("cpython.gc.collections", "counter", "{collection}", "Collections of garbage, by generation.", _PROCESS, (GENERATION, ("0", "1", "2"))),
-    _standard("cpython.gc.collected_objects", "counter", "{object}", "Objects that were collected.", _PROCESS, (GENERATION, ("0", "1", "2"))),
-    _standard(
-        "cpython.gc.uncollectable_objects", "counter", "{object}", "Objects that could not be collected.", _PROCESS, (GENERATION, ("0", "1", "2"))
-    ),
+    _standard("cpython.gc.collections", "counter", "{collection}", "Garbage collections, by generation.", _PROCESS, (GENERATION, ("0", "1", "2"))),
 )
 """Named by OpenTelemetry's conventions, and read out of the system at each collection, of the processes that run then."""
 CALLS: Final = _standard(
     "rpc.server.call.duration",
     "histogram",
     "s",
-    "Time of calls of the control plane.",
+    "Time of calls of the admin API.",
     (RPC_SYSTEM, ("grpc",)),
     (RPC_METHOD, ()),
     (RPC_STATUS, ()),

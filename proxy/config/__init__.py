@@ -1,5 +1,5 @@
 """The configuration model: ``model`` holds one frozen dataclass for each concern, whose fields are the keys; ``key`` is what is said of a field,
 and how a model comes over the link; ``selection`` says what the words of a tap rule mean.
 
-Loading and validating live in ``control.configuration``.
+Loading and validating live in ``framegate.control.configuration``.
 """

@@ -1,7 +1,8 @@
-"""What a key of the configuration is, said once, in the type of its field: ``idle_ms: Annotated[int, Key("…", "ms", (0, 30 * DAY))] = 600_000``.
+"""What the code knows of a key, in the type of its field: ``idle_ms: Annotated[int, Key("ms", (0, 30 * DAY))] = 600_000``.
 
-The field's name, type and default are the key's; ``Key`` adds what Python's types cannot say. Who reads or shows values asks ``keys``: control's
-validation (units, ranges, paths), the manual's tests. The link needs nothing of it: ``model_from_wire`` follows the types.
+The field's name, type and default are the key's; ``Key`` adds what Python's types cannot say; what a key means stands in
+``control/configuration/manual.yaml`` (``framegate explain KEY``). ``keys`` is asked by control's validation (units, ranges, paths) and by the manual.
+The link needs nothing of it: ``model_from_wire`` follows the types.
 """
 
 import dataclasses
@@ -20,14 +21,12 @@ class Key(NamedTuple):
     """What a field's name, type and default leave open.
 
     Attributes:
-        meaning: in words, without unit, range and default; of the classes in it, their own docstrings say more.
         unit: what a number counts (``ns``: an instant, since 1970), or what a text names: a file or folder, or an address. Each entry of a list
             or mapping has it.
         range: the least and the most, both included; none: every value of the type, as far as the rules between keys let it.
         live: whether it can be changed while framegate runs, over the API; else a change of the file needs a restart.
     """
 
-    meaning: str
     unit: Unit = ""
     range: tuple[float, float] | None = None
     live: bool = False
@@ -57,14 +56,9 @@ def field_types(model: type) -> dict[str, Any]:
 
 @functools.cache
 def keys(model: type) -> dict[str, Key]:
-    """The ``Key`` of each field of a model. Raises TypeError for a field without one: a bug of ours."""
-    found = {}
-    for name, hint in typing.get_type_hints(model, include_extras=True).items():
-        said = [item for item in getattr(hint, "__metadata__", ()) if isinstance(item, Key)]
-        if len(said) != 1:
-            raise TypeError(f"{model.__name__}.{name} has {len(said)} Keys, not one")
-        found[name] = said[0]
-    return found
+    """The ``Key`` of each field of a model; a field without one takes any value of its type."""
+    hints = typing.get_type_hints(model, include_extras=True)
+    return {name: next((item for item in getattr(hint, "__metadata__", ()) if isinstance(item, Key)), Key()) for name, hint in hints.items()}
 
 
 def model_from_wire(model: type[Model], row: dict[str, Any]) -> Model:

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from proxy.config.key import Key, model_from_wire
+from framegate.proxy.config.key import Key, model_from_wire
 
 __all__ = [
     "ANY_ADDRESS",
@@ -32,13 +32,12 @@ __all__ = [
 ]
 
 Access = Literal["allow", "deny"]
-CONNECTIONS: Final = Key("open at once; 0 is unlimited", range=(0, 10_000_000), live=True)
-CONNECTION_RATE: Final = Key("connections accepted per second; 0 is unlimited", range=(0, 1_000_000), live=True)
-REQUEST_BYTES: Final = Key("of frames from clients; 0 is unlimited", "bytes/s", (0, 1024**4), live=True)
-RESPONSE_BYTES: Final = Key("of frames to clients; 0 is unlimited", "bytes/s", (0, 1024**4), live=True)
-REQUEST_FRAMES: Final = Key("frames from clients per second; 0 is unlimited", range=(0, 1_000_000_000), live=True)
-RESPONSE_FRAMES: Final = Key("frames to clients per second; 0 is unlimited", range=(0, 1_000_000_000), live=True)
-_GIVEN: Final = "of each address in the network; left out: as ``per_address``"
+CONNECTIONS: Final = Key(range=(0, 10_000_000), live=True)
+CONNECTION_RATE: Final = Key(range=(0, 1_000_000), live=True)
+REQUEST_BYTES: Final = Key("bytes/s", (0, 1024**4), live=True)
+RESPONSE_BYTES: Final = Key("bytes/s", (0, 1024**4), live=True)
+REQUEST_FRAMES: Final = Key(range=(0, 1_000_000_000), live=True)
+RESPONSE_FRAMES: Final = Key(range=(0, 1_000_000_000), live=True)
 _IPV6_PREFIX: Final = 64
 _MAPPED: Final = bytes(10) + b"\xff\xff"
 
@@ -60,16 +59,18 @@ UNLIMITED: Final = RateLimits()
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LimitOverride:
-    """What each client address of a network may take, where it is not what others may. The most specific network of an address decides alone."""
+    """What each client address of a network may take. The most specific network of an address decides alone; what it leaves out is as in
+    ``per_address``.
+    """
 
-    network: Annotated[str, Key("CIDR; of IPv6 at most a /64, which is what counts as one address; unique")]
-    access: Annotated[Access, Key("``deny`` closes its connections as soon as they are accepted, and the other keys have no effect")] = "allow"
-    connections: Annotated[int | None, CONNECTIONS._replace(meaning=_GIVEN, live=False)] = None
-    connection_rate: Annotated[int | None, CONNECTION_RATE._replace(meaning=_GIVEN, live=False)] = None
-    request_bytes_rate: Annotated[int | None, REQUEST_BYTES._replace(meaning=_GIVEN, live=False)] = None
-    response_bytes_rate: Annotated[int | None, RESPONSE_BYTES._replace(meaning=_GIVEN, live=False)] = None
-    request_frames_rate: Annotated[int | None, REQUEST_FRAMES._replace(meaning=_GIVEN, live=False)] = None
-    response_frames_rate: Annotated[int | None, RESPONSE_FRAMES._replace(meaning=_GIVEN, live=False)] = None
+    network: str
+    access: Access = "allow"
+    connections: Annotated[int | None, CONNECTIONS._replace(live=False)] = None
+    connection_rate: Annotated[int | None, CONNECTION_RATE._replace(live=False)] = None
+    request_bytes_rate: Annotated[int | None, REQUEST_BYTES._replace(live=False)] = None
+    response_bytes_rate: Annotated[int | None, RESPONSE_BYTES._replace(live=False)] = None
+    request_frames_rate: Annotated[int | None, REQUEST_FRAMES._replace(live=False)] = None
+    response_frames_rate: Annotated[int | None, RESPONSE_FRAMES._replace(live=False)] = None
 
     def over(self, limits: RateLimits) -> RateLimits:
         """The limits with those replaced that it gives."""
@@ -81,15 +82,9 @@ class LimitOverride:
 class LimitsConfig(RateLimits):
     """Of the whole node; those of a listener are its own."""
 
-    protected_listener: Annotated[
-        str | None,
-        Key(
-            "the name of one whose connections never wait for the node's ``connections`` and ``connection_rate``; the idlest connections of the "
-            "others make room. Its own limits hold, and those of addresses"
-        ),
-    ] = None
-    per_address: Annotated[RateLimits, Key("of each client address")] = UNLIMITED
-    overrides: Annotated[tuple[LimitOverride, ...], Key("of the addresses in some networks; the most specific network decides", live=True)] = ()
+    protected_listener: str | None = None
+    per_address: RateLimits = UNLIMITED
+    overrides: Annotated[tuple[LimitOverride, ...], Key(live=True)] = ()
 
 
 UNLIMITED_NODE: Final = LimitsConfig()

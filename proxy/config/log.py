@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Annotated, Final, Literal
 
-from proxy.config.key import Key
+from framegate.proxy.config.key import Key
 
 __all__ = ["DEFAULT_LOG", "LEAST_EVERY_MS", "LEVELS", "AccessConfig", "LogConfig", "LogFormat", "LogLevel"]
 
@@ -19,27 +19,17 @@ LEAST_EVERY_MS: Final = 10_000
 class AccessConfig:
     """The rows of connections, besides the one that each has at its end (``closed``)."""
 
-    open: Annotated[bool, Key("whether each connection also has a row when it is open: let in, and its upstream reached (``opened``)")] = False
-    every_ms: Annotated[
-        int,
-        Key(
-            "a connection that lives longer has a row so often, with what it has come to since it was opened (``access``); the first up to a quarter "
-            "later, so that many which came together are not told of together. 0 never, else at least 10s",
-            "ms",
-            (0, _DAY_MS),
-        ),
-    ] = 600_000
+    open: bool = False
+    every_ms: Annotated[int, Key("ms", (0, _DAY_MS))] = 600_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """The rows on stdout."""
 
-    format: Annotated[LogFormat, Key("``json``, one object a line, for machines; ``text``, one line a row, for people at a terminal")] = "json"
-    level: Annotated[
-        LogLevel, Key("rows below it are not written, and not counted as dropped; those about changes (``audit``) always are", live=True)
-    ] = "info"
-    access: Annotated[AccessConfig, Key("the rows of connections")] = AccessConfig()
+    format: LogFormat = "json"
+    level: Annotated[LogLevel, Key(live=True)] = "info"
+    access: AccessConfig = AccessConfig()
 
 
 DEFAULT_LOG: Final = LogConfig()

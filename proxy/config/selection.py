@@ -7,7 +7,7 @@ import itertools
 import re
 from typing import Final, NamedTuple
 
-from proxy.config.model import MAX_INT32
+from framegate.proxy.config.model import MAX_INT32
 
 __all__ = ["KAFKA_APIS", "ByteRange", "api_key", "byte_range", "overlap"]
 

@@ -6,11 +6,11 @@ Passwords and tokens are in files, which the control process reads each time one
 import dataclasses
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from proxy.config.key import Key
-from proxy.config.sasl import Mechanism
+from framegate.proxy.config.key import Key
+from framegate.proxy.config.sasl import Mechanism
 
 if TYPE_CHECKING:
-    from proxy.config.model import ProxyConfig
+    from framegate.proxy.config.model import ProxyConfig
 
 __all__ = ["Login", "UpstreamIdentity", "UpstreamSasl", "logins_of", "secret_files"]
 
@@ -19,30 +19,22 @@ __all__ = ["Login", "UpstreamIdentity", "UpstreamSasl", "logins_of", "secret_fil
 class UpstreamIdentity:
     """Who we are to an upstream for some of the clients."""
 
-    mechanism: Annotated[Mechanism, Key("to prove it with")]
-    principals: Annotated[
-        tuple[str, ...],
-        Key("of the clients: exact names, or ``RULE:pattern/replacement/`` for those that the pattern matches; empty for everybody"),
-    ] = ()
-    user: Annotated[str, Key("whom to be; needed unless the mechanism is OAUTHBEARER, where the token says it")] = ""
-    password_file: Annotated[str | None, Key("holds the password, in one line; needed unless the mechanism is OAUTHBEARER", "path")] = None
-    token_file: Annotated[str | None, Key("holds the token, in one line; needed where the mechanism is OAUTHBEARER", "path")] = None
+    mechanism: Mechanism
+    principals: tuple[str, ...] = ()
+    user: str = ""
+    password_file: Annotated[str | None, Key("path")] = None
+    token_file: Annotated[str | None, Key("path")] = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamSasl:
     """Who we are to an upstream: the same for all clients, or ``identities``."""
 
-    mechanism: Annotated[Mechanism | None, Key("to prove it with, where it is the same for all clients; needed unless there are ``identities``")] = (
-        None
-    )
-    user: Annotated[str, Key("likewise")] = ""
-    password_file: Annotated[str | None, Key("likewise", "path")] = None
-    token_file: Annotated[str | None, Key("likewise", "path")] = None
-    identities: Annotated[
-        tuple[UpstreamIdentity, ...],
-        Key("instead of all these: by who the client is, the first that names it; whom none names is not let through"),
-    ] = ()
+    mechanism: Mechanism | None = None
+    user: str = ""
+    password_file: Annotated[str | None, Key("path")] = None
+    token_file: Annotated[str | None, Key("path")] = None
+    identities: tuple[UpstreamIdentity, ...] = ()
 
 
 class Login(NamedTuple):

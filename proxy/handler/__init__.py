@@ -1,15 +1,15 @@
-"""Handlers: the user's Python on whole frames, in processes of its own.
+"""Handlers: users' Python that sees whole frames, in processes of its own.
 
-``api``: what a handler is written with; it says what a handler is, and is re-exported here.
+``api``: the interface for users, re-exported here.
 ``load``: from ``package.module:name`` to a handler.
-``runtime``: what runs in a handler process: its handlers, the sockets to the processors. ``python -P -m proxy.handler`` runs it.
-``processor``: the socket to one processor: requests in batches, replies in one write; ``proxy.relay.handler_wire`` has its records;
-``connection``: a connection as a handler process knows it; ``tasks``: handles that are ``async def``; ``kept_answers``: long answers that wait.
-``reporter``: the thread that speaks with control, whatever a handler does; ``activity``: what there is to be told; ``cells``: where it is told.
-``echo``: a handler that answers every frame with itself.
+``runtime``: the handlers of a process and its sockets to the processors. ``python -P -m framegate.proxy.handler`` runs it.
+``processor``: the socket to one processor: requests in batches, replies in one write; ``framegate.proxy.relay.handler_wire`` defines the records.
+``connection``: one connection; ``tasks``: handlers that are ``async def``; ``reply_buffer``: large replies that wait for memory of a processor.
+``reporter``: the thread that talks to the control process; ``activity``, ``cells``: the state that it publishes; ``failures``: handlers that raise.
+``echo``: a handler that answers each frame with the frame.
 """
 
-from proxy.handler.api import (
+from framegate.proxy.handler.api import (
     CLOSE,
     DROP,
     PASS,

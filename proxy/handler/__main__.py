@@ -1,4 +1,4 @@
-"""The entry of a handler process: ``python -P -m proxy.handler --slot N --handover-fd A --command-fd B --cells-fd C``.
+"""The entry of a handler process: ``python -P -m framegate.proxy.handler --slot N --handover-fd A --command-fd B --cells-fd C``.
 
 It waits for the ``start`` message, imports and starts the handlers, says ``ready`` (or ``failed``), and serves until it is told to end.
 
@@ -12,15 +12,14 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 
-from proxy.handler.activity import Activity, Interrupted
-from proxy.handler.cells import BeatCells
-from proxy.handler.load import LoadedHandler, LoadError, extend_path, load
-from proxy.handler.reporter import Reporter
-from proxy.handler.runtime import Runtime
-from proxy.server.handler_messages import HandlerStartMessage
-from proxy.server.link import LinkReader
-from proxy.server.messages import FailedMessage
-from proxy.server.protocol import Message, read_handler_start
+from framegate.proxy.handler.activity import Activity, Interrupted
+from framegate.proxy.handler.cells import HeartbeatCells
+from framegate.proxy.handler.load import LoadedHandler, LoadError, extend_path, load
+from framegate.proxy.handler.reporter import Reporter
+from framegate.proxy.handler.runtime import Runtime
+from framegate.proxy.server.link import LinkReader
+from framegate.proxy.server.messages import FailedMessage, HandlerStartMessage
+from framegate.proxy.server.protocol import Message, read_handler_start
 
 
 def _arguments(arguments: Sequence[str]) -> dict[str, int]:
@@ -82,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     if first is None:
         return 0
     activity = Activity()
-    reporter = Reporter(command, reader, activity, BeatCells(options["--cells-fd"]))
+    reporter = Reporter(command, reader, activity, HeartbeatCells(options["--cells-fd"]))
     reporter.start()
     try:
         message = read_handler_start(first)
@@ -93,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
         if reporter.is_ending:
             return 0
         text = str(error) if isinstance(error, LoadError) else f"{type(error).__name__}: {error}"
-        reporter.tell(FailedMessage(type="failed", error=text))
+        reporter.notify(FailedMessage(type="failed", error=text))
         return 1
     finally:
         reporter.is_interruptible = False

@@ -6,8 +6,7 @@ Each attribute is one store, so that nothing is locked; a reader may see a frame
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from proxy.handler.cells import Beat
-from proxy.relay.handler_wire import REQUEST, record_end
+from framegate.proxy.handler.cells import HeartbeatSample
 
 __all__ = ["Activity", "Begun", "Interrupted"]
 
@@ -30,21 +29,18 @@ class Activity:
         failed: of these.
         busy_ns: in which at least one handle was under way, as far as those are over.
         began_ns: when the handle began that now has the main thread; 0: none.
-        batch, position: the requests that were read and are not begun: the records of ``batch`` from ``position`` on.
         tasks: handles that are ``async def`` and under way, oldest first.
         tasks_since_ns: since when there are any.
-        waiting: frames that wait until their connection's handle before is over.
+        waiting: frames that were read and are not begun.
     """
 
-    __slots__ = ("batch", "began_ns", "busy_ns", "failed", "handled", "position", "tasks", "tasks_since_ns", "waiting")
+    __slots__ = ("began_ns", "busy_ns", "failed", "handled", "tasks", "tasks_since_ns", "waiting")
 
     def __init__(self) -> None:
         self.handled = 0
         self.failed = 0
         self.busy_ns = 0
         self.began_ns = 0
-        self.batch = b""
-        self.position = 0
         self.tasks: dict[Any, Begun] = {}
         self.tasks_since_ns = 0
         self.waiting = 0
@@ -55,19 +51,19 @@ class Activity:
         if not self.tasks:  # whose time is counted, and this is within it
             self.busy_ns += took_ns
 
-    def beat(self, now_ns: int) -> Beat:
-        """How things stand. Of the calling thread's own pace: it counts what is left of a batch."""
+    def heartbeat(self, now_ns: int) -> HeartbeatSample:
+        """How things stand."""
         began_ns = self.began_ns
         in_task_ns = _oldest(self.tasks)
         oldest_ns = min((began for began in (began_ns, in_task_ns) if began), default=now_ns)
         busy_since_ns = min((since for since in (began_ns, self.tasks_since_ns) if since), default=now_ns)
-        return Beat(
+        return HeartbeatSample(
             handled=self.handled,
             failed=self.failed,
             busy_ns=self.busy_ns + max(0, now_ns - busy_since_ns),
             in_handler=len(self.tasks) + (began_ns != 0),
             oldest_ns=max(0, now_ns - oldest_ns),
-            queued=self.waiting + _requests(self.batch, self.position),
+            queued=self.waiting,
         )
 
 
@@ -81,18 +77,3 @@ def _oldest(tasks: Mapping[Any, Begun]) -> int:
         except RuntimeError:  # it changed between the two calls
             continue
     return 0
-
-
-def _requests(batch: bytes, position: int) -> int:
-    """How many requests of a batch begin at a position or behind it; its records were judged, or will be."""
-    found = 0
-    while position < len(batch):
-        try:
-            end = record_end(batch, position)
-        except Exception:  # whoever handles the batch says so
-            break
-        if end < 0:
-            break
-        found += batch[position + 4] == REQUEST
-        position = end
-    return found

@@ -2,7 +2,7 @@
 
 A handler is a function, or a class with ``handle`` and, if it likes, ``start`` and ``stop``; each may be ``async def``::
 
-    from proxy.handler import Answer, Context, handler
+    from framegate.proxy.handler import Answer, Context, handler
 
     @handler(directions=("request",))
     def shout(frame: bytes, context: Context) -> bytes:
@@ -49,8 +49,8 @@ import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar
 
-from proxy.relay import handler_wire as wire
-from proxy.relay.handler_wire import DIRECTIONS, MAX_THROTTLE_MS, TlsFacts
+from framegate.proxy.relay import handler_wire as wire
+from framegate.proxy.relay.handler_wire import DIRECTIONS, MAX_THROTTLE_MS, TlsFacts
 
 __all__ = [
     "CLOSE",
@@ -85,7 +85,7 @@ class Verdict:
     __slots__ = ("frame", "throttle_ms")
     action: ClassVar[int]
 
-    def __init__(self, frame: bytes = b"", throttle: float = 0.0) -> None:
+    def __init__(self, frame: bytes | bytearray | memoryview = b"", throttle: float = 0.0) -> None:
         self.frame = frame if type(frame) is bytes else _to_bytes(frame)
         self.throttle_ms = _milliseconds(throttle) if throttle else 0
 
@@ -118,7 +118,7 @@ class Replace(Verdict):
     action = wire.FRAME
 
     def __init__(self, frame: bytes | bytearray | memoryview, *, throttle: float = 0.0) -> None:
-        super().__init__(_to_bytes(frame), throttle)
+        super().__init__(frame, throttle)
 
 
 class Drop(Verdict):
@@ -138,7 +138,7 @@ class Answer(Verdict):
     action = wire.ANSWER
 
     def __init__(self, frame: bytes | bytearray | memoryview, *, throttle: float = 0.0) -> None:
-        super().__init__(_to_bytes(frame), throttle)
+        super().__init__(frame, throttle)
 
 
 class Close(Verdict):

@@ -8,12 +8,12 @@ import mmap
 import os
 from typing import Final, NamedTuple
 
-__all__ = ["Beat", "BeatCells", "create_cells"]
+__all__ = ["HeartbeatCells", "HeartbeatSample", "create_cells"]
 
 _CELL: Final = 8
 
 
-class Beat(NamedTuple):
+class HeartbeatSample(NamedTuple):
     """How a handler process stands. It tells from a thread of its own, so that a handler that never returns is seen.
 
     Attributes:
@@ -31,7 +31,7 @@ class Beat(NamedTuple):
     queued: int
 
 
-_SIZE: Final = (1 + len(Beat._fields)) * _CELL
+_SIZE: Final = (1 + len(HeartbeatSample._fields)) * _CELL
 
 
 def create_cells(name: str) -> int:
@@ -45,7 +45,7 @@ def create_cells(name: str) -> int:
     return descriptor
 
 
-class BeatCells:
+class HeartbeatCells:
     """One end of the cells. The descriptor may be closed afterwards. Raises OSError."""
 
     def __init__(self, descriptor: int) -> None:
@@ -57,11 +57,11 @@ class BeatCells:
         """When the process told last how it stands, CLOCK_MONOTONIC; 0: it has not."""
         return int(self._cells[0])
 
-    def read(self) -> Beat:
+    def read(self) -> HeartbeatSample:
         """What it told."""
-        return Beat(*self._cells[1:])
+        return HeartbeatSample(*self._cells[1:])
 
-    def write(self, beat: Beat, now_ns: int) -> None:
+    def write(self, beat: HeartbeatSample, now_ns: int) -> None:
         """Tell how things stand."""
         for index, value in enumerate(beat, 1):
             self._cells[index] = value

@@ -4,12 +4,12 @@ import inspect
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from proxy.handler.api import Answer, Context, Pass, Replace, Verdict
-from proxy.handler.load import LoadedHandler
-from proxy.relay.handler_wire import ANSWER, CLOSE, FRAME, MAX_BODY, MAX_THROTTLE_MS, NOTHING, PASS, Facts
+from framegate.proxy.handler.api import Answer, Context, Pass, Replace, Verdict
+from framegate.proxy.handler.load import LoadedHandler
+from framegate.proxy.relay.handler_wire import ANSWER, CLOSE, FRAME, MAX_BODY, MAX_THROTTLE_MS, NOTHING, PASS, Facts
 
 if TYPE_CHECKING:
-    from proxy.handler.tasks import Request
+    from framegate.proxy.handler.tasks import Request
 
 __all__ = ["Connection"]
 
@@ -68,7 +68,7 @@ class Connection:
         if inspect.iscoroutine(result):
             result.close()
             raise TypeError(f"{self.handler.name} is not async def, and gave a coroutine")
-        raise TypeError(f"a handler returns bytes, None or a verdict of proxy.handler, not {type(result).__name__}")
+        raise TypeError(f"a handler returns bytes, None or a verdict of framegate.proxy.handler, not {type(result).__name__}")
 
 
 def _verdict(result: Verdict) -> tuple[int, int, bytes]:

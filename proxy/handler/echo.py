@@ -1,6 +1,6 @@
-"""The echo handler, ``proxy.handler.echo:echo``: without an upstream it answers every frame with itself; with one, every frame goes on."""
+"""The echo handler, ``framegate.proxy.handler.echo:echo``: without an upstream it answers every frame with itself; with one, every frame goes on."""
 
-from proxy.handler.api import Context
+from framegate.proxy.handler.api import Context
 
 __all__ = ["echo"]
 

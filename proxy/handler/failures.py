@@ -2,28 +2,18 @@
 
 import traceback
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
-from proxy.handler.activity import Activity
-from proxy.handler.api import Context
-from proxy.relay.handler_wire import error_text
+from framegate.proxy.handler.activity import Activity
+from framegate.proxy.handler.api import Context
+from framegate.proxy.relay.handler_wire import error_text
+from framegate.proxy.server.rows import HandlerRaisedRow
 
-__all__ = ["Failures", "Raised"]
+__all__ = ["Failures"]
 
 EVERY_NS: Final = 1_000_000_000
 MOST_TEXT: Final = 16_384
 """Characters of a traceback, of which the end tells most."""
-
-
-class Raised(NamedTuple):
-    """The row; see ``HandlerRaisedRow`` of ``proxy.server.rows``."""
-
-    listener: str
-    handler: str
-    connection: str
-    error: str
-    traceback: str
-    suppressed: int
 
 
 class Failures:
@@ -33,10 +23,10 @@ class Failures:
         tell: takes a row; called once a second at most.
     """
 
-    def __init__(self, activity: Activity, now: Callable[[], int], tell: Callable[[Raised], None]) -> None:
+    def __init__(self, activity: Activity, now: Callable[[], int], tell: Callable[[HandlerRaisedRow], None]) -> None:
         self._activity: Final = activity
         self._now: Final = now
-        self._tell: Final = tell
+        self._report: Final = tell
         self._next_ns = 0
         self._suppressed = 0
 
@@ -51,6 +41,15 @@ class Failures:
         self._next_ns = now_ns + EVERY_NS
         behind = error.__traceback__.tb_next if error.__traceback__ else None  # the first step is ours
         where = "".join(traceback.format_exception(type(error), error, behind))[-MOST_TEXT:]
-        self._tell(Raised(context.listener, handler, context.connection, text[:MOST_TEXT], where, self._suppressed))
+        self._report(
+            HandlerRaisedRow(
+                listener=context.listener,
+                handler=handler,
+                connection=context.connection,
+                error=text[:MOST_TEXT],
+                traceback=where,
+                suppressed=self._suppressed,
+            )
+        )
         self._suppressed = 0
         return error_text(text)

@@ -2,13 +2,14 @@
 
 import functools
 import importlib
+import importlib.util
 import inspect
 import sys
 import traceback
 from collections.abc import Sequence
 from typing import Any, Final
 
-from proxy.relay.handler_wire import DIRECTIONS, HandlerFacts
+from framegate.proxy.relay.handler_wire import DIRECTIONS, HandlerFacts
 
 __all__ = ["LoadError", "LoadedHandler", "error_line", "extend_path", "load"]
 
@@ -78,6 +79,7 @@ def load(name: str) -> LoadedHandler:
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise LoadError(f"{name}: a handler is named package.module:name")
+    _accept_old_name()
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -98,6 +100,13 @@ def load(name: str) -> LoadedHandler:
     if fault:
         raise LoadError(f"{name} {fault}")
     return found
+
+
+def _accept_old_name() -> None:
+    """Let ``proxy.handler`` stand for ``framegate.proxy.handler``, as it was named before 0.2, unless a package ``proxy`` is installed."""
+    if "proxy" not in sys.modules and importlib.util.find_spec("proxy") is None:
+        for name in ("proxy", "proxy.handler"):
+            sys.modules[name] = importlib.import_module(f"framegate.{name}")
 
 
 def error_line(error: BaseException) -> str:

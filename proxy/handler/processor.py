@@ -3,29 +3,29 @@
 What one read gave is handled in one go, without a task or a future for a frame that a plain function handles. Replies are held back for
 1 ms at most, or 256 KiB, so that a slow handler's answers leave one by one. After 5 ms the other processors and the tasks have their turn, and this
 socket is not read until what was read is handled. Nor is it while the processor does not take replies: whoever sends requests and reads no answers is
-not read. While too many long answers wait in this process (``kept_answers``) requests are put off, and read on: what makes room comes behind them.
+not read. While too many long answers wait in this process (``reply_buffer``) requests wait, and the socket is read on: what makes room comes behind
+them.
 """
 
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from proxy.handler.activity import Activity, Interrupted
-from proxy.handler.connection import Connection
-from proxy.handler.failures import Failures
-from proxy.handler.kept_answers import KeptAnswers
-from proxy.handler.load import LoadedHandler
-from proxy.handler.tasks import Tasks
-from proxy.relay.handler_wire import (
+from framegate.proxy.handler.activity import Activity, Interrupted
+from framegate.proxy.handler.connection import Connection
+from framegate.proxy.handler.failures import Failures
+from framegate.proxy.handler.load import LoadedHandler
+from framegate.proxy.handler.reply_buffer import ReplyBuffer
+from framegate.proxy.handler.tasks import Tasks
+from framegate.proxy.relay.handler_wire import (
     CLOSED,
     DIRECTIONS,
     FAILED,
     LONG,
     MAX_BODY,
     OPEN,
-    REQUEST,
     SEND,
     RecordReader,
     Reply,
@@ -35,7 +35,6 @@ from proxy.relay.handler_wire import (
     held,
     read_closed,
     read_open,
-    read_request,
     read_requests,
     read_send,
     record_end,
@@ -75,7 +74,7 @@ class Processor:
         now: Callable[[], int],
         activity: Activity,
         failures: Failures,
-        answers: KeptAnswers,
+        answers: ReplyBuffer,
         broken: Callable[["Processor", Exception], None],
         ended: Callable[["Processor"], None],
     ) -> None:
@@ -95,13 +94,14 @@ class Processor:
         self._reader: Final = RecordReader()
         self._out: Final[list[Reply]] = []
         self._kept: Final[dict[tuple[int, int], deque[Reply]]] = {}  # replies that wait for SEND, by connection and direction
-        self._put_off: deque[Request] = deque()  # requests that wait until fewer answers do
+        self._pending: deque[Request] = deque()  # requests that were read and are not begun
         self._held = 0
         self._flush_ns = 0
         self._turn_ns = 0
         self._unsent: memoryview | None = None
         self._reading = False
         self._flush_is_due = False
+        self._round_is_due = False
         self.tasks: Final = Tasks(loop, now, activity, failures, self._emit)
         self.is_open = True
 
@@ -130,8 +130,8 @@ class Processor:
         self._out.clear()
         for key in tuple(self._kept):
             self._forget(key)
-        self._activity.waiting -= len(self._put_off)
-        self._put_off.clear()
+        self._activity.waiting -= len(self._pending)
+        self._pending.clear()
         self._answers.leave(self._go_on)
         self._unsent = None
         self._ended(self)
@@ -163,109 +163,80 @@ class Processor:
         if data:
             self._handle(data)
 
-    def _on_turn(self) -> None:
-        """Go on with what was read, and read on when that is done with."""
-        if self._is_stopped():
-            return
-        if self._put_off and not self._attempt(self._handle_put_off):
-            return
-        if self._reader.missing == 0:
+    def _go_on(self) -> None:
+        """Go on with what was read, in the next turn of the loop."""
+        if not self._round_is_due:
+            self._round_is_due = True
+            self._loop.call_soon(self._on_round)
+
+    def _on_round(self) -> None:
+        self._round_is_due = False
+        if not self._is_stopped():
             self._handle(self._reader.take(b""))
-        if not self._is_stopped() and self._reader.missing:
-            self._resume()
 
     def _is_stopped(self) -> bool:
         """Whether nothing is to be handled: the socket is closed, or the processor does not take replies."""
         return not self.is_open or self._unsent is not None
 
     def _handle(self, data: bytes) -> None:
-        """Handle the requests of what was read, as far as the turn goes."""
-        if not self._attempt(lambda: self._batch(data)):
-            return
-        if self._flush() and self._reader.missing == 0:
-            self._pause()
-            self._loop.call_soon(self._on_turn)
-
-    def _attempt(self, work: Callable[[], None]) -> bool:
-        """Handle something; False: the socket is closed since that failed."""
+        """Handle what was read, as far as the turn goes; read on when nothing is left that could be handled now."""
         try:
-            work()
+            self._batch(data)
         except Interrupted:  # the process ends
             self.end()
-            return False
         except Exception as error:
             self.end()
             self._broken(self, error)
-            return False
         finally:
             self._activity.began_ns = 0
-            self._activity.batch = b""
-        return True
+        if not self._flush():
+            return
+        if self._reader.missing == 0 or (self._pending and not self._answers.puts_off):
+            self._pause()
+            self._go_on()
+        else:
+            self._resume()
 
     def _batch(self, data: bytes) -> None:
-        """Handle records from the first on, to the end, to a record that is not whole, or for long enough; what is left is kept."""
-        activity = self._activity
-        activity.batch = data
-        activity.position = 0
-        self._begin_turn()
-        while True:
-            requests = read_requests(data, activity.position)
-            if requests:
-                if self._answers.puts_off or self._put_off:
-                    self._wait_with(requests)
-                elif not self._handle_requests(requests):
-                    break
-                continue
-            end = record_end(data, activity.position)
-            if end < 0:
-                break
-            self._administer(data, activity.position, end)
-            activity.position = end
-        self._reader.keep(data, activity.position)
-
-    def _begin_turn(self) -> None:
+        """Handle what is pending, and records, from the first on to the end, to a record that is not whole, or for long enough; the rest is kept."""
         now_ns = self._now()
         self._flush_ns = now_ns + HOLD_NS
         self._turn_ns = now_ns + TURN_NS
+        position = 0
+        goes_on = not self._pending or self._handle_pending()
+        while data and goes_on:
+            requests = read_requests(data, position)
+            if requests:
+                position = requests[-1][5]
+                self._pending.extend(requests)
+                self._activity.waiting += len(requests)
+                goes_on = self._handle_pending()
+                continue
+            end = record_end(data, position)
+            if end < 0:
+                break
+            self._administer(data, position, end)
+            position = end
+        if data:
+            self._reader.keep(data, position)
 
-    def _wait_with(self, requests: list[Request]) -> None:
-        """Put requests off."""
-        if not self._put_off:
+    def _handle_pending(self) -> bool:
+        """Handle requests while not too many answers wait; False: the turn is over, or the processor takes no more replies."""
+        goes_on = self._answers.puts_off or self._handle_requests()
+        if self._pending and self._answers.puts_off:
             self._answers.wait(self._go_on)
-        self._put_off.extend(requests)
-        self._activity.waiting += len(requests)
-        self._activity.position = requests[-1][5]
+        return goes_on
 
-    def _go_on(self) -> None:
-        """Fewer answers wait."""
-        self._loop.call_soon(self._on_turn)
-
-    def _handle_put_off(self) -> None:
-        """Handle what was put off, as far as there is room and the turn goes."""
-        self._begin_turn()
-        self._handle_requests(self._take_put_off())
-        self._flush()
-        if self._put_off and self.is_open:
-            if self._answers.puts_off:
-                self._answers.wait(self._go_on)
-            elif self._unsent is None:
-                self._go_on()
-
-    def _take_put_off(self) -> Iterator[Request]:
-        while self._put_off and not self._answers.puts_off:
-            self._activity.waiting -= 1
-            yield self._put_off.popleft()
-
-    def _handle_requests(self, requests: Iterable[Request]) -> bool:
-        """Handle requests; False: the turn is over, or the processor takes no more replies."""
-        activity, get, out, kept, now = self._activity, self._connections.get, self._out, self._kept, self._now
+    def _handle_requests(self) -> bool:
+        activity, pending, get, out, kept, now = self._activity, self._pending, self._connections.get, self._out, self._kept, self._now
         handled, held, goes_on = 0, self._held, True
         first_ns = began_ns = now()
-        for number, direction, sequence, header, frame, end in requests:
+        while pending and goes_on:
+            number, direction, sequence, header, frame, _ = pending.popleft()
+            activity.waiting -= 1
             connection = get(number)
             if connection is None:
                 raise WireError(f"a request of the connection {number}, which is not open")
-            activity.position = end
             if connection.is_async:
                 self.tasks.accept(connection, direction, sequence, header, frame)
                 continue
@@ -295,9 +266,7 @@ class Processor:
                 out.append(reply)
             if held > HOLD_BYTES or ended_ns > self._flush_ns:
                 goes_on = self._flush() and ended_ns < self._turn_ns
-                if not goes_on:
-                    break
-                held = 0
+                held = self._held
                 self._flush_ns = ended_ns + HOLD_NS
         self._held = held
         activity.batch_done(handled, began_ns - first_ns)
@@ -324,19 +293,16 @@ class Processor:
                 raise WireError("a connection that is not open is closed")
             if connection.is_async:
                 self.tasks.close(connection)
-            if self._put_off:
-                left = deque(request for request in self._put_off if request[0] != connection.number)
-                self._activity.waiting -= len(self._put_off) - len(left)
-                self._put_off = left
+            if self._pending:
+                left = deque(request for request in self._pending if request[0] != connection.number)
+                self._activity.waiting -= len(self._pending) - len(left)
+                self._pending = left
             for direction in (0, 1):
                 self._forget((connection.number, direction))
         elif kind == SEND:
             self._release(read_send(data, position))
-        elif kind == REQUEST:
-            read_request(data, position, end)
-            raise WireError("a request that cannot be read")
-        else:
-            raise WireError(f"a processor sent a record of kind {kind}")
+        else:  # a request that can be read is not looked at here
+            raise WireError(f"a processor sent a record of kind {kind} and {end - position} bytes")
 
     # Writing.
 
@@ -430,4 +396,4 @@ class Processor:
         self._unsent = unsent[sent:] if sent < len(unsent) else None
         if self._flush():
             self._loop.remove_writer(self._descriptor)
-            self._on_turn()
+            self._on_round()

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Final
 
-from proxy.handler.activity import Activity, Interrupted
-from proxy.handler.cells import BeatCells
-from proxy.server.link import LinkError, LinkReader, LinkWriter
+from framegate.proxy.handler.activity import Activity, Interrupted
+from framegate.proxy.handler.cells import HeartbeatCells
+from framegate.proxy.server.link import LinkError, LinkReader, LinkWriter
 
 __all__ = ["Reporter"]
 
@@ -45,7 +45,7 @@ class Reporter:
         is_interruptible: when it is time, the main thread is interrupted. False while it is known to be in code of ours, which ends by itself.
     """
 
-    def __init__(self, command: socket.socket, reader: LinkReader, activity: Activity, cells: BeatCells) -> None:
+    def __init__(self, command: socket.socket, reader: LinkReader, activity: Activity, cells: HeartbeatCells) -> None:
         command.setblocking(False)
         self.is_ending = False
         self.is_interruptible = True
@@ -74,12 +74,12 @@ class Reporter:
         signal.signal(signal.SIGTERM, self._on_signal)
         self._thread.start()
 
-    def tell(self, message: Mapping[str, object]) -> None:
+    def notify(self, message: Mapping[str, object]) -> None:
         """Send a message, in order, soon. From any thread."""
         self._rows.append(message)
         self._wake()
 
-    def tell_ready(self, message: Mapping[str, object]) -> None:
+    def notify_ready(self, message: Mapping[str, object]) -> None:
         """Send the first words; from then on the cells say how things stand."""
         self._rows.append(message)
         self._beats = True
@@ -108,7 +108,7 @@ class Reporter:
         """Write what was told, as far as control takes it within a second. What is left of the process has its time, as ever."""
         self._beats = False
         self.begin_end()
-        self.tell(_FINISH)
+        self.notify(_FINISH)
         self._flushed.wait(1.0)
 
     # In the main thread.
@@ -132,7 +132,7 @@ class Reporter:
             now_ns = time.monotonic_ns()
             if now_ns >= next_ns:
                 next_ns = now_ns + BEAT_NS
-                self._beat(now_ns)
+                self._heartbeat(now_ns)
             self._enforce(now_ns)
             ready = dict(poll.poll(max(1, (next_ns - now_ns) // 1_000_000)))
             if self._wakeup.fileno() in ready:
@@ -160,9 +160,9 @@ class Reporter:
             self.begin_end()
         return bool(data)
 
-    def _beat(self, now_ns: int) -> None:
+    def _heartbeat(self, now_ns: int) -> None:
         if self._beats:
-            self._cells.write(self._activity.beat(now_ns), now_ns)
+            self._cells.write(self._activity.heartbeat(now_ns), now_ns)
 
     def _write(self) -> None:
         """Write what was told; rows that control does not take are lost, what must arrive is not."""

@@ -12,20 +12,19 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from proxy.handler.activity import Activity, Interrupted
-from proxy.handler.failures import Failures, Raised
-from proxy.handler.kept_answers import KeptAnswers
-from proxy.handler.load import LoadedHandler, error_line
-from proxy.handler.processor import Processor
-from proxy.handler.reporter import Reporter
-from proxy.relay.handler_wire import WIRE, Hello, encode_hello
-from proxy.server.handler_messages import HandlerFacts, HandlerReadyMessage
-from proxy.server.link import HANDLER_PROCESS, Handover, LinkError, receive_handovers
-from proxy.server.messages import FailedMessage, PartedNotice
-from proxy.server.protocol import WIRE_VERSION, event_notice
-from proxy.server.rows import HandlerRaisedRow, HandoverFailedRow, InternalErrorRow
+from framegate.proxy.handler.activity import Activity, Interrupted
+from framegate.proxy.handler.failures import Failures
+from framegate.proxy.handler.load import LoadedHandler, error_line
+from framegate.proxy.handler.processor import Processor
+from framegate.proxy.handler.reply_buffer import ReplyBuffer
+from framegate.proxy.handler.reporter import Reporter
+from framegate.proxy.relay.handler_wire import WIRE, Hello, encode_hello
+from framegate.proxy.server.link import HANDLER_PROCESS, Handover, LinkError, receive_handovers
+from framegate.proxy.server.messages import FailedMessage, HandlerFacts, HandlerReadyMessage, PartedNotice
+from framegate.proxy.server.protocol import WIRE_VERSION, event_notice
+from framegate.proxy.server.rows import HandlerRaisedRow, HandoverFailedRow, InternalErrorRow
 
 __all__ = ["Runtime"]
 
@@ -49,12 +48,12 @@ class Runtime:
         self._handover: Final = handover
         self._reporter: Final = reporter
         self._activity: Final = activity
-        self._failures: Final = Failures(activity, time.monotonic_ns, self._tell_raised)
+        self._failures: Final = Failures(activity, time.monotonic_ns, self._report_raised)
         self._hello: Final = encode_hello(Hello(wire=WIRE, slot=slot, handlers={name: handler.facts() for name, handler in handlers.items()}))
         self._processors: Final[set[Processor]] = set()
         self._started: Final[list[LoadedHandler]] = []
         self._loop: Final = asyncio.get_running_loop()
-        self._answers: Final = KeptAnswers(self._loop)
+        self._answers: Final = ReplyBuffer(self._loop)
         self._end: Final = asyncio.Event()
 
     async def serve(self) -> int:
@@ -65,12 +64,12 @@ class Runtime:
         await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
         failure = starting.result() if starting.done() and not starting.cancelled() else ""
         if failure:
-            self._reporter.tell(FailedMessage(type="failed", error=failure))
+            self._reporter.notify(FailedMessage(type="failed", error=failure))
             self._reporter.begin_end()
         elif starting.done() and not self._reporter.is_ending:
             gc.collect()
             gc.freeze()  # what is loaded stays: no collection looks at it
-            self._reporter.tell_ready(self._ready())
+            self._reporter.notify_ready(self._ready())
             self._loop.add_reader(self._handover.fileno(), self._on_handover)
             await ending
         starting.cancel()
@@ -125,7 +124,7 @@ class Runtime:
         try:
             await self._call(handler, "stop")
         except BaseException as error:
-            self._tell_error(f"stop of the handler {handler.name}", error)
+            self._report_error(f"stop of the handler {handler.name}", error)
 
     async def _call(self, handler: LoadedHandler, name: str) -> None:
         """Call a handler's start or stop, if it has one; a function has none, whatever its attributes are."""
@@ -151,7 +150,7 @@ class Runtime:
                 self._loop.remove_reader(self._handover.fileno())
                 return
             except LinkError as error:
-                self._tell_error("hand-over", error)
+                self._report_error("hand-over", error)
                 return
             if not received:
                 return
@@ -163,16 +162,16 @@ class Runtime:
             if descriptor >= 0:
                 os.close(descriptor)
             lost = "its descriptor was lost" if descriptor < 0 else f"it is for {handover.listener}"
-            self._reporter.tell(event_notice("handover_failed", HandoverFailedRow(error=f"the socket to processor {handover.peer}: {lost}")))
+            self._reporter.notify(event_notice("handover_failed", HandoverFailedRow(error=f"the socket to processor {handover.peer}: {lost}")))
             if descriptor < 0:
-                self._tell_parted(handover, lost)
+                self._report_parted(handover, lost)
             return
         self._begin(socket.socket(fileno=descriptor), handover)
 
     def _begin(self, sock: socket.socket, handover: Handover) -> None:
         def broken(processor: Processor, error: Exception) -> None:
-            self._tell_error(f"socket to processor {processor.name}", error)
-            self._tell_parted(handover, str(error))
+            self._report_error(f"socket to processor {processor.name}", error)
+            self._report_parted(handover, str(error))
 
         processor = Processor(
             sock,
@@ -195,15 +194,15 @@ class Runtime:
 
     # What is told.
 
-    def _tell_raised(self, row: Raised) -> None:
-        self._reporter.tell(event_notice("handler_raised", cast(HandlerRaisedRow, row._asdict())))
+    def _report_raised(self, row: HandlerRaisedRow) -> None:
+        self._reporter.notify(event_notice("handler_raised", row))
 
-    def _tell_parted(self, handover: Handover, error: str) -> None:
+    def _report_parted(self, handover: Handover, error: str) -> None:
         """The processor is to be joined with this process again; unless this one ends."""
         if not self._end.is_set():
-            self._reporter.tell(PartedNotice(type="parted", pair=handover.accepted_ns, error=error))
+            self._reporter.notify(PartedNotice(type="parted", pair=handover.accepted_ns, error=error))
 
-    def _tell_error(self, place: str, error: BaseException) -> None:
+    def _report_error(self, place: str, error: BaseException) -> None:
         text, _, at = error_line(error).rpartition(" (")
         row = InternalErrorRow(place=place, count=1, error=text or at, at=at.rstrip(")") if text else "")
-        self._reporter.tell(event_notice("internal_error", row))
+        self._reporter.notify(event_notice("internal_error", row))

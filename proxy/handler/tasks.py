@@ -7,10 +7,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from proxy.handler.activity import Activity
-from proxy.handler.connection import Connection
-from proxy.handler.failures import Failures
-from proxy.relay.handler_wire import DIRECTIONS, FAILED, Reply
+from framegate.proxy.handler.activity import Activity
+from framegate.proxy.handler.connection import Connection
+from framegate.proxy.handler.failures import Failures
+from framegate.proxy.relay.handler_wire import DIRECTIONS, FAILED, Reply
 
 __all__ = ["Request", "Tasks"]
 

@@ -1,34 +1,33 @@
-"""Kafka's network layer, without Kafka: frames over non-blocking sockets. Knows nothing of proxying.
+"""Frames over non-blocking sockets, after Kafka's network layer. This package knows nothing of proxying.
 
-======================== =============================================================================
-framing, run             where frames begin and end in what a read gave; the whole frames it completed
-int32, fixed_header      framings with headers of one length; varint, lines: those without; framings: by name
-translation              a run in the framing of the other side
-receive, send            the one frame begun; the one run that the socket would not take whole
-memory_pool, turns       what is held, and which large frame may go on while memory is short (``MEMORY.md``)
-careful, socket_buffers  how a channel reads while it is short; what the kernel's buffers say
-turnover                 who holds memory that others wait for must move
-pipe                     bytes that pass from socket to socket without coming here
-transport                bytes over a socket: plaintext and tls look the same
-tls_bio, tls_record      OpenSSL's two ends, which all connections share; where TLS records end
-tls_context              TLS contexts from files
-distinguished_name       a certificate's subject as text; der: the form that certificates have
-authenticator            the interface: who is the peer, after the handshake; and who needs no more than that
-authentication           a channel while it waits for its authenticator; frame_exchange: the frames of that
-state, mute              the life of a channel, and why it is not read: two tables (``state_table``)
-mute_set                 why one channel is not read now, since when, how often
-channel                  one connection: its life, its mutes, what it waits for
-read_half, write_half    what it reads and writes with; channel_callbacks: what they ask of it
-watchdog, verdict        what takes too long; from what went wrong to the one cause
-selector, timer          all connections of a thread; the only place that waits
-read_size                how much is asked for in one read
-channel_sink             what a channel tells, and whom
-fd_handler, epoll        who handles the events of a descriptor; their bits
-event_loop               what channels need of the selector, and it of them
-options, stats           what the channels of one side share: settings, counters
-connection_id            64-bit ids and their text form
-connection_socket        sockets of connections, of the plain type
-======================== =============================================================================
+======================================= ================================================================================
+framing, run                            how a stream of bytes is cut into frames; the whole frames of one read
+int32, fixed_header, varint, lines      the framings; ``framings`` finds one by its name
+translation                             a run in another framing
+receive, send                           the frame that is being read; the run that the socket did not take whole
+memory_pool, admission_slots            the budget of bytes; which large frame is read while memory is short (``MEMORY.md``)
+low_memory_reader, socket_buffers       reading while memory is short; what the kernel's socket buffers hold
+stall_evictor                           closes channels that hold memory and move too little
+pipe                                    ``splice`` from socket to socket
+transport, plaintext, tls               bytes over one socket
+tls_bio, tls_record, tls_wire           OpenSSL's memory BIOs; record boundaries; ciphertext to and from the socket
+tls_context, tls_store                  TLS contexts from files; the contexts of one listener
+der, distinguished_name                 a certificate's bytes; its subject as text
+authenticator                           the interface of authenticators, and those that need the handshake only
+authentication, frame_exchange          a channel during authentication; the frames of an authenticator
+delayed_refusals                        failed logins whose answer is held back
+state, mute                             two tables (``state_table``): the life of a channel, and whether it is read
+mute_set                                the mute causes of one channel, with times
+channel                                 one connection
+read_half, write_half                   the reading and the writing part of a channel; ``channel_callbacks``: their interface to it
+watchdog, close_cause                   timeouts; from an error to the cause of the close
+selector, timer                         the event loop of a thread; ``event_loop``: the interface between channels and selector
+read_size                               how many bytes one read asks for
+channel_sink                            the interface through which a channel reports
+fd_handler, epoll                       the interface for other descriptors; constants of epoll
+options, stats                          settings and counters that the channels of one side share
+connection_id, connection_socket        64-bit ids; opening and adopting sockets
+======================================= ================================================================================
 
-Names are imported from their modules: ``from proxy.network.channel import Channel``.
+Import names from their modules: ``from framegate.proxy.network.channel import Channel``.
 """

@@ -1,8 +1,8 @@
-"""A channel that is AUTHENTICATING: between its authenticator, which knows no channel, and the channel, which knows no frames of it.
+"""A channel that is AUTHENTICATING: the part between its authenticator and the channel.
 
-It flushes before each step, says what epoll is to be asked for, wakes, and looks after a refusal: a delay, which makes guessing slow, then the
-answer, then the end. While neither bytes nor room are waited for, a peer that goes away is noticed all the same (EPOLLRDHUP), and what it sent
-before stays in the socket: EPOLLIN would be announced again and again. The time for all of it is the channel's ``handshake_timeout``.
+It flushes before each step, sets the interest for epoll, wakes the authenticator, and handles a refusal: a delay, which slows guessing down, then the
+answer, then the close. While it waits for neither input nor room, a peer that goes away is noticed by EPOLLRDHUP; its bytes stay in the socket,
+because EPOLLIN would be announced again and again. The whole exchange must end within the channel's ``handshake_timeout``.
 """
 
 import socket
@@ -10,26 +10,26 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.cause import Cause
-from proxy.errors import AuthenticationError
-from proxy.network.authenticator import WAIT, Authenticator, Waker
-from proxy.network.channel_callbacks import ChannelCallbacks
-from proxy.network.epoll import BROKEN, EPOLLIN, EPOLLOUT, EPOLLRDHUP, UNREGISTERED
-from proxy.network.event_loop import EventLoop
-from proxy.network.frame_exchange import TransportFrames
-from proxy.network.memory_pool import Account
-from proxy.network.options import ChannelOptions
-from proxy.network.refusals import Refused
-from proxy.network.socket_buffers import A_WHILE_NS
-from proxy.network.timer import NEVER, CallbackTimer
-from proxy.network.transport import DONE, WANT_READ, Transport
-from proxy.network.verdict import raise_error_of
+from framegate.proxy.cause import Cause
+from framegate.proxy.errors import AuthenticationError
+from framegate.proxy.network.authenticator import WAIT, Authenticator, Waker
+from framegate.proxy.network.channel_callbacks import ChannelCallbacks
+from framegate.proxy.network.close_cause import raise_error_of
+from framegate.proxy.network.delayed_refusals import DelayedRefusal
+from framegate.proxy.network.epoll import BROKEN, EPOLLIN, EPOLLOUT, EPOLLRDHUP, UNREGISTERED
+from framegate.proxy.network.event_loop import EventLoop
+from framegate.proxy.network.frame_exchange import TransportFrames
+from framegate.proxy.network.memory_pool import Account
+from framegate.proxy.network.options import ChannelOptions
+from framegate.proxy.network.socket_buffers import A_WHILE_NS
+from framegate.proxy.network.timer import NEVER, CallbackTimer
+from framegate.proxy.network.transport import DONE, WANT_READ, Transport
 
 __all__ = ["Authentication"]
 
 
-class _Delay(Refused):
-    """What one that was refused waits for."""
+class _Delay(DelayedRefusal):
+    """The delay of a refusal."""
 
     def __init__(self, authentication: "Authentication") -> None:
         self._authentication: Authentication | None = authentication
@@ -46,7 +46,7 @@ class Authentication(Waker):
     """One channel's, from the end of its transport's handshake to READY or closed.
 
     Attributes:
-        authenticator: whose steps these are.
+        authenticator: of the channel.
         refusal: why it never will.
         frames: what it exchanges with the peer.
     """
@@ -93,9 +93,9 @@ class Authentication(Waker):
         if self._channel is not None and self.refusal is None:
             self._arm(deadline_ns)
 
-    def lets_in(self, principal: str) -> bool:
+    def admits_principal(self, principal: str) -> bool:
         channel = self._channel
-        return channel is not None and channel.lets_in(principal)
+        return channel is not None and channel.admits_principal(principal)
 
     # What a channel calls.
 
@@ -115,7 +115,7 @@ class Authentication(Waker):
             self._wait(self._on_hang_up(events))
 
     def close(self) -> None:
-        """The channel is closed: wake nobody any more. To be called once."""
+        """The channel is closed: wake no authenticator any more. Call it once."""
         authenticator = self._let_go()
         try:
             authenticator.close()
@@ -144,7 +144,7 @@ class Authentication(Waker):
         if frames.is_sending:
             return EPOLLOUT
         if code == DONE:
-            assert authenticator.complete, "who is done knows"
+            assert authenticator.complete, "a complete authenticator has a principal"
             channel.become_ready(self._let_go())
             return 0
         if code == WANT_READ:

@@ -1,19 +1,19 @@
-"""Who the peer of a channel is: what finds out, between the transport's handshake and READY. Mechanisms live in ``proxy.auth``.
+"""The interface of authenticators: they find out a peer's principal between the transport's handshake and READY. Mechanisms are in ``proxy.auth``.
 
-Contract, held by one check suite over every implementation:
+Contract, checked by one suite for every implementation:
 
-- One authenticator for each channel, made by the factory of its side of what the transport's handshake told. When that is enough it is
-  ``complete`` from the start, and nothing else is called of it but ``close``.
-- Else ``start`` gives it frames to exchange, on both sides of a connection alike, and somebody who wakes it. Then ``step`` is called when anything
-  has happened, until it is ``complete``. Nothing blocks. A step for which nothing has happened changes nothing.
-- A step receives at most one frame and sends at most one. The next is made when that is out; the channel is READY when the last is.
-- Nothing is read behind the last frame: what the peer sent at once with it is the channel's.
-- ``AuthenticationError`` is the end: nothing but ``close`` is called afterwards. The channel waits for its side's ``failed_authentication_delay``,
-  sends the error's ``answer``, if it has one, and closes with the cause ``auth_failed``, whatever else comes in between.
-- ``close`` is called on every way out, of one that is complete as soon as it is; and may be called twice.
+- A channel has one authenticator, made by the factory of its side from the result of the transport's handshake. If that is enough it is ``complete``
+  from the start, and only ``close`` is called.
+- Else ``start`` gives it a frame exchange and a waker. Then ``step`` is called after each event until it is ``complete``. Nothing blocks. A step
+  without an event changes nothing.
+- A step receives at most one frame and sends at most one. The next step follows when that is out; the channel is READY when the last is out.
+- Nothing is read after the last frame: what the peer sent behind it belongs to the channel.
+- After ``AuthenticationError`` only ``close`` is called. The channel waits for its side's ``failed_authentication_delay``, sends the error's
+  ``answer``, if it has one, and closes with the cause ``auth_failed``.
+- ``close`` is called on every way out, at once after ``complete``; it may be called twice.
 
-To authenticate again, before ``expires_ns``, a client whose channel is READY is given another one (``AuthenticatorFactory.again``), whose frames go
-between those of the traffic (``proxy.relay.session``).
+To authenticate again before ``expires_ns``, a client of a READY channel gets another authenticator (``AuthenticatorFactory.again``), whose frames go
+between those of the traffic (``framegate.proxy.relay.session``).
 """
 
 import abc
@@ -21,9 +21,9 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from proxy.network.frame_exchange import FrameExchange
-from proxy.network.timer import NEVER
-from proxy.network.transport import DONE, Identity
+from framegate.proxy.network.frame_exchange import FrameExchange
+from framegate.proxy.network.timer import NEVER
+from framegate.proxy.network.transport import DONE, Identity
 
 __all__ = [
     "ANONYMOUS",
@@ -46,7 +46,7 @@ WAIT: Final = 4  # beside what a transport's handshake waits for: neither bytes 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Waker(abc.ABC):
     """Wakes an authenticator that waits for something that is not its peer. Only in the thread of its selector; harmless once the channel is READY or
-    closed, so that who looks after a question need not know.
+    closed, so that the owner of a request need not check.
     """
 
     @abc.abstractmethod
@@ -61,7 +61,7 @@ class Waker(abc.ABC):
     def wake_at(self, deadline_ns: i64) -> None:
         """Have ``step`` called at a time on the selector's clock, instead of the time that was said before; NEVER: not at all."""
 
-    def lets_in(self, principal: str) -> bool:
+    def admits_principal(self, principal: str) -> bool:
         """Whether a peer that has proved to be this one may be told so. False: not yet; ``step`` is called when that may have changed.
 
         Raises:
@@ -72,14 +72,14 @@ class Waker(abc.ABC):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Authenticator(abc.ABC):
-    """Finds out who the peer of one channel is.
+    """Finds out the principal of the peer of one channel.
 
     Attributes:
         complete: it knows.
         principal: the name of the peer, once it does.
         principal_type: what kind of a name that is.
         expires_ns: when it stops being true, on the selector's clock, or NEVER.
-        renew_ns: when it is we who should authenticate again, or NEVER.
+        renew_ns: when framegate should authenticate again, or NEVER.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class Authenticator(abc.ABC):
             DONE when it is ``complete``; WANT_READ; WANT_WRITE while something it sent is not out; WAIT for its waker.
 
         Raises:
-            AuthenticationError: the peer is nobody we talk to, or we are nobody for it.
+            AuthenticationError: the peer is refused, or refuses us.
             TransportError: the network failed.
             WrongProtocolError: the peer speaks another protocol.
         """
@@ -152,7 +152,7 @@ NOBODY: Final = HandshakeAuthenticator(ANONYMOUS)  # of all who have no name: it
 
 
 class AnonymousAuthenticators(AuthenticatorFactory):
-    """``ANONYMOUS``, whoever it is."""
+    """``ANONYMOUS`` for every peer."""
 
     def make(self, identity: Identity) -> Authenticator:
         return NOBODY

@@ -1,14 +1,12 @@
-"""A channel: one connection as the proxy sees it. It joins a transport, a half that reads, a half that writes, a state and a set of
-mute causes.
+"""A channel: one connection, with its transport, its reading half, its writing half, its state and its mute causes.
 
 Rules
-- At most one receive in progress and one pending send. One read and one write for each readiness event.
-- Everything that can go wrong closes this channel only, with one cause; the first wins. ``close`` may be called from anywhere: booked
-  memory goes back at once, the descriptor leaves the selector at once, the sink is told at the end of the poll.
-- While memory is short nothing is read that would have to be held (``careful``, ``MEMORY.md``).
-- A mute does not touch the selector: when the next event comes for a muted channel, its read interest is dropped. A short mute is free.
-- EPOLLHUP and EPOLLERR cannot be masked: a muted channel that gets one leaves the selector (``hung``) until it is unmuted, unless the
-  socket has an error, which closes it.
+- At most one receive in progress and one pending send. One read and one write per readiness event.
+- An error closes this channel only, with one cause; the first cause wins. ``close`` may be called from anywhere: it releases booked memory and
+  leaves the selector at once; the sink is notified at the end of the poll.
+- While memory is short the channel reads only what it can pass on (``low_memory_reader``, ``MEMORY.md``).
+- A mute does not touch the selector: the next event of a muted channel drops its read interest. A short mute costs nothing.
+- EPOLLHUP and EPOLLERR cannot be masked: a muted channel that gets one leaves the selector (``hung``) until it is unmuted. A socket error closes it.
 """
 
 import socket
@@ -16,26 +14,26 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.cause import Cause
-from proxy.errors import AuthenticationError, TransportError, WrongProtocolError
-from proxy.network import socket_buffers, state
-from proxy.network.authentication import Authentication
-from proxy.network.authenticator import Authenticator, AuthenticatorFactory
-from proxy.network.channel_callbacks import ChannelCallbacks, ChannelWatch
-from proxy.network.channel_sink import ChannelSink
-from proxy.network.epoll import BROKEN, EPOLLIN, EPOLLOUT, EPOLLRDHUP, UNREGISTERED
-from proxy.network.event_loop import EventLoop
-from proxy.network.framing import OK
-from proxy.network.memory_pool import BEGUN, Account
-from proxy.network.mute_set import MuteSet
-from proxy.network.options import ChannelOptions
-from proxy.network.read_half import ReadHalf
-from proxy.network.run import Run
-from proxy.network.state import CLOSED, CONNECTING, HANDSHAKE, ChannelEvent, ChannelState
-from proxy.network.timer import NEVER
-from proxy.network.transport import DONE, ENDED, WANT_WRITE, Identity, Transport
-from proxy.network.verdict import cause_of, raise_connect_error_of, raise_error_of
-from proxy.network.write_half import WriteHalf
+from framegate.proxy.cause import Cause
+from framegate.proxy.errors import AuthenticationError, TransportError, WrongProtocolError
+from framegate.proxy.network import socket_buffers, state
+from framegate.proxy.network.authentication import Authentication
+from framegate.proxy.network.authenticator import Authenticator, AuthenticatorFactory
+from framegate.proxy.network.channel_callbacks import ChannelCallbacks, ChannelWatch
+from framegate.proxy.network.channel_sink import ChannelSink
+from framegate.proxy.network.close_cause import cause_of, raise_connect_error_of, raise_error_of
+from framegate.proxy.network.epoll import BROKEN, EPOLLIN, EPOLLOUT, EPOLLRDHUP, UNREGISTERED
+from framegate.proxy.network.event_loop import EventLoop
+from framegate.proxy.network.framing import OK
+from framegate.proxy.network.memory_pool import BEGUN, Account
+from framegate.proxy.network.mute_set import MuteSet
+from framegate.proxy.network.options import ChannelOptions
+from framegate.proxy.network.read_half import ReadHalf
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.state import CLOSED, CONNECTING, HANDSHAKE, ChannelEvent, ChannelState
+from framegate.proxy.network.timer import NEVER
+from framegate.proxy.network.transport import DONE, ENDED, WANT_WRITE, Identity, Transport
+from framegate.proxy.network.write_half import WriteHalf
 
 __all__ = ["Channel"]
 
@@ -45,15 +43,15 @@ class Channel(ChannelCallbacks):
 
     Attributes:
         id: see ``connection_id``; both channels of a pair may carry the same.
-        sink: is told what happens; the channel lets go of it when it was told ``closed``.
+        sink: receives the events of the channel; released after ``closed``.
         mutes: why it is not read.
-        read_half, write_half: what it reads and writes with; who writes each run goes to ``write_half`` itself.
+        read_half, write_half: its two halves; a caller on the hot path calls ``write_half`` directly.
         options: shared with others of its side.
         peer: its address as text.
         state: where the channel is in its life.
         hung: the descriptor left the selector because the peer is gone while we are muted.
-        principal, principal_type, identity: who the peer is; set before ``ready``.
-        login: makes what shows an upstream who we are, once it is who it should be; to be set before the first poll. None: nobody asks.
+        principal, principal_type, identity: of the peer; set before ``ready``.
+        login: makes the authenticator towards an upstream; set before the first poll. None: no authentication.
         expires_ns, renew_ns: when that stops being true, and when it should be renewed by us, on the selector's clock, or NEVER.
         proof_began_ns: when the peer began to prove it, the last time that it did.
         close_cause, detail, error: why it was closed.
@@ -178,7 +176,7 @@ class Channel(ChannelCallbacks):
         return self.write_half.send(run)
 
     def discard(self, run: Run) -> None:
-        """Give up a run that is not sent on: its lease goes back. Harmless when somebody has taken it over."""
+        """Release the lease of a run that is not sent on. No effect when the lease was taken over."""
         lease = run.lease
         run.lease = 0
         self._account.release(BEGUN, lease, run)
@@ -214,7 +212,7 @@ class Channel(ChannelCallbacks):
         self.write_half.want_room(held)
 
     def shut_write(self) -> None:
-        """End our side of the stream: FIN, or TLS close-notify. ``write_ended`` is told when it is out.
+        """End our side of the stream: FIN, or TLS close-notify. ``write_ended`` follows when it is out.
 
         Raises:
             InternalError: a send is pending, or the channel is not open for writing.
@@ -222,7 +220,7 @@ class Channel(ChannelCallbacks):
         self.write_half.shut()
 
     def close(self, cause: Cause, detail: str = "", error: BaseException | None = None) -> None:
-        """Close, at once; harmless when it is closed. The first cause wins. May be called from anywhere; ``closed`` is told later."""
+        """Close at once; no effect on a closed channel. The first cause wins. May be called from anywhere; ``closed`` follows later."""
         if self.state is CLOSED:
             return
         authentication = self._authentication
@@ -257,14 +255,14 @@ class Channel(ChannelCallbacks):
             self.crash(error)
 
     def crash(self, error: Exception, place: str = "channel") -> None:
-        """Our bug, here or in who works for this channel: it costs this connection, is shown as its cause, and noted as a fault."""
+        """Close the channel for an internal error, and note the fault."""
         self._loop.faults.note(place, error)
         self.close(Cause.INTERNAL, f"{type(error).__name__}: {error}", error)
 
     # What the selector calls.
 
     def start(self, watch: ChannelWatch) -> None:
-        """The first step of a channel whose socket was just given to the selector."""
+        """The first step, after the selector has the socket."""
         self._watch = watch
         try:
             if self.state is CONNECTING:
@@ -357,7 +355,7 @@ class Channel(ChannelCallbacks):
     def wait_opening(self, wanted: i64) -> None:
         self._set_interest(wanted)
         watch = self._watch
-        if watch is not None and watch.deadline_ns == NEVER:  # not before: an opening of one step needs nobody to watch it
+        if watch is not None and watch.deadline_ns == NEVER:  # not before: an opening of one step needs no timeout
             watch.check(self._loop.now_ns)
 
     def _begin_authentication(self) -> None:
@@ -374,9 +372,9 @@ class Channel(ChannelCallbacks):
         self._authentication = Authentication(self, self._loop, self._socket, self._transport, self._account, self.options, authenticator)
         self._authentication.step()
 
-    def lets_in(self, principal: str) -> bool:
+    def admits_principal(self, principal: str) -> bool:
         self.principal = principal
-        return self.sink.lets_in(principal)
+        return self.sink.admits_principal(principal)
 
     def become_ready(self, authenticator: Authenticator) -> None:
         self._authentication = None
@@ -443,13 +441,13 @@ class Channel(ChannelCallbacks):
             return
         reads, writes = self.read_half, self.write_half
         wanted: i64 = 0
-        care = reads.care
+        low_memory = reads.low_memory
         if reads.discards:
             wanted = 0 if reads.ended else EPOLLIN
-        elif care is None:
+        elif low_memory is None:
             wanted = EPOLLIN if reads.may_read() else 0
-        elif reads.may_read() and not (reads.retry_armed and care.is_awaiting):
-            wanted = EPOLLIN if care.threshold == 1 else EPOLLIN | EPOLLRDHUP
+        elif reads.may_read() and not (reads.retry_armed and low_memory.is_awaiting):
+            wanted = EPOLLIN if low_memory.threshold == 1 else EPOLLIN | EPOLLRDHUP
         if self._send.active or self._transport.pending_write != 0 or (writes.room_wanted and not writes.retry_armed):
             wanted |= EPOLLOUT
         if self.hung:

@@ -1,14 +1,14 @@
-"""What the parts of a channel ask of it, and it of who looks after it."""
+"""The interface of a channel to its halves, and of its watchdog to the channel."""
 
 import abc
 
 from mypy_extensions import i64
 
-from proxy.cause import Cause
-from proxy.network.authenticator import Authenticator
-from proxy.network.event_loop import PolledChannel
-from proxy.network.run import Run
-from proxy.network.timer import Timer
+from framegate.proxy.cause import Cause
+from framegate.proxy.network.authenticator import Authenticator
+from framegate.proxy.network.event_loop import PolledChannel
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.timer import Timer
 
 __all__ = ["ChannelCallbacks", "ChannelWatch"]
 
@@ -65,8 +65,8 @@ class ChannelCallbacks(PolledChannel):
         """Tell epoll what the handshake, or the authentication, waits for, and have it watched."""
 
     @abc.abstractmethod
-    def lets_in(self, principal: str) -> bool:
-        """As ``ChannelSink.lets_in``."""
+    def admits_principal(self, principal: str) -> bool:
+        """As ``ChannelSink.admits_principal``."""
 
     @abc.abstractmethod
     def become_ready(self, authenticator: Authenticator) -> None:

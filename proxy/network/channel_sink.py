@@ -1,21 +1,21 @@
-"""What a channel tells, and whom: each channel has a sink of its own, given when it is made."""
+"""The sink: the object that a channel calls when something happens. Each channel gets its own when it is made."""
 
 import abc
 
 from mypy_extensions import i64, mypyc_attr
 
-from proxy.network.pipe import Pipe
-from proxy.network.read_size import MAX_READ
-from proxy.network.run import Run
+from framegate.proxy.network.pipe import Pipe
+from framegate.proxy.network.read_size import MAX_READ
+from framegate.proxy.network.run import Run
 
 __all__ = ["ChannelSink", "PipeTarget"]
 
 
 class PipeTarget(abc.ABC):
-    """Where bytes go that nobody looks at."""
+    """The destination of bytes that are not inspected."""
 
     @abc.abstractmethod
-    def takes_pipe(self) -> bool:
+    def accepts_pipe(self) -> bool:
         """Whether ``send_pipe`` may be called."""
 
     @abc.abstractmethod
@@ -29,22 +29,22 @@ class PipeTarget(abc.ABC):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ChannelSink(abc.ABC):
-    """Told of everything that happens to one channel, from within ``Selector.poll``, never before the call that made the channel has returned.
+    """Receives the events of one channel, within ``Selector.poll``, never before the call that made the channel has returned.
 
-    A callback may call any method of any channel and of the selector. What raises closes the channel whose sink it is, with the cause
-    ``internal``, and no other. Callbacks never nest: ``closed`` in particular is told at the end of the poll, whoever closed and where.
+    A callback may call any method of any channel and of the selector. An exception closes the sink's channel with the cause ``internal``, and no
+    other. Callbacks do not nest: ``closed`` always comes at the end of the poll.
     """
 
     @abc.abstractmethod
     def ready(self) -> None:
         """Handshake and authentication are done; frames flow from here on, unless the channel is muted here."""
 
-    def lets_in(self, principal: str) -> bool:
-        """Asked of a peer that has proved who it is in an exchange, before it is told so. False: not yet; ``Channel.queue_handshake`` has it asked
-        again. The channel may be closed by now.
+    def admits_principal(self, principal: str) -> bool:
+        """Whether an authenticated peer may connect; asked before it gets the answer. False: not yet; ``Channel.queue_handshake`` asks again. The
+        channel may be closed by now.
 
         Raises:
-            LoginError: it may not come in.
+            LoginError: it is refused.
         """
         return True
 
@@ -54,49 +54,49 @@ class ChannelSink(abc.ABC):
 
     @abc.abstractmethod
     def may_read(self) -> bool:
-        """Asked before each read of a channel that is ``gated``. False: it is not read, and the sink has muted it."""
+        """Called before each read of a ``gated`` channel. False: no read; the sink has muted the channel."""
 
     def read_limit(self) -> i64:
-        """Asked then: how many bytes that read may have at most; 0: no more than one frame. A frame begun, or cut through, is not held to it."""
+        """Bytes that this read may have at most; 0: no more than one frame. Not applied to a frame that is begun or cut through."""
         return MAX_READ
 
-    def was_read(self) -> None:  # noqa: B027 - who gates nothing has nothing to be told
-        """Told after such a read, whatever came of it; the channel may be closed by now."""
+    def was_read(self) -> None:  # noqa: B027 - optional
+        """Called after such a read, also one that failed; the channel may be closed by now."""
 
-    def refusing(self) -> None:  # noqa: B027 - who is done with a frame when it is received has nothing to wait for
-        """What came cannot be a frame, and the channel is going to be closed for that: once ``handler`` does not mute it, if the sink does so now."""
+    def frame_refused(self) -> None:  # noqa: B027 - optional
+        """The input is not a frame, and the channel will be closed for that; a sink that mutes it for ``handler`` here delays the close."""
 
-    def holds_up(self) -> bool:
-        """Asked of a channel without a byte for too long: whether it is we who kept its traffic back, and it is not to be closed for that."""
+    def blocks_peer(self) -> bool:
+        """Whether the proxy itself kept the traffic of this idle channel back, so that it is not closed."""
         return False
 
     @abc.abstractmethod
     def room_for(self) -> tuple[i64, bool]:
-        """Asked before each read while memory is short: how many bytes what is read may have, so that nothing of it must be held, and whether nothing
-        waits where it goes. See ``Channel.room``.
+        """Called before each read while memory is short: how many bytes can be passed on at once, and whether nothing waits at the destination. See
+        ``Channel.room``.
         """
 
     @abc.abstractmethod
     def wait_for_room(self) -> None:
-        """What ``room_for`` said was too little: mute the channel until there may be more."""
+        """``room_for`` was too small: mute the channel until there may be more room."""
 
     @abc.abstractmethod
-    def passes_to(self) -> PipeTarget | None:
-        """Asked for each piece, after the first, of a frame that is cut through: where it goes, if nobody looks at it; None: it is ``received``."""
+    def pipe_target(self) -> PipeTarget | None:
+        """Called for each piece, after the first, of a frame that is cut through: its destination if it is not inspected, or None: ``received``."""
 
     @abc.abstractmethod
-    def passed_by(self, size: i64, frames: i64) -> None:
-        """So many bytes went where ``passes_to`` said; ``frames``: 1 when they complete the frame. What was not taken is pending there."""
+    def was_piped(self, size: i64, frames: i64) -> None:
+        """``size`` bytes went to ``pipe_target``; ``frames``: 1 when they complete the frame. Bytes that it did not take are pending there."""
 
     @abc.abstractmethod
     def sent(self) -> None:
-        """The pending send is out, to the last byte; or there may be the room that ``Channel.want_room`` asked for. Not told of a send that was
+        """The pending send is out, to the last byte; or there may be the room that ``Channel.want_room`` asked for. Not called for a send that was
         out at once.
         """
 
     @abc.abstractmethod
     def muted(self) -> None:
-        """A mute that had to wait for the end of a frame is in force now. Not told when ``mute`` was in force at once."""
+        """A mute that waited for the end of a frame is in force now. Not called when ``mute`` was in force at once."""
 
     @abc.abstractmethod
     def end_of_stream(self) -> None:
@@ -104,7 +104,7 @@ class ChannelSink(abc.ABC):
 
     @abc.abstractmethod
     def write_ended(self) -> None:
-        """Our end of the stream is out, after ``Channel.shut_write``. Told at the end of the poll when it was out at once."""
+        """Our end of the stream is out, after ``Channel.shut_write``. Called at the end of the poll when it was out at once."""
 
     @abc.abstractmethod
     def closed(self) -> None:

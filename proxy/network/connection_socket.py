@@ -16,7 +16,7 @@ _Socket: Final = _socket.socket
 
 
 def open_socket(family: int) -> socket.socket:
-    """A new stream socket, non-blocking. Raises OSError: there is none to be had, or none of this family."""
+    """A new stream socket, non-blocking. Raises OSError: no socket is available, or the family is not supported."""
     return cast(socket.socket, _Socket(family, NEW))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from proxy.errors import AuthenticationError
+from framegate.proxy.errors import AuthenticationError
 
 __all__ = ["OCTETS", "OID", "SEQUENCE", "SET", "Element", "elements", "only", "serial_of"]
 

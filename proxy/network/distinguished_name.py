@@ -11,8 +11,8 @@ Source: RFC 2253, 2.3 and 2.4; X.690, 8.19; the comparison with ``X500Principal.
 
 from typing import Final
 
-from proxy.errors import AuthenticationError
-from proxy.network.der import OID, SEQUENCE, SET, Element, elements, only
+from framegate.proxy.errors import AuthenticationError
+from framegate.proxy.network.der import OID, SEQUENCE, SET, Element, elements, only
 
 __all__ = ["format_name", "subject_of"]
 

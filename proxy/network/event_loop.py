@@ -4,12 +4,12 @@ import abc
 
 from mypy_extensions import i64
 
-from proxy.network.faults import Faults
-from proxy.network.fd_handler import FdHandler
-from proxy.network.memory_pool import MemoryPool
-from proxy.network.pipe import Pipe
-from proxy.network.refusals import Refusals
-from proxy.network.timer import Timer
+from framegate.proxy.network.delayed_refusals import DelayedRefusals
+from framegate.proxy.network.faults import Faults
+from framegate.proxy.network.fd_handler import FdHandler
+from framegate.proxy.network.memory_pool import MemoryPool
+from framegate.proxy.network.pipe import Pipe
+from framegate.proxy.network.timer import Timer
 
 __all__ = ["EventLoop", "PolledChannel"]
 
@@ -54,7 +54,7 @@ class EventLoop(abc.ABC):
         now_ns: the clock as it was when the wait of this poll ended.
         pool: of memory.
         faults: what raised.
-        refusals: who was refused and waits for the answer.
+        refusals: refused peers that wait for the answer.
     """
 
     def __init__(self, pool: MemoryPool, now_ns: i64) -> None:
@@ -62,7 +62,7 @@ class EventLoop(abc.ABC):
         self.now_ns: i64 = now_ns
         self.faults: Faults = Faults()
         pool.faults = self.faults
-        self.refusals: Refusals = Refusals()
+        self.refusals: DelayedRefusals = DelayedRefusals()
 
     @abc.abstractmethod
     def read_clock(self) -> i64:
@@ -97,12 +97,12 @@ class EventLoop(abc.ABC):
         """A channel has closed: no more events; ``notify_closed`` and ``close_socket`` are called at the end of this poll."""
 
     @abc.abstractmethod
-    def watch_turns(self) -> None:
-        """Somebody waits for a turn: see that who holds memory moves."""
+    def watch_slots(self) -> None:
+        """A large frame waits for a slot: start the stall evictor."""
 
     @abc.abstractmethod
     def pipe(self) -> Pipe:
-        """What bytes pass through that nobody looks at; empty, and to be left so.
+        """The pipe for bytes that are not inspected. It is empty; the caller leaves it empty.
 
         Raises:
             OSError: there are no descriptors for it.

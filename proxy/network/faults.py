@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from librt.vecs import vec
 from mypy_extensions import i64
 
-from proxy.cells import FAULT_PLACES
+from framegate.proxy.cells import FAULT_PLACES
 
 __all__ = ["Fault", "Faults"]
 

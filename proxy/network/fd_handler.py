@@ -1,4 +1,4 @@
-"""Who handles the events of one descriptor."""
+"""The interface for events of one descriptor."""
 
 import abc
 

@@ -11,11 +11,11 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.errors import AuthenticationError, InternalError, Side, WrongProtocolError
-from proxy.network.int32 import HEADER, INT32
-from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
-from proxy.network.send import Send
-from proxy.network.transport import Transport
+from framegate.proxy.errors import AuthenticationError, InternalError, Side, WrongProtocolError
+from framegate.proxy.network.int32 import HEADER, INT32
+from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
+from framegate.proxy.network.send import Send
+from framegate.proxy.network.transport import Transport
 
 __all__ = ["MAX_FRAME", "SASL_AUTHENTICATE", "SASL_HANDSHAKE", "FrameExchange", "TransportFrames", "is_sasl"]
 
@@ -103,7 +103,7 @@ class TransportFrames(FrameExchange):
 
     def receive(self) -> bytes | None:
         self.awaits_memory = False
-        if self._size < 0 and (not self._read(HEADER - i64(len(self._staged))) or not self._judge()):
+        if self._size < 0 and (not self._read(HEADER - i64(len(self._staged))) or not self._check()):
             return None
         missing: i64 = HEADER + self._size - len(self._staged)
         if missing != 0 and self._must_wait(missing):
@@ -155,7 +155,7 @@ class TransportFrames(FrameExchange):
         self._send.finish()
         pool = self._account.pool
         if pool.finds_leaks:
-            pool.settle(self)
+            pool.check_released(self)
 
     def _must_wait(self, missing: i64) -> bool:
         short = not self.reads_out and self._account.is_short(answers=self._is_upstream)
@@ -180,7 +180,7 @@ class TransportFrames(FrameExchange):
             missing -= length
         return True
 
-    def _judge(self) -> bool:
+    def _check(self) -> bool:
         """Take the size of the frame from its header."""
         header = bytes(self._staged)
         size = INT32.body_size(header, 0)

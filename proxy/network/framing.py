@@ -21,8 +21,8 @@ __all__ = [
     "SIZE_BOUNDS",
     "SIZE_BUCKETS",
     "Framing",
+    "check_size",
     "foreign_protocol",
-    "judge",
     "size_bucket",
 ]
 
@@ -70,7 +70,7 @@ def size_bucket(size: i64) -> i64:
     return bucket
 
 
-def judge(size: i64, limit: i64) -> i64:
+def check_size(size: i64, limit: i64) -> i64:
     """OK, NEGATIVE_SIZE or FRAME_TOO_LARGE for the size a header announces; ``limit`` is bytes of body, -1 for unlimited."""
     if size < 0:
         return NEGATIVE_SIZE

@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from proxy.config.model import HeaderConfig
-from proxy.network.fixed_header import FixedHeaderFraming
-from proxy.network.framing import Framing
-from proxy.network.int32 import INT32
-from proxy.network.lines import LINES, LINES_CRLF
-from proxy.network.varint import VARINT
+from framegate.proxy.config.model import HeaderConfig
+from framegate.proxy.network.fixed_header import FixedHeaderFraming
+from framegate.proxy.network.framing import Framing
+from framegate.proxy.network.int32 import INT32
+from framegate.proxy.network.lines import LINES, LINES_CRLF
+from framegate.proxy.network.varint import VARINT
 
 __all__ = ["FRAMINGS", "framing_of"]
 

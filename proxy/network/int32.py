@@ -6,7 +6,7 @@ from librt.strings import BytesWriter, read_i32_be, write_i32_be, write_i32_le
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
-from proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, OK, Framing, foreign_protocol, size_bucket
+from framegate.proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, OK, Framing, foreign_protocol, size_bucket
 
 __all__ = ["HEADER", "INT32", "Int32Framing"]
 

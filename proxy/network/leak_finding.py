@@ -18,9 +18,9 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.network.framing import Framing
-from proxy.network.memory_pool import BEGUN, PENDING, Account, MemoryPool
-from proxy.network.run import Buffer, Run
+from framegate.proxy.network.framing import Framing
+from framegate.proxy.network.memory_pool import BEGUN, PENDING, Account, MemoryPool
+from framegate.proxy.network.run import Buffer, Run
 
 __all__ = ["LeakFindingAccount", "LeakFindingPool", "LentRun"]
 
@@ -64,16 +64,16 @@ class LeakFindingPool(MemoryPool):
         for holder in holders:
             self._labels[id(holder)] = label
 
-    def settle(self, receive: object) -> None:
+    def check_released(self, receive: object) -> None:
         for holder in self._watched.pop(id(receive), ()):
             for kind in range(i64(len(KINDS))):
                 book = self._books.get((id(holder), int(kind)))
                 if book is not None:
-                    self.tell(f"{self.name(holder)} has {book.held} bytes ({KINDS[kind]}) when it is closed")
+                    self.report_leak(f"{self.name(holder)} has {book.held} bytes ({KINDS[kind]}) when it is closed")
                     book.account.put_right(kind, book.held, book.holder)
             del self._labels[id(holder)]
 
-    def tell(self, text: str) -> None:
+    def report_leak(self, text: str) -> None:
         """Something is wrong."""
         self.count += 1
         if len(self.found) < MAX_KEPT:
@@ -97,14 +97,14 @@ class LeakFindingPool(MemoryPool):
         if book is None:
             book = self._books[key] = Book(holder, kind, account)
         elif book.account is not account:
-            self.tell(f"{self.name(holder)} books {size} bytes ({KINDS[kind]}) at a second account")
+            self.report_leak(f"{self.name(holder)} books {size} bytes ({KINDS[kind]}) at a second account")
         book.held += size
 
     def take_out(self, account: "LeakFindingAccount", kind: i64, size: i64, holder: object) -> "LeakFindingAccount | None":
         """Strike out what somebody gives back; whose account it was booked at, or None when it does not hold so much, which is told."""
         if isinstance(holder, LentRun):
             if holder.given:
-                self.tell(f"a run of {holder.lender} gives back {size} bytes of its lease again")
+                self.report_leak(f"a run of {holder.lender} gives back {size} bytes of its lease again")
                 return None
             holder.given = True
             account = holder.account
@@ -113,7 +113,7 @@ class LeakFindingPool(MemoryPool):
         book = self._books.get(key)
         held: i64 = 0 if book is None else book.held
         if book is None or size > held:
-            self.tell(f"{self.name(holder)} gives back {size} bytes ({KINDS[kind]}), and has {held}: twice, or what is another's")
+            self.report_leak(f"{self.name(holder)} gives back {size} bytes ({KINDS[kind]}), and has {held}: twice, or what is another's")
             return None
         book.held = held - size
         if book.held == 0:
@@ -141,18 +141,18 @@ class LeakFindingAccount(Account):
         if owner is None:
             return
         if owner is not self:
-            self.leaks.tell(f"{self.leaks.name(holder)} gives back {size} bytes ({KINDS[kind]}) to another account than it has them of")
+            self.leaks.report_leak(f"{self.leaks.name(holder)} gives back {size} bytes ({KINDS[kind]}) to another account than it has them of")
         owner.give_back(kind, size)
 
-    def hand_over(self, size: i64, giver: object = None, taker: object = None) -> None:
+    def transfer(self, size: i64, giver: object = None, taker: object = None) -> None:
         owner = self.leaks.take_out(self, BEGUN, size, giver)
         if owner is None:  # the taker needs it all the same
             super().charge(BEGUN, size, None)
         elif owner is not self:
-            self.leaks.tell(f"{self.leaks.name(giver)} hands over {size} bytes of another account")
+            self.leaks.report_leak(f"{self.leaks.name(giver)} hands over {size} bytes of another account")
             owner.give_back(BEGUN, size)
             super().charge(BEGUN, size, None)
-        super().hand_over(size, giver, taker)
+        super().transfer(size, giver, taker)
         self.leaks.take_in(self, PENDING, size, taker)
 
     def put_right(self, kind: i64, size: i64, holder: object) -> None:
@@ -210,7 +210,7 @@ class LentRun(Run):
         lease = self.lease
         if lease != 0 and not self.given:
             leaks = self.account.leaks
-            leaks.tell(f"a run of {self.lender} is gone with its lease of {lease} bytes: {self.frames} frames, {self.size} bytes")
+            leaks.report_leak(f"a run of {self.lender} is gone with its lease of {lease} bytes: {self.frames} frames, {self.size} bytes")
             self.account.put_right(BEGUN, lease, None)
 
 

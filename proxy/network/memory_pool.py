@@ -1,14 +1,14 @@
 """The memory pool: what a processor holds for others, and when that is too much. ``MEMORY.md`` is the whole story.
 
 Bytes are booked when they are here, by kind: of frames begun, of pending sends, and ciphertext that waits. Booking never refuses; who is about to
-read asks first whether memory is *short*, and is then careful (``careful``): it reads nothing that would have to be held, but for large frames that
-pass whole, which take turns (``turns``).
+read asks first whether memory is *short*, and is then careful (``low_memory_reader``): it reads nothing that would have to be held, but for large
+frames that pass whole, which need a slot (``admission_slots``).
 
-Who charges or releases says who holds the bytes: only the kind of pool asks that finds leaks (``leak_finding``); ``pool_kinds`` lists the kinds.
+Callers of ``charge`` and ``release`` name the holder of the bytes. Only the pool that finds leaks uses it (``leak_finding``; see ``pool_kinds``).
 
 An ``Account`` is what one listener holds. It may be guaranteed a part of the pool: what it does not use of that counts as used for the others.
 
-What is booked is what is kept in memory for somebody, and an overhead for each piece. A piece may be a view of a read of up to 256 KiB that was
+The bytes kept in memory are booked, with an overhead for each piece. A piece may be a view of a read of up to 256 KiB that was
 passed on otherwise: the whole read is booked then (``run.held``); a view of less than half of its read is copied instead (``run.keep``). The pool
 holds no bytes, it counts them. One thread uses it.
 """
@@ -18,8 +18,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.network.faults import Faults
-from proxy.network.turns import ONE_READ, Budget
+from framegate.proxy.network.admission_slots import ONE_READ, MemoryBudget
+from framegate.proxy.network.faults import Faults
 
 __all__ = ["BEGUN", "PENDING", "PIECE_OVERHEAD", "TLS", "Account", "MemoryPool", "with_overhead"]
 
@@ -37,19 +37,19 @@ def with_overhead(size: i64) -> i64:
     return size + (size >> 5) + 2 * PIECE_OVERHEAD if size != 0 else 0
 
 
-class MemoryPool(Budget):
+class MemoryPool(MemoryBudget):
     """A byte budget.
 
     Attributes:
         size: the budget in bytes; see ``resize``.
         used: bytes booked now; the sum of ``begun``, ``pending`` and ``tls``.
         most_used: the most that it ever was.
-        requests, answers: the turns of large frames that pass whole.
+        requests, answers: the slots of large frames that pass whole.
         line, answer_line: while so much is held, or promised, memory is short for requests, and for answers.
-        common: the account of whoever has none of its own.
+        common: the account of channels without a listener.
         evicted: channels closed because they moved too slowly for what they held while others waited.
         faults: where a kind of pool that finds errors tells them; set by the selector.
-        finds_leaks: who opens and closes a channel is to call ``watch`` and ``settle``.
+        finds_leaks: ``watch`` and ``check_released`` must be called for each channel.
     """
 
     def __init__(self, size: i64, now_ns: Callable[[], int]) -> None:
@@ -100,13 +100,13 @@ class MemoryPool(Budget):
         return Account(self, percent)
 
     def watch(self, label: str, receive: object, *others: object) -> None:
-        """Those who hold bytes for one connection, and what it is called; see ``finds_leaks``."""
+        """Name the holders of bytes of one connection; see ``finds_leaks``."""
 
-    def settle(self, receive: object) -> None:
-        """The connection is closed, and holds nothing; see ``finds_leaks``."""
+    def check_released(self, receive: object) -> None:
+        """The connection is closed and must hold nothing; see ``finds_leaks``."""
 
     def resize(self, size: i64) -> None:
-        """Change the budget. Growing wakes who waits; shrinking takes nothing back, but memory is short until enough was given back.
+        """Change the budget. Growing wakes waiting requests. Shrinking takes nothing back; memory is short until enough is released.
 
         Raises:
             ValueError: the size is not positive.
@@ -135,7 +135,7 @@ class Account:
     """What one listener's channels hold.
 
     Attributes:
-        pool: whose.
+        pool: the pool of the account.
         percent: guaranteed hundredths.
         used: bytes.
     """
@@ -179,7 +179,7 @@ class Account:
             pool.sends += size
 
     def release(self, kind: i64, size: i64, holder: object = None) -> None:
-        """Give back ``size`` bytes of a kind that ``holder`` has, and wake who waits for them."""
+        """Release ``size`` bytes of a kind that ``holder`` has, and wake waiting requests."""
         assert 0 <= size <= self.used, "what is given back was booked before"
         pool = self.pool
         if kind == BEGUN:
@@ -194,7 +194,7 @@ class Account:
         if pool.requests.waiting + pool.answers.waiting != 0:
             pool.changed()
 
-    def hand_over(self, size: i64, giver: object = None, taker: object = None) -> None:
+    def transfer(self, size: i64, giver: object = None, taker: object = None) -> None:
         """What was booked for a frame begun, for ``giver``, is now booked for a pending send, for ``taker``."""
         pool = self.pool
         pool.begun -= size

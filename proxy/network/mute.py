@@ -21,7 +21,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.network.state_table import TableEnum, transition
+from framegate.proxy.network.state_table import TableEnum, transition
 
 __all__ = [
     "ADMIN",
@@ -40,9 +40,9 @@ __all__ = [
     "position",
 ]
 
-MEMORY: Final = 1  # a large frame that passes whole waits for its turn
+MEMORY: Final = 1  # a large frame that passes whole waits for a slot
 PEER: Final = 2  # the other side of the pair has a pending send, or is not ready
-THROTTLE: Final = 4  # a rate that is used up, or a handler that asked for a while (``proxy.relay.throttle``)
+THROTTLE: Final = 4  # a rate that is used up, or a handler that asked for a while (``framegate.proxy.relay.throttle``)
 HANDLER: Final = 8  # a handler has the frame, or there is no room for it
 TAP: Final = 16  # the tap is full, and its rule says on_full: mute
 ADMIN: Final = 32  # an operator

@@ -5,8 +5,8 @@ from typing import Final
 from librt.vecs import vec
 from mypy_extensions import i64
 
-from proxy.network.mute import CAUSE_COUNT, CAUSES, FLOWING, HARD, HELD, MUTING, SOFT, MuteEvent, MuteState, next_state, position
-from proxy.network.stats import SideStats
+from framegate.proxy.network.mute import CAUSE_COUNT, CAUSES, FLOWING, HARD, HELD, MUTING, SOFT, MuteEvent, MuteState, next_state, position
+from framegate.proxy.network.stats import SideStats
 
 __all__ = ["MuteSet"]
 

@@ -5,19 +5,19 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from proxy.config.model import SocketConfig
-from proxy.errors import Side
-from proxy.network.authenticator import AuthenticatorFactory, CertificateAuthenticators
-from proxy.network.framing import Framing
-from proxy.network.int32 import INT32
-from proxy.network.memory_pool import Account
-from proxy.network.receive import NEVER_CUT, ReceiveLimit
-from proxy.network.stats import SideStats
+from framegate.proxy.config.model import SocketConfig
+from framegate.proxy.errors import Side
+from framegate.proxy.network.authenticator import AuthenticatorFactory, CertificateAuthenticators
+from framegate.proxy.network.framing import Framing
+from framegate.proxy.network.int32 import INT32
+from framegate.proxy.network.memory_pool import Account
+from framegate.proxy.network.receive import NEVER_CUT, ReceiveLimit
+from framegate.proxy.network.stats import SideStats
 
 if TYPE_CHECKING:
     import ssl
 
-    from proxy.network.tls_store import ServerStore
+    from framegate.proxy.network.tls_store import ServerStore
 
 __all__ = ["ChannelOptions", "TlsSettings"]
 
@@ -76,7 +76,7 @@ class ChannelOptions:
         first_piece: bytes that the first of them has at least, besides the beginning of the body; below ``cut_from``.
         framing: what that side speaks.
         onward: what the other side speaks, when it is another: frames that it cannot carry are refused.
-        authenticators: makes what finds out who the peer is, after the handshake.
+        authenticators: the factory of authenticators.
         sasl_limit: bytes of the body of a client's frame to authenticate with again, at most; ``NEVER_CUT`` where nobody looks for such frames.
         failed_authentication_delay_ns: from a refusal to its answer, and the close; part of ``handshake_timeout_ns``.
         socket: what the kernel is told of a socket; None: nothing. A TCP socket that was accepted has it of its listening socket.

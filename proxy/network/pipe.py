@@ -13,7 +13,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.errors import TransportError
+from framegate.proxy.errors import TransportError
 
 __all__ = ["Pipe"]
 
@@ -28,7 +28,7 @@ class Pipe:
     """Two descriptors.
 
     Raises:
-        OSError: there are none to be had.
+        OSError: no descriptor is available.
     """
 
     def __init__(self) -> None:

@@ -5,10 +5,10 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.errors import TransportError
-from proxy.network.run import Buffer
-from proxy.network.socket_buffers import queued
-from proxy.network.transport import DONE, Identity, Transport
+from framegate.proxy.errors import TransportError
+from framegate.proxy.network.run import Buffer
+from framegate.proxy.network.socket_buffers import queued
+from framegate.proxy.network.transport import DONE, Identity, Transport
 
 __all__ = ["PlaintextTransport"]
 

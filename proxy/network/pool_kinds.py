@@ -5,8 +5,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.network.leak_finding import LeakFindingPool
-from proxy.network.memory_pool import Account, MemoryPool
+from framegate.proxy.network.leak_finding import LeakFindingPool
+from framegate.proxy.network.memory_pool import Account, MemoryPool
 
 __all__ = ["UnboundedPool", "make_pool"]
 

@@ -1,27 +1,27 @@
-"""The half of a channel that reads: what suits the traffic, with care while memory is short, past us what nobody looks at, and the peer's end."""
+"""The reading half of a channel: normal reads, reads while memory is short, splicing of frames that are not inspected, the end of the stream."""
 
 import socket
 from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.network import framing, mute, socket_buffers
-from proxy.network.careful import WAIT_A_WHILE, WAIT_FOR_BYTES, WAIT_FOR_ROOM, WAIT_FOR_TURN, Careful
-from proxy.network.channel_callbacks import ChannelCallbacks
-from proxy.network.channel_sink import ChannelSink
-from proxy.network.epoll import BROKEN, EPOLLIN, EPOLLRDHUP
-from proxy.network.event_loop import EventLoop
-from proxy.network.memory_pool import Account
-from proxy.network.mute import MuteState
-from proxy.network.mute_set import MuteSet
-from proxy.network.options import ChannelOptions
-from proxy.network.read_size import FIRST_READ, MAX_READ, adapted
-from proxy.network.receive import Receive
-from proxy.network.run import Run
-from proxy.network.timer import CallbackTimer
-from proxy.network.transport import Transport
-from proxy.network.turns import TurnOwner
-from proxy.network.verdict import refusal
+from framegate.proxy.network import framing, mute, socket_buffers
+from framegate.proxy.network.admission_slots import SlotOwner
+from framegate.proxy.network.channel_callbacks import ChannelCallbacks
+from framegate.proxy.network.channel_sink import ChannelSink
+from framegate.proxy.network.close_cause import refusal
+from framegate.proxy.network.epoll import BROKEN, EPOLLIN, EPOLLRDHUP
+from framegate.proxy.network.event_loop import EventLoop
+from framegate.proxy.network.low_memory_reader import WAIT_A_WHILE, WAIT_FOR_BYTES, WAIT_FOR_ROOM, WAIT_FOR_SLOT, LowMemoryReader
+from framegate.proxy.network.memory_pool import Account
+from framegate.proxy.network.mute import MuteState
+from framegate.proxy.network.mute_set import MuteSet
+from framegate.proxy.network.options import ChannelOptions
+from framegate.proxy.network.read_size import FIRST_READ, MAX_READ, adapted
+from framegate.proxy.network.receive import Receive
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.timer import CallbackTimer
+from framegate.proxy.network.transport import Transport
 
 __all__ = ["ReadHalf"]
 
@@ -30,20 +30,20 @@ MAX_GROWN: Final = 8 * MAX_READ  # what a read may be on the other side
 MUTING: Final = MuteState.MUTING
 
 
-class _ReadTurn(TurnOwner):
+class _ReadSlotOwner(SlotOwner):
     """Is told for a channel that its large frame may go on."""
 
     def __init__(self, half: "ReadHalf") -> None:
         self._half: Final = half
 
-    def turn_given(self) -> None:
-        self._half.on_turn()
+    def slot_granted(self) -> None:
+        self._half.on_slot()
 
-    def is_dry(self) -> bool:
-        return self._half.is_dry()
+    def has_no_input(self) -> bool:
+        return self._half.has_no_input()
 
-    def is_held_up(self) -> bool:
-        return self._half.is_held_up()
+    def is_blocked(self) -> bool:
+        return self._half.is_blocked()
 
 
 class ReadHalf:
@@ -80,7 +80,7 @@ class ReadHalf:
         self.ended: bool = False
         self.discards: bool = False
         self.is_urgent: bool = False
-        self.care: Careful | None = None
+        self.low_memory: LowMemoryReader | None = None
         self.retry_armed: bool = False
         self.frames_received: i64 = 0
         self.bytes_received: i64 = 0
@@ -102,7 +102,7 @@ class ReadHalf:
     @property
     def bytes_arrived(self) -> i64:
         """Bytes received, and those that lie in the kernel for a frame that is to be whole there."""
-        if self.care is None or not self.care.is_awaiting:
+        if self.low_memory is None or not self.low_memory.is_awaiting:
             return self.bytes_received
         return self.bytes_received + socket_buffers.queued(self._socket)
 
@@ -119,23 +119,23 @@ class ReadHalf:
     @property
     def is_receiving(self) -> bool:
         """A frame is begun, and we wait for the peer to send the rest."""
-        return (self.receive.within or (self.care is not None and self.care.is_awaiting)) and self.may_read()
+        return (self.receive.within or (self.low_memory is not None and self.low_memory.is_awaiting)) and self.may_read()
 
     def may_read(self) -> bool:
         """Whether mutes, and the peer, let anything be read."""
         return not self.ended and (self._mutes.causes == 0 or self._mutes.state is MUTING)
 
-    def is_dry(self) -> bool:
+    def has_no_input(self) -> bool:
         """Whether nothing lies in the kernel, or here, that could be read."""
         return not self._transport.has_buffered() and socket_buffers.queued(self._socket) == 0
 
-    def is_held_up(self) -> bool:
+    def is_blocked(self) -> bool:
         """Whether something else than memory keeps a frame begun from being read: the soft causes let it finish."""
         return self._mutes.causes & mute.HARD & ~mute.MEMORY != 0
 
     def discard_input(self, cause: i64) -> None:
         """End reading: mute for ``cause``, a soft one that stays, and throw away what the peer still sends, unseen and uncounted, whatever else
-        mutes, until its end, which is told. To be followed by the end of our side: a close with unread bytes would be a reset, which can
+        mutes, until its end, which is reported. The caller then shuts our end: a close with unread bytes would be a reset, which can
         overtake what the peer was sent. A frame begun is lost. Harmless when the peer's end was seen.
         """
         if self.ended or self.discards:
@@ -145,8 +145,8 @@ class ReadHalf:
         channel.mute(cause)
         self.pass_boundary()
         self.discards = True
-        if self.care is not None:
-            self.care.before_read()
+        if self.low_memory is not None:
+            self.low_memory.before_read()
         channel.sync_interest()
         if self._transport.has_buffered():
             channel.queue_buffered()
@@ -165,8 +165,8 @@ class ReadHalf:
         else:
             self.on_readable(0)
 
-    def on_turn(self) -> None:
-        """The large frame begun may go on. Called from within a release, of anybody: changes interest, nothing else."""
+    def on_slot(self) -> None:
+        """The large frame begun may go on. Called from within any release of memory: changes interest, nothing else."""
         try:
             self._channel.unmute(mute.MEMORY)
         except Exception as error:
@@ -191,10 +191,10 @@ class ReadHalf:
         self.lose_frame()
 
     def release(self) -> None:
-        """Let go of the channel, whose end was told."""
-        self.care = None
+        """Release the references to the channel, which is closed."""
+        self.low_memory = None
         if self._loop.pool.finds_leaks:
-            self._loop.pool.settle(self.receive)
+            self._loop.pool.check_released(self.receive)
         del self._channel
         del self._sink
 
@@ -216,7 +216,7 @@ class ReadHalf:
             self._read_some(events)
 
     def _read_gated(self, events: i64) -> None:
-        """As ``_read_some``, no more than the sink lets, which is told of it."""
+        """As ``_read_some``, up to the sink's limit; calls ``was_read``."""
         if self._sink.may_read():
             suits = self._read_size
             most = self._sink.read_limit() or max(self._within_frame(), 1)
@@ -251,15 +251,15 @@ class ReadHalf:
 
     def _pass_by(self) -> bool:
         """Pass on the next of a frame that is cut through without looking at it, as far as the other side has room; False: it must be read."""
-        target = self._sink.passes_to() if self._transport.is_plain else None
-        if target is None or not target.takes_pipe():
+        target = self._sink.pipe_target() if self._transport.is_plain else None
+        if target is None or not target.accepts_pipe():
             return False
         room, _ = target.room()
         if room == 0:
             self._sink.wait_for_room()
             return True
-        if self.care is not None:
-            self.care.before_read()
+        if self.low_memory is not None:
+            self.low_memory.before_read()
         try:
             pipe = self._loop.pipe()
         except OSError:  # no descriptors are left for one
@@ -296,34 +296,34 @@ class ReadHalf:
         self._stats.reads += 1
         self._stats.bytes_received += size
         self._stats.frames_received += frames
-        self._sink.passed_by(size, frames)
+        self._sink.was_piped(size, frames)
         if frames != 0:
             self._read_size = FIRST_READ  # the head of the next one: the rest of it passes by, too
             if self._channel.is_open:
                 self.pass_boundary()
 
     def _read_carefully(self, events: i64) -> None:
-        care = self.care
-        if care is None:
-            turns = self._account.pool.answers if self._is_upstream else self._account.pool.requests
-            care = self.care = Careful(self._socket, self._transport, self.receive, turns, _ReadTurn(self))
-        elif events & (EPOLLRDHUP | BROKEN) and care.is_in_vain():
+        low_memory = self.low_memory
+        if low_memory is None:
+            slots = self._account.pool.answers if self._is_upstream else self._account.pool.requests
+            low_memory = self.low_memory = LowMemoryReader(self._socket, self._transport, self.receive, slots, _ReadSlotOwner(self))
+        elif events & (EPOLLRDHUP | BROKEN) and low_memory.cannot_proceed():
             self._read_out()
             return
         room, drained = self._sink.room_for()
-        size = care.plan_read(room, drained=drained, readable=events & EPOLLIN != 0)
+        size = low_memory.plan_read(room, drained=drained, readable=events & EPOLLIN != 0)
         if size > 0:
             self._read(size)
             while not self._transport.is_plain and self._channel.is_open and self.may_read():
-                size = care.rest()
+                size = low_memory.rest()
                 if size == 0:
                     break
                 self._read(size)
         elif size == WAIT_FOR_ROOM:
             self._sink.wait_for_room()
-        elif size == WAIT_FOR_TURN:
+        elif size == WAIT_FOR_SLOT:
             self._channel.mute(mute.MEMORY)
-            self._loop.watch_turns()
+            self._loop.watch_slots()
         elif size == WAIT_A_WHILE:
             self._retry_later()
             self._channel.sync_interest()
@@ -349,9 +349,9 @@ class ReadHalf:
             self._loop.call_at(due_ns, retry)
 
     def _read(self, size: i64) -> None:
-        care = self.care
-        if care is not None:
-            care.before_read()
+        low_memory = self.low_memory
+        if low_memory is not None:
+            low_memory.before_read()
         data = self._transport.read(size)
         if data is None:
             if self._channel.shutting or self._transport.pending_write != 0:  # a record without data was read: what waited for it may go on
@@ -362,7 +362,7 @@ class ReadHalf:
             self._end_stream()
             return
         suits = adapted(self._read_size, size, length)
-        self._read_size = suits if suits <= self._read_size else min(suits, self.receive.that_become(MAX_GROWN))
+        self._read_size = suits if suits <= self._read_size else min(suits, self.receive.resulting_size(MAX_GROWN))
         self._channel.last_active_ns = self._loop.now_ns
         self.bytes_received += length
         stats = self._stats
@@ -374,8 +374,8 @@ class ReadHalf:
             self.frames_received += run.frames
             stats.frames_received += run.frames
             self._deliver(run)
-        if care is not None:
-            care.after_read(length, whole=run is not None)  # last: who is let in then has to see where the run went
+        if low_memory is not None:
+            low_memory.after_read(length, whole=run is not None)  # last: the next holder of a slot must see where the run went
         transport = self._transport
         unusual = receive.staged != 0 or receive.cut or receive.fault != framing.OK or self._mutes.causes != 0
         if unusual or self._channel.shutting or transport.pending_write != 0 or transport.has_buffered():
@@ -394,7 +394,7 @@ class ReadHalf:
             return
         receive = self.receive
         if receive.fault != framing.OK:
-            self._sink.refusing()
+            self._sink.frame_refused()
             if not self._mutes.causes & mute.HANDLER:  # else once the whole frames before it are answered
                 self._refuse()
             return
@@ -440,8 +440,8 @@ class ReadHalf:
         """The frame begun will not be whole: give it up."""
         passed = self.receive.passed
         lost = self.receive.drop()
-        if self.care is not None:
-            self.care.leave()
+        if self.low_memory is not None:
+            self.low_memory.leave()
         if lost != 0:
             self._count_lost(lost)
         if passed != 0:

@@ -9,7 +9,7 @@ A frame that is larger than ``cut_from``, and not whole in one read, is *cut thr
 staged until it is asked for (``take_part``). While such a frame lasts no more may be fed than it misses.
 
 Where clients authenticate with SASL, a frame of theirs to do so again that is larger than those may be is refused as soon as its api key is here,
-so that it is neither held nor handed out in pieces. One that came whole in one read is judged by who takes it.
+so that it is neither held nor passed in pieces. The consumer checks a frame that came whole in one read.
 """
 
 from typing import Final
@@ -17,13 +17,13 @@ from typing import Final
 from librt.strings import read_i16_be
 from mypy_extensions import i64
 
-from proxy.network.frame_exchange import is_sasl
-from proxy.network.framing import FRAME_TOO_LARGE, NOT_OURS, OK, SASL_TOO_LARGE, Framing, foreign_protocol, judge, size_bucket
-from proxy.network.int32 import HEADER, INT32
-from proxy.network.leak_finding import LeakFindingAccount
-from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
-from proxy.network.run import PART, PART_FIRST, PART_LAST, Buffer, Run, held
-from proxy.network.stats import SideStats
+from framegate.proxy.network.frame_exchange import is_sasl
+from framegate.proxy.network.framing import FRAME_TOO_LARGE, NOT_OURS, OK, SASL_TOO_LARGE, Framing, check_size, foreign_protocol, size_bucket
+from framegate.proxy.network.int32 import HEADER, INT32
+from framegate.proxy.network.leak_finding import LeakFindingAccount
+from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
+from framegate.proxy.network.run import PART, PART_FIRST, PART_LAST, Buffer, Run, held
+from framegate.proxy.network.stats import SideStats
 
 __all__ = ["NEVER_CUT", "Receive", "ReceiveLimit"]
 
@@ -135,8 +135,8 @@ class Receive:
             return self._lacks
         return self.size - self.passed - self.staged
 
-    def that_become(self, size: i64) -> i64:
-        """Bytes whose frames are at most ``size`` bytes on the other side, however short each is."""
+    def resulting_size(self, size: i64) -> i64:
+        """How many bytes, in frames of any length, become at most ``size`` bytes in the other framing."""
         if self.growth == 0:
             return size
         least = self.framing.least_frame
@@ -156,7 +156,7 @@ class Receive:
         return i64(len(data)) if at < 0 else at + self.framing.tail
 
     def _ends_with(self, data: bytes) -> bool:
-        """Whether the first byte of ``data`` completes a delimiter of two, whose first is staged."""
+        """Whether the first byte of ``data`` completes a delimiter of two bytes, the first of which is staged."""
         delimiter = self.framing.delimiter
         pieces = self._pieces
         return len(delimiter) == 2 and pieces is not None and len(data) != 0 and data[0] == delimiter[1] and pieces[-1][-1] == delimiter[0]
@@ -271,7 +271,7 @@ class Receive:
         return Run(self._pieces, head_size, data, first, end, frames, self._booked, part, self.framing)
 
     def pass_by(self, size: i64) -> i64:
-        """Count ``size`` bytes of a frame that is cut through, whose first piece is out, that were passed on without coming here.
+        """Count ``size`` bytes of a frame that is cut through, and that were passed on without being read here.
 
         Returns:
             1 when they complete it, else 0.
@@ -306,7 +306,7 @@ class Receive:
         if self._first:
             self._first = False
             self.foreign = framing.foreign(header[:header_size])
-            if not self.foreign and judge(framing.body_size(header, 0), self.limit) != OK:
+            if not self.foreign and check_size(framing.body_size(header, 0), self.limit) != OK:
                 self.foreign = foreign_protocol(header[:4])
             if self.foreign:
                 self.fault = NOT_OURS
@@ -336,7 +336,7 @@ class Receive:
 
     def _take_size(self, body: i64, around: i64, length: i64) -> bool:
         """The frame begun has so many bytes of body, and of what is around it; False when it is not good."""
-        self.fault = judge(body, self.limit)
+        self.fault = check_size(body, self.limit)
         if self.fault != OK:
             self.faulty_size = body
             self.refused_bytes = length
@@ -346,7 +346,7 @@ class Receive:
         return True
 
     def _line_so_far(self, data: bytes, start: i64) -> i64:
-        """Bytes behind ``start`` of a line whose end is not here, without what may be the beginning of that."""
+        """Bytes after ``start`` of an incomplete line, without what may be the beginning of its delimiter."""
         length = i64(len(data)) - start
         return length - 1 if self.framing.tail == 2 and data[-1] == self.framing.delimiter[0] else length
 
@@ -369,12 +369,12 @@ class Receive:
             self.cut = not self._is_sasl_too_large(b"") and (self._cut_next or self.size > self._cut_from)
 
     def _begin(self, data: bytes) -> None:
-        """Stage more of a frame whose size is known, and that is not whole."""
+        """Stage more of an incomplete frame of known size."""
         self._stage(data)
         self.cut = not self._is_sasl_too_large(b"") and (self._cut_next or self.size > self._cut_from)
 
     def _is_sasl_too_large(self, data: bytes) -> bool:
-        """Whether the frame begun, whose size is known and that goes on with ``data``, is one to authenticate with, and larger than those may be."""
+        """Whether the frame begun, which continues with ``data``, is an authentication frame above their size limit."""
         if self._body <= self._sasl_limit:
             return False
         pieces = self._pieces

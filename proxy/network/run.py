@@ -5,8 +5,8 @@ from typing import Final
 from librt.vecs import append, vec
 from mypy_extensions import i64, mypyc_attr
 
-from proxy.network.framing import Framing
-from proxy.network.int32 import INT32
+from framegate.proxy.network.framing import Framing
+from framegate.proxy.network.int32 import INT32
 
 __all__ = ["PART", "PART_FIRST", "PART_LAST", "Body", "Buffer", "Run", "held", "keep", "shorten"]
 
@@ -37,7 +37,7 @@ class Run:
         end: where in ``data`` the run ends.
         frames: whole frames, at least 1 but in pieces.
         size: bytes, size headers included: ``head_size + end``.
-        lease: bytes booked at the memory pool that move along with the run; who takes the run gives them back. 0 for a run without a head.
+        lease: bytes booked at the memory pool that move along with the run; the consumer of the run releases them. 0 for a run without a head.
         part: 0 for whole frames; else the run is a piece of one frame that is cut through: ``PART``, with ``PART_FIRST`` and ``PART_LAST``.
             ``frames`` is then 1 with ``PART_LAST``, else 0, and ``first`` is ``end``: no size header is to be looked for.
         framing: that found the frames.
@@ -124,7 +124,7 @@ class Run:
 
 
 def held(piece: Buffer) -> i64:
-    """Bytes that a piece keeps in memory, and that who retains it books: its own, or of a view all of what it is a view of."""
+    """Bytes that a retained piece keeps in memory, and that must be booked: its own, or for a view those of the whole buffer."""
     if isinstance(piece, bytes):
         return len(piece)
     return memoryview(piece.obj).nbytes

@@ -1,24 +1,19 @@
 """The selector: all the connections of one thread, and the only place where it waits.
 
-One ``poll`` is: wait; handle the events; take handshakes further; poll channels whose transport holds buffered bytes that no event announces;
-fire timers; notify the sinks of who has ended or closed. Theory of operation:
+One ``poll``: wait; handle events; continue handshakes; poll channels with buffered bytes that no event announces; fire timers; notify the sinks of
+channels that ended or closed. Theory of operation:
 
-- *Level-triggered epoll, one read and one write for each event.* What is left is announced again, behind everybody else: that is the
-  fairness. Nothing is read until EAGAIN, which would cost an exception.
-- *A poll is bounded in time.* Every part of it looks at the clock every few steps, and leaves the rest for the next poll when its budget is
-  spent. The events that are left are handled before the next wait, so that nobody who stands at the end of a batch starves.
-- *Descriptors of others come first.* They (``watch``) are in an epoll of their own, which the channels' epoll waits for like for any descriptor:
-  in its line when little is going on, and without a call more. When the last poll took long, they are looked at before all channels.
-- *Descriptor numbers are reused*, so a socket is closed only at the end of the poll in which its channel closed, and events for it that the
-  same wait returned find no handler.
-- *Callbacks never nest.* ``Channel.close`` and ``shut_write`` may be called from within any callback; ``closed`` and ``write_ended`` are
-  told at the end of the poll.
-- *Handshakes wait.* One TLS handshake costs more than a hundred frames. Their events are collected and handled after everybody else's, for
-  at most 2 ms in a poll.
-- *What raises* is caught where it costs one channel, timer or callback, and noted in ``faults``.
-- *Bytes that no event announces.* A TLS transport may hold decrypted bytes while its socket is silent: after an exact read, or after a
-  mute. Such a channel is queued for ``poll_buffered``, and while any is, the wait does not block. A muted channel is not queued; ``unmute``
-  queues it again. So nothing stalls and nothing spins.
+- *Level-triggered epoll, one read and one write per event.* The next wait announces the rest again, after the other channels: this is fair. No read
+  until EAGAIN, which costs an exception.
+- *A poll is bounded in time.* Each part reads the clock every few steps and leaves the rest for the next poll when its budget is spent. Events that
+  are left are handled before the next wait, so that the end of a batch does not starve.
+- *Watched descriptors come first.* They are in a second epoll, which the first one watches. After a long poll they are handled before all channels.
+- *Descriptor numbers are reused.* A socket is closed at the end of the poll in which its channel closed; later events of that poll find no handler.
+- *Callbacks do not nest.* ``Channel.close`` and ``shut_write`` may be called in any callback; the sink hears of it at the end of the poll.
+- *Handshakes come last.* A TLS handshake costs more than a hundred frames. Handshakes get at most 2 ms of a poll.
+- *An exception* costs one channel, timer or callback, and is noted in ``faults``.
+- *Buffered bytes.* A TLS transport may hold decrypted bytes while its socket is silent, after an exact read or a mute. Such a channel is queued for
+  ``poll_buffered``, and the wait does not block meanwhile. A muted channel is not queued; ``unmute`` queues it.
 """
 
 import errno
@@ -30,26 +25,26 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from proxy.cause import Cause
-from proxy.clock import Clock
-from proxy.errors import ConnectError
-from proxy.network.channel import Channel
-from proxy.network.channel_sink import ChannelSink
-from proxy.network.connection_socket import open_socket
-from proxy.network.event_loop import EventLoop, PolledChannel
-from proxy.network.fd_handler import FdHandler
-from proxy.network.memory_pool import MemoryPool
-from proxy.network.options import ChannelOptions
-from proxy.network.pipe import Pipe
-from proxy.network.plaintext import PlaintextTransport
-from proxy.network.socket_options import set_socket_options
-from proxy.network.timer import NEVER, Timer, TimerHeap
-from proxy.network.transport import Transport
-from proxy.network.turnover import Turnover
-from proxy.network.watchdog import Watchdog
+from framegate.proxy.cause import Cause
+from framegate.proxy.clock import Clock
+from framegate.proxy.errors import ConnectError
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.channel_sink import ChannelSink
+from framegate.proxy.network.connection_socket import open_socket
+from framegate.proxy.network.event_loop import EventLoop, PolledChannel
+from framegate.proxy.network.fd_handler import FdHandler
+from framegate.proxy.network.memory_pool import MemoryPool
+from framegate.proxy.network.options import ChannelOptions
+from framegate.proxy.network.pipe import Pipe
+from framegate.proxy.network.plaintext import PlaintextTransport
+from framegate.proxy.network.socket_options import set_socket_options
+from framegate.proxy.network.stall_evictor import StallEvictor
+from framegate.proxy.network.timer import NEVER, Timer, TimerHeap
+from framegate.proxy.network.transport import Transport
+from framegate.proxy.network.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from proxy.network.tls_bio import BioPair
+    from framegate.proxy.network.tls_bio import BioPair
 
 __all__ = ["Selector"]
 
@@ -81,11 +76,11 @@ class Selector(EventLoop):
     Attributes:
         now_ns: the clock as it was when the wait of this poll ended.
         pool: as given.
-        register_budget: how many more sockets should be registered in this poll; who accepts keeps to it.
+        register_budget: how many more sockets the caller should register in this poll.
         channel_count: open channels, and those that are being opened.
         busy_ns, idle_ns: time spent working and waiting.
         polls: how many.
-        faults: what raised.
+        faults: exceptions.
     """
 
     def __init__(self, clock: Clock, pool: MemoryPool) -> None:
@@ -103,7 +98,7 @@ class Selector(EventLoop):
         self._handlers: Final[list[FdHandler | None]] = []
         self._channels: Final[set[Channel]] = set()
         self._timers: Final = TimerHeap(clock.now_ns, self.faults)
-        self._turnover: Final = Turnover(self, pool, self._channels)
+        self._stall_evictor: Final = StallEvictor(self, pool, self._channels)
         self._pipe: Pipe | None = None  # made with the first frame that needs one
         self._bios: BioPair | None = None  # of all the TLS connections, made with the first
         self._handshakes: Final[deque[PolledChannel]] = deque()
@@ -112,8 +107,8 @@ class Selector(EventLoop):
         self._closed: Final[deque[PolledChannel]] = deque()
 
     def register(self, sock: socket.socket, channel_id: i64, options: ChannelOptions, sink: ChannelSink, *, peer: str = "") -> Channel:
-        """Take over an accepted, connected stream socket, with TCP_NODELAY, which it has of its listening socket. ``ready`` is told to the sink
-        from a later part of this poll or from the next one.
+        """Take over an accepted, connected stream socket, with TCP_NODELAY from its listening socket. The sink's ``ready`` is called
+        in a later part of this poll or in the next one.
         """
         sock.setblocking(False)
         if options.socket is not None and sock.family == AF_UNIX:
@@ -122,7 +117,7 @@ class Selector(EventLoop):
         return self.adopt(sock, self._transport(sock, options), channel_id, options, sink, peer=peer)
 
     def connect(self, family: int, address: object, channel_id: i64, options: ChannelOptions, sink: ChannelSink, *, peer: str = "") -> Channel:
-        """Open a connection. Never blocks and never raises for what the network does: a refusal is told as ``closed``, later.
+        """Open a connection. Never blocks. A failure of the network is reported later, as ``closed``.
 
         Args:
             family: AF_INET, AF_INET6 or AF_UNIX.
@@ -133,7 +128,7 @@ class Selector(EventLoop):
             peer: the address as text.
 
         Raises:
-            OSError: there is no socket to be had, none of this family, or the address is not one of it.
+            OSError: no socket is available, the family is not supported, or the address is not of that family.
         """
         sock = open_socket(family)
         try:
@@ -174,7 +169,7 @@ class Selector(EventLoop):
         return channel
 
     def watch(self, fd: int, handler: FdHandler, events: int = select.EPOLLIN) -> None:
-        """Call ``handler.on_event`` when ``events`` occur on a descriptor that stays the caller's. Again: change the events."""
+        """Call ``handler.on_event`` when ``events`` occur on a descriptor, which stays the caller's. A second call changes the events."""
         if self._watch_epoll is None:
             self._watch_epoll = select.epoll()
             self._epoll.register(self._watch_epoll.fileno(), select.EPOLLIN)
@@ -200,7 +195,7 @@ class Selector(EventLoop):
         self._timers.cancel(timer)
 
     def read_clock(self) -> i64:
-        """The clock as it is now; ``now_ns`` is older by what this poll has done since its wait ended."""
+        """The current time; ``now_ns`` is the time at which the wait of this poll ended."""
         now: i64 = self._clock_ns()
         return now
 
@@ -237,13 +232,13 @@ class Selector(EventLoop):
             self._notify(self._clock_ns() + BUDGET_NS)
 
     def close_channels(self, cause: Cause = Cause.DRAINED) -> None:
-        """Close every channel, and tell the sink of each. The selector goes on."""
+        """Close every channel and notify its sink. The selector goes on."""
         for channel in list(self._channels):
             channel.close(cause)
         self._notify(NEVER)
 
     def close(self, cause: Cause = Cause.DRAINED) -> None:
-        """Close every channel, tell the sink of each, then close epoll."""
+        """Close every channel, notify its sink, then close epoll."""
         self.close_channels(cause)
         self.drop_pipe()
         if self._watch_epoll is not None:
@@ -275,12 +270,12 @@ class Selector(EventLoop):
         """Have ``poll_buffered`` called in the next poll, which does not block."""
         self._buffered.append(channel)
 
-    def watch_turns(self) -> None:
-        """Somebody waits for a turn: see that who holds memory moves."""
-        self._turnover.watch()
+    def watch_slots(self) -> None:
+        """A large frame waits for a slot: start the stall evictor."""
+        self._stall_evictor.watch()
 
     def pipe(self) -> Pipe:
-        """What bytes pass through that nobody looks at; empty, and to be left so.
+        """The pipe for bytes that are not inspected. It is empty; the caller leaves it empty.
 
         Raises:
             OSError: there are no descriptors for it.
@@ -290,17 +285,17 @@ class Selector(EventLoop):
         return self._pipe
 
     def drop_pipe(self) -> None:
-        """Throw it away, with what an error has left in it."""
+        """Close the pipe, with bytes that an error left in it."""
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
 
     def defer_write_ended(self, channel: PolledChannel) -> None:
-        """Have its sink told at the end of this poll."""
+        """Have the sink's ``write_ended`` called at the end of this poll."""
         self._write_ended.append(channel)
 
     def defer_closed(self, channel: PolledChannel) -> None:
-        """A channel has closed: no more events; its sink is told, and the socket closed, at the end of this poll."""
+        """A channel has closed: it gets no more events. ``closed`` and the close of the socket follow at the end of this poll."""
         self._closed.append(channel)
 
     # The parts of a poll.
@@ -324,7 +319,7 @@ class Selector(EventLoop):
                 self._call(handler, bits)
 
     def _handle(self, events: list[tuple[int, int]], until_ns: i64) -> None:
-        """The events of a wait, or those that the last poll left; what is not reached by ``until_ns`` is left for the next."""
+        """Handle the events of a wait, or those that the last poll left. Events not reached by ``until_ns`` wait for the next poll."""
         left = self._left
         handlers = self._handlers
         count: i64 = 0
@@ -366,7 +361,7 @@ class Selector(EventLoop):
                 return
 
     def _poll_buffered(self) -> None:
-        """Those that are queued now, until the budget is spent; who queues meanwhile comes in the next poll."""
+        """Poll the channels that are queued now, until the budget is spent. Channels that are queued meanwhile wait for the next poll."""
         buffered = self._buffered
         left: i64 = len(buffered)
         until_ns: i64 = self._clock_ns() + BUDGET_NS
@@ -377,7 +372,7 @@ class Selector(EventLoop):
                 return
 
     def _notify(self, until_ns: i64) -> None:
-        """Notify the sinks of who has ended or closed, until that adds nobody, or the time is over."""
+        """Notify the sinks of channels that ended or closed, until none is left or the time is over."""
         count: i64 = 0
         while self._write_ended or self._closed:
             if self._write_ended:
@@ -397,8 +392,8 @@ class Selector(EventLoop):
     def _transport(self, sock: socket.socket, options: ChannelOptions) -> Transport:
         if options.tls is None:
             return PlaintextTransport(sock)
-        from proxy.network.tls import TlsTransport  # here: a processor that speaks no TLS does without OpenSSL's 4 MiB
-        from proxy.network.tls_bio import BioPair
+        from framegate.proxy.network.tls import TlsTransport  # here: a processor that speaks no TLS does without OpenSSL's 4 MiB
+        from framegate.proxy.network.tls_bio import BioPair
 
         if self._bios is None:
             self._bios = BioPair()

@@ -9,9 +9,9 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.network.memory_pool import PENDING, PIECE_OVERHEAD, Account
-from proxy.network.run import Buffer, held, keep, shorten
-from proxy.network.transport import Transport
+from framegate.proxy.network.memory_pool import PENDING, PIECE_OVERHEAD, Account
+from framegate.proxy.network.run import Buffer, held, keep, shorten
+from framegate.proxy.network.transport import Transport
 
 __all__ = ["Send"]
 
@@ -60,7 +60,7 @@ class Send:
         for piece in pieces:
             self.remaining += len(piece)
         if lease != 0:
-            self._account.hand_over(lease, giver, self)
+            self._account.transfer(lease, giver, self)
         self._drop(taken)
         needed: i64 = 0
         for index in range(self._next, i64(len(pieces))):

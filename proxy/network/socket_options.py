@@ -8,7 +8,7 @@ Source: Linux's socket(7) and tcp(7).
 
 import socket
 
-from proxy.config.model import SocketConfig
+from framegate.proxy.config.model import SocketConfig
 
 __all__ = ["set_socket_options"]
 

@@ -7,7 +7,7 @@ What it means when a connection ends in a state: ``CONNECTING`` the upstream is 
 
 from typing import Final
 
-from proxy.network.state_table import TableEnum, transition
+from framegate.proxy.network.state_table import TableEnum, transition
 
 __all__ = ["CLOSED", "CONNECTING", "HANDSHAKE", "TRANSITIONS", "ChannelEvent", "ChannelState", "next_state"]
 

@@ -3,7 +3,7 @@
 import enum
 from typing import TypeVar
 
-from proxy.errors import IllegalTransitionError
+from framegate.proxy.errors import IllegalTransitionError
 
 __all__ = ["TableEnum", "transition"]
 

@@ -5,10 +5,10 @@ from typing import Final
 from librt.vecs import vec
 from mypy_extensions import i64
 
-from proxy.cells import FORWARD_BOUNDS
-from proxy.network.framing import SIZE_BUCKETS
-from proxy.network.histogram import Histogram
-from proxy.network.mute import CAUSE_COUNT
+from framegate.proxy.cells import FORWARD_BOUNDS
+from framegate.proxy.network.framing import SIZE_BUCKETS
+from framegate.proxy.network.histogram import Histogram
+from framegate.proxy.network.mute import CAUSE_COUNT
 
 __all__ = ["SideStats"]
 

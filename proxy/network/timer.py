@@ -7,7 +7,7 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from proxy.network.faults import Faults
+from framegate.proxy.network.faults import Faults
 
 __all__ = ["NEVER", "CallbackTimer", "Timer", "TimerHeap"]
 
@@ -34,7 +34,7 @@ class Timer(abc.ABC):
 
 
 class CallbackTimer(Timer):
-    """Calls a function, until it is released: then it lets go of it, and of whoever the function belongs to."""
+    """Calls a function. ``release`` drops the reference to it and to its object."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class CallbackTimer(Timer):
             self._callback()
 
     def release(self) -> None:
-        """Call nobody any more. A cancelled timer stays in the heap until it would have been due."""
+        """Drop the function. A cancelled timer stays in the heap until it would have been due."""
         self._callback = None
 
 

@@ -25,21 +25,21 @@ from typing import Any, Final
 
 from mypy_extensions import i64
 
-from proxy.errors import TlsError, TransportError, quoted
-from proxy.network.der import serial_of
-from proxy.network.distinguished_name import subject_of
-from proxy.network.framing import foreign_protocol
-from proxy.network.memory_pool import TLS, Account
-from proxy.network.options import TlsSettings
-from proxy.network.run import Buffer
-from proxy.network.socket_buffers import queued
-from proxy.network.tls_bio import BioPair
-from proxy.network.tls_failure import describe
-from proxy.network.tls_hello import HelloReader
-from proxy.network.tls_record import least_overhead, most_plaintext
-from proxy.network.tls_state import CLOSED, FAILING, FINISHING, NEW, READY, SHAKING, UNPROVEN, TlsEvent, TlsState, next_state
-from proxy.network.tls_wire import TlsWire
-from proxy.network.transport import DONE, ENDED, WANT_READ, WANT_WRITE, Identity
+from framegate.proxy.errors import TlsError, TransportError, quoted
+from framegate.proxy.network.der import serial_of
+from framegate.proxy.network.distinguished_name import subject_of
+from framegate.proxy.network.framing import foreign_protocol
+from framegate.proxy.network.memory_pool import TLS, Account
+from framegate.proxy.network.options import TlsSettings
+from framegate.proxy.network.run import Buffer
+from framegate.proxy.network.socket_buffers import queued
+from framegate.proxy.network.tls_bio import BioPair
+from framegate.proxy.network.tls_failure import describe
+from framegate.proxy.network.tls_hello import HelloReader
+from framegate.proxy.network.tls_record import least_overhead, most_plaintext
+from framegate.proxy.network.tls_state import CLOSED, FAILING, FINISHING, NEW, READY, SHAKING, UNPROVEN, TlsEvent, TlsState, next_state
+from framegate.proxy.network.tls_wire import TlsWire
+from framegate.proxy.network.transport import DONE, ENDED, WANT_READ, WANT_WRITE, Identity
 
 __all__ = ["TlsTransport"]
 
@@ -286,7 +286,7 @@ class TlsTransport(TlsWire):
                 self._read_records(tls, size, pieces)
         except ssl.SSLWantReadError:  # the last records held no data
             pass
-        except ssl.SSLZeroReturnError:  # how the end is told once we have said ours
+        except ssl.SSLZeroReturnError:  # the peer's end, after ours
             self._notified = True
         except ssl.SSLError as error:
             self._fail(describe(error, self._peer, unproven=self._state is UNPROVEN))
@@ -435,7 +435,7 @@ class TlsTransport(TlsWire):
             try:
                 self._send(self._notify(self._object))
             except OSError:
-                self.clean_end = False  # the peer is gone: there is nobody to tell
+                self.clean_end = False  # the peer is gone
         if state is UNPROVEN or self._failure is not None:
             self._throw_away()
         self._advance(TlsEvent.CLOSE)

@@ -16,8 +16,8 @@ buffer behind it.
 import ssl
 from typing import Any, Final
 
-from proxy.network.options import TlsSettings
-from proxy.network.run import Buffer
+from framegate.proxy.network.options import TlsSettings
+from framegate.proxy.network.run import Buffer
 
 __all__ = ["BioPair"]
 

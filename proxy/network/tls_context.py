@@ -16,9 +16,9 @@ import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from proxy.config.tls import ListenerTls, UpstreamTls
-from proxy.errors import ConfigError
-from proxy.network.tls_store import ServerStore
+from framegate.proxy.config.tls import ListenerTls, UpstreamTls
+from framegate.proxy.errors import ConfigError
+from framegate.proxy.network.tls_store import ServerStore
 
 __all__ = ["client_context", "server_context", "server_store", "upstream_context"]
 

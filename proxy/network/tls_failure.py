@@ -6,8 +6,8 @@ An alert is what the peer said; all else is what we refuse. Source of the words:
 
 from typing import Final
 
-from proxy.cause import Cause
-from proxy.errors import TlsError
+from framegate.proxy.cause import Cause
+from framegate.proxy.errors import TlsError
 
 __all__ = ["describe", "handshake_error"]
 

@@ -12,8 +12,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.errors import TlsError
-from proxy.network.tls_record import RECORD_HEADER, is_refused
+from framegate.proxy.errors import TlsError
+from framegate.proxy.network.tls_record import RECORD_HEADER, is_refused
 
 __all__ = ["MAX_CAME", "MAX_HELLO", "Hello", "HelloReader"]
 

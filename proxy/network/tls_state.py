@@ -10,7 +10,7 @@ The first byte of plaintext ends it. In TLS 1.2 the handshake's own last message
 
 from typing import Final
 
-from proxy.network.state_table import TableEnum, transition
+from framegate.proxy.network.state_table import TableEnum, transition
 
 __all__ = ["FAILING", "FINISHING", "NEW", "READY", "SHAKING", "TRANSITIONS", "UNPROVEN", "TlsEvent", "TlsState", "next_state"]
 

@@ -10,12 +10,12 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.errors import TlsError, TransportError
-from proxy.network.memory_pool import PIECE_OVERHEAD, TLS, Account
-from proxy.network.run import Buffer, held, shorten
-from proxy.network.tls_bio import BioPair
-from proxy.network.tls_record import RECORD_HEADER, is_refused, missing, whole_records
-from proxy.network.transport import Transport
+from framegate.proxy.errors import TlsError, TransportError
+from framegate.proxy.network.memory_pool import PIECE_OVERHEAD, TLS, Account
+from framegate.proxy.network.run import Buffer, held, shorten
+from framegate.proxy.network.tls_bio import BioPair
+from framegate.proxy.network.tls_record import RECORD_HEADER, is_refused, missing, whole_records
+from framegate.proxy.network.transport import Transport
 
 __all__ = ["TlsWire"]
 

@@ -10,10 +10,10 @@ from typing import Final
 from librt.strings import BytesWriter, read_i64_le, write_i64_le
 from mypy_extensions import i64, u8
 
-from proxy.network.framing import Framing
-from proxy.network.run import PART_FIRST, Buffer, Run
+from framegate.proxy.network.framing import Framing
+from framegate.proxy.network.run import PART_FIRST, Buffer, Run
 
-__all__ = ["Scratch", "Translation", "holds", "refer"]
+__all__ = ["Scratch", "Translation", "contains_delimiter", "refer"]
 
 REFER_FROM: Final = 16384  # bodies from here on are not copied
 WRITE_FROM: Final = 128  # those from here on are copied at once, not by eight bytes
@@ -135,7 +135,7 @@ class Translation:
         else:
             bodies: list[Buffer] = []
             refer([*head, run.data], header, body, bodies)
-            if target.tail != 0 and holds(bodies, target.delimiter):
+            if target.tail != 0 and contains_delimiter(bodies, target.delimiter):
                 return False
             self._write_header(scratch.writer, run.prefix(header), 0, body)
             pieces.append(scratch.take())
@@ -191,7 +191,7 @@ def refer(source: list[Buffer], skip: i64, size: i64, pieces: list[Buffer]) -> N
             return
 
 
-def holds(pieces: list[Buffer], delimiter: bytes) -> bool:
+def contains_delimiter(pieces: list[Buffer], delimiter: bytes) -> bool:
     """Whether a body in pieces holds a delimiter of one byte or two, which may be split between them."""
     before = b""
     for piece in pieces:

@@ -13,7 +13,7 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from proxy.network.run import Buffer
+from framegate.proxy.network.run import Buffer
 
 __all__ = ["DONE", "ENDED", "WANT_READ", "WANT_WRITE", "Identity", "Transport"]
 
@@ -35,7 +35,7 @@ class Identity:
         number, shown: of ``TlsSettings``, with which the handshake was done.
         resumed: a TLS session of before was taken up again: no certificate was exchanged.
         peer: its address, as the channel has it.
-        mechanism: of SASL, by which the peer proved then who it is; empty: by none.
+        mechanism: of SASL, with which the peer authenticated; empty: none.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Transport(abc.ABC):
 
     @abc.abstractmethod
     def identity(self) -> Identity:
-        """Who the peer is; meaningful once the handshake is done."""
+        """The identity of the peer, after the handshake."""
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -6,7 +6,7 @@ from librt.strings import BytesWriter, write_i32_le
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64, u8
 
-from proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, OK, Framing, size_bucket
+from framegate.proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, OK, Framing, size_bucket
 
 __all__ = ["VARINT", "VarintFraming"]
 

@@ -9,12 +9,12 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.cause import Cause
-from proxy.network.channel import Channel
-from proxy.network.channel_callbacks import ChannelWatch
-from proxy.network.event_loop import EventLoop
-from proxy.network.options import ChannelOptions
-from proxy.network.timer import NEVER
+from framegate.proxy.cause import Cause
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.channel_callbacks import ChannelWatch
+from framegate.proxy.network.event_loop import EventLoop
+from framegate.proxy.network.options import ChannelOptions
+from framegate.proxy.network.timer import NEVER
 
 __all__ = ["Watchdog"]
 
@@ -68,7 +68,7 @@ class Watchdog(ChannelWatch):
             return
         try:
             self.check(now_ns)
-        except Exception as error:  # a channel that nobody looks after any more could stay for ever
+        except Exception as error:  # without a watchdog a channel could stay for ever
             channel.crash(error)
 
     def release(self) -> None:
@@ -76,7 +76,7 @@ class Watchdog(ChannelWatch):
 
     def check(self, now_ns: i64) -> None:
         channel = self._channel
-        assert channel is not None, "nobody looks after a closed channel"
+        assert channel is not None, "a closed channel has no watchdog"
         options = channel.options
         if not channel.is_open:
             self._check_opening(channel, now_ns)
@@ -84,7 +84,7 @@ class Watchdog(ChannelWatch):
         next_ns: i64 = NEVER
         if options.idle_ns > 0:
             next_ns = channel.last_active_ns + options.idle_ns
-            if now_ns >= next_ns and channel.sink.holds_up():
+            if now_ns >= next_ns and channel.sink.blocks_peer():
                 channel.last_active_ns = now_ns
                 next_ns = now_ns + options.idle_ns
             elif now_ns >= next_ns:

@@ -1,4 +1,4 @@
-"""The half of a channel that writes: the run that goes out at once, the pending send, who waits for room, and our end of the stream.
+"""The writing half of a channel: runs that go out at once, the pending send, waiting for room, and our end of the stream.
 
 The first run of a channel that goes out, and one of each ``TIMED_EACH`` behind it, are measured (``SideStats.forwards``): from when the wait ended
 that brought it, so what was done for others in this poll before is in it, to when the socket took its last byte, as pending send or at once. What a
@@ -10,18 +10,18 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.errors import InternalError, TransportError
-from proxy.network import socket_buffers
-from proxy.network.channel_callbacks import ChannelCallbacks
-from proxy.network.channel_sink import ChannelSink, PipeTarget
-from proxy.network.event_loop import EventLoop
-from proxy.network.memory_pool import Account
-from proxy.network.pipe import Pipe
-from proxy.network.run import Run
-from proxy.network.send import Send
-from proxy.network.stats import SideStats
-from proxy.network.timer import CallbackTimer
-from proxy.network.transport import Transport
+from framegate.proxy.errors import InternalError, TransportError
+from framegate.proxy.network import socket_buffers
+from framegate.proxy.network.channel_callbacks import ChannelCallbacks
+from framegate.proxy.network.channel_sink import ChannelSink, PipeTarget
+from framegate.proxy.network.event_loop import EventLoop
+from framegate.proxy.network.memory_pool import Account
+from framegate.proxy.network.pipe import Pipe
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.send import Send
+from framegate.proxy.network.stats import SideStats
+from framegate.proxy.network.timer import CallbackTimer
+from framegate.proxy.network.transport import Transport
 
 __all__ = ["WriteHalf"]
 
@@ -34,7 +34,7 @@ class WriteHalf(PipeTarget):
 
     Attributes:
         pending: the pending send.
-        room_wanted: somebody waits for room.
+        room_wanted: the other side waits for room.
         retry_armed: and a timer asks for it, not epoll.
         frames_sent, bytes_sent: of frames, headers counted; bytes include parts of frames.
         unsent_bytes: of the pending send when the channel was closed.
@@ -70,7 +70,7 @@ class WriteHalf(PipeTarget):
         self._counted: bool = False  # in ``stats.pending``
         self._untimed: i64 = 0  # runs that are not measured, before the next that is
         self._timed_ns: i64 = 0  # since when the pending send is measured; 0: it is not
-        self._room_held: i64 = 0  # by who waits for room
+        self._room_held: i64 = 0  # by the side that waits for room
         self._room_seen: i64 = 0  # when it was asked for, or last looked at
         self._room_wait_ns: i64 = 0
         self._retry: CallbackTimer | None = None  # asks again how much room there is, which epoll does not announce
@@ -161,7 +161,7 @@ class WriteHalf(PipeTarget):
         self._channel.sync_interest()
         return False
 
-    def takes_pipe(self) -> bool:
+    def accepts_pipe(self) -> bool:
         return self._transport.is_plain and self.can_send
 
     def send_pipe(self, pipe: Pipe, size: i64, frames: i64) -> bool:
@@ -284,7 +284,7 @@ class WriteHalf(PipeTarget):
         self._count_waiting()
 
     def release(self) -> None:
-        """Let go of the channel, whose end was told."""
+        """Release the references to the channel, which is closed."""
         del self._channel
         del self._sink
 
@@ -310,7 +310,7 @@ class WriteHalf(PipeTarget):
         self._retry_later()
 
     def _count_waiting(self) -> None:
-        """Count the channel among those whose peer is slow, or no longer: after each change of what that depends on."""
+        """Update whether the channel counts as one with a slow peer."""
         waits = self.pending.active or self.room_wanted
         if waits != self._counted:
             self._counted = waits
@@ -343,6 +343,6 @@ class WriteHalf(PipeTarget):
         self.frames_sent += frames
         self._stats.frames_sent += frames
         self.pending.finish()
-        self.room_wanted = False  # there is, and it is told now
+        self.room_wanted = False  # there is room now
         self._count_waiting()
         self._sink.sent()

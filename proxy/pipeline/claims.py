@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Final
 
-from proxy.pipeline.manifest import has_batches
-from proxy.pipeline.session import open_private
-from proxy.pipeline.settings import PipelineSettings, local_path
-from proxy.tap.consumer import ConsumerInUseError, claim_consumer
-from proxy.tap.record import FOLDER_MODE
+from framegate.proxy.pipeline.manifest import has_batches
+from framegate.proxy.pipeline.session import open_private
+from framegate.proxy.pipeline.settings import PipelineSettings, local_path
+from framegate.proxy.tap.consumer import ConsumerInUseError, claim_consumer
+from framegate.proxy.tap.record import FOLDER_MODE
 
 __all__ = ["UsageError", "claim_name", "claim_output"]
 

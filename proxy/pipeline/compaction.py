@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from proxy.pipeline.layout import ParquetStore
-from proxy.pipeline.manifest import DataFile
-from proxy.tap.record import FOLDER_MODE
+from framegate.proxy.pipeline.layout import ParquetStore
+from framegate.proxy.pipeline.manifest import DataFile
+from framegate.proxy.tap.record import FOLDER_MODE
 
 if TYPE_CHECKING:
-    from proxy.pipeline.manifest import Manifest
+    from framegate.proxy.pipeline.manifest import Manifest
 
 __all__ = ["FANOUT", "TARGET_BYTES", "Compactor", "Rules", "merge", "plan"]
 

@@ -15,8 +15,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from proxy.pipeline.partial_sums import add_up, count, minute
-from proxy.tap.account import MAX_SPAN
+from framegate.proxy.pipeline.partial_sums import add_up, count, minute
+from framegate.proxy.tap.stream_totals import MAX_SPAN
 
 __all__ = ["SCHEMA", "SUMS", "VIEW", "merge", "of_frames", "of_gaps_and_totals", "states"]
 

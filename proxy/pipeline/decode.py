@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from proxy.pipeline.loss import Loss
-from proxy.pipeline.slices import CHUNK_DTYPE, Block
-from proxy.tap import record
+from framegate.proxy.pipeline.loss import Loss
+from framegate.proxy.pipeline.slices import CHUNK_DTYPE, Block
+from framegate.proxy.tap import record
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import DataFrame
 
-from proxy.pipeline import derived, tables, transforms
-from proxy.pipeline.compaction import TARGET_BYTES
+from framegate.proxy.pipeline import derived, tables, transforms
+from framegate.proxy.pipeline.compaction import TARGET_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,9 +10,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from proxy.pipeline import completeness
-from proxy.pipeline.partial_sums import MICROSECONDS, add_up, count, minute
-from proxy.pipeline.transforms import FRAME_COLUMNS, PLACE
+from framegate.proxy.pipeline import completeness
+from framegate.proxy.pipeline.partial_sums import MICROSECONDS, add_up, count, minute
+from framegate.proxy.pipeline.transforms import FRAME_COLUMNS, PLACE
 
 __all__ = [
     "COLUMNS",

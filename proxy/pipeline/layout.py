@@ -37,9 +37,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from proxy.pipeline.manifest import DataFile, Manifest, ManifestError, ManifestLog, sync_folders
-from proxy.pipeline.partial_sums import hours
-from proxy.tap.record import FILE_MODE, FOLDER_MODE
+from framegate.proxy.pipeline.manifest import DataFile, Manifest, ManifestError, ManifestLog, sync_folders
+from framegate.proxy.pipeline.partial_sums import hours
+from framegate.proxy.tap.record import FILE_MODE, FOLDER_MODE
 
 __all__ = ["FILES", "MERGING", "STAGING", "HourFiles", "ParquetStore", "data_file"]
 

@@ -2,8 +2,8 @@
 
 from typing import Final, NamedTuple
 
-from proxy.tap.ledger import Ledger
-from proxy.tap.record import DIRECTIONS
+from framegate.proxy.tap.ledger import Ledger
+from framegate.proxy.tap.record import DIRECTIONS
 
 __all__ = ["UNKNOWN_END", "DataLossError", "Loss", "Pairs", "pairs_of"]
 
@@ -45,5 +45,5 @@ class Loss(NamedTuple):
 
 def pairs_of(ledger: Ledger, stream: str) -> Pairs:
     """What can have been in a stream, as far as the ledger knows."""
-    fate = ledger.streams.get(stream)
-    return tuple(fate.tapped) if fate is not None and fate.tapped else _ANY
+    stream_record = ledger.streams.get(stream)
+    return tuple(stream_record.tapped) if stream_record is not None and stream_record.tapped else _ANY

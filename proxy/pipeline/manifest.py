@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.tap.record import FILE_MODE
+from framegate.proxy.tap.record import FILE_MODE
 
 __all__ = ["MANIFEST", "DataFile", "Manifest", "ManifestError", "ManifestLog", "has_batches", "read_manifest", "reason_for_refusal"]
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from proxy.pipeline.planner import Planner
-from proxy.tap.log_reader import LogError, read_raw
-from proxy.tap.record import BLOCK_PIECES, FLAG_PIECES, FRAME_HEADER_BYTES, KIND_FRAMES, ChunkRow
+from framegate.proxy.pipeline.planner import Planner
+from framegate.proxy.tap.log_reader import LogError, read_raw
+from framegate.proxy.tap.record import BLOCK_PIECES, FLAG_PIECES, FRAME_HEADER_BYTES, KIND_FRAMES, ChunkRow
 
 __all__ = ["Budget", "HeapError", "LargeFrames", "budget", "heap_bytes", "large_frames", "slots"]
 

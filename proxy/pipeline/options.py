@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from proxy.pipeline.planner import MAX_PARTITION_BYTES
+from framegate.proxy.pipeline.planner import MAX_PARTITION_BYTES
 
 __all__ = ["CONSUMER_NAME", "OptionError", "SourceOptions", "parse_payload", "parse_time"]
 

@@ -16,15 +16,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from proxy.pipeline.loss import DataLossError, Loss, pairs_of
-from proxy.pipeline.position import Position
-from proxy.pipeline.vanished import Inventory, find_vanished
-from proxy.tap.acceptance import read_accepted
-from proxy.tap.consumer import write_consumer
-from proxy.tap.expected import expected_end, expected_start, is_written, ledger_faults
-from proxy.tap.headers import Seal
-from proxy.tap.ledger import LEDGER_NAME, Ledger, read_ledger
-from proxy.tap.log_reader import (
+from framegate.proxy.pipeline.loss import DataLossError, Loss, pairs_of
+from framegate.proxy.pipeline.position import Position
+from framegate.proxy.pipeline.vanished import Inventory, find_vanished
+from framegate.proxy.tap.acceptance import read_accepted
+from framegate.proxy.tap.consumer import write_consumer
+from framegate.proxy.tap.expected import expected_end, expected_start, is_written, ledger_faults
+from framegate.proxy.tap.headers import Seal
+from framegate.proxy.tap.ledger import LEDGER_NAME, Ledger, read_ledger
+from framegate.proxy.tap.log_reader import (
     BlockRef,
     DamagedBlockError,
     LogError,
@@ -36,7 +36,7 @@ from proxy.tap.log_reader import (
     streams,
     walk,
 )
-from proxy.tap.record import LOCK_NAME, REASON_DAMAGED, REASON_VANISHED, FormatError
+from framegate.proxy.tap.record import LOCK_NAME, REASON_DAMAGED, REASON_VANISHED, FormatError
 
 __all__ = ["DataLossError", "Part", "Planner", "Slice", "Target"]
 
@@ -138,11 +138,19 @@ class Planner:
         else:
             offsets = self.starts()
         ledger = self._read_ledger()
-        unseen = {s: fate for s, fate in ledger.streams.items() if s not in offsets and (fate.end is None or segments(self._directory, s))}
-        offsets |= {stream: fate.deleted_to for stream, fate in unseen.items() if fate.deleted_to}
+        unseen = {
+            s: stream_record
+            for s, stream_record in ledger.streams.items()
+            if s not in offsets and (stream_record.end is None or segments(self._directory, s))
+        }
+        offsets |= {stream: stream_record.deleted_to for stream, stream_record in unseen.items() if stream_record.deleted_to}
         if not from_latest and not since_ns:
-            taken = {stream: fate for stream, fate in ledger.streams.items() if stream not in offsets and fate.end is not None}
-            offsets |= {stream: fate.deleted_to for stream, fate in taken.items() if fate.deleted_to < (fate.end or 0)}
+            taken = {
+                stream: stream_record for stream, stream_record in ledger.streams.items() if stream not in offsets and stream_record.end is not None
+            }
+            offsets |= {
+                stream: stream_record.deleted_to for stream, stream_record in taken.items() if stream_record.deleted_to < (stream_record.end or 0)
+            }
         return Position(offsets, ledger.last if ledger.present else None, tuple(sorted(unseen.keys() - offsets.keys())))
 
     def target(self) -> Target:
@@ -342,8 +350,8 @@ class Planner:
 
     def _loss(self, stream: str, offset: int, end: int, reason: int, from_ns: int) -> Loss:
         ledger = self._read_ledger()
-        fate = ledger.streams.get(stream)
-        return Loss(stream, offset, end, reason, from_ns or (0 if fate is None else fate.born_ns), 0, pairs_of(ledger, stream))
+        stream_record = ledger.streams.get(stream)
+        return Loss(stream, offset, end, reason, from_ns or (0 if stream_record is None else stream_record.born_ns), 0, pairs_of(ledger, stream))
 
     def _lose(self, detail: str) -> None:
         if self._strict:

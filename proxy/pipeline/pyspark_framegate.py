@@ -22,16 +22,16 @@ or a look at the tables is imported when it is first asked for.
 import importlib
 from typing import TYPE_CHECKING, Final
 
-from proxy.pipeline.schema import CHUNK_SCHEMA
-from proxy.pipeline.source import FramegateDataSource as DefaultSource
+from framegate.proxy.pipeline.schema import CHUNK_SCHEMA
+from framegate.proxy.pipeline.source import FramegateDataSource as DefaultSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from proxy.pipeline.manifest import ManifestError
-    from proxy.pipeline.tables import TABLE_SCHEMAS
-    from proxy.pipeline.transforms import api_name, connection_text, explode_frames, frames
-    from proxy.pipeline.views import read_table, register_views
+    from framegate.proxy.pipeline.manifest import ManifestError
+    from framegate.proxy.pipeline.tables import TABLE_SCHEMAS
+    from framegate.proxy.pipeline.transforms import api_name, connection_text, explode_frames, frames
+    from framegate.proxy.pipeline.views import read_table, register_views
 
 __all__ = [
     "CHUNK_SCHEMA",
@@ -49,14 +49,14 @@ __all__ = [
 
 # Imported when asked for; the imports for type checkers above say the same.
 _LAZY: Final = {
-    "ManifestError": "proxy.pipeline.manifest",
-    "TABLE_SCHEMAS": "proxy.pipeline.tables",
-    "api_name": "proxy.pipeline.transforms",
-    "connection_text": "proxy.pipeline.transforms",
-    "explode_frames": "proxy.pipeline.transforms",
-    "frames": "proxy.pipeline.transforms",
-    "read_table": "proxy.pipeline.views",
-    "register_views": "proxy.pipeline.views",
+    "ManifestError": "framegate.proxy.pipeline.manifest",
+    "TABLE_SCHEMAS": "framegate.proxy.pipeline.tables",
+    "api_name": "framegate.proxy.pipeline.transforms",
+    "connection_text": "framegate.proxy.pipeline.transforms",
+    "explode_frames": "framegate.proxy.pipeline.transforms",
+    "frames": "framegate.proxy.pipeline.transforms",
+    "read_table": "framegate.proxy.pipeline.views",
+    "register_views": "framegate.proxy.pipeline.views",
 }
 
 

@@ -1,6 +1,6 @@
 """Asks an output folder's tables in SQL, for callers that have no Spark of their own.
 
-``python -m proxy.pipeline.query DIR`` reads a JSON object of names and SELECT statements from standard input and writes one of names and
+``python -m framegate.proxy.pipeline.query DIR`` reads a JSON object of names and SELECT statements from standard input and writes one of names and
 rows, each an object, to standard output. The views are those of ``views.register_views``.
 """
 
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxy.pipeline.session import local_session
-from proxy.pipeline.views import register_views
+from framegate.proxy.pipeline.session import local_session
+from framegate.proxy.pipeline.views import register_views
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

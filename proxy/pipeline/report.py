@@ -8,18 +8,18 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from proxy.pipeline.memory import large_frames
-from proxy.pipeline.options import parse_payload
-from proxy.pipeline.planner import Planner
-from proxy.pipeline.settings import PipelineSettings
-from proxy.tap.consumer import write_consumer
-from proxy.tap.log_reader import segments
+from framegate.proxy.pipeline.memory import large_frames
+from framegate.proxy.pipeline.options import parse_payload
+from framegate.proxy.pipeline.planner import Planner
+from framegate.proxy.pipeline.settings import PipelineSettings
+from framegate.proxy.tap.consumer import write_consumer
+from framegate.proxy.tap.log_reader import segments
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from proxy.pipeline.tables import Writer
-    from proxy.pipeline.telemetry import Telemetry
+    from framegate.proxy.pipeline.tables import Writer
+    from framegate.proxy.pipeline.telemetry import Telemetry
 
 __all__ = ["BatchFacts", "Reporter", "distance", "segments_between", "streams_of"]
 

@@ -22,21 +22,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from proxy.pipeline.claims import UsageError, claim_name, claim_output
-from proxy.pipeline.manifest import ManifestError
-from proxy.pipeline.memory import Budget
-from proxy.pipeline.options import CONSUMER_NAME, parse_time
-from proxy.pipeline.report import Reporter
-from proxy.pipeline.session import SparkLog, SparkMissingError, local_session, require_packages, spark_errors
-from proxy.pipeline.settings import PipelineSettings, local_path, wants_telemetry
-from proxy.pipeline.stopping import StoppedError, Stopping, stop_signals
+from framegate.proxy.pipeline.claims import UsageError, claim_name, claim_output
+from framegate.proxy.pipeline.manifest import ManifestError
+from framegate.proxy.pipeline.memory import Budget
+from framegate.proxy.pipeline.options import CONSUMER_NAME, parse_time
+from framegate.proxy.pipeline.report import Reporter
+from framegate.proxy.pipeline.session import SparkLog, SparkMissingError, local_session, require_packages, spark_errors
+from framegate.proxy.pipeline.settings import PipelineSettings, local_path, wants_telemetry
+from framegate.proxy.pipeline.stopping import StoppedError, Stopping, stop_signals
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from proxy.pipeline.tables import TableWriter, Writer
-    from proxy.pipeline.telemetry import Telemetry
+    from framegate.proxy.pipeline.tables import TableWriter, Writer
+    from framegate.proxy.pipeline.telemetry import Telemetry
 
 __all__ = ["EXIT_FAILED", "EXIT_OK", "EXIT_USAGE", "run_pipeline", "start_query"]
 
@@ -117,7 +117,7 @@ def _job(
     """``run_pipeline`` without what it says at its end."""
     with contextlib.ExitStack() as held:
         held.enter_context(stop_signals(stopping))
-        plan = _judge(settings)
+        plan = _check(settings)
         telemetry = _telemetry(settings, emit)
         if telemetry is not None:
             held.callback(telemetry.close)
@@ -129,7 +129,7 @@ def _job(
         return _run(spark, settings, emit, make_writer, stopping, log, telemetry)
 
 
-def _judge(settings: PipelineSettings) -> Budget:
+def _check(settings: PipelineSettings) -> Budget:
     """Look at what can be judged without touching anything.
 
     Raises:
@@ -154,7 +154,7 @@ def _format_settings(name: str) -> dict[str, str]:
     if name == "parquet":
         return {}
     require_packages()
-    from proxy.pipeline.writers import spark_settings
+    from framegate.proxy.pipeline.writers import spark_settings
 
     try:
         return spark_settings(name)
@@ -187,7 +187,7 @@ def _run(
     log: SparkLog,
     telemetry: "Telemetry | None",
 ) -> _Ending:
-    from proxy.pipeline import tables, writers
+    from framegate.proxy.pipeline import tables, writers
 
     try:
         output = local_path(settings.output)
@@ -244,7 +244,7 @@ def _telemetry(settings: PipelineSettings, emit: Callable[[dict[str, Any]], None
     if not wants_telemetry(settings):
         return None
     try:
-        from proxy.pipeline.telemetry import Telemetry
+        from framegate.proxy.pipeline.telemetry import Telemetry
 
         return Telemetry(settings.telemetry, lambda error: emit({"event": "telemetry_failed", "error": error}))
     except ImportError as error:

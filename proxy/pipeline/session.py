@@ -35,7 +35,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
-from proxy.tap.record import FILE_MODE, FOLDER_MODE
+from framegate.proxy.tap.record import FILE_MODE, FOLDER_MODE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,8 +96,8 @@ def spark_errors() -> tuple[type[Exception], ...]:
 
 
 def _workers_see_this_package() -> None:
-    """Spark's Python processes inherit PYTHONPATH, not sys.path: name the folder of ``proxy`` there when it is not an installed one."""
-    root = str(Path(__file__).resolve().parents[2])
+    """Spark's Python processes inherit PYTHONPATH, not sys.path: name the folder of ``framegate`` there when it is not an installed one."""
+    root = str(Path(__file__).parents[3])
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if Path(root).name not in _PACKAGES and root not in known:
         os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, known)])
@@ -283,7 +283,7 @@ def local_session(
     require_packages()
     from pyspark.sql import SparkSession  # slow, and perhaps not installed: not before all that it needs is known to be there
 
-    from proxy.pipeline import pyspark_framegate
+    from framegate.proxy.pipeline import pyspark_framegate
 
     _workers_see_this_package()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from proxy.pipeline.memory import Budget, budget, heap_bytes, slots
-from proxy.pipeline.options import parse_payload
+from framegate.proxy.pipeline.memory import Budget, budget, heap_bytes, slots
+from framegate.proxy.pipeline.options import parse_payload
 
 __all__ = ["PipelineSettings", "local_path", "wants_telemetry"]
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from proxy.pipeline.loss import DataLossError, Loss, pairs_of
-from proxy.pipeline.planner import Slice
-from proxy.tap import headers, record
-from proxy.tap.ledger import read_ledger
-from proxy.tap.log_reader import BlockRef, Joiner, open_segment
-from proxy.tap.log_segments import check_place
+from framegate.proxy.pipeline.loss import DataLossError, Loss, pairs_of
+from framegate.proxy.pipeline.planner import Slice
+from framegate.proxy.tap import headers, record
+from framegate.proxy.tap.ledger import read_ledger
+from framegate.proxy.tap.log_reader import BlockRef, Joiner, open_segment
+from framegate.proxy.tap.log_segments import check_place
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -24,10 +24,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from proxy.pipeline.options import OptionError, SourceOptions
-from proxy.pipeline.planner import Part, Planner, Target
-from proxy.pipeline.position import Position, PositionError
-from proxy.pipeline.schema import CHUNK_SCHEMA, check_projection
+from framegate.proxy.pipeline.options import OptionError, SourceOptions
+from framegate.proxy.pipeline.planner import Part, Planner, Target
+from framegate.proxy.pipeline.position import Position, PositionError
+from framegate.proxy.pipeline.schema import CHUNK_SCHEMA, check_projection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -162,10 +162,10 @@ def _read(partition: InputPartition, schema: StructType, options: SourceOptions)
     """The rows of a partition, in the task."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from proxy.pipeline.decode import loss_batch, record_batches
-    from proxy.pipeline.loss import Loss
-    from proxy.pipeline.slices import read_slice
-    from proxy.tap.log_reader import Joiner
+    from framegate.proxy.pipeline.decode import loss_batch, record_batches
+    from framegate.proxy.pipeline.loss import Loss
+    from framegate.proxy.pipeline.slices import read_slice
+    from framegate.proxy.tap.log_reader import Joiner
 
     assert isinstance(partition, SlicePartition), "Spark hands back the partitions it was given"
     columns = to_arrow_schema(schema, timezone="UTC")

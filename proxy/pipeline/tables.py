@@ -26,12 +26,12 @@ import pyarrow.parquet as pq
 from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
-from proxy.pipeline import completeness, derived, transforms
-from proxy.pipeline.compaction import Compactor, Rules
-from proxy.pipeline.layout import HourFiles, ParquetStore
-from proxy.pipeline.manifest import Manifest, ManifestError, read_manifest, reason_for_refusal
-from proxy.pipeline.partial_sums import MICROSECONDS
-from proxy.pipeline.session import open_private
+from framegate.proxy.pipeline import completeness, derived, transforms
+from framegate.proxy.pipeline.compaction import Compactor, Rules
+from framegate.proxy.pipeline.layout import HourFiles, ParquetStore
+from framegate.proxy.pipeline.manifest import Manifest, ManifestError, read_manifest, reason_for_refusal
+from framegate.proxy.pipeline.partial_sums import MICROSECONDS
+from framegate.proxy.pipeline.session import open_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,9 +22,9 @@ from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.util.types import AnyValue
 
-from proxy.cells import PIPELINE_METRICS
-from proxy.pipeline.report import BatchFacts
-from proxy.tap.trace_ids import BASE_OFFSET, SEGMENT_SPAN, STREAM, segment_trace
+from framegate.proxy.cells import PIPELINE_METRICS
+from framegate.proxy.pipeline.report import BatchFacts
+from framegate.proxy.tap.trace_ids import BASE_OFFSET, SEGMENT_SPAN, STREAM, segment_trace
 
 __all__ = ["MAX_LINKS", "SERVICE", "Telemetry"]
 

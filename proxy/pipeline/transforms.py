@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
-from proxy.config.selection import KAFKA_APIS
+from framegate.proxy.config.selection import KAFKA_APIS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -8,9 +8,9 @@ import dataclasses
 from collections.abc import Mapping, Set
 from typing import Final
 
-from proxy.pipeline.loss import UNKNOWN_END
-from proxy.pipeline.position import Lost, Position
-from proxy.tap.ledger import LEDGER_NAME, Fate, Ledger
+from framegate.proxy.pipeline.loss import UNKNOWN_END
+from framegate.proxy.pipeline.position import Lost, Position
+from framegate.proxy.tap.ledger import LEDGER_NAME, Ledger, StreamRecord
 
 __all__ = ["LEDGER_STREAM", "Inventory", "Vanished", "find_vanished"]
 
@@ -66,15 +66,15 @@ class Vanished:
 def find_vanished(start: Position, found: Inventory, last: int) -> Vanished:
     """Judge what has no segments: the streams of ``start``, and those that were born since, up to the ledger's line ``last``."""
     vanished = Vanished()
-    _judge_ledger(start, found, vanished)
+    _check_ledger(start, found, vanished)
     base = last if start.ledger is None else start.ledger if start.ledger <= found.ledger.last else 0
-    since = {stream for stream, fate in found.ledger.streams.items() if base < fate.born <= last}
+    since = {stream for stream, stream_record in found.ledger.streams.items() if base < stream_record.born <= last}
     for stream in sorted((since | set(start.born) | start.streams.keys()) - found.ends.keys()):
-        _judge(start, found, stream, vanished)
+        _check(start, found, stream, vanished)
     return vanished
 
 
-def _judge_ledger(start: Position, found: Inventory, vanished: Vanished) -> None:
+def _check_ledger(start: Position, found: Inventory, vanished: Vanished) -> None:
     """Whether the ledger still tells of everything that was born since, and whether it ever told of all."""
     ledger = found.ledger
     words = ""
@@ -90,26 +90,26 @@ def _judge_ledger(start: Position, found: Inventory, vanished: Vanished) -> None
         vanished.lose(LEDGER_STREAM, lost, f"{words}: whether streams came and went unread, nobody knows")
 
 
-def _judge(start: Position, found: Inventory, stream: str, vanished: Vanished) -> None:
+def _check(start: Position, found: Inventory, stream: str, vanished: Vanished) -> None:
     offset = start.streams.get(stream, 0)
-    fate = found.ledger.streams.get(stream)
-    if fate is None:
-        _judge_unknown(start, found, stream, offset, vanished)
-    elif fate.end is not None:
-        if fate.end > offset:
-            _lose(found, stream, fate, offset, fate.end, vanished)
-    elif fate.deleted_to > offset:
-        _lose(found, stream, fate, offset, fate.deleted_to, vanished)
-        vanished.streams[stream] = fate.deleted_to
+    stream_record = found.ledger.streams.get(stream)
+    if stream_record is None:
+        _check_unknown(start, found, stream, offset, vanished)
+    elif stream_record.end is not None:
+        if stream_record.end > offset:
+            _lose(found, stream, stream_record, offset, stream_record.end, vanished)
+    elif stream_record.deleted_to > offset:
+        _lose(found, stream, stream_record, offset, stream_record.deleted_to, vanished)
+        vanished.streams[stream] = stream_record.deleted_to
     elif stream not in start.streams:
         vanished.born.append(stream)
     elif stream in found.folders:
         vanished.streams[stream] = offset  # retention took all that there was, and more will come
     else:
-        _lose(found, stream, fate, offset, UNKNOWN_END, vanished)
+        _lose(found, stream, stream_record, offset, UNKNOWN_END, vanished)
 
 
-def _judge_unknown(start: Position, found: Inventory, stream: str, offset: int, vanished: Vanished) -> None:
+def _check_unknown(start: Position, found: Inventory, stream: str, offset: int, vanished: Vanished) -> None:
     """A stream of which no ledger tells."""
     reached = found.reached.get(stream)
     if stream in found.folders:
@@ -122,7 +122,7 @@ def _judge_unknown(start: Position, found: Inventory, stream: str, offset: int, 
         _lose(found, stream, None, offset, UNKNOWN_END if reached is None else reached, vanished)
 
 
-def _lose(found: Inventory, stream: str, fate: Fate | None, offset: int, end: int, vanished: Vanished) -> None:
+def _lose(found: Inventory, stream: str, stream_record: StreamRecord | None, offset: int, end: int, vanished: Vanished) -> None:
     what = "unknown" if end == UNKNOWN_END else str(end)
     words = f"stream {stream} is gone, it was read up to {offset}, its end is {what}"
-    vanished.lose(stream, (offset, end, 0 if fate is None else fate.born_ns, found.now_ns), words)
+    vanished.lose(stream, (offset, end, 0 if stream_record is None else stream_record.born_ns, found.now_ns), words)

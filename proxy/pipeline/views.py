@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
-from proxy.pipeline import completeness, transforms
-from proxy.pipeline.layout import FILES
-from proxy.pipeline.manifest import MANIFEST, Manifest, read_manifest
-from proxy.pipeline.tables import PARTITIONS, TABLE_SCHEMAS, TIME_COLUMNS
+from framegate.proxy.pipeline import completeness, transforms
+from framegate.proxy.pipeline.layout import FILES
+from framegate.proxy.pipeline.manifest import MANIFEST, Manifest, read_manifest
+from framegate.proxy.pipeline.tables import PARTITIONS, TABLE_SCHEMAS, TIME_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

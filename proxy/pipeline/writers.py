@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from proxy.pipeline.tables import COMPACT_MS, GRACE_S, TableWriter, Writer
+from framegate.proxy.pipeline.tables import COMPACT_MS, GRACE_S, TableWriter, Writer
 
 __all__ = ["make_writer", "spark_settings"]
 
@@ -29,7 +29,7 @@ def make_writer(
         OSError: it cannot be written to.
     """
     if format == "delta":
-        from proxy.pipeline.delta import DeltaWriter  # needs a package that Parquet does not
+        from framegate.proxy.pipeline.delta import DeltaWriter  # needs a package that Parquet does not
 
         return DeltaWriter(str(output), compact_ms=compact_ms, expire_after_s=expire_after_s, grace_s=grace_s)
     return TableWriter(Path(output), compact_ms=compact_ms, expire_after_s=expire_after_s, grace_s=grace_s)
@@ -42,7 +42,7 @@ def spark_settings(format: str) -> dict[str, str]:
         ValueError: the Spark that is installed cannot write them. One line, which says what to install.
     """
     if format == "delta":
-        from proxy.pipeline.delta import delta_settings
+        from framegate.proxy.pipeline.delta import delta_settings
 
         return delta_settings()
     return {}

@@ -2,7 +2,7 @@
 
 A metric is declared in ``proxy.cells.metrics`` and counted in one place: a module that counts asks the block where the metric's cells lie when it is
 imported, keeps that as a constant, and adds to ``Counts.cells`` there. ``Publisher`` copies whole blocks: it need not know what is in them. What
-other rooms count in attributes of their own it puts into the blocks first.
+other packages count in attributes of their own it puts into the blocks first.
 
 Everything here counts from 0 in each processor; the publisher adds the values its cells had when the processor started. One thread.
 """
@@ -12,7 +12,7 @@ from typing import Final
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from proxy.cells import (
+from framegate.proxy.cells import (
     CAUSES,
     DURATION_ERRORS,
     LISTENER_BLOCK,
@@ -22,10 +22,10 @@ from proxy.cells import (
     UPSTREAM_BLOCK,
     Block,
 )
-from proxy.network.histogram import Histogram
-from proxy.network.memory_pool import Account
-from proxy.network.stats import SideStats
-from proxy.relay.pairing_stats import PairingStats
+from framegate.proxy.network.histogram import Histogram
+from framegate.proxy.network.memory_pool import Account
+from framegate.proxy.network.stats import SideStats
+from framegate.proxy.relay.pairing_stats import PairingStats
 
 __all__ = ["ERROR_INDEX", "Counters", "Counts", "ListenerCounters", "LoopCounters", "UpstreamCounters"]
 

@@ -1,21 +1,20 @@
-"""Drain (rule 8): no new pairs; a pair ends when nothing is under way; who never comes to that is not read any more; at the deadline what is
-left is cut off.
+"""Drain (rule 8): no new pairs; a pair ends when nothing is in flight; a pair that stays busy is not read any more; the deadline ends the rest.
 
-Problem: a client may ask at any moment, until it sees the end of its stream. What was read of it must reach the upstream, and what the upstream
-answers must reach the client, both before the deadline. What was not read is not ours: the client sees that nobody took it.
+Problem: a client may send a request at any moment, until it sees the end of its stream. A request that was read must reach the upstream, and its
+response the client, both before the deadline. A request that was not read is not lost: the client sees that it was not taken.
 
 A pair goes through three phases, or ends in one of them:
 
-1. Frames pass as ever. A pair ends when nothing waits to be read or written, no frame is begun, and: ``kafka``, no answer is owed, which is looked
-   at behind each answer, so that a client that asks and waits is told the end before it asks again; ``framed`` (and when pairing is lost), where
-   nobody knows what is owed, right behind an answer with which the client was sent as many frames as it has sent, two or more; else when no byte
-   passed for ``quiet_ns``, and the upstream's kernel has taken what it was sent.
+1. Frames pass as before. A pair ends when nothing waits to be read or written, no frame is begun, and: with ``kafka``, no request is open, which is
+   checked after each response, so that the client sees the end before it sends the next request; with ``framed`` (or after pairing is lost), right
+   after a response with which the client has received as many frames as it sent, two or more; else when no byte passed for ``quiet_ns``, and the
+   upstream's kernel has taken what it was sent.
 2. The client is not read any more, from a frame's boundary on, and the pair ends as in 1. ``framed``: when a quarter of the time is left, or twice
-   ``quiet_ns`` if that is more, for then no quiet would be seen. ``kafka``: once ``quiet_ns`` have passed since the beginning and all that the
+   ``quiet_ns`` if that is more. ``kafka``: once ``quiet_ns`` have passed since the beginning and all that the
    client sent is read; or, whether it is or not, when a quarter of the time is left.
 3. At the deadline the pair ends as it is, ``drain_timeout``: what was received is written for a second more, as in every end.
 
-Pairs are looked at every 20 ms, in slices of at most 1 ms a poll.
+Pairs are checked every 20 ms, in slices of at most 1 ms a poll.
 """
 
 from collections.abc import Iterator
@@ -23,16 +22,16 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.cause import Cause
-from proxy.clock import Clock
-from proxy.network import mute
-from proxy.network.channel import Channel
-from proxy.network.selector import Selector
-from proxy.network.timer import Timer
-from proxy.relay import ending, tapping
-from proxy.relay.pair import Pair
-from proxy.relay.state import PairState
-from proxy.relay.watcher import PairWatcher
+from framegate.proxy.cause import Cause
+from framegate.proxy.clock import Clock
+from framegate.proxy.network import mute
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.selector import Selector
+from framegate.proxy.network.timer import Timer
+from framegate.proxy.relay import ending, tapping
+from framegate.proxy.relay.pair import Pair
+from framegate.proxy.relay.state import PairState
+from framegate.proxy.relay.watcher import PairWatcher
 
 __all__ = ["CHECK_EACH", "SLICE_NS", "TICK_NS", "Drain", "DrainTerms"]
 
@@ -92,18 +91,18 @@ class DrainTerms:
 
     def _is_to_stop(self, pair: Pair, client: Channel, now_ns: i64) -> bool:
         """Whether the client is not to be read any more."""
-        if not pair.counts_answers:
+        if not pair.counts_responses:
             return now_ns >= self._stop_framed_ns
-        return now_ns >= self._stop_ns or (now_ns >= self._started_ns + self._quiet_ns and client.read_half.is_dry())
+        return now_ns >= self._stop_ns or (now_ns >= self._started_ns + self._quiet_ns and client.read_half.has_no_input())
 
     def _is_over(self, pair: Pair, now_ns: i64) -> bool:
         """Whether nothing is under way."""
         client, upstream = pair.client.channel, pair.upstream.channel
-        if not pair.counts_answers and client is not None and upstream is not None:
+        if not pair.counts_responses and client is not None and upstream is not None:
             last_ns = max(client.last_active_ns, upstream.last_active_ns, self._started_ns)
             if now_ns - last_ns < self._quiet_ns or upstream.wire_waiting != 0:
                 return False
-        return pair.owes_nothing()
+        return pair.has_no_open_request()
 
 
 class Drain(Timer):

@@ -9,15 +9,15 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.cause import Cause
-from proxy.cells import CAUSES, LISTENER_BLOCK, SIDE_BLOCK, UPSTREAM_BLOCK
-from proxy.network import mute
-from proxy.network.channel import Channel
-from proxy.network.state import ChannelState
-from proxy.relay import handshakes, limiting, losses, state
-from proxy.relay.counters import ERROR_INDEX
-from proxy.relay.pair import Leg, Pair, PairTimer
-from proxy.relay.state import PairEvent, PairState
+from framegate.proxy.cause import Cause
+from framegate.proxy.cells import CAUSES, LISTENER_BLOCK, SIDE_BLOCK, UPSTREAM_BLOCK
+from framegate.proxy.network import mute
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.state import ChannelState
+from framegate.proxy.relay import handshakes, limiting, losses, state
+from framegate.proxy.relay.counters import ERROR_INDEX
+from framegate.proxy.relay.pair import Leg, Pair, PairTimer
+from framegate.proxy.relay.state import PairEvent, PairState
 
 __all__ = [
     "LINGER_NS",
@@ -71,7 +71,7 @@ def end_of_stream(pair: Pair, leg: Leg) -> None:
     """A channel's peer sends no more."""
     leg.ended = True
     channel = leg.channel
-    assert channel is not None, "a leg that is told of has a channel"
+    assert channel is not None, "a leg with events has a channel"
     losses.tap_partial(pair, leg, channel)
     if pair.state is CLOSING:
         _settle(pair, leg, channel)
@@ -125,14 +125,14 @@ def check_done(pair: Pair) -> None:
         return
     if not both and not pair.upstream.ended and pairing is not None and (pairing.open > 0 or _is_within(pair.upstream)):
         return
-    if _pending(pair) or pair.client.holds() or pair.upstream.holds():
+    if _pending(pair) or pair.client.has_held_frames() or pair.upstream.has_held_frames():
         return
     end(pair, _end_cause(pair, pair.first_end), pair.detail, pair.first_side)
 
 
 def end_if_answered(pair: Pair) -> None:
     """End right behind the last answer that is owed: a client that asks and waits sees the end before it asks again."""
-    if pair.counts_answers and pair.owes_nothing():
+    if pair.counts_responses and pair.has_no_open_request():
         end(pair, Cause.DRAINED, pair.drain_detail, "internal")
 
 
@@ -143,7 +143,7 @@ def end_if_even(pair: Pair) -> None:
     client = pair.client.channel
     if client is None or client.frames_received < EVEN_FROM or client.write_half.frames_sent != client.frames_received:
         return
-    if pair.owes_nothing():
+    if pair.has_no_open_request():
         end(pair, Cause.DRAINED, pair.drain_detail, "internal")
 
 
@@ -204,7 +204,7 @@ def abort(pair: Pair, cause: Cause, detail: str, side: str) -> None:
 
 
 def end_revoked(pair: Pair) -> bool:
-    """End a pair whose client is READY and may not stay (``revocation``); whether it ends. Harmless where it ends already."""
+    """End a pair with a READY client that is revoked; whether it ends. No effect on a pair that ends already."""
     revoked, client = pair.route.revoked, pair.client.channel
     if revoked is None or client is None or client.ready_ns == 0:
         return False

@@ -1,16 +1,23 @@
-"""A connection whose frames are handled, as the request channel has it: who is told of it, and what is under way."""
+"""A connection whose frames are handled, as the request channel has it: who is told of it, what is under way, and what is counted."""
 
 import abc
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from proxy.network.run import Body, Run
-from proxy.relay import handler_wire as wire
-from proxy.relay.handler_metrics import HandlerMetrics
+from framegate.proxy.cells import LISTENER_BLOCK
+from framegate.proxy.network.histogram import Histogram
+from framegate.proxy.network.run import Body, Run
+from framegate.proxy.relay.counters import ListenerCounters
 
-__all__ = ["HandledConnection", "HandledParty", "Handles", "Load", "Request"]
+if TYPE_CHECKING:  # every processor has the metrics; one without handlers does without the records
+    from framegate.proxy.relay.handler_wire import Facts
+
+__all__ = ["HandledConnection", "HandledParty", "HandlerMetrics", "Request"]
+
+ACTIONS: Final = LISTENER_BLOCK.at("framegate.handler.requests")
+QUEUE_SIZE: Final = LISTENER_BLOCK.at("framegate.handler.queue.size")
 
 
 class Request:
@@ -66,15 +73,42 @@ class HandledParty(abc.ABC):
         """One of these calls raised."""
 
 
-class Load:
-    """What a handler process weighs here.
+def _histogram(counters: ListenerCounters, name: str) -> Histogram:
+    return counters.counts.histogram(f"framegate.handler.{name}")
+
+
+class HandlerMetrics:
+    """What the handlers of one listener did. Made once for each listener that has a handler.
 
     Attributes:
-        kept: how many of the frames that it has are kept here, since they may have to go on.
+        queue_time: from when a frame is whole to when its handler begins; Kafka's RequestQueueTimeMs.
+        local_time: in the handler; LocalTimeMs.
+        response_queue_time: from when it is done to when its processor has read what came of it.
+        send_time: from there to when the socket has all of that; ResponseSendTimeMs.
     """
 
-    def __init__(self) -> None:
-        self.kept: i64 = 0
+    def __init__(self, counters: ListenerCounters) -> None:
+        self.queue_time: Final = _histogram(counters, "queue.time")
+        self.local_time: Final = _histogram(counters, "time")
+        self.response_queue_time: Final = _histogram(counters, "response.queue.time")
+        self.send_time: Final = _histogram(counters, "response.send.time")
+        self._counters: Final = counters
+
+    def begin(self) -> None:
+        """A frame is on its way to a handler."""
+        self._counters.counts.cells[QUEUE_SIZE] += 1
+
+    def forget(self, frames: i64) -> None:
+        """So many frames have their reply, or will have none that anybody waits for."""
+        self._counters.counts.cells[QUEUE_SIZE] -= frames
+
+    def replied(self, action: i64, enqueued_ns: i64, began_ns: i64, ended_ns: i64, now_ns: i64) -> None:
+        """A reply was read. Each frame that went to a handler that lives counts once, whatever became of its connection."""
+        cells = self._counters.counts.cells
+        cells[ACTIONS + action] += 1
+        self.queue_time.observe(max(began_ns - enqueued_ns, 0))
+        self.local_time.observe(max(ended_ns - began_ns, 0))
+        self.response_queue_time.observe(max(now_ns - ended_ns, 0))
 
 
 class HandledConnection:
@@ -82,19 +116,17 @@ class HandledConnection:
 
     Attributes:
         id: of the connection.
-        load: of the process that it belongs to.
         party: None when the connection is over.
         requests, responses: the frames under way, by direction, in order.
         facts: what the process is to be told of it before its first frame; None: it was.
         released: what is under way does not count any more.
     """
 
-    def __init__(self, number: i64, load: Load, party: HandledParty, metrics: HandlerMetrics, facts: wire.Facts) -> None:
+    def __init__(self, number: i64, party: HandledParty, metrics: HandlerMetrics, facts: "Facts") -> None:
         self.id: Final[i64] = number
-        self.load: Final = load
         self.party: HandledParty | None = party
         self.metrics: Final = metrics
-        self.facts: wire.Facts | None = facts
+        self.facts: Facts | None = facts
         self.released: bool = False
         self.requests: Final[deque[Request]] = deque()
         self.responses: Final[deque[Request]] = deque()
@@ -103,11 +135,3 @@ class HandledConnection:
     def under_way(self) -> i64:
         """Frames without a reply."""
         return len(self.requests) + len(self.responses)
-
-
-class Handles:
-    """Which directions the handler of one listener is given."""
-
-    def __init__(self, facts: wire.HandlerFacts) -> None:
-        self.requests: Final = "request" in facts["directions"]
-        self.responses: Final = "response" in facts["directions"]

@@ -5,11 +5,11 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.network.run import Run
-from proxy.relay.handled_connection import HandledConnection, HandledParty, Request
-from proxy.relay.handler_process import HandlerProcess
-from proxy.relay.pair import Leg, Pair, PairTimer
-from proxy.relay.request_channel import RequestChannel
+from framegate.proxy.network.run import Run
+from framegate.proxy.relay.handled_connection import HandledConnection, HandledParty, Request
+from framegate.proxy.relay.handler_process import HandlerProcess
+from framegate.proxy.relay.pair import Leg, Pair, PairTimer
+from framegate.proxy.relay.request_channel import RequestChannel
 
 __all__ = ["Handled", "HandledLeg", "HeldAnswer", "Outgoing"]
 

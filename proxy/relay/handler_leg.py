@@ -7,16 +7,16 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.cause import Cause
-from proxy.network import mute
-from proxy.network.run import Body, Run
-from proxy.network.write_half import WriteHalf
-from proxy.relay import ending, handling, opening, passing, session, verdicts
-from proxy.relay.handled_connection import Request
-from proxy.relay.handled_pair import Handled, HandledLeg
-from proxy.relay.pair import Leg, LegMaker, Pair
-from proxy.relay.request_channel import RequestChannel
-from proxy.relay.state import PairState
+from framegate.proxy.cause import Cause
+from framegate.proxy.network import mute
+from framegate.proxy.network.run import Body, Run
+from framegate.proxy.network.write_half import WriteHalf
+from framegate.proxy.relay import ending, forwarding, handling, opening, session, verdicts
+from framegate.proxy.relay.handled_connection import Request
+from framegate.proxy.relay.handled_pair import Handled, HandledLeg
+from framegate.proxy.relay.pair import Leg, LegMaker, Pair
+from framegate.proxy.relay.request_channel import RequestChannel
+from framegate.proxy.relay.state import PairState
 
 __all__ = ["HandlerLeg", "HandlerLegs"]
 
@@ -86,37 +86,37 @@ class HandlerLeg(HandledLeg):
             verdicts.forwarded(self, frames)
         elif self.handled.held and run.part == 0:
             for frame in handling.split(run):
-                passing.received(self.pair, self, channel, frame)
+                forwarding.received(self.pair, self, channel, frame)
                 verdicts.forwarded(self, 1)
             channel.discard(run)
         else:
             frames = run.frames
-            passing.received(self.pair, self, channel, run)
+            forwarding.received(self.pair, self, channel, run)
             verdicts.forwarded(self, frames)
 
     def may_read(self) -> bool:
         channel = self.channel
         if channel is None:
             return False
-        if not self.admits(channel):
+        if not self.admits_frames(channel):
             return False
         return not self.handles or handling.may_read(self, channel)
 
     def room_for(self) -> tuple[i64, bool]:
-        return handling.room_for(self) if self.handles and self.pair.state is not CLOSING else passing.room_for(self.pair, self)
+        return handling.room_for(self) if self.handles and self.pair.state is not CLOSING else forwarding.room_for(self.pair, self)
 
     def wait_for_room(self) -> None:
         channel = self.channel
         if channel is not None and self.handles:
             handling.wait_for_room(self, channel)
         elif channel is not None:
-            passing.wait_for_room(self, channel)
+            forwarding.wait_for_room(self, channel)
 
-    def passes_to(self) -> WriteHalf | None:
-        return None if self.handles else passing.passes_to(self.pair, self)
+    def pipe_target(self) -> WriteHalf | None:
+        return None if self.handles else forwarding.pipe_target(self.pair, self)
 
-    def passed_by(self, size: i64, frames: i64) -> None:
-        passing.passed_by(self.pair, self, size, frames)
+    def was_piped(self, size: i64, frames: i64) -> None:
+        forwarding.was_piped(self.pair, self, size, frames)
         verdicts.forwarded(self, frames)
 
     def ready(self) -> None:
@@ -125,18 +125,18 @@ class HandlerLeg(HandledLeg):
     def sent(self) -> None:
         if not verdicts.sent(self):
             return
-        passing.sent(self.pair, self)
+        forwarding.sent(self.pair, self)
         handling.pump(self)
 
     def muted(self) -> None:
         if self.is_client:
             self.pair.owner.pair_muted(self.pair)
 
-    def refusing(self) -> None:
+    def frame_refused(self) -> None:
         handling.follow(self)
 
     def end_of_stream(self) -> None:
-        if self.pair.state is not CLOSING and handling.holds(self):
+        if self.pair.state is not CLOSING and handling.has_held_frames(self):
             self.ends = True
         else:
             ending.end_of_stream(self.pair, self)
@@ -155,17 +155,17 @@ class HandlerLeg(HandledLeg):
 
     # What pairs ask.
 
-    def gates(self) -> bool:
-        return self.handles or super().gates()
+    def gates_reads(self) -> bool:
+        return self.handles or super().gates_reads()
 
-    def looks(self) -> bool:
-        return self.handles or super().looks()
+    def inspects_frames(self) -> bool:
+        return self.handles or super().inspects_frames()
 
-    def counts(self) -> bool:
-        return not self.handles and super().counts()
+    def counts_frames(self) -> bool:
+        return not self.handles and super().counts_frames()
 
-    def holds(self) -> bool:
-        return handling.holds(self) or len(self.out) != 0
+    def has_held_frames(self) -> bool:
+        return handling.has_held_frames(self) or len(self.out) != 0
 
     def held_bytes(self) -> i64:
         return self.booked

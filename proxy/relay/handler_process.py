@@ -1,6 +1,6 @@
 """The socket to one handler process: requests out, replies in, and who waits for room.
 
-- *Requests* of one poll leave in one send, at its end (``_Tick``); what the socket does not take is the channel's pending send, and what comes
+- *Requests* of one poll leave in one send, at its end (``_end_poll``); what the socket does not take is the channel's pending send, and what comes
   meanwhile is kept and booked.
 - *The queue.* At most ``queue`` requests are under way: in the process, or on their way there. Who finds no room waits, and room goes to those who
   wait in the order in which they came, for up to ``TURN`` frames that are here. A connection whose next frame was not read yet is given a *token*:
@@ -22,18 +22,19 @@ from typing import Final
 from librt.strings import BytesWriter, read_i32_be
 from mypy_extensions import i64
 
-from proxy.cause import Cause
-from proxy.errors import InternalError
-from proxy.network.channel import Channel
-from proxy.network.channel_sink import ChannelSink
-from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
-from proxy.network.run import Body, Buffer, Run, held
-from proxy.network.selector import Selector
-from proxy.network.timer import NEVER, Timer
-from proxy.network.write_half import WriteHalf
-from proxy.relay import handler_wire as wire
-from proxy.relay.handled_connection import HandledConnection, HandledParty, Handles, Load, Request
-from proxy.relay.long_replies import Asker, LongReplies, pieces_from
+from framegate.proxy.cause import Cause
+from framegate.proxy.errors import InternalError
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.channel_sink import ChannelSink
+from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
+from framegate.proxy.network.run import Body, Buffer, Run, held
+from framegate.proxy.network.selector import Selector
+from framegate.proxy.network.timer import NEVER, CallbackTimer
+from framegate.proxy.network.translation import refer
+from framegate.proxy.network.write_half import WriteHalf
+from framegate.proxy.relay import handler_wire as wire
+from framegate.proxy.relay.deferred_replies import DeferredReplies
+from framegate.proxy.relay.handled_connection import HandledConnection, HandledParty, Request
 
 __all__ = ["HandlerProcess", "ProcessOwner"]
 
@@ -61,25 +62,6 @@ class ProcessOwner(abc.ABC):
         """Its socket is closed."""
 
 
-class _Tick(Timer):
-    """The end of a poll."""
-
-    def __init__(self, process: "HandlerProcess") -> None:
-        super().__init__()
-        self._process: Final = process
-
-    def fire(self, now_ns: i64) -> None:
-        self._process.tick()
-
-
-class _Asker(Asker):
-    def __init__(self, process: "HandlerProcess") -> None:
-        self._process: Final = process
-
-    def ask_for(self, connection: i64, direction: i64) -> None:
-        self._process.ask_for(connection, direction)
-
-
 class HandlerProcess(ChannelSink):
     """One handler process.
 
@@ -92,11 +74,11 @@ class HandlerProcess(ChannelSink):
 
     Attributes:
         channel: to it; set by whoever registers its socket.
-        handles: by listener, what it said; empty before.
+        handles: by listener, whether its handler is given requests, and responses; empty before it said so.
         connections: that it has, or whose replies are not in, by id.
         active: how many of them are not over.
         under_way: frames that it has, or will have.
-        load: what it weighs here.
+        kept: how many of those frames are kept here, since they may have to go on.
         on_parted: is told that its socket is closed, and why; empty: the process closed it.
         pool: of memory.
     """
@@ -104,11 +86,11 @@ class HandlerProcess(ChannelSink):
     def __init__(self, owner: ProcessOwner, selector: Selector, account: Account, name: str, queue: i64) -> None:
         self.name: Final = name
         self.channel: Channel | None = None
-        self.handles: Final[dict[str, Handles]] = {}
+        self.handles: Final[dict[str, tuple[bool, bool]]] = {}
         self.connections: Final[dict[int, HandledConnection]] = {}
         self.active: i64 = 0
         self.under_way: i64 = 0
-        self.load: Final = Load()
+        self.kept: i64 = 0
         self.on_parted: Callable[[str], None] | None = None
         self.pool: Final = account.pool
         self._owner: Final = owner
@@ -126,8 +108,8 @@ class HandlerProcess(ChannelSink):
         self._closing: list[HandledConnection] = []  # with requests under way, and not told yet
         self._sending: list[HandledConnection] = []  # likewise, told in the send that is pending
         self._late: Final[deque[HandledConnection]] = deque()
-        self._long: Final = LongReplies(_Asker(self), self.pool, selector)
-        self._tick: Final = _Tick(self)
+        self._long: Final = DeferredReplies(self._ask_for, self.pool, selector)
+        self._tick: Final = CallbackTimer(self._end_poll)
 
     @property
     def is_gone(self) -> bool:
@@ -198,7 +180,7 @@ class HandlerProcess(ChannelSink):
         """
         header, body = run.first_sizes()
         pieces = run.pieces()
-        head = wire.request_head(direction, header, connection.id, request.sequence, request.enqueued_ns, body)
+        head = wire.request_head(direction, header, connection.id, request.sequence, body)
         facts = connection.facts
         if facts is not None:
             connection.facts = None
@@ -216,11 +198,11 @@ class HandlerProcess(ChannelSink):
                 break
         self._records += 1
 
-    def ask_for(self, connection: i64, direction: i64) -> None:
-        """There is memory for a reply that waits."""
-        self._write(wire.encode_send(connection, direction))
-
     # What is written.
+
+    def _ask_for(self, key: int) -> None:
+        """There is memory for a reply that waits."""
+        self._write(wire.encode_send(key >> 1, key & 1))
 
     def _write(self, piece: Buffer) -> None:
         size: i64 = len(piece)
@@ -246,8 +228,7 @@ class HandlerProcess(ChannelSink):
         if self._tick.deadline_ns == NEVER:
             self._selector.call_at(self._selector.now_ns, self._tick)
 
-    def tick(self) -> None:
-        """The end of a poll."""
+    def _end_poll(self) -> None:
         tokens = self._tokens
         self._turn = NOBODY
         for key in [key for key, given in tokens.items() if given + 1 < self._selector.polls]:
@@ -346,7 +327,7 @@ class HandlerProcess(ChannelSink):
                 except Exception as error:
                     party.crash(error)
             channel.discard(run)  # not before: what is not out is booked where it waits by now
-            self._long.end_turns()
+            self._long.end_slots()
         self._wake()
 
     def _take_begun(self, run: Run, head: list[Buffer], now_ns: i64, touched: dict[HandledParty, None]) -> None:
@@ -360,7 +341,9 @@ class HandlerProcess(ChannelSink):
         kind = i64(begin[SIZE])
         if not self.handles or kind != REPLY:
             raise wire.WireError(f"a record of kind {kind} and {size} bytes")
-        self._take_reply(begin, 0, size, now_ns, touched, pieces_from([*head, memoryview(run.data)[: run.first]], REPLY_HEAD))
+        pieces: list[Buffer] = []
+        refer([*head, memoryview(run.data)[: run.first]], REPLY_HEAD, size - REPLY_HEAD, pieces)
+        self._take_reply(begin, 0, size, now_ns, touched, pieces)
 
     def _take(self, data: bytes, position: i64, end: i64, now_ns: i64, touched: dict[HandledParty, None]) -> None:
         """One record."""
@@ -376,7 +359,7 @@ class HandlerProcess(ChannelSink):
             raise wire.WireError(f"a record of kind {kind} before HELLO")
         hello = wire.read_hello(data, position, end)
         for listener, facts in hello["handlers"].items():
-            self.handles[listener] = Handles(facts)
+            self.handles[listener] = ("request" in facts["directions"], "response" in facts["directions"])
         self._owner.process_ready(self)
 
     def _take_reply(self, data: bytes, position: i64, end: i64, now_ns: i64, touched: dict[HandledParty, None], pieces: list[Buffer] | None) -> None:
@@ -420,10 +403,10 @@ class HandlerProcess(ChannelSink):
     def wait_for_room(self) -> None:
         pass
 
-    def passes_to(self) -> WriteHalf | None:
+    def pipe_target(self) -> WriteHalf | None:
         return None
 
-    def passed_by(self, size: i64, frames: i64) -> None:
+    def was_piped(self, size: i64, frames: i64) -> None:
         pass
 
     def sent(self) -> None:
@@ -446,6 +429,7 @@ class HandlerProcess(ChannelSink):
     def closed(self) -> None:
         self._selector.cancel(self._tick)
         self._drop()
+        self.kept = 0
         self._waiting.clear()
         self._tokens.clear()
         self._long.drop()

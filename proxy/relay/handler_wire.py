@@ -4,7 +4,7 @@ A stream socket, both ways ``[int32 size][body]``, integers big-endian. The firs
 
     HELLO    handler process → processor, first of all    kind u8, JSON ``Hello``
     OPEN     processor → handler process                  kind u8, connection u64, JSON ``Facts``
-    REQUEST  processor → handler process                  kind u8, direction u8, header_length u16, connection u64, sequence u64, enqueued_ns u64,
+    REQUEST  processor → handler process                  kind u8, direction u8, header_length u16, connection u64, sequence u64,
                                                           the frame's header as it came, the frame's body
     CLOSED   processor → handler process                  kind u8, connection u64
     SEND     processor → handler process                  kind u8, direction u8, connection u64
@@ -51,9 +51,7 @@ __all__ = [
     "OPEN",
     "PASS",
     "REPLY",
-    "REPLY_HEAD",
     "REQUEST",
-    "REQUEST_HEAD",
     "SEND",
     "WIRE",
     "Facts",
@@ -76,15 +74,13 @@ __all__ = [
     "read_hello",
     "read_open",
     "read_reply",
-    "read_request",
     "read_requests",
     "read_send",
     "record_end",
-    "reply_head",
     "request_head",
 ]
 
-WIRE: Final = 3
+WIRE: Final = 4
 """The version of the records, said in HELLO."""
 
 # The kinds.
@@ -118,21 +114,19 @@ MAX_THROTTLE_MS: Final = 0x7FFFFFFF
 MAX_ERROR: Final = 1024
 """Bytes of an error's text."""
 
-REQUEST_HEAD: Final = struct.Struct(">iBBHQQQ")
-"""Size, kind, direction, header_length, connection, sequence, enqueued_ns: all of a request that is before the frame's header."""
-REPLY_HEAD: Final = struct.Struct(">iBBBBIQQQQ")
-"""Size, kind, action, direction, 0, throttle_ms, connection, sequence, began_ns, ended_ns: all of a reply that is before the body."""
+_REQUEST_HEAD: Final = struct.Struct(">iBBHQQ")
+"""Size, kind, direction, header_length, connection, sequence: all of a request that is before the frame's header."""
 _CONNECTION_HEAD: Final = struct.Struct(">iBQ")
 _SEND: Final = struct.Struct(">iBBQ")
 """Size, kind, direction, connection: all of a SEND."""
 _HELD_BODY: Final = struct.Struct(">Q")
 _SIZE: Final = struct.Struct(">i")
 _SIZE_BYTES: Final = 4
-_REQUEST_BYTES: Final = 32
+_REQUEST_BYTES: Final = 24
 _REPLY_BYTES: Final = 44
 _CONNECTION_BYTES: Final = 13
 _NOT_COPIED: Final = 16_384
-_LEAST: Final = (1, 9, 28, 9, 40, 10)
+_LEAST: Final = (1, 9, 20, 9, 40, 10)
 """Bytes of the shortest body of each kind."""
 
 _to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, check_circular=False).encode
@@ -198,7 +192,7 @@ def encode_open(connection: int, facts: Facts) -> bytes:
     return _CONNECTION_HEAD.pack(_CONNECTION_BYTES - _SIZE_BYTES + len(text), OPEN, connection) + text
 
 
-def request_head(direction: int, header_length: int, connection: int, sequence: int, enqueued_ns: int, body_length: int) -> bytes:
+def request_head(direction: int, header_length: int, connection: int, sequence: int, body_length: int) -> bytes:
     """What comes before the header and the body of a request, which follow as they are.
 
     Raises:
@@ -207,7 +201,7 @@ def request_head(direction: int, header_length: int, connection: int, sequence: 
     if body_length > MAX_BODY or header_length > MAX_HEADER:
         raise WireError(f"a frame of {header_length} + {body_length} bytes does not fit a record")
     size = _REQUEST_BYTES - _SIZE_BYTES + header_length + body_length
-    return REQUEST_HEAD.pack(size, REQUEST, direction, header_length, connection, sequence, enqueued_ns)
+    return _REQUEST_HEAD.pack(size, REQUEST, direction, header_length, connection, sequence)
 
 
 def encode_closed(connection: int) -> bytes:
@@ -227,20 +221,6 @@ def encode_hello(hello: Hello) -> bytes:
     """The record HELLO."""
     text = _to_json(hello).encode()
     return _SIZE.pack(1 + len(text)) + bytes((HELLO,)) + text
-
-
-def reply_head(
-    action: int, direction: int, throttle_ms: int, connection: int, sequence: int, began_ns: int, ended_ns: int, body_length: int
-) -> bytes:
-    """What comes before the body of a reply, which follows as it is.
-
-    Raises:
-        WireError: a record cannot be so long.
-    """
-    if body_length > MAX_BODY:
-        raise WireError(f"a body of {body_length} bytes does not fit a record")
-    size = _REPLY_BYTES - _SIZE_BYTES + body_length
-    return REPLY_HEAD.pack(size, REPLY, action, direction, 0, throttle_ms, connection, sequence, began_ns, ended_ns)
 
 
 def encode_replies(replies: list[Reply]) -> bytes:
@@ -302,11 +282,6 @@ class RecordReader:
         self._needed = 0
 
     @property
-    def pending(self) -> int:
-        """Bytes that are kept."""
-        return self._here
-
-    @property
     def missing(self) -> int:
         """Bytes that are at least to come before ``take`` gives anything; 0: it would at once."""
         return max(0, self._needed - self._here)
@@ -358,19 +333,6 @@ def record_end(data: bytes, position: i64) -> i64:
     return position + _SIZE_BYTES + size if here >= _SIZE_BYTES + size else -1
 
 
-def read_request(data: bytes, position: int, end: int) -> tuple[int, int, int, int, int, int]:
-    """A whole REQUEST: direction, connection, sequence, enqueued_ns, where the frame's header begins, and where its body does.
-
-    Raises:
-        WireError: no such direction, or a header longer than the record.
-    """
-    size, _, direction, header_length, connection, sequence, enqueued_ns = REQUEST_HEAD.unpack_from(data, position)
-    body: int = position + _REQUEST_BYTES + header_length
-    if body > end or direction > 1:
-        raise WireError(f"a request of {size} bytes has direction {direction} and a header of {header_length} bytes")
-    return direction, connection, sequence, enqueued_ns, position + _REQUEST_BYTES, body
-
-
 def read_requests(data: bytes, position: int) -> list[Request]:
     """The whole REQUESTs that begin at a position, one behind the other, up to a record that is another, is not whole, or cannot be."""
     found: list[Request] = []
@@ -396,14 +358,8 @@ def read_closed(data: bytes, position: int) -> int:
 
 
 def read_send(data: bytes, position: int) -> tuple[int, int]:
-    """A whole SEND: the connection, and the direction.
-
-    Raises:
-        WireError: no such direction.
-    """
+    """A whole SEND: the connection, and the direction."""
     _, _, direction, connection = _SEND.unpack_from(data, position)
-    if direction > 1:
-        raise WireError(f"direction {direction} is to be sent")
     return connection, direction
 
 
@@ -414,14 +370,7 @@ def read_open(data: bytes, position: int, end: int) -> tuple[int, Facts]:
         WireError: they are no facts.
     """
     connection: int = _CONNECTION_HEAD.unpack_from(data, position)[2]
-    facts = _read_object(data[position + _CONNECTION_BYTES : end], "OPEN")
-    tls = facts.get("tls")
-    texts = [facts.get(name) for name in ("id", "listener", "peer", "principal", "principal_type")]
-    if not _are_texts(texts) or not (tls is None or (isinstance(tls, dict) and _are_texts(list(tls.values())))):
-        raise WireError("the facts of OPEN are not what they should be")
-    if not isinstance(facts.get("upstream"), bool):
-        raise WireError("the facts of OPEN do not say whether there is an upstream")
-    return connection, cast(Facts, facts)
+    return connection, cast(Facts, _read_object(data[position + _CONNECTION_BYTES : end], "OPEN"))
 
 
 def read_reply(data: bytes, position: i64, end: i64) -> tuple[i64, i64, i64, i64, i64, i64, i64, i64]:
@@ -484,10 +433,6 @@ def _read_object(body: bytes, name: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise WireError(f"{name} is no object")
     return found
-
-
-def _are_texts(values: list[Any]) -> bool:
-    return all(isinstance(value, str) for value in values)
 
 
 def _are_directions(value: Any) -> bool:

@@ -11,21 +11,21 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.cause import Cause
-from proxy.network import mute
-from proxy.network.channel import Channel
-from proxy.network.connection_id import format_connection_id
-from proxy.network.framing import OK
-from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
-from proxy.network.run import Run, held, keep
-from proxy.relay import ending, losses, passing, tapping
-from proxy.relay import handler_wire as wire
-from proxy.relay.handled_connection import HandledConnection, Request
-from proxy.relay.handled_pair import Handled, HandledLeg
-from proxy.relay.handler_process import HandlerProcess
-from proxy.relay.pair import Pair
-from proxy.relay.state import PairState
-from proxy.relay.throttle import REPLY
+from framegate.proxy.cause import Cause
+from framegate.proxy.network import mute
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.connection_id import format_connection_id
+from framegate.proxy.network.framing import OK
+from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
+from framegate.proxy.network.run import Run, held, keep
+from framegate.proxy.relay import ending, forwarding, losses, tapping
+from framegate.proxy.relay import handler_wire as wire
+from framegate.proxy.relay.handled_connection import HandledConnection, Request
+from framegate.proxy.relay.handled_pair import Handled, HandledLeg
+from framegate.proxy.relay.handler_process import HandlerProcess
+from framegate.proxy.relay.pair import Pair
+from framegate.proxy.relay.state import PairState
+from framegate.proxy.relay.throttle import REPLY
 
 __all__ = ["book", "follow", "let_go", "may_read", "process_gone", "pump", "received", "release", "response_sent", "room_for", "split", "wake"]
 
@@ -62,7 +62,7 @@ def room_for(leg: HandledLeg) -> tuple[i64, bool]:
     process = leg.handled.process
     if process is None or process.channel is None or not process.channel.can_send:
         return 0, False
-    if leg.pair.route.upstream is not None and process.load.kept != 0:
+    if leg.pair.route.upstream is not None and process.kept != 0:
         return 0, False
     return NO_LIMIT, True
 
@@ -98,13 +98,13 @@ def _join(pair: Pair, handled: Handled, process: HandlerProcess) -> None:
     assert metrics is not None, "it has a handler"
     handles = process.handles[pair.route.listener]
     handled.process = process
-    handled.connection = HandledConnection(handled.number, process.load, handled, metrics, _facts(pair))
+    handled.connection = HandledConnection(handled.number, handled, metrics, _facts(pair))
     process.open(handled.connection)
-    for leg, is_handled in ((handled.leg(0), handles.requests), (handled.leg(1), handles.responses)):
+    for leg, is_handled in ((handled.leg(0), handles[0]), (handled.leg(1), handles[1])):
         leg.handles = is_handled
         channel = leg.channel
         if channel is not None:
-            channel.gated = leg.gates()
+            channel.gated = leg.gates_reads()
             tapping.forward(pair, leg)
 
 
@@ -176,7 +176,7 @@ def _look_and_keep(pair: Pair, leg: HandledLeg, channel: Channel, run: Run, sequ
     pairing = pair.pairing
     before: i64 = 0 if pairing is None else pairing.open
     seen = run if leg.look is None or leg.tap is None else leg.look.frames(run)
-    if not passing.look_at(pair, leg, seen, now_ns):
+    if not forwarding.look_at(pair, leg, seen, now_ns):
         channel.mute(TAP)
         pair.owner.tap_full(leg)
     leg.frames += 1
@@ -192,7 +192,7 @@ def _look_and_keep(pair: Pair, leg: HandledLeg, channel: Channel, run: Run, sequ
     request.booked = book(leg, run)
     leg.backlog.append(request)
     if pairing is not None:
-        passing.hold(pair, pairing, leg)
+        forwarding.hold(pair, pairing, leg)
 
 
 def _account(leg: HandledLeg) -> Account:
@@ -225,7 +225,7 @@ def release(leg: HandledLeg, size: i64) -> None:
 def pump(leg: HandledLeg) -> None:
     """Hand over what may be, and read on if nothing is left."""
     handled = leg.handled
-    while leg.backlog and _may_hand_over(leg):
+    while leg.backlog and _may_submit(leg):
         process = _process(handled)
         if process is None:
             leg.waits = True
@@ -235,17 +235,17 @@ def pump(leg: HandledLeg) -> None:
         if not process.takes(handled.number, leg.direction, handled):
             leg.waits = True
             break
-        _hand_over(leg, process, leg.backlog.popleft())
+        _submit(leg, process, leg.backlog.popleft())
     follow(leg)
 
 
-def _may_hand_over(leg: HandledLeg) -> bool:
+def _may_submit(leg: HandledLeg) -> bool:
     if leg.waits or (leg.is_client and leg.handled.throttled) or leg.pair.state is CLOSING or leg.pair.state is CLOSED:
         return False
     return leg.under_way < MOST and leg.awaits is None  # what waits for the socket is out first: who does not read gets no more answers made
 
 
-def _hand_over(leg: HandledLeg, process: HandlerProcess, request: Request) -> None:
+def _submit(leg: HandledLeg, process: HandlerProcess, request: Request) -> None:
     connection, run = leg.handled.connection, request.run
     assert connection is not None, "it belongs to a process"
     assert run is not None, "it was not handed over"
@@ -259,7 +259,7 @@ def _hand_over(leg: HandledLeg, process: HandlerProcess, request: Request) -> No
     if leg.pair.route.upstream is None:
         request.run = None  # it cannot have to go on; its bytes are the process's now, and stay booked until it is done with them
     else:
-        process.load.kept += 1
+        process.kept += 1
 
 
 # Back to reading.
@@ -270,7 +270,7 @@ def follow(leg: HandledLeg) -> None:
     channel = leg.channel
     if channel is None or not channel.is_open or leg.pair.state is CLOSING:
         return
-    refused = channel.read_half.receive.fault != OK and holds(leg)  # what is behind those frames is looked at when they are done with
+    refused = channel.read_half.receive.fault != OK and has_held_frames(leg)  # what is behind those frames is looked at when they are done with
     if refused or leg.waits or leg.backlog or leg.under_way >= MOST or leg.awaits is not None:
         channel.mute(HANDLER)
     elif channel.mute_causes & HANDLER:
@@ -288,12 +288,12 @@ def response_sent(leg: HandledLeg) -> None:
 
 def end_if_done(leg: HandledLeg, channel: Channel) -> None:
     """Tell that a leg's stream has ended, once what came before its end is done with."""
-    if leg.ends and not holds(leg):
+    if leg.ends and not has_held_frames(leg):
         leg.ends = False
         ending.end_of_stream(leg.pair, leg)
 
 
-def holds(leg: HandledLeg) -> bool:
+def has_held_frames(leg: HandledLeg) -> bool:
     """Whether frames of a leg are not done with."""
     return len(leg.backlog) != 0 or leg.under_way != 0 or leg.awaits is not None or (leg.is_client and len(leg.handled.held) != 0)
 
@@ -350,11 +350,13 @@ def let_go(handled: Handled) -> None:
 
 def _forget(leg: HandledLeg, connection: HandledConnection) -> None:
     """Release what was kept of the frames under way."""
+    process = leg.handled.process
     for request in connection.requests if leg.is_client else connection.responses:
         release(leg, request.booked)
         if request.run is not None:
             request.run = None
-            connection.load.kept -= 1
+            if process is not None:
+                process.kept -= 1
             leg.dropped_bytes += request.size
     leg.under_way = 0
 

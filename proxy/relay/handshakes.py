@@ -4,10 +4,10 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.cells import PROCESSOR_BLOCK, SIDES, TLS_ERRORS, TLS_VERSIONS
-from proxy.network.channel import Channel
-from proxy.network.tls_failure import handshake_error
-from proxy.relay.counters import LoopCounters
+from framegate.proxy.cells import PROCESSOR_BLOCK, SIDES, TLS_ERRORS, TLS_VERSIONS
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.tls_failure import handshake_error
+from framegate.proxy.relay.counters import LoopCounters
 
 __all__ = ["ACTIVE", "begin", "end"]
 

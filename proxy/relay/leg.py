@@ -1,18 +1,18 @@
-"""What a channel tells, passed on to the pair that it concerns.
+"""The sink of a channel: passes its events on to the pair.
 
-``received`` is the hot path. For a pair that nobody looks into it is one look-up, one ``send`` of the peer, and a mute only if the socket did
-not take everything.
+``received`` is the hot path. For a pair that is not inspected it is one look-up and one ``send`` of the peer, and a mute if the socket did not take
+everything.
 """
 
 from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.network import mute
-from proxy.network.run import Run
-from proxy.network.write_half import WriteHalf
-from proxy.relay import ending, opening, passing
-from proxy.relay.pair import Leg
+from framegate.proxy.network import mute
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.write_half import WriteHalf
+from framegate.proxy.relay import ending, forwarding, opening
+from framegate.proxy.relay.pair import Leg
 
 __all__ = ["RelayLeg"]
 
@@ -24,38 +24,38 @@ class RelayLeg(Leg):
 
     def received(self, run: Run) -> None:
         channel = self.channel
-        assert channel is not None, "a leg that is told of has a channel"
+        assert channel is not None, "a leg with events has a channel"
         out = self.forward_to
         if out is not None and out.can_send:
             if not out.send(run):
                 channel.mute(PEER)
         else:
-            passing.received(self.pair, self, channel, run)
+            forwarding.received(self.pair, self, channel, run)
 
     def may_read(self) -> bool:
-        return self.channel is not None and self.admits(self.channel)
+        return self.channel is not None and self.admits_frames(self.channel)
 
     def room_for(self) -> tuple[i64, bool]:
-        return passing.room_for(self.pair, self)
+        return forwarding.room_for(self.pair, self)
 
     def wait_for_room(self) -> None:
         if self.channel is not None:
-            passing.wait_for_room(self, self.channel)
+            forwarding.wait_for_room(self, self.channel)
 
-    def passes_to(self) -> WriteHalf | None:
-        return passing.passes_to(self.pair, self)
+    def pipe_target(self) -> WriteHalf | None:
+        return forwarding.pipe_target(self.pair, self)
 
-    def passed_by(self, size: i64, frames: i64) -> None:
-        passing.passed_by(self.pair, self, size, frames)
+    def was_piped(self, size: i64, frames: i64) -> None:
+        forwarding.was_piped(self.pair, self, size, frames)
 
-    def lets_in(self, principal: str) -> bool:
-        return opening.lets_in(self.pair, principal)
+    def admits_principal(self, principal: str) -> bool:
+        return opening.admits_principal(self.pair, principal)
 
     def ready(self) -> None:
         opening.ready(self.pair, self)
 
     def sent(self) -> None:
-        passing.sent(self.pair, self)
+        forwarding.sent(self.pair, self)
 
     def muted(self) -> None:
         if self.is_client:
@@ -69,7 +69,7 @@ class RelayLeg(Leg):
 
     def closed(self) -> None:
         channel = self.channel
-        assert channel is not None, "a leg that is told of has a channel"
+        assert channel is not None, "a leg with events has a channel"
         if self.is_client or channel.ready_ns != 0:
             ending.closed(self.pair, self, channel)
         else:

@@ -1,11 +1,11 @@
 """Which quotas hold for each leg of a pair: asked when its channel is READY, and again when other limits come into force; none from the end on.
 
-A channel is gated while a quota holds for it, or a tap whose full log is to stop it: see ``Leg.gates``.
+A channel is gated while a quota holds for it, or a tap whose full log is to stop it: see ``Leg.gates_reads``.
 """
 
-from proxy.network.channel import Channel
-from proxy.relay.pair import Leg, Pair
-from proxy.relay.state import PairState
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.relay.pair import Leg, Pair
+from framegate.proxy.relay.state import PairState
 
 __all__ = ["follow", "limit", "release"]
 
@@ -19,7 +19,7 @@ def limit(pair: Pair, leg: Leg, channel: Channel) -> None:
     leg.throttle = quotas.join(leg.throttle, channel, pair.route.listener, client.peer, requests=leg.is_client)
     if pair.route.upstream is None:
         leg.throttle = quotas.join(leg.throttle, channel, pair.route.listener, client.peer, requests=False, answers=True)
-    channel.gated = leg.gates()
+    channel.gated = leg.gates_reads()
 
 
 def follow(pair: Pair) -> None:
@@ -37,4 +37,4 @@ def release(pair: Pair, leg: Leg, channel: Channel) -> None:
     if throttle is not None:
         pair.owner.quotas.leave(throttle)
         throttle.let_go(throttle.holders)
-        channel.gated = leg.gates()
+        channel.gated = leg.gates_reads()

@@ -1,8 +1,7 @@
-"""Our logins to an upstream: which of them a client's connection takes, and when one is not tried.
+"""Logins to an upstream: which of them a connection uses, and when one is not tried.
 
-A login that the upstream refuses is refused to everybody: a wrong password stays wrong. So it is left alone for ``FIRST_NS``, and connections that
-need it end at once, without a word to the upstream. When that is over the next one tries, that one alone; refused again, the time doubles, up to
-``MOST_NS``; let in, all may. What ends a try otherwise proves nothing, and gives it back.
+After a refusal a login is not tried for ``FIRST_NS``, because a wrong password stays wrong; connections that need it end at once. Then one connection
+tries it. A second refusal doubles the time, up to ``MOST_NS``; a success ends it. A try that ends otherwise proves nothing, and is given back.
 """
 
 import abc
@@ -10,7 +9,7 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from proxy.network.authenticator import AuthenticatorFactory
+from framegate.proxy.network.authenticator import AuthenticatorFactory
 
 __all__ = ["FIRST_NS", "MOST_NS", "Login", "LoginTry", "Logins"]
 
@@ -23,7 +22,7 @@ class Login:
     """One of our logins, and how it has fared in this processor.
 
     Attributes:
-        factory: makes what shows the upstream who we are.
+        factory: makes the authenticator for the login.
         backoff_ns: how long it is left alone after it was refused; 0: it was let in last, or was not tried.
         due_ns: when it may be tried again.
         tried: it was refused, and one connection tries it again now.
@@ -67,7 +66,7 @@ class LoginTry:
         self._alone: Final[bool] = alone
 
     def accepted(self, now_ns: i64) -> None:
-        """The upstream took us for who we say we are."""
+        """The upstream accepted the login."""
         self.abandoned()
         self.login.backoff_ns = 0
         self.login.accepted_ns = now_ns

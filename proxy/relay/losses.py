@@ -2,11 +2,11 @@
 
 from mypy_extensions import i64
 
-from proxy.network.channel import Channel
-from proxy.network.run import PART_FIRST, PART_LAST, Run
-from proxy.relay import tapping
-from proxy.relay.pair import Leg, Pair
-from proxy.tap.record import REASON_PARTIAL_FRAME
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.run import PART_FIRST, PART_LAST, Run
+from framegate.proxy.relay import tapping
+from framegate.proxy.relay.pair import Leg, Pair
+from framegate.proxy.tap.record import REASON_PARTIAL_FRAME
 
 __all__ = ["count_cut_short", "cut_short", "drop", "drop_part", "drop_rest", "tap_partial"]
 
@@ -58,7 +58,7 @@ def tap_partial(pair: Pair, leg: Leg, channel: Channel) -> None:
 
 def drop_rest(pair: Pair, leg: Leg, channel: Channel) -> None:
     """Count the run that an error of ours, on its way here, kept from being passed on."""
-    if leg.counts() and leg.frames != channel.frames_received:
+    if leg.counts_frames() and leg.frames != channel.frames_received:
         drop(pair, leg, channel.frames_received - leg.frames, channel.bytes_received - channel.lost_bytes - leg.bytes, None)
 
 

@@ -1,10 +1,9 @@
 """How a pair opens (rule 1): the client's channel is registered, becomes READY, and is muted for ``peer`` until an endpoint of its upstream answers.
 
-Attempts are made one after the other, of the endpoints that ``Upstream.pick`` says; ``Pair.tried`` has what failed. An attempt ends as the
-upstream's channel does: READY, or closed before it was. Where the upstream asks who we are (``login``), who the client is decides what it is
-told; when it does not believe us the pair ends, and no other endpoint is asked. A client that proves who it is in an exchange of its own waits for
-that: before it is told that it may come in, the upstream has let us in for it (``lets_in``). One that no login is for is refused; any other hears
-that it may try again when the upstream refuses our login.
+Attempts are made one after the other, of the endpoints that ``Upstream.pick`` returns; ``Pair.tried`` has the failed ones. An attempt ends when the
+upstream's channel is READY or closed. If the upstream requires a login (``login``), the client's principal selects it; a refused login ends the pair,
+and no other endpoint is tried. A client that authenticates in an exchange of its own gets its answer after the upstream has accepted the login
+(``admits_principal``). A client without a login is refused; when the upstream refuses the login, the client is told to try again.
 """
 
 import errno
@@ -12,24 +11,24 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.cause import Cause
-from proxy.cells import LISTENER_BLOCK
-from proxy.errors import LoginError
-from proxy.network import mute
-from proxy.network.channel import Channel
-from proxy.network.timer import NEVER
-from proxy.network.translation import Translation
-from proxy.relay import ending, handshakes, limiting, state, tapping
-from proxy.relay.ending import ACTIVE, USED
-from proxy.relay.login import Logins
-from proxy.relay.pair import Leg, Pair
-from proxy.relay.pairing import Pairing
-from proxy.relay.renewal import Renewal
-from proxy.relay.state import PairEvent, PairState
-from proxy.relay.upstream import Attempt, Tried, Upstream
-from proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE
+from framegate.proxy.cause import Cause
+from framegate.proxy.cells import LISTENER_BLOCK
+from framegate.proxy.errors import LoginError
+from framegate.proxy.network import mute
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.timer import NEVER
+from framegate.proxy.network.translation import Translation
+from framegate.proxy.relay import ending, handshakes, limiting, state, tapping
+from framegate.proxy.relay.ending import ACTIVE, USED
+from framegate.proxy.relay.login import Logins
+from framegate.proxy.relay.pair import Leg, Pair
+from framegate.proxy.relay.pairing import Pairing
+from framegate.proxy.relay.renewal import Renewal
+from framegate.proxy.relay.state import PairEvent, PairState
+from framegate.proxy.relay.upstream import Attempt, Tried, Upstream
+from framegate.proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE
 
-__all__ = ["attempt_failed", "lets_in", "ready", "start"]
+__all__ = ["admits_principal", "attempt_failed", "ready", "start"]
 
 PEER: Final = mute.PEER
 ACCEPTED: Final = LISTENER_BLOCK.at("framegate.connection.accepted")
@@ -60,8 +59,8 @@ def start(pair: Pair, channel: Channel) -> None:
     handshakes.begin(pair.owner.loop, channel)
 
 
-def lets_in(pair: Pair, principal: str) -> bool:
-    """Whether a client that has proved who it is may be told so; see ``ChannelSink.lets_in``."""
+def admits_principal(pair: Pair, principal: str) -> bool:
+    """Whether an authenticated client may connect; see ``ChannelSink.admits_principal``."""
     upstream, logins = pair.upstream.channel, pair.route.logins
     if upstream is None and pair.refusal is None:
         if logins is None or pair.owner.draining:
@@ -76,7 +75,7 @@ def lets_in(pair: Pair, principal: str) -> bool:
 def ready(pair: Pair, leg: Leg) -> None:
     """A channel is READY."""
     channel = leg.channel
-    assert channel is not None, "a leg that is told of has a channel"
+    assert channel is not None, "a leg with events has a channel"
     if leg.is_client:
         _client_ready(pair, channel)
     else:
@@ -106,7 +105,7 @@ def _client_ready(pair: Pair, channel: Channel) -> None:
 
 
 def _may_log_in(pair: Pair, logins: Logins, principal: str) -> bool:
-    """Choose who we are to the upstream; False: nobody that it would let in, and the pair ends."""
+    """Choose the login for the upstream. False: there is none, and the pair ends."""
     login = logins.choose(principal)
     if login is None:
         _refuse(pair, f"no identity of {_upstream(pair).name} is for the principal {principal}", refused=True, denied=True)
@@ -120,7 +119,7 @@ def _may_log_in(pair: Pair, logins: Logins, principal: str) -> bool:
 
 
 def _refuse(pair: Pair, detail: str, *, refused: bool, denied: bool = False) -> None:
-    """The upstream does not let us in for this client; or we have nothing to show, and are at fault ourselves. A client that waits is told first."""
+    """The login is refused, or its secret is not available. A client that waits for its answer gets it first."""
     client = pair.client.channel
     assert client is not None, "the client came first"
     error = LoginError(detail, refused=refused, denied=denied)
@@ -142,7 +141,7 @@ def _serve(pair: Pair, channel: Channel) -> None:
     if pair.route.kafka:
         pair.pairing = Pairing(pair.route.counters.pairing)
         tapping.share_facts(pair)
-    if pair.owner.tells_open:
+    if pair.owner.reports_open:
         pair.owner.pair_opened(pair)
     if pair.owner.draining:
         ending.end(pair, Cause.DRAINED, "", "internal")
@@ -222,7 +221,7 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
     client = pair.client.channel
     attempt = pair.attempt
     assert client is not None, "the client came first"
-    assert attempt is not None, "an upstream that is told of was tried"
+    assert attempt is not None, "an upstream with events was tried"
     pair.attempt = None
     pair.tried = None
     pair.connect_ended_ns = channel.ready_ns
@@ -257,7 +256,7 @@ def _open(pair: Pair, client: Channel, channel: Channel) -> None:
     if pair.route.kafka:
         pair.pairing = Pairing(pair.route.counters.pairing)
         tapping.share_facts(pair)
-    if pair.owner.tells_open:
+    if pair.owner.reports_open:
         pair.owner.pair_opened(pair)
     tapping.forward(pair, pair.client)
     tapping.forward(pair, pair.upstream)
@@ -273,7 +272,7 @@ def attempt_failed(pair: Pair, channel: Channel) -> None:
     """An upstream's channel closed before it was READY."""
     pair.upstream.gone = True
     attempt = pair.attempt
-    assert attempt is not None, "an upstream that is told of was tried"
+    assert attempt is not None, "an upstream with events was tried"
     pair.attempt = None
     handshakes.end(pair.owner.loop, channel)
     pair.connect_ended_ns = channel.closed_ns

@@ -1,10 +1,10 @@
 """The pair: one client's channel joined to one upstream's, or to a handler alone (``handler_leg``). This module says what a pair is, and by which
 rules it lives; see ``leg`` for the hot path of a run.
 
-Theory of operation. Each channel has a ``Leg`` as its sink: what is needed to pass its runs on. While a pair is OPEN and nobody
-looks into its frames, ``Leg.forward_to`` is what writes to the other channel, and a run is one ``send`` (rule 2). Everything else is in five
-modules of functions over a pair: ``opening`` (rule 1), ``passing`` (rules 2 and 3), ``tapping`` (whose frames are looked at), ``ending``
-(rules 5 and 7), and ``losses``, which counts what is not passed on. ``leg`` tells them what happens to channels. By rule:
+Theory of operation. Each channel has a ``Leg`` as its sink, which passes its runs on. While a pair is OPEN and its frames are
+not inspected, ``Leg.forward_to`` writes to the other channel, and a run is one ``send`` (rule 2). Everything else is in five
+modules of functions over a pair: ``opening`` (rule 1), ``forwarding`` (rules 2 and 3), ``tapping`` (which legs are tapped), ``ending``
+(rules 5 and 7), and ``losses``, which counts what is not passed on. ``leg`` calls them. The rules:
 
 1. The upstream is connected when the client is READY; until it is READY the client is muted for ``peer``. The upstream says which endpoint is
    tried (see ``upstream``); while attempts fail the next is, each once. A client that ends before its first byte ends the pair, unless its
@@ -28,26 +28,26 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from proxy.cause import Cause
-from proxy.errors import LoginError
-from proxy.network import mute
-from proxy.network.channel import Channel
-from proxy.network.channel_sink import ChannelSink
-from proxy.network.read_size import MAX_READ
-from proxy.network.run import Run
-from proxy.network.selector import Selector
-from proxy.network.timer import Timer
-from proxy.network.translation import Scratch, Translation
-from proxy.network.write_half import WriteHalf
-from proxy.relay.counters import LoopCounters
-from proxy.relay.login import LoginTry
-from proxy.relay.pairing import Pairing
-from proxy.relay.quotas import Quotas
-from proxy.relay.route import Route
-from proxy.relay.state import PairState
-from proxy.relay.throttle import Throttle
-from proxy.relay.upstream import Attempt, Endpoint, Tried
-from proxy.tap.frame_tap import FrameTap
+from framegate.proxy.cause import Cause
+from framegate.proxy.errors import LoginError
+from framegate.proxy.network import mute
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.channel_sink import ChannelSink
+from framegate.proxy.network.read_size import MAX_READ
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.selector import Selector
+from framegate.proxy.network.timer import Timer
+from framegate.proxy.network.translation import Scratch, Translation
+from framegate.proxy.network.write_half import WriteHalf
+from framegate.proxy.relay.counters import LoopCounters
+from framegate.proxy.relay.login import LoginTry
+from framegate.proxy.relay.pairing import Pairing
+from framegate.proxy.relay.quotas import Quotas
+from framegate.proxy.relay.route import Route
+from framegate.proxy.relay.state import PairState
+from framegate.proxy.relay.throttle import Throttle
+from framegate.proxy.relay.upstream import Attempt, Endpoint, Tried
+from framegate.proxy.tap.frame_tap import FrameTap
 
 __all__ = ["Leg", "LegMaker", "Pair", "PairOwner", "PairTimer", "Renewing"]
 
@@ -59,14 +59,14 @@ HANDSHAKING: Final = PairState.HANDSHAKING
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PairOwner(abc.ABC):
-    """What pairs need of the one who keeps them.
+    """The owner of pairs: what they need of it.
 
     Attributes:
         loop: counters of the processor.
         scratch: what translations write into.
         wall_offset_ns: what the selector's clock lacks to the time of day.
         draining: no new pairs.
-        tells_open: of each pair that is open now, ``pair_opened`` is called.
+        reports_open: of each pair that is open now, ``pair_opened`` is called.
     """
 
     def __init__(self, loop: LoopCounters) -> None:
@@ -74,7 +74,7 @@ class PairOwner(abc.ABC):
         self.scratch: Final = Scratch()
         self.wall_offset_ns: i64 = 0
         self.draining: bool = False
-        self.tells_open: bool = False
+        self.reports_open: bool = False
         self._selector: Selector | None = None
         self._quotas: Quotas | None = None
 
@@ -86,7 +86,7 @@ class PairOwner(abc.ABC):
 
     @property
     def quotas(self) -> Quotas:
-        """How much may pass, of whom; without limits until some are set."""
+        """The quotas; none until some are set."""
         assert self._quotas is not None, "attach comes before the first connection"
         return self._quotas
 
@@ -128,22 +128,22 @@ class Leg(ChannelSink):
     """One channel of a pair, and what its runs need; told by the channel (``leg``).
 
     Attributes:
-        pair: whose it is.
+        pair: the pair of the leg.
         is_client: the client's.
         channel: the client's, or the upstream attempt's; None before the first attempt.
-        forward_to: what writes runs without another look; None when somebody looks, or nothing is forwarded.
+        forward_to: the writer for runs that are not inspected; None: they are inspected, or not forwarded.
         tap: of the runs that this channel receives.
         next_tap: while ``changes_tap``, of what comes behind the frame that is cut through now.
-        frames, bytes: whole frames received, each passed on or dropped; counted only while somebody looks.
-        gone: its channel is closed, and that was told; or there is none.
+        frames, bytes: whole frames received, each passed on or dropped; counted only while they are inspected.
+        gone: its channel is closed and ``closed`` was called; or there is none.
         ended: the peer sends no more.
         shut: our write side is shut, or will be: ``shut_wanted`` says that a pending send is waited for.
         dropped_bytes: whole frames received that were not passed on.
-        keeps: frames came that were ours, and were not passed on.
+        retains_frames: frames came that were ours, and were not passed on.
         drops_frame: no piece of that frame was passed on, and none will be.
         translation: to what the other channel speaks, when that is another framing.
-        look: to int32, for who looks into frames of another framing.
-        throttle: why its channel is throttled; None: nothing ever asked for that.
+        look: translation to int32, for the inspection of frames in another framing.
+        throttle: the throttling of its channel; None: never throttled.
     """
 
     __deletable__ = ("pair",)
@@ -163,7 +163,7 @@ class Leg(ChannelSink):
         self.shut: bool = False
         self.shut_wanted: bool = False
         self.dropped_bytes: i64 = 0
-        self.keeps: bool = False
+        self.retains_frames: bool = False
         self.drops_frame: bool = False
         self.translation: Translation | None = None
         self.look: Translation | None = None
@@ -174,14 +174,14 @@ class Leg(ChannelSink):
         """The pair's other leg."""
         return self.pair.upstream if self.is_client else self.pair.client
 
-    def gates(self) -> bool:
-        """Whether it is asked before its channel is read."""
+    def gates_reads(self) -> bool:
+        """Whether its channel asks before each read."""
         throttle = self.throttle
         limited = throttle is not None and (throttle.meter is not None or throttle.answers is not None)
         return limited or (self.tap is not None and self.tap.mutes)
 
-    def admits(self, channel: Channel) -> bool:
-        """Whether neither the tap's log nor a quota keeps its channel from being read now; who does has muted it."""
+    def admits_frames(self, channel: Channel) -> bool:
+        """Whether the tap's log and the quotas allow a read now; else the channel is muted."""
         if self.tap is not None and not self.tap.may_read():
             channel.mute(TAP)
             self.pair.owner.tap_full(self)
@@ -203,24 +203,24 @@ class Leg(ChannelSink):
         if meter is not None:
             meter.was_read()
 
-    def holds_up(self) -> bool:
+    def blocks_peer(self) -> bool:
         other = self.other
-        held = self.throttle is not None and self.throttle.was_held()
+        held = self.throttle is not None and self.throttle.was_throttled()
         if other.throttle is None:
             return held
         slow = self.channel is not None and other.channel is not None and other.channel.last_active_ns > self.channel.last_active_ns
-        return other.throttle.was_held() or slow or held  # slow: what is on its way here is read bit by bit
+        return other.throttle.was_throttled() or slow or held  # slow: what is on its way here is read bit by bit
 
-    def looks(self) -> bool:
-        """Whether somebody looks into its frames."""
+    def inspects_frames(self) -> bool:
+        """Whether its frames are inspected."""
         return self.tap is not None or self.translation is not None or self.pair.pairing is not None
 
-    def counts(self) -> bool:
+    def counts_frames(self) -> bool:
         """Whether ``frames`` and ``bytes`` have what was received from its channel, nothing else, and nothing less."""
-        return not self.keeps and (self.tap is not None or self.pair.pairing is not None)
+        return not self.retains_frames and (self.tap is not None or self.pair.pairing is not None)
 
-    def holds(self) -> bool:
-        """Whether it has frames that are to be passed on, or answered, and are not yet."""
+    def has_held_frames(self) -> bool:
+        """Whether it has frames that are not yet passed on or answered."""
         return False
 
     def held_bytes(self) -> i64:
@@ -228,10 +228,10 @@ class Leg(ChannelSink):
         return 0
 
     def let_go(self) -> None:
-        """The pair begins to end: what was received and not passed on will not be."""
+        """The pair begins to end: drop what was received and not passed on."""
 
     def release(self) -> None:
-        """Let go of the pair, which is CLOSED: two that hold each other would stay until the garbage collector finds them."""
+        """Release the reference to the CLOSED pair: a cycle would stay until the garbage collector runs."""
         del self.pair
 
 
@@ -244,28 +244,28 @@ class LegMaker(abc.ABC):
 
 
 class PairTimer(Timer):
-    """A timer of a pair, which it lets go of when the pair is CLOSED: the heap may keep a timer that is disarmed for long."""
+    """A timer of a pair. It releases the pair when that is CLOSED, because the heap may keep a disarmed timer for long."""
 
     def __init__(self, pair: "Pair") -> None:
         super().__init__()
         self.pair: Pair | None = pair
 
     def release(self) -> None:
-        """Let go of the pair."""
+        """Release the reference to the pair."""
         self.pair = None
 
 
 class Renewing(abc.ABC):
-    """Renews what a pair's upstream knows of us (``renewal``).
+    """Renews the login of a pair at its upstream (``renewal``).
 
     Attributes:
-        holds: the client is muted for that.
-        talks: what the upstream sends is for us.
+        mutes_client: the client is muted for the renewal.
+        owns_input: the upstream's frames belong to the renewal.
     """
 
     def __init__(self) -> None:
-        self.holds: bool = False
-        self.talks: bool = False
+        self.mutes_client: bool = False
+        self.owns_input: bool = False
 
     @abc.abstractmethod
     def advance(self) -> None:
@@ -281,7 +281,7 @@ class Renewing(abc.ABC):
 
 
 class Pair:
-    """One client joined to one upstream: what is known of it. What happens to it is in ``opening``, ``passing``, ``tapping`` and ``ending``.
+    """One client joined to one upstream: what is known of it. What happens to it is in ``opening``, ``forwarding``, ``tapping`` and ``ending``.
 
     Attributes:
         id: of the connection; both channels carry it.
@@ -299,13 +299,13 @@ class Pair:
         draining: it is to end as soon as nothing is under way.
         drain_until_ns: and at this time at the latest; 0: there is no drain.
         drain_detail: why, where it is not the whole proxy that drains.
-        owner: who keeps it.
+        owner: the owner.
         attempt: of the upstream, while one goes on; ``tried`` is what has failed before it (``opening``).
         login: to the upstream, while attempts go on (``opening``).
         refusal: why the client, which waits to be told that it may come in, may not (``opening``).
         renewal: of a login that does not last; None: there is none.
-        full: the client is muted for its open requests (``passing``).
-        first_end, first_side: why, and by whom, a half-closed pair was half-closed (``ending``).
+        full: the client is muted for its open requests (``forwarding``).
+        first_end, first_side: cause and side of the half-close (``ending``).
         timer: of the end of a half-closed or closing pair (``ending``).
     """
 
@@ -357,21 +357,21 @@ class Pair:
         return self.owner.selector.now_ns + self.owner.wall_offset_ns
 
     @property
-    def counts_answers(self) -> bool:
+    def counts_responses(self) -> bool:
         """Whether it is known how many answers are owed."""
         return self.route.upstream is None or (self.pairing is not None and not self.pairing.lost)
 
-    def owes_nothing(self) -> bool:
+    def has_no_open_request(self) -> bool:
         """Whether nothing is under way, as far as can be seen: no frame is begun, no answer that is known of is owed, nothing waits to be written, or
         to be read, but for a client that is not to be read because it drains or an operator says so.
         """
         client, upstream = self.client.channel, self.upstream.channel
         if client is None or (upstream is None and self.route.upstream is not None):
             return True
-        if self.client.holds() or self.upstream.holds() or client.pending_send != 0 or client.read_half.receive.within:
+        if self.client.has_held_frames() or self.upstream.has_held_frames() or client.pending_send != 0 or client.read_half.receive.within:
             return False
         if upstream is not None and (upstream.pending_send != 0 or upstream.read_half.receive.within):
             return False
-        if self.counts_answers and self.pairing is not None and self.pairing.open > 0:
+        if self.counts_responses and self.pairing is not None and self.pairing.open > 0:
             return False
-        return self.client.ended or client.mute_causes & (DRAIN | ADMIN) != 0 or client.read_half.is_dry()
+        return self.client.ended or client.mute_causes & (DRAIN | ADMIN) != 0 or client.read_half.has_no_input()

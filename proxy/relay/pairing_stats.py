@@ -2,7 +2,7 @@
 
 Theory of operation. Frames of one run are mostly of one API, and answers of one run mostly answer requests of one run, so they took equally long:
 ``Pairing`` adds to what is noted of the frame before (``asked_…``, ``answered_…``), and only a frame that is unlike it, and the end of the run, look
-for an API's row. Which APIs have rows is in ``proxy.cells.metrics``; their keys are where tap rules have them.
+for an API's row. Which APIs have rows is in ``framegate.proxy.cells.metrics``; their keys are where tap rules have them.
 """
 
 from typing import Final
@@ -10,9 +10,9 @@ from typing import Final
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from proxy.cells import KAFKA_BOUNDS, MEASURED_APIS
-from proxy.config.selection import KAFKA_APIS
-from proxy.network.histogram import Histogram
+from framegate.proxy.cells import KAFKA_BOUNDS, MEASURED_APIS
+from framegate.proxy.config.selection import KAFKA_APIS
+from framegate.proxy.network.histogram import Histogram
 
 __all__ = ["PairingStats"]
 

@@ -1,7 +1,7 @@
-"""The counters' way into the shared cells.
+"""Copies counters into the shared cells.
 
-What is counted in ``Counts`` is copied block by block. What other rooms count in attributes of their own (the network layer's sides, the memory pool,
-the tap) is put into the blocks here, by constants that say where: for those metrics this is the one place that counts.
+Counts in ``Counts`` are copied block by block. Counts in attributes of other packages (sides of channels, memory pool, tap) are put into the blocks
+here, at constant positions.
 """
 
 from typing import Final
@@ -9,15 +9,25 @@ from typing import Final
 from librt.vecs import vec
 from mypy_extensions import i64
 
-from proxy.cells import APPEND_ERRORS, LISTENER_BLOCK, MEASURED_APIS, MUTE_CAUSES, PROCESSOR_BLOCK, SIDE_BLOCK, SIDES, UPSTREAM_BLOCK, CellWriter
-from proxy.network.histogram import Histogram
-from proxy.network.memory_pool import MemoryPool
-from proxy.network.receive import ReceiveLimit
-from proxy.network.stats import SideStats
-from proxy.relay.counters import Counters, Counts, ListenerCounters
-from proxy.tap.record import DIRECTIONS
-from proxy.tap.tallies import Reserve, Tally
-from proxy.tap.writer import TapWriter
+from framegate.proxy.cells import (
+    APPEND_ERRORS,
+    LISTENER_BLOCK,
+    MEASURED_APIS,
+    MUTE_CAUSES,
+    PROCESSOR_BLOCK,
+    SIDE_BLOCK,
+    SIDES,
+    UPSTREAM_BLOCK,
+    CellWriter,
+)
+from framegate.proxy.network.histogram import Histogram
+from framegate.proxy.network.memory_pool import MemoryPool
+from framegate.proxy.network.receive import ReceiveLimit
+from framegate.proxy.network.stats import SideStats
+from framegate.proxy.relay.counters import Counters, Counts, ListenerCounters
+from framegate.proxy.tap.record import DIRECTIONS
+from framegate.proxy.tap.tallies import Reserve, Tally
+from framegate.proxy.tap.writer import TapWriter
 
 __all__ = ["CellReserve", "Publisher"]
 
@@ -59,7 +69,7 @@ POOL_WAITING: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.waiting", "frame
 POOL_EVICTED: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.evicted", "frames")
 POOL_DEPLETED: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.depleted.time", "frames")
 POOL_MOST_USED: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.usage.max", "frames")
-POOL_DRY_SPELLS: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.depleted.count", "frames")
+POOL_SHORTAGES: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.depleted.count", "frames")
 POOL_REFUSED: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.refused", "frames")
 POOL_WAITS: Final = PROCESSOR_BLOCK.at("framegate.memory_pool.wait.duration", "frames")
 
@@ -229,7 +239,7 @@ class Publisher:
         cells[POOL_EVICTED] = pool.evicted
         cells[POOL_DEPLETED] = pool.depleted_total_ns()
         cells[POOL_MOST_USED] = pool.most_used
-        cells[POOL_DRY_SPELLS] = pool.dry_spells
+        cells[POOL_SHORTAGES] = pool.shortages
         cells[POOL_REFUSED] = pool.refused
 
     def _fill_tap(self, tap: TapWriter, cells: "vec[i64]") -> None:

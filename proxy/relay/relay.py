@@ -1,27 +1,27 @@
-"""The relay: all the pairs of one processor. What channels tell goes to their legs (``leg``)."""
+"""The relay: all the pairs of one processor. The sinks of their channels are legs (``leg``)."""
 
 import socket
 from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.cause import Cause
-from proxy.network import mute
-from proxy.network.connection_id import ConnectionIds
-from proxy.relay import ending, limiting, opening, tapping
-from proxy.relay.counters import Counters
-from proxy.relay.ending import CLOSED_BY
-from proxy.relay.leg import RelayLeg
-from proxy.relay.opening import ACCEPTED
-from proxy.relay.pair import Leg, LegMaker, Pair, PairOwner
-from proxy.relay.route import Route
-from proxy.relay.session_leg import SessionLeg
-from proxy.relay.upstream import Endpoint
-from proxy.relay.watcher import PairWatcher
-from proxy.tap.frame_tap import FrameTap
-from proxy.tap.record import DIRECTION_REQUEST
-from proxy.tap.rules import TapRules
-from proxy.tap.writer import TapWriter
+from framegate.proxy.cause import Cause
+from framegate.proxy.network import mute
+from framegate.proxy.network.connection_id import ConnectionIds
+from framegate.proxy.relay import ending, limiting, opening, tapping
+from framegate.proxy.relay.counters import Counters
+from framegate.proxy.relay.ending import CLOSED_BY
+from framegate.proxy.relay.leg import RelayLeg
+from framegate.proxy.relay.opening import ACCEPTED
+from framegate.proxy.relay.pair import Leg, LegMaker, Pair, PairOwner
+from framegate.proxy.relay.route import Route
+from framegate.proxy.relay.session_leg import SessionLeg
+from framegate.proxy.relay.upstream import Endpoint
+from framegate.proxy.relay.watcher import PairWatcher
+from framegate.proxy.tap.frame_tap import FrameTap
+from framegate.proxy.tap.record import DIRECTION_REQUEST
+from framegate.proxy.tap.rules import TapRules
+from framegate.proxy.tap.writer import TapWriter
 
 __all__ = ["Relay"]
 
@@ -178,7 +178,7 @@ class Relay:
             ending.crash(pair, error, "command")
 
     def end_revoked(self, pair: Pair) -> None:
-        """End an open pair whose client may not stay."""
+        """End an open pair if its client is revoked."""
         try:
             ending.end_revoked(pair)
         except Exception as error:  # the others are to be looked at

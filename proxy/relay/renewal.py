@@ -15,19 +15,19 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.cause import Cause
-from proxy.errors import AuthenticationError, LoginError
-from proxy.network import mute
-from proxy.network.authenticator import Authenticator, Waker
-from proxy.network.channel import Channel
-from proxy.network.run import Run
-from proxy.network.timer import NEVER, CallbackTimer
-from proxy.network.transport import DONE
-from proxy.relay import ending
-from proxy.relay.login import Login, LoginTry
-from proxy.relay.pair import Pair, Renewing
-from proxy.relay.session import ChannelFrames
-from proxy.relay.state import PairState
+from framegate.proxy.cause import Cause
+from framegate.proxy.errors import AuthenticationError, LoginError
+from framegate.proxy.network import mute
+from framegate.proxy.network.authenticator import Authenticator, Waker
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.timer import NEVER, CallbackTimer
+from framegate.proxy.network.transport import DONE
+from framegate.proxy.relay import ending
+from framegate.proxy.relay.login import Login, LoginTry
+from framegate.proxy.relay.pair import Pair, Renewing
+from framegate.proxy.relay.session import ChannelFrames
+from framegate.proxy.relay.state import PairState
 
 __all__ = ["AGAIN_NS", "Renewal"]
 
@@ -94,15 +94,15 @@ class Renewal(Renewing):
         pair = self._pair
         if pair is None or pair.state is not OPEN:
             return
-        if self.talks:
+        if self.owns_input:
             self._step(pair)
-        elif self._owes_nothing(pair):
+        elif self._has_no_open_request(pair):
             self._begin(pair)
 
     def take(self, run: Run) -> None:
         pair = self._pair
         if pair is not None:
-            pair.upstream.keeps = True
+            pair.upstream.retains_frames = True
             self._put(pair, run)
         self._channel.discard(run)
         if pair is not None:
@@ -119,7 +119,7 @@ class Renewal(Renewing):
 
     def close(self) -> None:
         pair, self._pair = self._pair, None
-        self.holds = self.talks = False
+        self.mutes_client = self.owns_input = False
         self._waker.release()
         if pair is not None:
             for timer in (self._due, self._wake):
@@ -143,29 +143,29 @@ class Renewal(Renewing):
 
     def _look(self, pair: Pair) -> None:
         client, now_ns = pair.client.channel, self.now_ns()
-        if self.holds and self._may_be_late(pair, now_ns):
-            pair.owner.selector.call_at(self._until_ns if self.talks else now_ns + LOOK_NS, self._due)
+        if self.mutes_client and self._may_be_late(pair, now_ns):
+            pair.owner.selector.call_at(self._until_ns if self.owns_input else now_ns + LOOK_NS, self._due)
         elif now_ns >= self._channel.expires_ns:
-            why = "the login to the upstream was not renewed in time" if self.holds else "the login to the upstream could not be renewed here"
+            why = "the login to the upstream was not renewed in time" if self.mutes_client else "the login to the upstream could not be renewed here"
             ending.end(pair, Cause.SESSION_EXPIRED, why, "upstream")
-        elif self.holds or client is None:
+        elif self.mutes_client or client is None:
             return
-        elif pair.route.handler is not None or not pair.counts_answers:
-            if pair.owes_nothing():
+        elif pair.route.handler is not None or not pair.counts_responses:
+            if pair.has_no_open_request():
                 ending.end(pair, Cause.SESSION_EXPIRED, "the login to the upstream cannot be renewed here", "upstream")
             else:
                 self._look_again(pair)
         elif client.read_half.receive.is_within_cut:  # the upstream has the beginning of a frame
             self._look_again(pair)
         else:
-            self.holds = True
+            self.mutes_client = True
             client.mute(PEER)
             pair.owner.selector.call_at(self._channel.expires_ns, self._due)
             self.advance()
 
     def _may_be_late(self, pair: Pair, now_ns: i64) -> bool:
         """Whether the session may be over while the upstream is waited for."""
-        if self.talks:
+        if self.owns_input:
             return now_ns < self._until_ns
         pairing = pair.pairing
         return pairing is not None and not pairing.lost and now_ns < self._channel.expires_ns + LATE_NS
@@ -173,7 +173,7 @@ class Renewal(Renewing):
     def _look_again(self, pair: Pair) -> None:
         pair.owner.selector.call_at(min(self.now_ns() + AGAIN_NS, self._channel.expires_ns), self._due)
 
-    def _owes_nothing(self, pair: Pair) -> bool:
+    def _has_no_open_request(self, pair: Pair) -> bool:
         """Whether the stream is between two frames, both ways, and all answers have passed."""
         pairing = pair.pairing
         if pairing is None or pairing.lost:  # from now on nobody knows: it ends with the session
@@ -183,7 +183,7 @@ class Renewal(Renewing):
     def _begin(self, pair: Pair) -> None:
         identity = self._channel.identity
         assert identity is not None, "the channel is READY"
-        self.talks = True
+        self.owns_input = True
         expires_ns, now_ns = self._channel.expires_ns, self.now_ns()
         self._until_ns = expires_ns if now_ns < expires_ns else now_ns + expires_ns - self._channel.renew_ns
         pair.owner.selector.call_at(self._until_ns, self._due)
@@ -224,7 +224,7 @@ class Renewal(Renewing):
         channel, client = self._channel, pair.client.channel
         channel.expires_ns, channel.renew_ns = authenticator.expires_ns, authenticator.renew_ns
         self._end_authenticator()
-        self.holds = self.talks = False
+        self.mutes_client = self.owns_input = False
         if channel.renew_ns == NEVER:
             pair.owner.selector.cancel(self._due)
         else:

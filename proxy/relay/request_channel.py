@@ -11,29 +11,18 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.network.options import ChannelOptions
-from proxy.network.receive import ReceiveLimit
-from proxy.network.selector import Selector
-from proxy.network.stats import SideStats
-from proxy.network.timer import NEVER, Timer
-from proxy.relay.handled_connection import HandledParty
-from proxy.relay.handler_process import HandlerProcess, ProcessOwner
+from framegate.proxy.network.options import ChannelOptions
+from framegate.proxy.network.receive import ReceiveLimit
+from framegate.proxy.network.selector import Selector
+from framegate.proxy.network.stats import SideStats
+from framegate.proxy.network.timer import NEVER, CallbackTimer
+from framegate.proxy.relay.handled_connection import HandledParty
+from framegate.proxy.relay.handler_process import HandlerProcess, ProcessOwner
 
 __all__ = ["RequestChannel"]
 
 UNLIMITED: Final = -1
 CHANNEL_ID: Final = 0  # no connection has it
-
-
-class _Patience(Timer):
-    """The first of those who wait for a process has waited for too long."""
-
-    def __init__(self, owner: "RequestChannel") -> None:
-        super().__init__()
-        self._owner: Final = owner
-
-    def fire(self, now_ns: i64) -> None:
-        self._owner.end_waiting(now_ns)
 
 
 class RequestChannel(ProcessOwner):
@@ -54,7 +43,7 @@ class RequestChannel(ProcessOwner):
         self._selector: Selector | None = None
         self._options: Final = ChannelOptions(side="upstream", limit=ReceiveLimit(UNLIMITED), stats=SideStats())
         self._waiting: Final[dict[int, tuple[HandledParty, i64]]] = {}  # by twice the id and the direction, and until when
-        self._patience: Final = _Patience(self)
+        self._patience: Final = CallbackTimer(self._end_waiting)
 
     def attach(self, selector: Selector) -> None:
         """Name the selector; before the first process."""
@@ -104,14 +93,14 @@ class RequestChannel(ProcessOwner):
             self._waiting.pop(int(2 * connection), None)
             self._waiting.pop(int(2 * connection + 1), None)
 
-    def end_waiting(self, now_ns: i64) -> None:
+    def _end_waiting(self) -> None:
         """Tell those who have waited for too long."""
         selector = self._selector
         assert selector is not None, "somebody waits"
         while self._waiting:
             key = next(iter(self._waiting))
             party, until_ns = self._waiting[key]
-            if until_ns > now_ns:
+            if until_ns > selector.now_ns:
                 selector.call_at(until_ns, self._patience)
                 return
             del self._waiting[key]

@@ -1,10 +1,7 @@
-"""Connections whose certificate was replaced, and that are to end for it: each in its own moment, so that they do not all come back at once.
+"""Ends the connections whose certificate was replaced, spread over time, so that clients do not all reconnect at once.
 
-Problem: ten thousand clients that are ended together are ten thousand handshakes together; and a client that is busy is to be let finish, as in a
-drain. So each pair's moment lies somewhere in the second half of ``max_age``, where its id says, and from then on it is drained alone
-(``drain.DrainTerms``).
-
-Pairs are looked for once, when a store is replaced, and then waited for by their moments; both in slices of at most 1 ms a poll.
+Each pair ends at a time in the second half of ``max_age``, given by its id. From then on it is drained alone (``drain.DrainTerms``), so that open
+requests finish. Pairs are found once, when a store is replaced; all work is done in slices of at most 1 ms per poll.
 """
 
 import heapq
@@ -13,13 +10,13 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.clock import Clock
-from proxy.network.selector import Selector
-from proxy.network.timer import Timer
-from proxy.relay import ending
-from proxy.relay.drain import CHECK_EACH, SLICE_NS, TICK_NS, DrainTerms
-from proxy.relay.pair import Pair
-from proxy.relay.route import Route
+from framegate.proxy.clock import Clock
+from framegate.proxy.network.selector import Selector
+from framegate.proxy.network.timer import Timer
+from framegate.proxy.relay import ending
+from framegate.proxy.relay.drain import CHECK_EACH, SLICE_NS, TICK_NS, DrainTerms
+from framegate.proxy.relay.pair import Pair
+from framegate.proxy.relay.route import Route
 
 __all__ = ["DETAIL", "Retirement"]
 
@@ -60,7 +57,7 @@ class Retirement(Timer):
 
     @property
     def waiting(self) -> int:
-        """Pairs whose moment has not come."""
+        """Pairs that have not been ended yet."""
         return len(self._due)
 
     def replaced(self, route: Route, number: i64, max_age_ns: i64) -> None:

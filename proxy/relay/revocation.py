@@ -1,14 +1,14 @@
-"""Clients whose proof of who they are was taken back: users that are gone or have other passwords, and revoked certificates, of one listener.
+"""Ends the connections of one listener whose proof was revoked: users that are removed or have other passwords, and revoked certificates.
 
-Control says whose it was. Pairs that are open end then. A client that had begun to prove who it is before, and is READY a little later, may have
-been judged by what is no longer so: names are remembered for as long as that may take.
+The control process names them. Open pairs end at once. A client that began to authenticate before, and becomes READY later, may have been checked
+against old data: names are kept for as long as an authentication can take.
 """
 
 from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.network.channel import Channel
+from framegate.proxy.network.channel import Channel
 
 __all__ = ["Revocations"]
 
@@ -22,7 +22,7 @@ class Revocations:
     """One listener's.
 
     Args:
-        keep_ns: how long a client may take to prove who it is.
+        keep_ns: how long an authentication may take.
     """
 
     def __init__(self, keep_ns: i64) -> None:
@@ -31,7 +31,7 @@ class Revocations:
         self._serials: dict[str, int] = {}
 
     def add(self, users: list[str] | None, serials: list[str] | None, now_ns: i64) -> None:
-        """Whose it was: names of users, and serial numbers as ``Identity.serial`` has them; None: everybody's."""
+        """Add names of users, and serial numbers as in ``Identity.serial``; None: all users."""
         self._users = _with(self._users, users, now_ns, self._keep_ns)
         self._serials = _with(self._serials, serials, now_ns, self._keep_ns)
 

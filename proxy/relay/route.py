@@ -4,12 +4,12 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.network.options import ChannelOptions
-from proxy.relay.counters import ListenerCounters
-from proxy.relay.handler_metrics import HandlerMetrics
-from proxy.relay.login import Logins
-from proxy.relay.revocation import Revocations
-from proxy.relay.upstream import Upstream
+from framegate.proxy.network.options import ChannelOptions
+from framegate.proxy.relay.counters import ListenerCounters
+from framegate.proxy.relay.handled_connection import HandlerMetrics
+from framegate.proxy.relay.login import Logins
+from framegate.proxy.relay.revocation import Revocations
+from framegate.proxy.relay.upstream import Upstream
 
 __all__ = ["Route"]
 
@@ -29,8 +29,8 @@ class Route:
         counters: what is counted.
         handler: frames go to one, and this is what it counts; None: there is none.
         authenticates: clients authenticate by SASL, and may have to do it again.
-        logins: who we are to the upstream; None: it does not ask.
-        revoked: whose proof of who they are was taken back; None: their connections go on.
+        logins: the logins to the upstream; None: it requires none.
+        revoked: revoked users and certificates; None: their connections go on.
     """
 
     def __init__(

@@ -1,11 +1,10 @@
-"""Clients that authenticate again within a connection (KIP-368), and those whose time is over. No runs come here but those of listeners with SASL.
+"""Clients that authenticate again within a connection (KIP-368), and sessions that expire. Only for listeners with SASL.
 
-A SaslHandshake that stands between the frames of a READY client is not passed on: it begins the session anew. What came before it goes on, and the
-answers that are owed leave first; then the client and an authenticator talk as before the first frame, between the frames of the traffic, and a
-client that has said that it is who it was goes on. As with Kafka's brokers it is refused to be anybody else, to use another mechanism, and to do it
-within a second of the last time; and the first other frame behind the end of the session ends the connection.
+A SaslHandshake between the frames of a READY client is not passed on. Frames before it are passed on, and their responses leave first. Then the
+client and an authenticator exchange frames as they did before the first frame of the traffic. As in Kafka, the client must use the same principal and
+mechanism, and may not authenticate again within a second. The first other frame after the end of the session closes the connection.
 
-SaslAuthenticate by itself, and SaslHandshake where sessions do not end, are refused: the upstream would take them for ours.
+SaslAuthenticate alone, and SaslHandshake where sessions do not end, are refused, because the upstream would take them for framegate's.
 """
 
 from typing import Final
@@ -13,19 +12,19 @@ from typing import Final
 from librt.strings import read_i16_be
 from mypy_extensions import i64
 
-from proxy.cause import Cause
-from proxy.errors import AuthenticationError
-from proxy.network.authenticator import Authenticator, Waker
-from proxy.network.channel import Channel
-from proxy.network.frame_exchange import SASL_HANDSHAKE, FrameExchange, is_sasl
-from proxy.network.int32 import HEADER, INT32
-from proxy.network.memory_pool import BEGUN, Account
-from proxy.network.run import PART_FIRST, Run
-from proxy.network.timer import NEVER, CallbackTimer
-from proxy.network.transport import DONE
-from proxy.relay import ending
-from proxy.relay.pair import Pair
-from proxy.relay.state import PairState
+from framegate.proxy.cause import Cause
+from framegate.proxy.errors import AuthenticationError
+from framegate.proxy.network.authenticator import Authenticator, Waker
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.frame_exchange import SASL_HANDSHAKE, FrameExchange, is_sasl
+from framegate.proxy.network.int32 import HEADER, INT32
+from framegate.proxy.network.memory_pool import BEGUN, Account
+from framegate.proxy.network.run import PART_FIRST, Run
+from framegate.proxy.network.timer import NEVER, CallbackTimer
+from framegate.proxy.network.transport import DONE
+from framegate.proxy.relay import ending
+from framegate.proxy.relay.pair import Pair
+from framegate.proxy.relay.state import PairState
 
 __all__ = ["LATE", "ChannelFrames", "Session", "begins", "body_of", "check", "first_sasl", "size_of"]
 
@@ -213,14 +212,14 @@ class Session(Waker):
         pair = self._pair
         if pair is None or self._refusal is not None:
             return
-        if self.waits and self._owes_nothing(pair):
+        if self.waits and self._has_no_open_request(pair):
             self.waits = False
             self._start()
         elif self._authenticator is not None:
             self._step()
 
     def refuse(self, reason: str) -> None:
-        """The end, of which the client is told nothing."""
+        """End the session without an answer to the client."""
         self._refuse(AuthenticationError(reason))
 
     def close(self) -> None:
@@ -237,7 +236,7 @@ class Session(Waker):
         pair = self._pair
         return 0 if pair is None else pair.owner.selector.now_ns
 
-    def _owes_nothing(self, pair: Pair) -> bool:
+    def _has_no_open_request(self, pair: Pair) -> bool:
         """Whether all answers are out, as far as is known, and none is within."""
         pairing, upstream = pair.pairing, pair.upstream.channel
         if pairing is not None and not pairing.lost and pairing.open != 0:
@@ -309,7 +308,7 @@ class Session(Waker):
                 self._step()
             else:
                 self._end(pair, refusal)
-        except Exception as error:  # nobody else ends a client that waits for its answer
+        except Exception as error:  # nothing else ends a client that waits for its answer
             ending.crash(pair, error)
 
 

@@ -4,14 +4,14 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.cause import Cause
-from proxy.network.run import PART_LAST, Run
-from proxy.network.write_half import WriteHalf
-from proxy.relay import ending, losses
-from proxy.relay.leg import RelayLeg
-from proxy.relay.pair import Leg, Pair
-from proxy.relay.session import LATE, Session, begins, first_sasl
-from proxy.relay.state import PairState
+from framegate.proxy.cause import Cause
+from framegate.proxy.network.run import PART_LAST, Run
+from framegate.proxy.network.write_half import WriteHalf
+from framegate.proxy.relay import ending, losses
+from framegate.proxy.relay.leg import RelayLeg
+from framegate.proxy.relay.pair import Leg, Pair
+from framegate.proxy.relay.session import LATE, Session, begins, first_sasl
+from framegate.proxy.relay.state import PairState
 
 __all__ = ["SessionLeg"]
 
@@ -32,8 +32,8 @@ class SessionLeg(RelayLeg):
         self._answers: bool = False  # frames came that were answered here
         self._refuses_part: bool = False  # of the frame that passes in pieces, each is thrown away
 
-    def counts(self) -> bool:
-        return not self._answers and super().counts()
+    def counts_frames(self) -> bool:
+        return not self._answers and super().counts_frames()
 
     def received(self, run: Run) -> None:
         session = self.session
@@ -100,8 +100,8 @@ class SessionLeg(RelayLeg):
         """What an authenticator gets is to come whole, and needs no room."""
         return (NO_LIMIT, True) if self._is_busy() else super().room_for()
 
-    def passes_to(self) -> WriteHalf | None:
-        return None if self._is_busy() else super().passes_to()
+    def pipe_target(self) -> WriteHalf | None:
+        return None if self._is_busy() else super().pipe_target()
 
     def _is_busy(self) -> bool:
         return self._refuses_part or (self.session is not None and self.session.is_busy)
@@ -115,8 +115,8 @@ class SessionLeg(RelayLeg):
             losses.drop(self.pair, self, run.frames, run.size, run)
         channel.discard(run)
 
-    def passed_by(self, size: i64, frames: i64) -> None:
-        super().passed_by(size, frames)
+    def was_piped(self, size: i64, frames: i64) -> None:
+        super().was_piped(size, frames)
         if not self.is_client:
             _advance(self.pair)
 

@@ -1,20 +1,20 @@
-"""Whose frames are looked at: the tap of each leg, and what changes when the rules do.
+"""Which legs are tapped, and what changes when the rules do.
 
-A tap is asked for when a channel is READY, and again when other rules come into force: they hold from the next frame on, on each direction. A
-frame that is cut through ends as it began: the new tap waits in ``Leg.next_tap`` until it is over.
+A tap is requested when a channel is READY, and again when the rules change: the new rules apply from the next frame in each direction. A frame that
+is cut through ends as it began: the new tap waits in ``Leg.next_tap`` until then.
 """
 
 from typing import Final
 
-from proxy.network import mute
-from proxy.network.channel import Channel
-from proxy.network.int32 import INT32
-from proxy.network.translation import Translation
-from proxy.relay.pair import Leg, Pair
-from proxy.relay.state import PairState
-from proxy.tap.frame_tap import FrameTap
-from proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE
-from proxy.tap.request_facts import RequestFacts
+from framegate.proxy.network import mute
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.int32 import INT32
+from framegate.proxy.network.translation import Translation
+from framegate.proxy.relay.pair import Leg, Pair
+from framegate.proxy.relay.state import PairState
+from framegate.proxy.tap.frame_tap import FrameTap
+from framegate.proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE
+from framegate.proxy.tap.request_facts import RequestFacts
 
 __all__ = ["end_change", "forward", "match", "retap", "share_facts"]
 
@@ -26,11 +26,11 @@ CLOSED: Final = PairState.CLOSED
 
 
 def match(pair: Pair, leg: Leg, channel: Channel, direction: int) -> None:
-    """Ask whether a leg is tapped. ``channel``: whose framing its frames are in."""
+    """Set the tap of a leg. ``channel``: gives the framing of its frames."""
     leg.tap = pair.owner.match(pair, direction)
     _look_by_int32(pair, leg, channel)
     if channel is leg.channel:
-        channel.gated = leg.gates()
+        channel.gated = leg.gates_reads()
 
 
 def _look_by_int32(pair: Pair, leg: Leg, channel: Channel) -> None:
@@ -61,7 +61,7 @@ def retap(pair: Pair) -> None:
 
 def _set_tap(pair: Pair, leg: Leg, channel: Channel, tap: FrameTap | None) -> None:
     """Let a leg have another tap, or none, at the border of two frames, or within one that the tap before did not see."""
-    if leg.tap is None and pair.pairing is None:  # nobody has counted
+    if leg.tap is None and pair.pairing is None:  # not counted so far
         leg.frames = channel.frames_received
         leg.bytes = channel.bytes_received - channel.staged
     leg.tap = tap
@@ -69,7 +69,7 @@ def _set_tap(pair: Pair, leg: Leg, channel: Channel, tap: FrameTap | None) -> No
     leg.next_tap = None
     leg.changes_tap = False
     share_facts(pair)
-    channel.gated = leg.gates()
+    channel.gated = leg.gates_reads()
     if tap is None or not tap.mutes:
         channel.unmute(TAP)
     forward(pair, leg)
@@ -82,7 +82,9 @@ def forward(pair: Pair, leg: Leg) -> None:
     upstream = pair.upstream.channel
     passes = (pair.state is OPEN or pair.state is HALF_CLOSED) and upstream is not None and upstream.ready_ns != 0
     out = leg.other.channel
-    leg.forward_to = out.write_half if out is not None and passes and not leg.looks() and not (pair.draining and not leg.is_client) else None
+    leg.forward_to = (
+        out.write_half if out is not None and passes and not leg.inspects_frames() and not (pair.draining and not leg.is_client) else None
+    )
 
 
 def end_change(pair: Pair, leg: Leg) -> None:

@@ -1,8 +1,8 @@
-"""Throttling: who keeps a channel muted for ``throttle``, and the quotas of one channel.
+"""Throttling: the reasons for which a channel is muted for ``throttle``, and the quotas of one channel.
 
 The mute set knows each cause once. Several may want a channel throttled at the same time: a quota that is used up, a handler's answer that asks
 for a pause. Each is a *holder*, a bit; the channel is muted from the first holder's ``hold`` to the last one's ``let_go``, in whatever order.
-A channel's ``Throttle`` is made when the first needs it (``Leg.throttle``), so that one that nobody throttles holds nothing.
+A channel's ``Throttle`` is made when the first needs it (``Leg.throttle``), so that a channel that is never throttled has none.
 
 A client whose listener has no upstream is read for what it sends and, in effect, for what is answered: it has a meter for both.
 
@@ -14,11 +14,11 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.network import mute
-from proxy.network.channel import Channel
-from proxy.network.event_loop import EventLoop
-from proxy.network.read_size import MAX_READ
-from proxy.relay.bucket import Bucket, Stake, Waiter
+from framegate.proxy.network import mute
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.event_loop import EventLoop
+from framegate.proxy.network.read_size import MAX_READ
+from framegate.proxy.relay.bucket import Bucket, Waiter
 
 __all__ = ["ANSWERS", "QUOTA", "REPLY", "Meter", "Throttle"]
 
@@ -36,7 +36,7 @@ class Throttle:
         meter: its quotas; None while none applies.
         answers: those of what is sent to it, where no upstream's channel is read for that; likewise.
         holders: those that hold it now.
-        held: somebody has held it since ``was_held`` was asked.
+        held: somebody has held it since ``was_throttled`` was asked.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -46,7 +46,7 @@ class Throttle:
         self.holders: i64 = 0
         self.held: bool = False
 
-    def was_held(self) -> bool:
+    def was_throttled(self) -> bool:
         """Whether anybody holds it, or has since this was asked last."""
         held = self.held
         self.held = self.holders != 0
@@ -78,23 +78,24 @@ class Meter(Waiter):
 
     Attributes:
         channel: whose they are.
-        address: as given.
-        stakes: in the buckets.
+        address, buckets: as given; no buckets after ``leave``.
     """
 
     def __init__(self, throttle: Throttle, loop: EventLoop, buckets: list[Bucket], address: str = "", *, answers: bool = False) -> None:
         self.address: Final = address
-        self._answers: Final[bool] = answers
-        self.stakes: list[Stake] = [Stake(bucket, self) for bucket in buckets]
-        self._throttle: Final = throttle
+        self.buckets: list[Bucket] = buckets
         self.channel: Final = throttle.channel
+        self._answers: Final[bool] = answers
+        self._throttle: Final = throttle
+        self._holder: Final[i64] = ANSWERS if answers else QUOTA
         self._loop: Final = loop
-        self._bytes: i64 = throttle.channel.write_half.bytes_sent if answers else throttle.channel.bytes_received
-        self._frames: i64 = throttle.channel.write_half.frames_sent if answers else throttle.channel.frames_received
+        self._bytes: i64 = self._byte_count()
+        self._frames: i64 = self._frame_count()
         self._limit: i64 = MAX_READ
-        self._run: i64 = 0  # bytes since the last whole frame
         self._frame_size: i64 = 0  # of the frames that came last, on average; 0: not known
-        self._waits: Stake | None = None
+        self._waits: Bucket | None = None
+        self._at: i64 = 0  # the bucket that it waits for, or waited for; those before have admitted the next read
+        self._let_in: bool = False  # by that bucket
 
     def may_read(self) -> bool:
         """See ``ChannelSink.may_read``."""
@@ -104,14 +105,16 @@ class Meter(Waiter):
             self.was_read()
         now_ns = self._loop.now_ns
         most: i64 = MAX_READ
-        for stake in self.stakes:
-            bucket = stake.bucket
-            if not bucket.admits(stake, now_ns):
-                return self._wait(stake, now_ns)
-            if self._answers:
-                most = min(most, self._asked_by(bucket))
-            elif bucket.quantum < most:
-                most = min(most, bucket.quantum if not bucket.frames else self._bytes_of(min(bucket.level, bucket.quantum)))
+        for at, bucket in enumerate(self.buckets):
+            let_in = self._let_in and at == self._at
+            if at >= self._at and not bucket.admits(now_ns, let_in=let_in):
+                bucket.wait(self, now_ns, first=let_in)
+                self._waits = bucket
+                self._at = at  # else two buckets could send it to and fro for ever
+                self._let_in = False
+                self._want(1)
+                return not self._throttle.hold(self._holder)
+            most = min(most, self._limit_of(bucket))
         self._limit = most
         return True
 
@@ -121,67 +124,65 @@ class Meter(Waiter):
 
     def was_read(self) -> None:
         """See ``ChannelSink.was_read``."""
-        channel = self.channel
-        size = (channel.write_half.bytes_sent if self._answers else channel.bytes_received) - self._bytes
+        size = self._byte_count() - self._bytes
         if size == 0:
             return
-        frames = (channel.write_half.frames_sent if self._answers else channel.frames_received) - self._frames
+        frames = self._frame_count() - self._frames
         self._bytes += size
         self._frames += frames
-        self._run += size
         if frames != 0:
-            self._frame_size = self._run // frames
-            self._run = 0
-        now_ns = self._loop.now_ns
-        for stake in self.stakes:
-            bucket = stake.bucket
+            self._frame_size = size // frames
+        if self._waits is None:
+            self._at = 0
+            self._let_in = False
+        for bucket in self.buckets:
             amount = frames if bucket.frames else size
             if amount != 0:
-                bucket.charge(stake, amount, now_ns)
+                bucket.charge(amount, self._loop.now_ns)
 
     def let_in(self, late_ns: i64) -> None:
-        for stake in self.stakes:
-            stake.bucket.want(-1, self._loop.now_ns)
-            if stake is not self._waits:
-                stake.bucket.make_good(late_ns)
+        self._want(-1)
+        for bucket in self.buckets:
+            if bucket is not self._waits:
+                bucket.make_good(late_ns)
         self._waits = None
+        self._let_in = True
         try:
-            self._throttle.let_go(ANSWERS if self._answers else QUOTA)
+            self._throttle.let_go(self._holder)
         except Exception as error:  # others wait, too
             self.channel.crash(error)
 
     def leave(self) -> None:
         """The buckets are not asked any more: what was read is paid for, and nothing waited for. Harmless when that is so."""
         self.was_read()
-        stakes = self.stakes
-        self.stakes = []
-        for stake in stakes:
-            stake.bucket.leave(stake, self._loop.now_ns)
-            if self._waits is not None:
-                stake.bucket.want(-1, self._loop.now_ns)
-        self._waits = None
-        self._throttle.let_go(ANSWERS if self._answers else QUOTA)
+        if self._waits is not None:
+            self._want(-1)
+            self._waits.leave(self)
+            self._waits = None
+        self.buckets = []
+        self._throttle.let_go(self._holder)
 
-    def _wait(self, stake: Stake, now_ns: i64) -> bool:
-        """Wait for a bucket; True: the frame begun may be read meanwhile."""
-        for before in self.stakes:
-            if before is stake:
-                break
-            before.bucket.keep(before)
-        stake.bucket.wait(stake, now_ns)
-        self._waits = stake
-        for each in self.stakes:
-            each.bucket.want(1, now_ns)
-        return not self._throttle.hold(ANSWERS if self._answers else QUOTA)
+    def _want(self, count: i64) -> None:
+        for bucket in self.buckets:
+            bucket.want(count, self._loop.now_ns)
 
-    def _asked_by(self, bucket: Bucket) -> i64:
-        """How many bytes of requests get no more answers than the bucket gives at a time, by those that came so far; 0: one request."""
-        channel = self.channel
-        sent = channel.write_half.frames_sent if bucket.frames else channel.write_half.bytes_sent
-        if bucket.quantum >= MAX_READ or sent == 0:
-            return MAX_READ if bucket.quantum >= MAX_READ else 0
-        return min(bucket.level, bucket.quantum) * channel.bytes_received // sent
+    def _byte_count(self) -> i64:
+        return self.channel.write_half.bytes_sent if self._answers else self.channel.bytes_received
 
-    def _bytes_of(self, frames: i64) -> i64:
-        """How many bytes so many frames have, by those that came last; 0, which is one frame, where that cannot be said."""
-        return 0 if frames <= 1 else frames * self._frame_size
+    def _frame_count(self) -> i64:
+        return self.channel.write_half.frames_sent if self._answers else self.channel.frames_received
+
+    def _limit_of(self, bucket: Bucket) -> i64:
+        """How many bytes one read may have; 0: one frame, or one request. What that is in frames, or in answers, follows from those before. The rest
+        of the frame begun is one frame whatever its size, and may be much larger than those.
+        """
+        quantum = bucket.quantum
+        if quantum >= MAX_READ or (not bucket.frames and not self._answers):
+            return quantum
+        tokens = max(min(i64(bucket.level), quantum), 0)
+        if self._answers:
+            sent = self._frames if bucket.frames else self._bytes
+            size = 0 if sent == 0 else tokens * self.channel.bytes_received // sent
+        else:
+            size = 0 if tokens <= 1 else tokens * self._frame_size
+        return max(size, self.channel.read_half.receive.missing()) if bucket.frames and size != 0 else size

@@ -1,20 +1,17 @@
 """An upstream: its endpoints, which of them a connection tries next, and which are left out because they failed.
 
-Theory of operation. There is one of these for each upstream, shared by every listener before it; what one connection finds out all others use.
+Theory of operation. Each upstream has one object, shared by its listeners, so that all connections use what one of them finds out.
 
-- *Turns.* Connections take the endpoints that are up in turn. One whose attempt failed goes on with those it has not tried, each once: only when
-  all have failed is it refused.
-- *Out.* An endpoint that fails an attempt is down for ``FIRST_NS``. When that is over it is due: the next new connection probes it, that one
-  alone, while all others still pass it by; so an endpoint that does not answer costs one connection its connect timeout, and no other. A probe that
-  fails doubles the back-off, up to ``MOST_NS``; any attempt that succeeds ends it.
-- *All out.* The back-off alone refuses nobody: a connection that has tried what is up tries what is down, soonest due first, those that are
-  being probed last.
-- *Whose fault.* An attempt that failed after another one, begun later than it, got through says nothing about now. One that ended because
-  its connection did proves nothing, and gives the probe back: the next connection makes it.
+- *Round robin.* Connections take the endpoints that are up in turn. After a failed attempt a connection tries each other endpoint once; it is refused
+  when all have failed.
+- *Down.* A failed endpoint is down for ``FIRST_NS``. After that the next new connection probes it; all others still avoid it. So an endpoint that
+  does not answer costs one connection its connect timeout. A failed probe doubles the back-off, up to ``MOST_NS``; a successful attempt ends it.
+- *All down.* The back-off alone refuses no connection: one that has tried the endpoints that are up tries those that are down, the soonest due
+  first, those that are being probed last.
+- *Late results.* A failed attempt is ignored when a later attempt has succeeded before. An attempt that ended because its connection ended proves
+  nothing; the next connection probes instead.
 
-A login that is refused is no failure of the endpoint, which is there: see ``login``.
-
-A peer that ends a connection that was READY has not failed: what went over it is the pair's business, and not to be repeated elsewhere.
+A refused login is no failure of the endpoint: see ``login``. Nor is the end of a connection that was READY.
 """
 
 from typing import Final
@@ -22,10 +19,10 @@ from typing import Final
 from librt.vecs import vec
 from mypy_extensions import i64
 
-from proxy.cause import Cause
-from proxy.cells import CONNECT_ERRORS, UPSTREAM_BLOCK
-from proxy.config.address import format_sockaddr
-from proxy.relay.counters import UpstreamCounters
+from framegate.proxy.cause import Cause
+from framegate.proxy.cells import CONNECT_ERRORS, UPSTREAM_BLOCK
+from framegate.proxy.config.address import format_sockaddr
+from framegate.proxy.relay.counters import UpstreamCounters
 
 __all__ = ["FIRST_NS", "MOST_NS", "Attempt", "Endpoint", "Tried", "Upstream", "connect_error"]
 
@@ -54,7 +51,7 @@ class Endpoint:
 
     Attributes:
         family, address: as ``socket.connect`` takes them.
-        server_name: whose certificate is expected, and SNI unless it is a number; empty for plaintext.
+        server_name: the name that the certificate must have, and SNI unless it is an address; empty for plaintext.
         text: the address as rows show it.
         listed: the upstream has it; False once it was replaced, for those that still connect to it.
         down: it failed last, and is left out.
@@ -86,7 +83,7 @@ class Endpoint:
 
     @property
     def key(self) -> tuple[str, int, object]:
-        """What makes two of them the same: the address, and who is expected there."""
+        """The identity of an endpoint: its address and the expected server name."""
         return self.server_name, self.family, self.address
 
 
@@ -143,7 +140,7 @@ class Upstream:
         self.counters: Final = counters
         self.endpoints: list[Endpoint] = []
         self._cells: vec[i64] = counters.counts.cells
-        self._turn: i64 = 0
+        self._next_endpoint: i64 = 0
         self.replace(endpoints)
 
     def replace(self, endpoints: list[Endpoint]) -> None:
@@ -187,10 +184,10 @@ class Upstream:
         endpoints = self.endpoints
         count: i64 = len(endpoints)
         for step in range(count):
-            number: i64 = (self._turn + step) % count
+            number: i64 = (self._next_endpoint + step) % count
             endpoint = endpoints[number]
             if not endpoint.down and (tried is None or endpoint not in tried.endpoints):
-                self._turn = number + 1
+                self._next_endpoint = number + 1
                 return endpoint
         return self._soonest(tried)
 

@@ -13,19 +13,19 @@ from librt.strings import BytesWriter
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
-from proxy.cause import Cause
-from proxy.network import mute
-from proxy.network.framing import Framing
-from proxy.network.run import Body, Buffer, Run
-from proxy.network.translation import holds, refer
-from proxy.relay import ending, handling, passing
-from proxy.relay import handler_wire as wire
-from proxy.relay.handled_connection import Request
-from proxy.relay.handled_pair import Handled, HandledLeg, HeldAnswer, Outgoing
-from proxy.relay.pair import Pair, PairTimer
-from proxy.relay.pairing import Pairing
-from proxy.relay.state import PairState
-from proxy.relay.throttle import REPLY, Throttle
+from framegate.proxy.cause import Cause
+from framegate.proxy.network import mute
+from framegate.proxy.network.framing import Framing
+from framegate.proxy.network.run import Body, Buffer, Run
+from framegate.proxy.network.translation import contains_delimiter, refer
+from framegate.proxy.relay import ending, forwarding, handling
+from framegate.proxy.relay import handler_wire as wire
+from framegate.proxy.relay.handled_connection import Request
+from framegate.proxy.relay.handled_pair import Handled, HandledLeg, HeldAnswer, Outgoing
+from framegate.proxy.relay.pair import Pair, PairTimer
+from framegate.proxy.relay.pairing import Pairing
+from framegate.proxy.relay.state import PairState
+from framegate.proxy.relay.throttle import REPLY, Throttle
 
 __all__ = ["drop_out", "flush", "forwarded", "make_frame", "release_due", "replied", "sent", "throttle", "write_out"]
 
@@ -81,9 +81,9 @@ def replied(handled: Handled, request: Request, direction: i64, action: i64, thr
     run = request.run
     if run is not None:
         request.run = None
-        connection = handled.connection
-        assert connection is not None, "it replied"
-        connection.load.kept -= 1
+        process = handled.process
+        assert process is not None, "it replied"
+        process.kept -= 1
     goes_on = False
     try:
         if throttle_ms > 0:
@@ -111,7 +111,7 @@ def _obey(leg: HandledLeg, request: Request, run: Run | None, action: i64, body:
         _answer(leg, request, body)
     elif action == NOTHING:
         _pair_anew(leg, request, None)
-        _done(leg)
+        handling.response_sent(leg)
     elif not has_upstream or run is None:
         raise UnfitError("the handler would pass a frame on, and the listener has no upstream")
     elif action == PASS:
@@ -120,11 +120,6 @@ def _obey(leg: HandledLeg, request: Request, run: Run | None, action: i64, body:
     else:
         _replace(leg, request, run, body)
     return False
-
-
-def _done(leg: HandledLeg) -> None:
-    """Nothing goes out for a frame."""
-    handling.response_sent(leg)
 
 
 def _emit(leg: HandledLeg, target: HandledLeg, run: Run, booked: i64, *, passes: bool) -> None:
@@ -143,7 +138,7 @@ def _pass_on(leg: HandledLeg, request: Request, run: Run) -> None:
     translation = leg.translation
     sent = run
     if translation is not None:
-        sent = passing.translate(translation, run)
+        sent = forwarding.translate(translation, run)
         if translation.stopped_at >= 0:
             text = f"a body holds what ends a frame in {translation.target.name}, which the other side speaks"
             raise UnfitError(text, Cause.WRONG_PROTOCOL, _side(leg.is_client))
@@ -204,7 +199,7 @@ def _send_answer(handled: Handled, run: Run, booked: i64, *, withheld: bool) -> 
     accepted = True
     if served:
         seen = run if upstream.look is None or upstream.tap is None else upstream.look.frames(run)
-        accepted = passing.look_at(pair, upstream, seen, now_ns)
+        accepted = forwarding.look_at(pair, upstream, seen, now_ns)
         upstream.frames += 1
         upstream.bytes += run.size
     elif upstream.tap is not None:
@@ -263,7 +258,7 @@ def _pair_anew(leg: HandledLeg, request: Request, made: Run | None) -> None:
         pairing.take_out(place)
     if made is not None:
         pairing.put_in(place, made, pair.owner.selector.read_clock())
-    passing.let_ask(pair, pairing)  # whether the pair is done is looked at when all is out
+    forwarding.let_ask(pair, pairing)  # whether the pair is done is looked at when all is out
 
 
 # What is written.
@@ -282,7 +277,7 @@ def make_frame(source: Framing, target: Framing, body: Body, others: bytes, to_c
     if size > target.max_body:
         text = f"the handler's frame of {size} bytes exceeds the limit of {target.max_body}, the most that {target.name} can say"
         raise UnfitError(text, Cause.FRAME_TOO_LARGE, _side(to_client))
-    if target.tail != 0 and holds(bodies, target.delimiter):
+    if target.tail != 0 and contains_delimiter(bodies, target.delimiter):
         raise UnfitError(f"the handler's frame holds what ends one in {target.name}", Cause.WRONG_PROTOCOL, _side(to_client))
     keeps = source is target or (target.keeps and source.others == target.others)
     writer = BytesWriter()
@@ -326,7 +321,7 @@ def _check_end(handled: Handled) -> None:
         return
     if pair.state is HALF_CLOSED:
         ending.check_done(pair)
-    elif pair.draining and pair.counts_answers:
+    elif pair.draining and pair.counts_responses:
         ending.end_if_answered(pair)
     elif pair.draining:
         ending.end_if_even(pair)

@@ -1,11 +1,11 @@
-"""Who wants to know about pairs as a whole, and about what they find out of upstreams: the loop of the processor, and tests."""
+"""The interface of observers of pairs and endpoints: the loop of the processor, and tests."""
 
 import abc
 
 from mypy_extensions import mypyc_attr
 
-from proxy.relay.pair import Pair
-from proxy.relay.upstream import Endpoint, Upstream
+from framegate.proxy.relay.pair import Pair
+from framegate.proxy.relay.upstream import Endpoint, Upstream
 
 __all__ = ["PairWatcher"]
 
@@ -16,7 +16,7 @@ class PairWatcher(abc.ABC):
 
     @abc.abstractmethod
     def pair_opened(self, pair: Pair) -> None:
-        """The pair is OPEN; told once for each that comes to that, where ``PairOwner.tells_open``."""
+        """The pair is OPEN; told once for each that comes to that, where ``PairOwner.reports_open``."""
 
     @abc.abstractmethod
     def pair_closed(self, pair: Pair) -> None:

@@ -1,4 +1,4 @@
-"""The entry of a processor: ``python -P -m proxy.server --slot N --handover-fd A --command-fd B --cells-fd C``.
+"""The entry of a processor: ``python -P -m framegate.proxy.server --slot N --handover-fd A --command-fd B --cells-fd C``.
 
 It waits for the ``start`` message, builds the data path, says ``ready`` (or ``failed``), and serves until it is told to end.
 """
@@ -12,24 +12,24 @@ import sys
 import time
 from collections.abc import Sequence
 
-from proxy.cells import CellLayout, CellWriter
-from proxy.clock import MonotonicClock
-from proxy.network.connection_id import ConnectionIds
-from proxy.network.pool_kinds import make_pool
-from proxy.network.selector import Selector
-from proxy.relay.drain import Drain
-from proxy.relay.pair import LegMaker
-from proxy.relay.publisher import CellReserve, Publisher
-from proxy.relay.relay import Relay
-from proxy.relay.retirement import Retirement
-from proxy.server.heap import Heap
-from proxy.server.link import LinkReader, encode
-from proxy.server.loop import Loop, Watcher
-from proxy.server.messages import FailedMessage, ReadyMessage, StartMessage
-from proxy.server.protocol import WIRE_VERSION, Message, read_start
-from proxy.server.settings import Settings
-from proxy.tap.rules import TapRules
-from proxy.tap.writer import TapWriter
+from framegate.proxy.cells import CellLayout, CellWriter
+from framegate.proxy.clock import MonotonicClock
+from framegate.proxy.network.connection_id import ConnectionIds
+from framegate.proxy.network.pool_kinds import make_pool
+from framegate.proxy.network.selector import Selector
+from framegate.proxy.relay.drain import Drain
+from framegate.proxy.relay.pair import LegMaker
+from framegate.proxy.relay.publisher import CellReserve, Publisher
+from framegate.proxy.relay.relay import Relay
+from framegate.proxy.relay.retirement import Retirement
+from framegate.proxy.server.heap import Heap
+from framegate.proxy.server.link import LinkReader, encode
+from framegate.proxy.server.loop import Loop, Watcher
+from framegate.proxy.server.messages import FailedMessage, ReadyMessage, StartMessage
+from framegate.proxy.server.protocol import WIRE_VERSION, Message, read_start
+from framegate.proxy.server.settings import Settings
+from framegate.proxy.tap.rules import TapRules
+from framegate.proxy.tap.writer import TapWriter
 
 
 def _arguments(arguments: Sequence[str]) -> dict[str, int]:
@@ -54,7 +54,9 @@ def _read_start(command: socket.socket, reader: LinkReader) -> list[Message]:
 def _modules() -> dict[str, str]:
     """Every module of ours that runs here, and its file: what shows whether the hot path is compiled."""
     return {
-        name: str(module.__file__) for name, module in sorted(sys.modules.items()) if name.startswith("proxy.") and getattr(module, "__file__", None)
+        name: str(module.__file__)
+        for name, module in sorted(sys.modules.items())
+        if name.startswith("framegate.proxy.") and getattr(module, "__file__", None)
     }
 
 
@@ -78,7 +80,7 @@ def _handler_legs(settings: Settings) -> LegMaker | None:
     """What makes the legs of pairs whose frames go to handlers."""
     if settings.requests is None:
         return None
-    from proxy.relay.handler_leg import HandlerLegs  # here: a processor without handlers does without
+    from framegate.proxy.relay.handler_leg import HandlerLegs  # here: a processor without handlers does without
 
     return HandlerLegs(settings.requests)
 
@@ -103,7 +105,7 @@ def _build(message: StartMessage, slot: int, cells_fd: int, sockets: tuple[socke
     relay = Relay(ConnectionIds(slot, message["generation"]), settings.counters, watcher, rules, tap, _handler_legs(settings))
     selector = Selector(clock, pool)
     relay.pairs.attach(selector)
-    relay.pairs.tells_open = message.get("rows_at_open", False)
+    relay.pairs.reports_open = message.get("rows_at_open", False)
     quiet_ns = config.drain.quiet_ms * 1_000_000
     settings.attach(relay, tap, Retirement(selector, clock, relay.pairs.open, quiet_ns, config.drain.timeout_ms * 1_000_000))
     drain = Drain(selector, clock, relay.pairs.open, watcher, quiet_ns)

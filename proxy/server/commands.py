@@ -6,20 +6,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from proxy.cause import Cause
-from proxy.network import mute
-from proxy.relay import ending
-from proxy.relay.pair import Pair
-from proxy.relay.relay import Relay
-from proxy.server.jobs import AccessJob, BulkJob, EvictJob, FollowJob, HoldersJob, Job, ListJob
-from proxy.server.messages import (
-    AbortCommand,
-    AbortedReply,
+from framegate.proxy.cause import Cause
+from framegate.proxy.network import mute
+from framegate.proxy.relay import ending
+from framegate.proxy.relay.pair import Pair
+from framegate.proxy.relay.relay import Relay
+from framegate.proxy.server.jobs import AccessJob, BulkJob, EvictJob, FollowJob, HoldersJob, Job, ListJob
+from framegate.proxy.server.messages import (
     AccessCommand,
     AnswerCommand,
     BulkCommand,
-    CommitCommand,
-    CommittedReply,
+    DecidedReply,
     DescribeCommand,
     DescribeReply,
     DrainCommand,
@@ -29,17 +26,15 @@ from proxy.server.messages import (
     HoldersCommand,
     ListCommand,
     PartsCommand,
+    PlainCommand,
     PrepareCommand,
-    PreparedReply,
     RefusedReply,
     Reply,
-    StopCommand,
-    UpstreamsCommand,
     UpstreamsReply,
 )
-from proxy.server.pair_rows import endpoint_down_row, open_row
-from proxy.server.protocol import Message, read_command
-from proxy.server.settings import ChangeError, Settings
+from framegate.proxy.server.pair_rows import endpoint_down_row, open_row
+from framegate.proxy.server.protocol import Message, read_command
+from framegate.proxy.server.settings import ChangeError, Settings
 
 __all__ = ["Commands"]
 
@@ -71,7 +66,7 @@ class Commands:
         self._settings: Final = settings
         self._drain: Final = drain
         self._reply: Final = reply
-        self._tell_access: Final = tell_access
+        self._report_access: Final = tell_access
         self._stop: Final = stop
         self._jobs: deque[Job] = deque()
         self._waiting: list[BulkJob] = []
@@ -170,24 +165,24 @@ class Commands:
         except ChangeError as error:
             self._refuse(message["id"], str(error))
         else:
-            self._reply(PreparedReply(type="prepared", id=message["id"]))
+            self._reply(DecidedReply(type="prepared", id=message["id"]))
 
-    def _commit(self, message: CommitCommand) -> None:
+    def _commit(self, message: PlainCommand) -> None:
         rules, limits, revoked = self._pairs.rules, self._pairs.quotas.limits, self._settings.revokes(message["id"])
         if not self._settings.commit(message["id"]):
             self._refuse(message["id"], "that change is not prepared")
             return
         retaps, limited = self._pairs.rules is not rules, self._pairs.quotas.limits is not limits
         if not retaps and not limited and not revoked:
-            self._reply(CommittedReply(type="committed", id=message["id"]))
+            self._reply(DecidedReply(type="committed", id=message["id"]))
         else:
             self._jobs.appendleft(
                 FollowJob(message, self._relay, rules=retaps, limits=limited, revoked=revoked)
             )  # before lists and the like: who changes something holds up the next change
 
-    def _abort(self, message: AbortCommand) -> None:
+    def _abort(self, message: PlainCommand) -> None:
         self._settings.abort(message["id"])
-        self._reply(AbortedReply(type="aborted", id=message["id"]))
+        self._reply(DecidedReply(type="aborted", id=message["id"]))
 
     def _list(self, message: ListCommand) -> None:
         self._jobs.append(ListJob(message, self._pairs.open, int(self._pairs.wall_offset_ns)))
@@ -228,7 +223,7 @@ class Commands:
     def _evict(self, message: EvictCommand) -> None:
         self._jobs.append(EvictJob(message, self._pairs.open))
 
-    def _upstreams(self, message: UpstreamsCommand) -> None:
+    def _upstreams(self, message: PlainCommand) -> None:
         endpoints = [(upstream, endpoint) for upstream in self._settings.upstreams.values() for endpoint in upstream.endpoints]
         rows = [endpoint_down_row(upstream, endpoint) for upstream, endpoint in endpoints if endpoint.down]
         self._reply(UpstreamsReply(type="result", id=message["id"], rows=rows))
@@ -241,7 +236,7 @@ class Commands:
         self._pairs.quotas.set_parts(message["default"], parts)
 
     def _access(self, message: AccessCommand) -> None:
-        self._jobs.append(AccessJob(message, self._pairs.open, int(self._pairs.wall_offset_ns), self._tell_access))
+        self._jobs.append(AccessJob(message, self._pairs.open, int(self._pairs.wall_offset_ns), self._report_access))
 
     def _begin_drain(self, message: DrainCommand) -> None:
         self._drain(message["timeout_ms"])
@@ -251,6 +246,6 @@ class Commands:
         if self._settings.credentials is not None:
             self._settings.credentials.answered(message)
 
-    def _begin_stop(self, message: StopCommand) -> None:
+    def _begin_stop(self, message: PlainCommand) -> None:
         del message
         self._stop()

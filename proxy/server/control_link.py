@@ -15,21 +15,21 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.cause import Cause
-from proxy.network.connection_socket import adopt_socket
-from proxy.network.fd_handler import FdHandler
-from proxy.network.selector import Selector
-from proxy.relay.pair import Pair
-from proxy.relay.quotas import DemandWatcher, KeyDemand
-from proxy.relay.relay import Relay
-from proxy.relay.route import Route
-from proxy.server.commands import Commands
-from proxy.server.link import HANDLER_PROCESS, MAX_TOGETHER, Handover, LinkError, LinkReader, LinkWriter, receive_handovers
-from proxy.server.messages import AccessNotice, ClosedNotice, DemandNotice, EventRow, OpenedNotice, PartedNotice
-from proxy.server.pair_rows import closed_line, demand_row, opened_line, refused_line
-from proxy.server.protocol import event_notice
-from proxy.server.rows import HandoverFailedRow
-from proxy.server.settings import Settings
+from framegate.proxy.cause import Cause
+from framegate.proxy.network.connection_socket import adopt_socket
+from framegate.proxy.network.fd_handler import FdHandler
+from framegate.proxy.network.selector import Selector
+from framegate.proxy.relay.pair import Pair
+from framegate.proxy.relay.quotas import DemandWatcher, KeyDemand
+from framegate.proxy.relay.relay import Relay
+from framegate.proxy.relay.route import Route
+from framegate.proxy.server.commands import Commands
+from framegate.proxy.server.link import HANDLER_PROCESS, MAX_TOGETHER, Handover, LinkError, LinkReader, LinkWriter, receive_handovers
+from framegate.proxy.server.messages import DemandNotice, PartedNotice, RowsNotice
+from framegate.proxy.server.pair_rows import closed_line, demand_row, opened_line, refused_line
+from framegate.proxy.server.protocol import event_notice
+from framegate.proxy.server.rows import EventRow, HandoverFailedRow
+from framegate.proxy.server.settings import Settings
 
 __all__ = ["LINK_CLOSE_MS", "MAX_ROWS", "ControlLink"]
 
@@ -112,7 +112,7 @@ class ControlLink:
         self._relay: Final = relay
         self._settings: Final = settings
         self._lost: Final = lost
-        self.commands: Final = Commands(relay, settings, drain, self.reply, self._tell_access, stop)
+        self.commands: Final = Commands(relay, settings, drain, self.reply, self._report_access, stop)
         self.working: bool = False
         self.replied: bool = False
         self._opened: Final[list[str]] = []
@@ -154,12 +154,12 @@ class ControlLink:
         """Send the rows of connections now; those of opened ones first, for some of them may have closed since."""
         rows = self._opened
         while rows:
-            self.writer.queue(OpenedNotice(type="opened"), rows[:MAX_ROWS])
+            self.writer.queue(RowsNotice(type="opened"), rows[:MAX_ROWS])
             del rows[:MAX_ROWS]
             self.replied = True
         rows = self._closed
         while rows:
-            self.writer.queue(ClosedNotice(type="closed"), rows[:MAX_ROWS])
+            self.writer.queue(RowsNotice(type="closed"), rows[:MAX_ROWS])
             del rows[:MAX_ROWS]
             self.replied = True
 
@@ -211,11 +211,11 @@ class ControlLink:
             self._rows_ns = self._selector.now_ns
         rows.append(line)
 
-    def _tell_access(self, lines: list[str]) -> None:
+    def _report_access(self, lines: list[str]) -> None:
         """Send the rows of pairs that are open, which nothing that comes later may overtake."""
         if self._up:
             self.queue_rows()
-            self.writer.queue(AccessNotice(type="access"), lines)
+            self.writer.queue(RowsNotice(type="access"), lines)
             self.replied = True
 
     # What control asks for.

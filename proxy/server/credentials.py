@@ -7,12 +7,12 @@ which has it forgotten; control is told, so that it does not work for nobody.
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from proxy.auth.questions import Answer, CredentialSource, Inquiry, Unavailable
-from proxy.config.limits import client_key
-from proxy.server.messages import AnswerCommand, ForgetNotice, QuestionNotice
-from proxy.server.question_codec import answer_from_row, row_of
+from framegate.proxy.auth.auth_requests import AuthResponse, CredentialSource, PendingAuth, Unavailable
+from framegate.proxy.config.limits import client_key
+from framegate.proxy.server.messages import AnswerCommand, ForgetNotice, QuestionNotice
+from framegate.proxy.server.question_codec import answer_from_row, check_answer, row_of
 
-__all__ = ["MAX_OPEN", "MAX_QUESTION", "Credentials", "desk_of_listener", "desk_of_upstream"]
+__all__ = ["MAX_OPEN", "MAX_QUESTION", "Credentials", "listener_auth_queue", "upstream_auth_queue"]
 
 MAX_OPEN: Final = 1024
 """Questions of a processor that control has not answered: more would wait longer than clients do. An address may have as many of them as are left, so
@@ -22,12 +22,12 @@ MAX_QUESTION: Final = 65536
 """Characters in the fields of one; what is longer is no password, and no token that anybody takes."""
 
 
-def desk_of_listener(name: str) -> str:
+def listener_auth_queue(name: str) -> str:
     """The desk for the clients of a listener."""
     return f"listener:{name}"
 
 
-def desk_of_upstream(name: str) -> str:
+def upstream_auth_queue(name: str) -> str:
     """The desk for our logins to an upstream."""
     return f"upstream:{name}"
 
@@ -36,73 +36,74 @@ class Credentials:
     """All that are open. ``attach`` comes before the first question."""
 
     def __init__(self) -> None:
-        self._open: Final[dict[int, Inquiry]] = {}
-        self._numbers: Final[dict[Inquiry, int]] = {}
+        self._open: Final[dict[int, PendingAuth]] = {}
+        self._numbers: Final[dict[PendingAuth, int]] = {}
         self._asked: int = 0
         self._of_address: Final[dict[str, int]] = {}
-        self._tell: Callable[[Mapping[str, object]], None] | None = None
+        self._report: Callable[[Mapping[str, object]], None] | None = None
 
     def attach(self, tell: Callable[[Mapping[str, object]], None]) -> None:
         """``tell`` sends a message to control, which must arrive."""
-        self._tell = tell
+        self._report = tell
 
     @property
     def open(self) -> int:
         """Questions without an answer."""
         return len(self._open)
 
-    def desk(self, name: str) -> CredentialSource:
+    def source(self, name: str) -> CredentialSource:
         """Whom authenticators ask that have to do with one listener, or with upstreams."""
         return _Desk(self, name)
 
-    def ask(self, desk: str, inquiry: Inquiry) -> None:
+    def ask(self, auth_queue: str, pending_auth: PendingAuth) -> None:
         """Pass a question on; see ``CredentialSource.ask``."""
-        if self._tell is None:
-            inquiry.settle(Unavailable("the link to the control process is gone"))
+        if self._report is None:
+            pending_auth.complete(Unavailable("the link to the control process is gone"))
             return
-        kind, row = row_of(inquiry.question)
-        address = client_key(inquiry.peer)
+        kind, row = row_of(pending_auth.auth_request)
+        address = client_key(pending_auth.peer)
         own = self._of_address.get(address, 0)
         if own >= MAX_OPEN - len(self._open):
-            inquiry.settle(Unavailable(f"{len(self._open)} questions of this processor wait for an answer, {own} of them of this address"))
+            pending_auth.complete(Unavailable(f"{len(self._open)} questions of this processor wait for an answer, {own} of them of this address"))
         elif sum(len(value) for value in row.values() if isinstance(value, str)) > MAX_QUESTION:
-            inquiry.settle(Unavailable(f"{kind} of more than {MAX_QUESTION} characters"))
+            pending_auth.complete(Unavailable(f"{kind} of more than {MAX_QUESTION} characters"))
         else:
             self._asked += 1
-            self._open[self._asked] = inquiry
-            self._numbers[inquiry] = self._asked
+            self._open[self._asked] = pending_auth
+            self._numbers[pending_auth] = self._asked
             self._of_address[address] = own + 1
-            self._tell(QuestionNotice(type="question", number=self._asked, desk=desk, address=address, kind=kind, row=row))
+            self._report(QuestionNotice(type="question", number=self._asked, desk=auth_queue, address=address, kind=kind, row=row))
 
-    def forget(self, inquiry: Inquiry) -> None:
+    def forget(self, pending_auth: PendingAuth) -> None:
         """Nobody waits for it any more; see ``CredentialSource.forget``."""
-        number = self._numbers.pop(inquiry, 0)
+        number = self._numbers.pop(pending_auth, 0)
         if number:
             del self._open[number]
-            self._settled(inquiry)
-            if self._tell is not None:
-                self._tell(ForgetNotice(type="forget", number=number))
+            self._settled(pending_auth)
+            if self._report is not None:
+                self._report(ForgetNotice(type="forget", number=number))
 
     def answered(self, message: AnswerCommand) -> None:
-        """Control's answer, whose row was judged. One that nobody waits for any more is passed over.
+        """Control's answer. One that is not wanted any more is passed over.
 
         Raises:
-            MessageError: it cannot be read all the same; its question is ``Unavailable``.
+            MessageError: it is not as declared, and its question waits on; or it cannot be read all the same, and its question is ``Unavailable``.
         """
-        inquiry = self._open.pop(message["number"], None)
-        if inquiry is None:
+        check_answer(message["kind"], message["row"])
+        pending_auth = self._open.pop(message["number"], None)
+        if pending_auth is None:
             return
-        del self._numbers[inquiry]
-        self._settled(inquiry)
-        answer: Answer = Unavailable("control's answer cannot be read")
+        del self._numbers[pending_auth]
+        self._settled(pending_auth)
+        answer: AuthResponse = Unavailable("control's answer cannot be read")
         try:
             answer = answer_from_row(message["kind"], message["row"])
         finally:
-            inquiry.settle(answer)
+            pending_auth.complete(answer)
 
-    def _settled(self, inquiry: Inquiry) -> None:
+    def _settled(self, pending_auth: PendingAuth) -> None:
         """One fewer is open of its address."""
-        address = client_key(inquiry.peer)
+        address = client_key(pending_auth.peer)
         left = self._of_address[address] - 1
         if left:
             self._of_address[address] = left
@@ -111,13 +112,13 @@ class Credentials:
 
     def lose(self) -> None:
         """The link is gone: nothing will be answered any more."""
-        self._tell = None
+        self._report = None
         waiting = list(self._open.values())
         self._open.clear()
         self._numbers.clear()
         self._of_address.clear()
-        for inquiry in waiting:
-            inquiry.settle(Unavailable("the link to the control process is gone"))
+        for pending_auth in waiting:
+            pending_auth.complete(Unavailable("the link to the control process is gone"))
 
 
 class _Desk(CredentialSource):
@@ -125,8 +126,8 @@ class _Desk(CredentialSource):
         self._credentials: Final = credentials
         self._name: Final = name
 
-    def ask(self, inquiry: Inquiry) -> None:
-        self._credentials.ask(self._name, inquiry)
+    def ask(self, pending_auth: PendingAuth) -> None:
+        self._credentials.ask(self._name, pending_auth)
 
-    def forget(self, inquiry: Inquiry) -> None:
-        self._credentials.forget(inquiry)
+    def forget(self, pending_auth: PendingAuth) -> None:
+        self._credentials.forget(pending_auth)

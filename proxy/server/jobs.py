@@ -8,21 +8,20 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from proxy.cause import Cause
-from proxy.cells import MEMORY_KINDS
-from proxy.network import mute
-from proxy.network.channel import Channel
-from proxy.relay import ending
-from proxy.relay.pair import Leg, Pair
-from proxy.relay.relay import Relay
-from proxy.relay.state import PairState
-from proxy.server.messages import (
+from framegate.proxy.cause import Cause
+from framegate.proxy.cells import MEMORY_KINDS
+from framegate.proxy.network import mute
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.relay import ending
+from framegate.proxy.relay.pair import Leg, Pair
+from framegate.proxy.relay.relay import Relay
+from framegate.proxy.relay.state import PairState
+from framegate.proxy.server.messages import (
     AccessCommand,
     AccessReply,
     BulkCommand,
     BulkReply,
-    CommitCommand,
-    CommittedReply,
+    DecidedReply,
     ErrorReply,
     EvictCommand,
     EvictReply,
@@ -30,11 +29,11 @@ from proxy.server.messages import (
     HoldersReply,
     ListCommand,
     ListReply,
+    PlainCommand,
     Reply,
 )
-from proxy.server.pair_rows import access_line, holder_row, open_row
-from proxy.server.row_lines import is_due
-from proxy.server.rows import HolderRow, OpenRow
+from framegate.proxy.server.pair_rows import access_line, holder_row, is_due, open_row
+from framegate.proxy.server.rows import HolderRow, OpenRow
 
 __all__ = ["AccessJob", "BulkJob", "EvictJob", "FollowJob", "HoldersJob", "Job", "ListJob"]
 
@@ -113,7 +112,7 @@ class AccessJob(Job):
         self._after = message["after"]
         self._pairs = pairs
         self._wall_offset_ns = wall_offset_ns
-        self._tell = tell
+        self._report = tell
         self._ids: list[int] | None = None
         self._at = 0
         self._lines: list[tuple[int, str]] = []
@@ -136,7 +135,7 @@ class AccessJob(Job):
         """A pair that has closed since its turn has, or will have, another row: nothing is told of it behind that."""
         lines = [line for number, line in self._lines if number in self._pairs]
         if lines:
-            self._tell(lines)
+            self._report(lines)
         more = self._ids is not None and self._at < len(self._ids)
         return AccessReply(type="result", id=self.id, next=self._ids[self._at - 1] if more and self._ids is not None and self._at else 0)
 
@@ -337,7 +336,7 @@ class EvictJob(Job):
 class FollowJob(Job):
     """Have each pair that was open when a change was committed follow the tap's rules, the limits, and what was revoked: whichever is new."""
 
-    def __init__(self, message: CommitCommand, relay: Relay, *, rules: bool, limits: bool, revoked: bool) -> None:
+    def __init__(self, message: PlainCommand, relay: Relay, *, rules: bool, limits: bool, revoked: bool) -> None:
         super().__init__(message["id"])
         self._rules = rules
         self._limits = limits
@@ -359,7 +358,7 @@ class FollowJob(Job):
         return False
 
     def result(self) -> Reply:
-        return CommittedReply(type="committed", id=self.id)
+        return DecidedReply(type="committed", id=self.id)
 
     def cut(self) -> Reply:
         return self.result()  # the pairs that have not followed end

@@ -7,8 +7,9 @@ Commands (SOCK_STREAM): frames of a big-endian u32 length, then a UTF-8 JSON obj
 expected. Neither end ever blocks: what a socket refuses waits in ``LinkWriter``. A message is never dropped once ``send`` took it; a
 sender that may lose rows (most of ``log``) asks ``offer``, which refuses above a bound and counts.
 
-Behind the object, in the same frame, may come lines, which the reader gives as ``rows``: the notice ``closed`` has one for each connection that
-ended (``closed``). What the objects hold is declared, and judged, in ``messages`` and ``rows``: here they are any.
+Behind the object, in the same frame, may come lines, which the reader gives as ``rows``: the notices ``opened``, ``access`` and ``closed`` have one
+for each connection. Behind two numbers a line holds the row as the log prints it: it is encoded once (``pair_rows``), and decoded only where a
+reader needs what is in it. What the objects hold is declared in ``messages`` and ``rows`` and checked by ``protocol``: here they are any.
 """
 
 import json
@@ -18,6 +19,9 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from framegate.proxy.server.rows import AccessRow, ClosedRow, OpenedRow
+from framegate.proxy.server.schema import schema_of
+
 __all__ = [
     "HANDLER_PROCESS",
     "MAX_FRAME",
@@ -26,9 +30,11 @@ __all__ = [
     "LinkError",
     "LinkReader",
     "LinkWriter",
+    "decode_row",
     "encode",
     "receive_handovers",
     "send_handovers",
+    "split_line",
 ]
 
 Message = dict[str, Any]
@@ -112,6 +118,42 @@ def _decode(body: bytes) -> Message:
     if rows:
         message["rows"] = rows
     return message
+
+
+_ROWS: Final[Mapping[str, Any]] = {"opened": OpenedRow, "access": AccessRow, "closed": ClosedRow}
+
+
+def split_line(event: str, line: str) -> tuple[int, int, str]:
+    """What a line of the notice ``event`` consists of: when the connection was accepted, which names it to control, its id, and the row as the log
+    prints it, where the id is text. Raises LinkError: it is none.
+    """
+    try:
+        accepted_ns, number, text = line.split(_SPACE, 2)
+        found = (int(accepted_ns), int(number), text)
+    except ValueError as error:
+        raise LinkError(f"the {event} row cannot be read: {error}") from error
+    if not text.startswith('{"') or not text.endswith("}"):
+        raise LinkError(f"the {event} row cannot be read: {text!r:.100} is no object")
+    return found
+
+
+def decode_row(event: str, number: int, text: str) -> dict[str, Any]:
+    """The row of a line, where the id is a number: an ``OpenedRow``, ``AccessRow`` or ``ClosedRow``, as the event says.
+
+    Raises:
+        LinkError: it cannot be read; of a row that has not the shape, the error names the key.
+    """
+    try:
+        row, end = _from_json(text)
+    except (RecursionError, ValueError) as error:
+        raise LinkError(f"the {event} row cannot be read: {error}") from error
+    if type(row) is not dict or end != len(text):
+        raise LinkError(f"the {event} row cannot be read: {text!r:.100} is no object, or has something behind it")
+    row["id"] = number
+    fault = schema_of(_ROWS[event]).fault(row)
+    if fault:
+        raise LinkError(f"the {event} row cannot be read: {event}{fault}")
+    return row
 
 
 class LinkWriter:

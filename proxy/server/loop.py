@@ -22,26 +22,26 @@ from typing import Any, Final
 
 from mypy_extensions import i64
 
-from proxy.cause import Cause
-from proxy.cells import PROCESSOR_BLOCK, CellWriter, State
-from proxy.network.fd_handler import FdHandler
-from proxy.network.selector import Selector
-from proxy.network.timer import Timer
-from proxy.relay import ending
-from proxy.relay.drain import Drain
-from proxy.relay.pair import Pair
-from proxy.relay.publisher import Publisher
-from proxy.relay.relay import Relay
-from proxy.relay.upstream import Endpoint, Upstream
-from proxy.relay.watcher import PairWatcher
-from proxy.server.control_link import ControlLink
-from proxy.server.heap import Heap
-from proxy.server.link import LinkReader
-from proxy.server.messages import DrainedNotice, ReadyMessage
-from proxy.server.pair_rows import endpoint_down_row, endpoint_up_row
-from proxy.server.rows import InternalErrorRow, TapIncompleteRow, TapRuleOffRow, TapSegmentDeletedRow
-from proxy.server.settings import Settings
-from proxy.tap.writer import TapWriter
+from framegate.proxy.cause import Cause
+from framegate.proxy.cells import PROCESSOR_BLOCK, CellWriter, State
+from framegate.proxy.network.fd_handler import FdHandler
+from framegate.proxy.network.selector import Selector
+from framegate.proxy.network.timer import Timer
+from framegate.proxy.relay import ending
+from framegate.proxy.relay.drain import Drain
+from framegate.proxy.relay.pair import Pair
+from framegate.proxy.relay.publisher import Publisher
+from framegate.proxy.relay.relay import Relay
+from framegate.proxy.relay.upstream import Endpoint, Upstream
+from framegate.proxy.relay.watcher import PairWatcher
+from framegate.proxy.server.control_link import ControlLink
+from framegate.proxy.server.heap import Heap
+from framegate.proxy.server.link import LinkReader
+from framegate.proxy.server.messages import DrainedNotice, ReadyMessage
+from framegate.proxy.server.pair_rows import endpoint_down_row, endpoint_up_row
+from framegate.proxy.server.rows import InternalErrorRow, TapIncompleteRow, TapRuleOffRow, TapSegmentDeletedRow
+from framegate.proxy.server.settings import Settings
+from framegate.proxy.tap.writer import TapWriter
 
 __all__ = ["Loop"]
 
@@ -311,27 +311,27 @@ class Loop:
             self._tap_failures = tap.thread.failures
             faults.note_text("tap", tap.thread.failure)
         if tap is not None:
-            tap.tallies.settle(now_ns)
-            self._tell_deleted(tap)
+            tap.tallies.update_reserves(now_ns)
+            self._report_deleted(tap)
         for place in range(i64(len(faults.counts))):
             cells[FAULTS + place] = faults.counts[place]
         if faults.untold and now_ns - self._told_ns >= FAULTS_NS:
             self._told_ns = now_ns
-            self._tell_faults()
+            self._report_faults()
         try:
             self._publisher.publish()
         except Exception as error:
             faults.note("loop", error)
-        self._cells.beat(int(now_ns))
+        self._cells.heartbeat(int(now_ns))
 
-    def _tell_deleted(self, tap: TapWriter) -> None:
+    def _report_deleted(self, tap: TapWriter) -> None:
         deleted = tap.thread.deleted
         if deleted != self._tap_deleted:
             row = TapSegmentDeletedRow(segments=int(deleted - self._tap_deleted), path=tap.thread.deleted_path)
             self._tap_deleted = deleted
             self.link.notify("tap_segment_deleted", row)
 
-    def _tell_faults(self) -> None:
+    def _report_faults(self) -> None:
         for fault in self._selector.faults.take():
             self.link.log("internal_error", InternalErrorRow(place=fault.place, count=fault.times, error=fault.error, at=fault.at))
 
@@ -424,12 +424,12 @@ class Loop:
         if self._tap is not None and not self._tap.flush_and_close(TAP_CLOSE_MS):
             self.link.notify("tap_incomplete", TapIncompleteRow(error=self._tap.error))
         if self._tap is not None:
-            self._tell_deleted(self._tap)
+            self._report_deleted(self._tap)
 
     def _close_cells(self) -> None:
         self._publish(self._selector.read_clock())
         self._cells.state(State.STOPPED)
 
     def _close_link(self) -> None:
-        self._tell_faults()
+        self._report_faults()
         self.link.close()

@@ -1,10 +1,9 @@
-"""What control and a processor say to each other over the command socket. Each message is declared once: here, and what a processor tells unasked in
-``notices``.
+"""What control and its children send each other over the command socket. Each message is declared once, here; the rows in it are in ``rows``.
 
 ::
 
-    control asks                              a processor answers, with the same ``id``
-    start {wire, config, …}                   ready {wire, pid, modules} | failed {error}        without ids: the first words of both
+    control sends                             a processor answers, with the same ``id``
+    start {wire, config, …}                   ready {wire, pid, modules} | failed {error}        without ids: the first messages
     prepare {change}                          prepared | refused {reason}
     commit | abort                            committed, aborted | refused {reason}   committed: when open connections follow
     list {after, limit, listener|null}        result {rows, next}            next: 0 when that was all
@@ -13,117 +12,50 @@
                                               result {affected, missing, undone}   mute: when no further header will be read
     evict {count, spared: listener|null}      result {affected}              the longest idle pairs are closed (cause limit)
     upstreams                                 result {rows}                  of endpoints that are left out
-    holders {limit}                           result {rows}                  who holds most of the memory pool, most first
-    parts {default, parts}                    no answer: of the rates: see ``proxy.relay.quotas``; what is not named stays
+    holders {limit}                           result {rows}                  channels that hold most of the memory pool, most first
+    parts {default, parts}                    no answer: of the rates: see ``framegate.proxy.relay.quotas``; what is not named stays
     answer {number, kind, row}                no answer: it is one itself, to the question of that number
     access {after, limit, every_ms, since_ns, until_ns}
                                               the notice access, where there are such; then result {next}: as of a page
     drain {timeout_ms}                        result {} at once; later the notice drained {open, cut_off}
     stop                                      no answer: flush and exit
 
-Each connection of a bulk command is in one of three lists. ``affected``: what was asked for is in force. ``missing``: not here, or its end had
-begun. ``undone``: here, and not in force: a mute that was taken away before it was, an error of ours, or the processor ended before it came to
-that. Where ``listener`` or ``principal`` chose them, those whose turn did not come are undone.
+Each connection of a bulk command is in one of three lists. ``affected``: the command is in force. ``missing``: not here, or its end had begun.
+``undone``: here, and not in force: a mute that was taken away before it was, an error of ours, or the processor ended first. Where ``listener`` or
+``principal`` chose them, those that were not reached are undone.
 
 Anything else, and what cannot be read, is answered with ``error {error}``; so is a list that the end of the processor cut short.
 
-Unasked, a processor tells ``closed`` and, where ``rows_at_open``, ``opened`` (rows: see ``row_lines``; of a connection ``opened`` comes first, then
-``access``, then ``closed``), ``log {level, event, fields}`` (``protocol.EVENTS``), ``drained``,
-``demand {demands}``: five times a second, what is asked of the rates that somebody waits for, where several processors share them,
-``parted {pair, error}``, and
-``question {number, desk, kind, row}``: what an authenticator has to ask (``question_rows``), to which control says ``answer``, unless
+Notices come unasked: ``closed`` and, where ``rows_at_open``, ``opened`` (rows: see ``link.split_line``; of a connection ``opened`` comes first, then
+``access``, then ``closed``), ``log {level, event, fields}`` (``protocol.EVENTS``), ``drained``, ``demand {demands}``: five times a second, what is
+asked of the rates that connections wait for, where several processors share them, ``parted {pair, error}``, and
+``question {number, desk, kind, row}``: an authenticator's request (``question_codec``), to which control sends ``answer``, unless
 ``forget {number}`` comes first.
 
-What a handler process is told and tells is in ``handler_messages``.
+A handler process has the same link and sends less: it starts with ``start {wire, slot, generation, node, handlers, path}``, answers
+``ready {wire, pid, handlers}`` or ``failed {error}``, and sends ``log`` and ``parted`` until it gets ``stop``. How it stands is in shared cells
+(``framegate.proxy.handler.cells``).
 
-Who makes a message calls its class, so that the type checker sees every key; who gets one has it judged (``protocol``). ``link`` puts it on the
-wire.
+A sender calls the class, so that the type checker sees every key; a receiver has ``protocol`` check the message. ``link`` puts it on the wire. All
+that is declared here is public.
 """
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from proxy.server.limit_rows import LimitsRow, PartRow
-from proxy.server.notices import (
-    AccessNotice,
-    ClosedNotice,
-    DemandNotice,
-    DrainedNotice,
-    EventRow,
-    ForgetNotice,
-    LogNotice,
-    Notice,
-    OpenedNotice,
-    PartedNotice,
-    QuestionNotice,
-)
-from proxy.server.rows import (
-    EndpointDownRow,
-    HolderRow,
-    OpenRow,
-)
-from proxy.server.store_rows import StoresRow
-
-__all__ = [
-    "AbortCommand",
-    "AbortedReply",
-    "AccessCommand",
-    "AccessNotice",
-    "AccessReply",
-    "AnswerCommand",
-    "BulkCommand",
-    "BulkReply",
-    "Change",
-    "ClosedNotice",
-    "Command",
-    "CommitCommand",
-    "CommittedReply",
-    "DemandNotice",
-    "DescribeCommand",
-    "DescribeReply",
-    "DrainCommand",
-    "DrainReply",
-    "DrainedNotice",
-    "Endpoints",
-    "ErrorReply",
-    "EventRow",
-    "EvictCommand",
-    "EvictReply",
-    "FailedMessage",
-    "ForgetNotice",
-    "HoldersCommand",
-    "HoldersReply",
-    "ListCommand",
-    "ListReply",
-    "LogNotice",
-    "Notice",
-    "OpenedNotice",
-    "PartedNotice",
-    "PartsCommand",
-    "PrepareCommand",
-    "PreparedReply",
-    "QuestionNotice",
-    "ReadyMessage",
-    "RefusedReply",
-    "Reply",
-    "RevokedRow",
-    "StartMessage",
-    "StopCommand",
-    "UpstreamsCommand",
-    "UpstreamsReply",
-]
+from framegate.proxy.server.rows import DemandRow, EndpointDownRow, HolderRow, LimitsRow, OpenRow, PartRow, StoresRow
 
 Endpoints = dict[str, list[list[str | int]]]
 """Addresses by upstream: ``[host, family, path]`` or ``[host, family, address, port]``."""
 
 
-# The first words.
+# The first messages.
 
 
 class StartMessage(TypedDict):
     """What a processor starts with.
 
     Attributes:
-        config: of ``proxy.config.model.to_wire``.
+        config: of ``framegate.proxy.config.model.to_wire``.
         share: bytes of the memory pool.
         part: millionths of each rate, until ``parts`` says otherwise; without it all of it.
         stores: of all that speak TLS; without it their files are read from the disk.
@@ -152,14 +84,47 @@ class ReadyMessage(TypedDict):
     modules: dict[str, str]
 
 
+class HandlerStartMessage(TypedDict):
+    """What a handler process starts with.
+
+    Attributes:
+        handlers: ``package.module:name`` by listener.
+        path: folders in which Python looks behind all others, absolute.
+    """
+
+    type: Literal["start"]
+    wire: int
+    slot: int
+    generation: int
+    node: str
+    handlers: dict[str, str]
+    path: list[str]
+
+
+class HandlerFacts(TypedDict):
+    """What a handler states about itself; ``description``: the first line of its docstring."""
+
+    directions: list[str]
+    description: str
+
+
+class HandlerReadyMessage(TypedDict):
+    """A handler process serves; its handlers by listener."""
+
+    type: Literal["ready"]
+    wire: int
+    pid: int
+    handlers: dict[str, HandlerFacts]
+
+
 class FailedMessage(TypedDict):
-    """A processor could not start."""
+    """A child could not start."""
 
     type: Literal["failed"]
     error: str
 
 
-# Changes and commands. An id is given by who sends one.
+# Changes and commands. The sender of a command gives it its id.
 
 
 class RevokedRow(TypedDict):
@@ -177,8 +142,8 @@ class Change(TypedDict, total=False):
         limits: all quotas, in place of all that were.
         share: bytes of the memory pool.
         stores: of certificates, those that take the place of others.
-        revoked: by listener, whose proof of who they are was taken back.
-        tap_rules: all of them, of ``proxy.config.model.rules_to_wire``; ``tap_rule`` names the one that was changed, which is on again.
+        revoked: by listener, identities that are not valid any more.
+        tap_rules: all of them, of ``framegate.proxy.config.model.rules_to_wire``; ``tap_rule`` names the one that was changed, which is on again.
     """
 
     max_receive_size: dict[str, int]
@@ -196,22 +161,16 @@ class _Asked(TypedDict):
 
 
 class PrepareCommand(_Asked):
-    """Judge a change and keep it. What is in it is judged with what is in force: see ``protocol.change_fault``."""
+    """Check a change and keep it. What is in it is compared with what is in force: see ``settings``."""
 
     type: Literal["prepare"]
     change: dict[str, Any]
 
 
-class CommitCommand(_Asked):
-    """Put the change of that id in force."""
+class PlainCommand(_Asked):
+    """Put the change of that id in force, or forget it; report the endpoints that are left out; flush and exit."""
 
-    type: Literal["commit"]
-
-
-class AbortCommand(_Asked):
-    """Forget the change of that id."""
-
-    type: Literal["abort"]
+    type: Literal["commit", "abort", "upstreams", "stop"]
 
 
 class ListCommand(_Asked):
@@ -241,21 +200,15 @@ class BulkCommand(_Asked):
 
 
 class EvictCommand(_Asked):
-    """Close up to ``count`` pairs, those first of which no byte passed for longest, but none of the listener ``spared``."""
+    """Close up to ``count`` pairs, the longest idle first, but none of the listener ``spared``."""
 
     type: Literal["evict"]
     count: int
     spared: str | None
 
 
-class UpstreamsCommand(_Asked):
-    """Which endpoints are left out."""
-
-    type: Literal["upstreams"]
-
-
 class HoldersCommand(_Asked):
-    """Who holds most of the memory pool."""
+    """Report the channels that hold most of the memory pool."""
 
     type: Literal["holders"]
     limit: int
@@ -271,7 +224,7 @@ class PartsCommand(TypedDict):
 
 class AccessCommand(_Asked):
     """Rows of pairs that are open and have been for long: those whose moment, of one each ``every_ms``, lies behind ``since_ns`` and not behind
-    ``until_ns`` (``row_lines.is_due``).
+    ``until_ns`` (``pair_rows.is_due``).
 
     Attributes:
         after, limit: up to so many rows, of ids above that.
@@ -294,7 +247,7 @@ class DrainCommand(_Asked):
 
 
 class AnswerCommand(TypedDict):
-    """What an authenticator is told; ``row``: of that kind, of ``question_rows.ANSWERS``."""
+    """The answer to an authenticator's question; ``row``: of that kind, of ``question_codec``."""
 
     type: Literal["answer"]
     number: int
@@ -302,27 +255,18 @@ class AnswerCommand(TypedDict):
     row: dict[str, Any]
 
 
-class StopCommand(_Asked):
-    """Flush and exit."""
-
-    type: Literal["stop"]
-
-
 Command = (
     PrepareCommand
-    | CommitCommand
-    | AbortCommand
+    | PlainCommand
     | ListCommand
     | DescribeCommand
     | BulkCommand
     | EvictCommand
-    | UpstreamsCommand
     | HoldersCommand
     | PartsCommand
     | AccessCommand
     | DrainCommand
     | AnswerCommand
-    | StopCommand
 )
 
 
@@ -337,113 +281,159 @@ class ErrorReply(TypedDict):
     error: str
 
 
-class PreparedReply(TypedDict):
-    """The change can be, and is kept."""
-
-    type: Literal["prepared"]
+class _Answer(TypedDict):
     id: int
 
 
-class RefusedReply(TypedDict):
+class DecidedReply(_Answer):
+    """The change can be and is kept; it is in force; or it is not kept."""
+
+    type: Literal["prepared", "committed", "aborted"]
+
+
+class RefusedReply(_Answer):
     """The change cannot be, or is not the one that is kept."""
 
     type: Literal["refused"]
-    id: int
     reason: str
 
 
-class CommittedReply(TypedDict):
-    """The change is in force."""
-
-    type: Literal["committed"]
-    id: int
-
-
-class AbortedReply(TypedDict):
-    """The change is not kept."""
-
-    type: Literal["aborted"]
-    id: int
-
-
-class ListReply(TypedDict):
-    """A page. ``next``: the last id of it when there may be more, 0 otherwise."""
+class DrainReply(_Answer):
+    """The drain has begun."""
 
     type: Literal["result"]
-    id: int
+
+
+class ListReply(DrainReply):
+    """A page. ``next``: the last id of it when there may be more, 0 otherwise."""
+
     rows: list[OpenRow]
     next: int
 
 
-class DescribeReply(TypedDict):
+class DescribeReply(DrainReply):
     """A pair, or None."""
 
-    type: Literal["result"]
-    id: int
     row: OpenRow | None
 
 
-class BulkReply(TypedDict):
+class EvictReply(DrainReply):
+    """Ids of pairs whose end has begun."""
+
+    affected: list[int]
+
+
+class BulkReply(EvictReply):
     """Ids of pairs; see the module."""
 
-    type: Literal["result"]
-    id: int
-    affected: list[int]
     missing: list[int]
     undone: list[int]
 
 
-class EvictReply(TypedDict):
-    """Ids of pairs whose end has begun."""
-
-    type: Literal["result"]
-    id: int
-    affected: list[int]
-
-
-class UpstreamsReply(TypedDict):
+class UpstreamsReply(DrainReply):
     """Endpoints that are left out."""
 
-    type: Literal["result"]
-    id: int
     rows: list[EndpointDownRow]
 
 
-class HoldersReply(TypedDict):
-    """Who holds most, most first."""
+class HoldersReply(DrainReply):
+    """The channels that hold most, most first."""
 
-    type: Literal["result"]
-    id: int
     rows: list[HolderRow]
 
 
-class AccessReply(TypedDict):
-    """The rows were told before. ``next``: the last id that was looked at when there may be more, 0 otherwise."""
+class AccessReply(DrainReply):
+    """The rows came before. ``next``: the last id that was looked at when there may be more, 0 otherwise."""
 
-    type: Literal["result"]
-    id: int
     next: int
-
-
-class DrainReply(TypedDict):
-    """It drains."""
-
-    type: Literal["result"]
-    id: int
 
 
 Reply = (
     ErrorReply
-    | PreparedReply
+    | DecidedReply
     | RefusedReply
-    | CommittedReply
-    | AbortedReply
+    | DrainReply
     | ListReply
     | DescribeReply
-    | BulkReply
     | EvictReply
+    | BulkReply
     | UpstreamsReply
     | HoldersReply
     | AccessReply
-    | DrainReply
 )
+
+
+# Notices.
+
+
+class RowsNotice(TypedDict):
+    """Connections that have opened, are still open, or are over; ``rows`` are the lines behind the message (``link.split_line``)."""
+
+    type: Literal["opened", "access", "closed"]
+    rows: NotRequired[list[str]]
+
+
+class LogNotice(TypedDict):
+    """A row for the log and for events."""
+
+    type: Literal["log"]
+    level: Literal["info", "warning", "error"]
+    event: str
+    fields: dict[str, Any]
+
+
+class DrainedNotice(TypedDict):
+    """A drain is over: pairs that are left, and pairs that did not become quiet in time."""
+
+    type: Literal["drained"]
+    open: int
+    cut_off: int
+
+
+class DemandNotice(TypedDict):
+    """What was asked of the rates that connections wait for, or that have a part of their own."""
+
+    type: Literal["demand"]
+    demands: list[DemandRow]
+
+
+class PartedNotice(TypedDict):
+    """A processor and a handler process are not connected any more, though both live: each reports its end of the pair of sockets.
+
+    Attributes:
+        pair: its number, ``Handover.accepted_ns``.
+        error: why; empty: the other end was closed.
+    """
+
+    type: Literal["parted"]
+    pair: int
+    error: str
+
+
+class QuestionNotice(TypedDict):
+    """An authenticator's question.
+
+    Attributes:
+        number: of the question; one that is asked later has a greater one.
+        desk: the recipient, ``listener:NAME`` or ``upstream:NAME``.
+        address: of the client that it is about, as ``limits.client_key`` has it; empty: of none.
+        row: of that kind, of ``question_codec``.
+    """
+
+    type: Literal["question"]
+    number: int
+    desk: str
+    address: str
+    kind: str
+    row: dict[str, Any]
+
+
+class ForgetNotice(TypedDict):
+    """The answer is not wanted any more."""
+
+    type: Literal["forget"]
+    number: int
+
+
+HandlerNotice = LogNotice | PartedNotice
+Notice = RowsNotice | DrainedNotice | DemandNotice | QuestionNotice | ForgetNotice | HandlerNotice

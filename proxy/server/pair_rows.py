@@ -5,17 +5,16 @@ from typing import Final, cast
 
 from mypy_extensions import i64
 
-from proxy.cause import Cause
-from proxy.network import mute
-from proxy.network.channel import Channel
-from proxy.network.connection_id import format_connection_id
-from proxy.relay.pair import Pair
-from proxy.relay.quotas import KeyDemand
-from proxy.relay.route import Route
-from proxy.relay.state import PairState
-from proxy.relay.upstream import Endpoint, Upstream
-from proxy.server.limit_rows import DemandRow, RateCounter, RateLevel
-from proxy.server.rows import EndpointDownRow, EndpointUpRow, HolderRow, OpenRow, TlsRow, TrafficRow
+from framegate.proxy.cause import Cause
+from framegate.proxy.network import mute
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.connection_id import format_connection_id
+from framegate.proxy.relay.pair import Pair
+from framegate.proxy.relay.quotas import KeyDemand
+from framegate.proxy.relay.route import Route
+from framegate.proxy.relay.state import PairState
+from framegate.proxy.relay.upstream import Endpoint, Upstream
+from framegate.proxy.server.rows import DemandRow, EndpointDownRow, EndpointUpRow, HolderRow, OpenRow, RateCounter, RateLevel, TlsRow, TrafficRow
 
 __all__ = [
     "access_line",
@@ -24,12 +23,15 @@ __all__ = [
     "endpoint_down_row",
     "endpoint_up_row",
     "holder_row",
+    "is_due",
     "open_row",
     "opened_line",
     "refused_line",
 ]
 
 NS_PER_MS: Final = 1_000_000
+_SPREAD: Final = 2_654_435_761
+"""Knuth's: the odd number next to 2^32 divided by the golden ratio."""
 _text: Final = encode_basestring
 """A string as JSON, as ``json`` itself writes it where everything need not be ASCII."""
 _CAUSE_WORDS: Final[dict[Cause, str]] = {cause: str(cause) for cause in Cause}  # asking an enumeration costs a Python call
@@ -123,7 +125,7 @@ def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
 
 
 def opened_line(pair: Pair, wall_offset_ns: i64) -> str:
-    """A pair that is OPEN, as a line of the notice ``opened`` (see ``row_lines``)."""
+    """A pair that is OPEN, as a line of the notice ``opened`` (see ``link.split_line``)."""
     return f"{pair.opened_ns} {pair.id} {_pair_head(pair, wall_offset_ns)}}}"
 
 
@@ -309,3 +311,13 @@ def endpoint_up_row(upstream: Upstream, endpoint: Endpoint) -> EndpointUpRow:
     if endpoint.server_name:
         row["server_name"] = endpoint.server_name
     return row
+
+
+def is_due(opened_ns: int, number: int, every_ns: int, since_ns: int, until_ns: int) -> bool:
+    """Whether the moment of a row ``access`` of the connection of that id, opened at that time, lies behind ``since_ns`` and not behind ``until_ns``:
+    the first is one ``every_ns`` after it was opened and up to a quarter more, the others each ``every_ns``. The quarter is spread by a hash of the
+    id: many that came together do not have their rows together.
+    """
+    first_ns = opened_ns + ((number * _SPREAD & 0xFFFF_FFFF) * (every_ns // 4) >> 32)
+    turns = (until_ns - first_ns) // every_ns
+    return turns >= 1 and turns > (since_ns - first_ns) // every_ns

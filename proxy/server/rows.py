@@ -1,33 +1,18 @@
 """The rows that go over the link: JSON objects, as the log, the API and events show them. Each is declared here, and only here.
 
-Who makes a row calls its class, so that the type checker sees every key; who gets one has its ``Shape`` judge it. Times are nanoseconds of the
+The writer of a row calls its class, so that the type checker sees every key; the reader has its ``Schema`` check it. Times are nanoseconds of the
 time of day. A key that is ``X | None`` is None where it is not known: in the row that control writes of a connection whose processor is gone.
 
-Types only: control imports this, and must not pay for the data path. ``pair_rows`` makes rows of pairs.
+Types only, and certificate stores as rows: control imports this, and must not pay for the data path. ``pair_rows`` makes rows of pairs. All that is
+declared here is public.
 """
 
-from typing import NotRequired, TypedDict, final
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal, NotRequired, TypedDict, final
 
-__all__ = [
-    "AccessRow",
-    "ChannelRow",
-    "ClosedRow",
-    "EndpointDownRow",
-    "EndpointUpRow",
-    "HandoverFailedRow",
-    "HolderRow",
-    "InternalErrorRow",
-    "LostRow",
-    "MuteRow",
-    "OpenRow",
-    "OpenedRow",
-    "OpeningRow",
-    "TapIncompleteRow",
-    "TapRuleOffRow",
-    "TapSegmentDeletedRow",
-    "TlsRow",
-    "TrafficRow",
-]
+RateLevel = Literal["node", "listener", "address"]
+RateCounter = Literal["request_bytes", "request_frames", "response_bytes", "response_frames"]
 
 
 class TlsRow(TypedDict):
@@ -158,7 +143,7 @@ class ClosedRow(OpeningRow):
     """A connection that is over.
 
     Attributes:
-        cause: of ``proxy.cells.CAUSES``.
+        cause: of ``framegate.proxy.cells.CAUSES``.
         side: who ended it: ``downstream``, ``upstream`` or ``internal``.
         state: the one it was in when the cause came up; empty: not known.
         mutes: of the client, by cause.
@@ -260,3 +245,148 @@ class TapSegmentDeletedRow(TypedDict):
 
     segments: int
     path: str
+
+
+EventRow = (
+    EndpointDownRow
+    | EndpointUpRow
+    | HandlerRaisedRow
+    | HandoverFailedRow
+    | InternalErrorRow
+    | TapIncompleteRow
+    | TapRuleOffRow
+    | TapSegmentDeletedRow
+)
+"""Of the notice ``log``."""
+
+
+# Quotas.
+
+
+class RateRow(TypedDict):
+    """Quotas, of ``framegate.proxy.config.limits.RateLimits``. 0 is unlimited."""
+
+    connections: int
+    connection_rate: int
+    request_bytes_rate: int
+    response_bytes_rate: int
+    request_frames_rate: int
+    response_frames_rate: int
+
+
+class OverrideRow(TypedDict):
+    """Quotas of the addresses of a network, of ``framegate.proxy.config.limits.LimitOverride``. None: as ``per_address``."""
+
+    network: str
+    access: Literal["allow", "deny"]
+    connections: int | None
+    connection_rate: int | None
+    request_bytes_rate: int | None
+    response_bytes_rate: int | None
+    request_frames_rate: int | None
+    response_frames_rate: int | None
+
+
+class LimitsRow(TypedDict):
+    """All quotas; ``proxy.config.limits`` makes (``limits_to_wire``) and reads (``limits_from_wire``) it. ``listeners``: every one, by name."""
+
+    node: RateRow
+    listeners: dict[str, RateRow]
+    per_address: RateRow
+    overrides: list[OverrideRow]
+
+
+class PartRow(TypedDict):
+    """Millionths of one rate; -1: as of keys that are not named. ``name`` is empty for the node."""
+
+    level: RateLevel
+    name: str
+    counter: RateCounter
+    part: int
+
+
+class DemandRow(TypedDict):
+    """What was asked of one rate.
+
+    Attributes:
+        used: millionths of it.
+        waiting: how many connections waited for it, on average, in thousandths; 0: hardly any.
+        wanting: likewise, for it or for another that holds for them, too.
+    """
+
+    level: RateLevel
+    name: str
+    counter: RateCounter
+    used: int
+    waiting: int
+    wanting: int
+
+
+# Certificates, keys and authorities: one store for each listener and upstream that speaks TLS.
+
+
+class StoreRow(TypedDict):
+    """One store. ``files``: where in ``StoresRow.contents`` each file's content is, by path; the others as of ``Store``."""
+
+    number: int
+    shown: str
+    files: dict[str, int]
+
+
+class StoresRow(TypedDict):
+    """Stores by owner. ``contents``: what is in files, each once, however many stores have it; each character stands for one byte (Latin-1)."""
+
+    contents: list[str]
+    stores: dict[str, StoreRow]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Store:
+    """What one listener, or one upstream, has of files, all of one moment.
+
+    Attributes:
+        number: 1 for what was there at the start of control, one more for each that replaced it.
+        shown: the fingerprint of the certificate that peers are shown; empty: none is.
+        files: what is in each file, by path; Latin-1.
+    """
+
+    number: int
+    shown: str = ""
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+
+
+def listener_owner(name: str) -> str:
+    """Who a listener's store belongs to, as it is called everywhere."""
+    return f"listener/{name}"
+
+
+def upstream_owner(name: str) -> str:
+    """Who an upstream's store belongs to."""
+    return f"upstream/{name}"
+
+
+def pack_stores(stores: Mapping[str, Store]) -> StoresRow:
+    """Stores, by owner, as a row."""
+    places: dict[str, int] = {}
+    rows = {
+        owner: StoreRow(
+            number=store.number, shown=store.shown, files={path: places.setdefault(content, len(places)) for path, content in store.files.items()}
+        )
+        for owner, store in stores.items()
+    }
+    return StoresRow(contents=list(places), stores=rows)
+
+
+def read_stores(row: StoresRow) -> dict[str, Store]:
+    """The inverse.
+
+    Raises:
+        ValueError: a store has content that did not come along.
+    """
+    contents = row["contents"]
+    found = {}
+    for owner, each in row["stores"].items():
+        if not all(0 <= place < len(contents) for place in each["files"].values()):
+            raise ValueError(f"what is in the files of {owner} was not sent along")
+        found[owner] = Store(each["number"], each["shown"], {path: contents[place] for path, place in each["files"].items()})
+    return found

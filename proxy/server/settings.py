@@ -7,11 +7,11 @@ start: limits, the pool's share, endpoints, quotas, the tap, stores of certifica
 import socket
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from proxy.auth import factories
-from proxy.cells import LISTENER_BLOCK, MECHANISMS, UPSTREAM_BLOCK
-from proxy.config.address import parse_address
-from proxy.config.limits import LimitsInForce, limits_from_wire
-from proxy.config.model import (
+from framegate.proxy.auth import factories
+from framegate.proxy.cells import LISTENER_BLOCK, MECHANISMS, UPSTREAM_BLOCK
+from framegate.proxy.config.address import parse_address
+from framegate.proxy.config.limits import LimitsInForce, limits_from_wire
+from framegate.proxy.config.model import (
     CUT_ABOVE,
     MAX_RECEIVE_SIZE,
     Forward,
@@ -27,42 +27,41 @@ from proxy.config.model import (
     rule_from_wire,
     whole_request,
 )
-from proxy.errors import ConfigError
-from proxy.network.framing import Framing
-from proxy.network.framings import framing_of
-from proxy.network.int32 import HEADER
-from proxy.network.memory_pool import MemoryPool
-from proxy.network.options import ChannelOptions
-from proxy.network.receive import NEVER_CUT, ReceiveLimit
-from proxy.network.selector import Selector
-from proxy.network.timer import CallbackTimer
-from proxy.relay.bucket import WHOLE
-from proxy.relay.counters import Counters
-from proxy.relay.handler_metrics import HandlerMetrics
-from proxy.relay.relay import Relay
-from proxy.relay.retirement import Retirement
-from proxy.relay.revocation import Revocations
-from proxy.relay.route import Route
-from proxy.relay.upstream import Endpoint, Upstream
-from proxy.server.limit_rows import LimitsRow
-from proxy.server.messages import Change, StartMessage
-from proxy.server.protocol import change_fault
-from proxy.server.store_rows import listener_owner, upstream_owner
-from proxy.server.stores import SESSION_NS, MadeStore, Stores
-from proxy.tap.rules import TapRules
-from proxy.tap.writer import TapWriter
+from framegate.proxy.errors import ConfigError
+from framegate.proxy.network.framing import Framing
+from framegate.proxy.network.framings import framing_of
+from framegate.proxy.network.int32 import HEADER
+from framegate.proxy.network.memory_pool import MemoryPool
+from framegate.proxy.network.options import ChannelOptions
+from framegate.proxy.network.receive import NEVER_CUT, ReceiveLimit
+from framegate.proxy.network.selector import Selector
+from framegate.proxy.network.timer import CallbackTimer
+from framegate.proxy.relay.bucket import WHOLE
+from framegate.proxy.relay.counters import Counters
+from framegate.proxy.relay.handled_connection import HandlerMetrics
+from framegate.proxy.relay.relay import Relay
+from framegate.proxy.relay.retirement import Retirement
+from framegate.proxy.relay.revocation import Revocations
+from framegate.proxy.relay.route import Route
+from framegate.proxy.relay.upstream import Endpoint, Upstream
+from framegate.proxy.server.messages import Change, StartMessage
+from framegate.proxy.server.rows import LimitsRow, listener_owner, upstream_owner
+from framegate.proxy.server.schema import schema_of
+from framegate.proxy.server.stores import SESSION_NS, MadeStore, Stores
+from framegate.proxy.tap.rules import TapRules
+from framegate.proxy.tap.writer import TapWriter
 
 if TYPE_CHECKING:
-    from proxy.network.authenticator import AuthenticatorFactory
-    from proxy.relay.login import Logins
-    from proxy.relay.request_channel import RequestChannel
-    from proxy.server.credentials import Credentials
+    from framegate.proxy.network.authenticator import AuthenticatorFactory
+    from framegate.proxy.relay.login import Logins
+    from framegate.proxy.relay.request_channel import RequestChannel
+    from framegate.proxy.server.credentials import Credentials
 
 __all__ = ["ChangeError", "Settings"]
 
 Address = list[str | int]  # one of ``messages.Endpoints``
 NS_PER_MS: Final = 1_000_000
-KAFKA_HEAD: Final = 131_200  # what pairing may have to see of a request: as much as it looks at, see ``proxy.relay.pairing``
+KAFKA_HEAD: Final = 131_200  # what pairing may have to see of a request: as much as it looks at, see ``framegate.proxy.relay.pairing``
 
 
 class _Prepared(NamedTuple):
@@ -210,8 +209,8 @@ class Settings:
         sasl = listener.sasl
         if sasl is None or self.credentials is None:
             return None
-        from proxy.auth.server import SaslServerAuthenticators, SaslServerSettings
-        from proxy.server.credentials import desk_of_listener
+        from framegate.proxy.auth.server import SaslServerAuthenticators, SaslServerSettings
+        from framegate.proxy.server.credentials import listener_auth_queue
 
         counts, durations = self.counters.listeners[listener.name].counts, self.counters.loop.authentications
 
@@ -224,23 +223,23 @@ class Settings:
             sasl.max_session_ms,
             sasl.max_frame,
             reauthenticates=listener.handler is None,
-            admission=factories.admission_of(listener),
+            allowed_principals=factories.allowed_principals_of(listener),
         )
-        return SaslServerAuthenticators(settings, self.credentials.desk(desk_of_listener(listener.name)), count=count)
+        return SaslServerAuthenticators(settings, self.credentials.source(listener_auth_queue(listener.name)), count=count)
 
     def _upstream_logins(self, upstream: UpstreamConfig) -> "Logins | None":
         """Who we are to an upstream; None: it does not ask."""
         if upstream.sasl is None or self.credentials is None:
             return None
-        from proxy.server.credentials import desk_of_upstream
-        from proxy.server.upstream_logins import UpstreamLogins
+        from framegate.proxy.server.credentials import upstream_auth_queue
+        from framegate.proxy.server.upstream_logins import UpstreamLogins
 
         counts = self.counters.upstreams[upstream.name].counts
 
         def count(mechanism: str, error: str) -> None:
             counts.count(UPSTREAM_BLOCK.at("framegate.upstream.authentication.count", mechanism, error))
 
-        return UpstreamLogins(upstream.name, upstream.sasl, self.credentials.desk(desk_of_upstream(upstream.name)), count)
+        return UpstreamLogins(upstream.name, upstream.sasl, self.credentials.source(upstream_auth_queue(upstream.name)), count)
 
     def _upstream_options(self, listener: ListenerConfig, upstream: UpstreamConfig) -> dict[str, ChannelOptions]:
         """The options of channels to an upstream, by the server name of the endpoint."""
@@ -289,7 +288,7 @@ class Settings:
         unknown = set(asked) - set(Change.__annotations__)
         if unknown:
             raise ChangeError(f"cannot change {', '.join(sorted(unknown))}")
-        fault = change_fault(asked)
+        fault = schema_of(Change).fault(asked)
         if fault:
             raise ChangeError(f"a change that cannot be read: change{fault}")
         change = cast(Change, asked)
@@ -300,7 +299,7 @@ class Settings:
             if not MAX_RECEIVE_SIZE.takes(size):
                 raise ChangeError(f"max_receive_size {size} of {name} is not within {MAX_RECEIVE_SIZE.least} and {MAX_RECEIVE_SIZE.most}")
             limits[name] = size
-        self._judge_share(change.get("share", int(self.pool.size)), limits)
+        self._check_share(change.get("share", int(self.pool.size)), limits)
         endpoints = change.get("endpoints", {})
         unknown = set(endpoints) - set(self.upstreams)
         if unknown:
@@ -341,7 +340,7 @@ class Settings:
         except (KeyError, TypeError, ValueError) as error:
             raise ChangeError(f"tap rules that cannot be: {error}") from error
 
-    def _judge_share(self, share: int, limits: dict[str, int]) -> None:
+    def _check_share(self, share: int, limits: dict[str, int]) -> None:
         """A share holds each frame that passes whole."""
         for listener in self.config.listeners:
             size = whole_request(limits[listener.name], forwarding_of(listener).requests)
@@ -418,7 +417,7 @@ def _socket(config: SocketConfig) -> SocketConfig | None:
 def _request_channel(config: ProxyConfig) -> "RequestChannel | None":
     if all(listener.handler is None for listener in config.listeners):
         return None
-    from proxy.relay.request_channel import RequestChannel  # here: a processor without handlers does without
+    from framegate.proxy.relay.request_channel import RequestChannel  # here: a processor without handlers does without
 
     return RequestChannel(config.handlers.queue, config.handlers.timeout_ms * NS_PER_MS)
 
@@ -426,7 +425,7 @@ def _request_channel(config: ProxyConfig) -> "RequestChannel | None":
 def _credentials(config: ProxyConfig) -> "Credentials | None":
     if all(listener.sasl is None for listener in config.listeners) and all(upstream.sasl is None for upstream in config.upstreams):
         return None
-    from proxy.server.credentials import Credentials  # here: a processor without SASL does without
+    from framegate.proxy.server.credentials import Credentials  # here: a processor without SASL does without
 
     return Credentials()
 

@@ -5,20 +5,19 @@ keep the context that they began with; the last of them to end lets it go.
 """
 
 import base64
-import hashlib
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
-from proxy.errors import ConfigError
-from proxy.network.options import TlsSettings
-from proxy.server.store_rows import Store, StoresRow, listener_owner, read_stores, upstream_owner
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
+from framegate.proxy.errors import ConfigError
+from framegate.proxy.network.options import TlsSettings
+from framegate.proxy.server.rows import Store, StoresRow, listener_owner, read_stores, upstream_owner
 
 if TYPE_CHECKING:
     import ssl
 
-    from proxy.network.tls_store import ServerStore
+    from framegate.proxy.network.tls_store import ServerStore
 
 __all__ = ["SESSION_NS", "MadeStore", "Stores"]
 
@@ -123,7 +122,7 @@ def _read(row: StoresRow) -> dict[str, Store]:
 
 
 def _server(listener: ListenerConfig, store: Store, files: Files) -> MadeStore:
-    from proxy.network.tls_context import server_store  # it loads OpenSSL
+    from framegate.proxy.network.tls_context import server_store  # it loads OpenSSL
 
     tls = listener.tls
     assert tls is not None, "who has a store speaks TLS"
@@ -135,7 +134,7 @@ def _server(listener: ListenerConfig, store: Store, files: Files) -> MadeStore:
 
 
 def _client(upstream: UpstreamConfig, store: Store, files: Files) -> MadeStore:
-    from proxy.network.tls_context import upstream_context  # it loads OpenSSL
+    from framegate.proxy.network.tls_context import upstream_context  # it loads OpenSSL
 
     assert upstream.tls is not None, "who has a store speaks TLS"
     return MadeStore(store, upstream_context(upstream.tls, files))
@@ -143,5 +142,7 @@ def _client(upstream: UpstreamConfig, store: Store, files: Files) -> MadeStore:
 
 def _fingerprint(pem: bytes) -> str:
     """Of the first certificate of a file, as ``Store.shown``; OpenSSL has read it."""
+    import hashlib  # here: it loads OpenSSL, and only TLS needs it
+
     first = _CERTIFICATE.search(pem)
     return "" if first is None else hashlib.sha256(base64.b64decode(first[1])).hexdigest()[:16]

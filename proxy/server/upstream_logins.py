@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from proxy.auth.client import Count, SaslClientAuthenticators, SaslClientSettings
-from proxy.auth.mapping_rules import MappingRules
-from proxy.auth.questions import CredentialSource
-from proxy.config.upstream_sasl import Login as LoginConfig
-from proxy.config.upstream_sasl import UpstreamSasl, logins_of
-from proxy.relay.login import Login, Logins
+from framegate.proxy.auth.auth_requests import CredentialSource
+from framegate.proxy.auth.client import Count, SaslClientAuthenticators, SaslClientSettings
+from framegate.proxy.auth.mapping_rules import MappingRules
+from framegate.proxy.config.upstream_sasl import Login as LoginConfig
+from framegate.proxy.config.upstream_sasl import UpstreamSasl, logins_of
+from framegate.proxy.relay.login import Login, Logins
 
 __all__ = ["UpstreamLogins"]
 

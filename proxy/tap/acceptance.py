@@ -1,4 +1,4 @@
-"""What somebody has looked at of an incomplete log and accepted, and why: a file of lines beside the ledger, ``_accepted.jsonl``.
+"""Faults of an incomplete log that an operator accepted, with the reason: a file of lines beside the ledger, ``_accepted.jsonl``.
 
 Nothing of the log is changed by it, and no verdict: it tells who asks again what is known already. Each line is as one of the ledger is (its CRC,
 then JSON) and says when, who, why, and of what: faults, word by word, and windows with their counts. A window is accepted as long as it is no worse
@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterator
 from typing import Any, Final
 
-from proxy.tap.account import WindowRow
-from proxy.tap.completeness import Verdict
-from proxy.tap.ledger_line import DamageError, decode, encode
-from proxy.tap.record import FILE_MODE
+from framegate.proxy.tap.completeness import Verdict
+from framegate.proxy.tap.ledger_line import DamageError, decode, encode
+from framegate.proxy.tap.record import FILE_MODE
+from framegate.proxy.tap.stream_totals import WindowRow
 
 __all__ = ["ACCEPTED_NAME", "Accepted", "accept", "read_accepted"]
 
@@ -46,7 +46,7 @@ class Accepted:
 
 
 def accept(directory: str, verdict: Verdict, reason: str, who: str, now_ns: int) -> int:
-    """Note that somebody accepts all that a verdict has against a log.
+    """Record that an operator accepts all faults of a verdict.
 
     Args:
         directory: of the tap.

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Final
 from librt.strings import read_i32_le, read_i64_le
 from mypy_extensions import i64
 
-from proxy.network.run import Buffer
-from proxy.tap.gap import Gap
-from proxy.tap.headers import BlockHeader
-from proxy.tap.record import (
+from framegate.proxy.network.run import Buffer
+from framegate.proxy.tap.gap import Gap
+from framegate.proxy.tap.headers import BlockHeader
+from framegate.proxy.tap.record import (
     BLOCK_ALIGNMENT,
     BLOCK_HEADER_BYTES,
     CHUNK_ROW_BYTES,
     SECTION_ALIGNMENT,
     padding,
 )
-from proxy.tap.redaction import Redactor
+from framegate.proxy.tap.redaction import Redactor
 
 # Payload under this is joined on the writer thread: giving the interpreter's lock away and getting it back for one more CRC costs more.
 JOIN_BELOW: Final = 65536

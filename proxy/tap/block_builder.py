@@ -16,10 +16,10 @@ from librt.strings import BytesWriter, write_i32_le, write_i64_le
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
-from proxy.network.run import Buffer
-from proxy.tap.block import Block, Part
-from proxy.tap.gap import NO_CONNECTION, Gap
-from proxy.tap.record import (
+from framegate.proxy.network.run import Buffer
+from framegate.proxy.tap.block import Block, Part
+from framegate.proxy.tap.gap import NO_CONNECTION, Gap
+from framegate.proxy.tap.record import (
     BLOCK_PIECES,
     BLOCK_REQUESTS,
     BLOCK_TOTALS,

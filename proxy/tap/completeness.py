@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from proxy.tap.account import STATES, Account, WindowRow
-from proxy.tap.expected import expected_end, is_written, ledger_faults
-from proxy.tap.ledger import Fate, Ledger, is_recovery, read_ledger, run_of
-from proxy.tap.log_reader import (
+from framegate.proxy.tap.expected import expected_end, is_written, ledger_faults
+from framegate.proxy.tap.ledger import Ledger, StreamRecord, is_recovery, read_ledger, run_of
+from framegate.proxy.tap.log_reader import (
     BlockRef,
     Joiner,
     LogError,
@@ -26,7 +25,8 @@ from proxy.tap.log_reader import (
     streams,
     walk_past,
 )
-from proxy.tap.record import SEAL_CUT, SEALED_SINCE, SEGMENT_HEADER_BYTES, WINDOW_NS
+from framegate.proxy.tap.record import SEAL_CUT, SEALED_SINCE, SEGMENT_HEADER_BYTES, WINDOW_NS
+from framegate.proxy.tap.stream_totals import STATES, StreamTotals, WindowRow
 
 __all__ = ["STATES", "Verdict", "WindowRow", "verify"]
 
@@ -73,10 +73,10 @@ def verify(directory: str, progress: Callable[[int], object] = lambda size: None
     names = sorted({*before, *streams(directory)})
     live = live or is_written(directory, sleep)  # between the two calls one may have ended, or begun
     owners = _owners([*ledger.streams, *names])
-    accounts: dict[str, Account] = {}
+    accounts: dict[str, StreamTotals] = {}
     readings: list[_Reading] = []
     for name in names:
-        account = accounts.setdefault(owners.get(run_of(name), name), Account())
+        account = accounts.setdefault(owners.get(run_of(name), name), StreamTotals())
         readings.append(_Reading(directory, name, ledger.streams.get(name), account, progress))
         readings[-1].read()
     later = _Later(directory, ledger, before)
@@ -86,7 +86,7 @@ def verify(directory: str, progress: Callable[[int], object] = lambda size: None
         later = _Later(directory, ledger, before)
         retries -= 1
     faults = list(ledger_faults(later.ledger, later.strangers()))
-    faults += [fault for reading in readings for fault in reading.judge(later)]
+    faults += [fault for reading in readings for fault in reading.check(later)]
     faults += _gone(later, set(names), live)
     _cut(later, dict(zip(names, readings, strict=True)), accounts)
     rows = [row for name in sorted(accounts) for row in accounts[name].rows(name, live and _may_grow(directory, name, ledger))]
@@ -114,9 +114,9 @@ class _Later:
 
     def taken(self, stream: str) -> int | None:
         """Retention took what lies before this offset of a stream; None: nobody knows the stream."""
-        fate = self._now.streams.get(stream)
-        if fate is not None:
-            return fate.deleted_to
+        stream_record = self._now.streams.get(stream)
+        if stream_record is not None:
+            return stream_record.deleted_to
         sound = self._now.present and not self._now.damage
         return EVERYTHING if sound and stream in self.before.streams else None  # all of it, and it was forgotten
 
@@ -125,7 +125,7 @@ class _Later:
         """All streams of which it ever said something here."""
         return {*self.before.streams, *self._now.streams}
 
-    def fate(self, stream: str) -> Fate | None:
+    def stream_record(self, stream: str) -> StreamRecord | None:
         """The last that it said of a stream."""
         return self._now.streams.get(stream) or self.before.streams.get(stream)
 
@@ -136,13 +136,13 @@ class _Later:
 
     def cut(self, stream: str) -> tuple[int, int]:
         """Between which times lies what retention took of a stream; (0, 0): it took nothing."""
-        fate = self._now.streams.get(stream)
-        return self.forgotten if fate is None else (fate.cut_from_ns, fate.cut_until_ns)
+        stream_record = self._now.streams.get(stream)
+        return self.forgotten if stream_record is None else (stream_record.cut_from_ns, stream_record.cut_until_ns)
 
     def end(self, stream: str) -> int | None:
         """Where a stream ends; None: that is not known."""
-        fate = self._now.streams.get(stream) or self.before.streams.get(stream)
-        return None if fate is None else fate.end
+        stream_record = self._now.streams.get(stream) or self.before.streams.get(stream)
+        return None if stream_record is None else stream_record.end
 
     def strangers(self) -> list[str]:
         """Streams that were there before and after, of which the ledger said nothing at either time."""
@@ -151,7 +151,7 @@ class _Later:
         return sorted(self._listed - self.before.streams.keys() - self._now.streams.keys())
 
 
-def _cut(later: _Later, readings: "dict[str, _Reading]", accounts: dict[str, Account]) -> None:
+def _cut(later: _Later, readings: "dict[str, _Reading]", accounts: dict[str, StreamTotals]) -> None:
     """Tell the accounts of what retention took before it was read: also of streams of which nothing is left, and of what control wrote for them."""
     owners = _owners([*later.names, *readings])
     for name in sorted(later.names):
@@ -159,14 +159,14 @@ def _cut(later: _Later, readings: "dict[str, _Reading]", accounts: dict[str, Acc
         reading = readings.get(name)
         if until_ns and (reading is None or reading.lacks(later)):
             owner = owners.get(run_of(name), name)
-            fate = later.fate(owner)
-            account = accounts.setdefault(owner, Account())
-            if fate is None:
+            stream_record = later.stream_record(owner)
+            account = accounts.setdefault(owner, StreamTotals())
+            if stream_record is None:
                 account.cut(from_ns, until_ns, [])
             else:
-                account.cut(from_ns or fate.born_ns, until_ns, fate.tapped)
+                account.cut(from_ns or stream_record.born_ns, until_ns, stream_record.tapped)
     if later.forgotten[1]:
-        accounts.setdefault("", Account()).cut(*later.forgotten, [])
+        accounts.setdefault("", StreamTotals()).cut(*later.forgotten, [])
 
 
 def _owners(known: Iterable[str]) -> dict[tuple[str, str], str]:
@@ -176,21 +176,21 @@ def _owners(known: Iterable[str]) -> dict[tuple[str, str], str]:
 
 def _gone(later: _Later, names: set[str], live: bool) -> Iterator[str]:
     """Streams of which nothing is left, or no end was written, though nobody says why."""
-    for name, fate in later.before.streams.items():
+    for name, stream_record in later.before.streams.items():
         taken = later.taken(name) or 0
-        if fate.end is None and not live:
+        if stream_record.end is None and not live:
             yield f"{name} was being written when its framegate ended: the next start says what is missing"
-        if name not in names and fate.end is not None and fate.end > taken:
-            yield f"{name} is gone: it ended at {fate.end}, retention took no more than what lies before {taken}"
-        elif fate.end is not None and not fate.settled and not fate.adopted:
+        if name not in names and stream_record.end is not None and stream_record.end > taken:
+            yield f"{name} is gone: it ended at {stream_record.end}, retention took no more than what lies before {taken}"
+        elif stream_record.end is not None and not stream_record.settled and not stream_record.adopted:
             yield f"{name} ended, and what it lacks could not be written down"
 
 
 def _may_grow(directory: str, stream: str, ledger: Ledger) -> bool:
     """Whether more may come of a stream."""
-    fate = ledger.streams.get(stream)
-    if fate is not None:
-        return fate.end is None
+    stream_record = ledger.streams.get(stream)
+    if stream_record is not None:
+        return stream_record.end is None
     listed = segments(directory, stream)
     return bool(listed) and not listed[-1].sealed
 
@@ -217,11 +217,13 @@ class _Miss:
 class _Reading:
     """One stream, read from the oldest block that is left to its end; what is wrong is noted, and reading goes on behind it."""
 
-    def __init__(self, directory: str, stream: str, fate: Fate | None, account: Account, progress: Callable[[int], object]) -> None:
-        """``fate``: what the ledger said of the stream before it is read."""
+    def __init__(
+        self, directory: str, stream: str, stream_record: StreamRecord | None, account: StreamTotals, progress: Callable[[int], object]
+    ) -> None:
+        """``stream_record``: what the ledger said of the stream before it is read."""
         self._directory = directory
         self._stream = stream
-        self._known_end = expected_end(fate)
+        self._known_end = expected_end(stream_record)
         self._account = account
         self._progress = progress
         self._joiner = Joiner()
@@ -278,7 +280,7 @@ class _Reading:
             return True
         return any(isinstance(item, _Miss) and self._is_taken(item, later) for item in self._found)
 
-    def judge(self, later: _Later) -> Iterator[str]:
+    def check(self, later: _Later) -> Iterator[str]:
         """What is wrong; windows that lack what retention took are cut."""
         for item in self._found:
             if not isinstance(item, _Miss):

@@ -1,4 +1,4 @@
-"""Who reads the log, and how far each has come: one small file for each registered consumer, which retention heeds.
+"""Registered consumers of the log and their offsets: one small file each. Retention respects them.
 
 A consumer says from where it will read after a restart. A file that is older than the truth keeps more than is needed, never less; so does
 one that cannot be read (``retention``).
@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from proxy.tap.record import CONSUMERS_FOLDER, FILE_MODE, FOLDER_MODE, FormatError
+from framegate.proxy.tap.record import CONSUMERS_FOLDER, FILE_MODE, FOLDER_MODE, FormatError
 
 __all__ = [
     "ConsumerInUseError",
@@ -34,7 +34,7 @@ MAX_BYTES: Final = 4 << 20
 
 
 class ConsumerInUseError(RuntimeError):
-    """Somebody else reads under this name. The message says who, as far as is known."""
+    """Another process uses this name. The message names it, as far as is known."""
 
 
 class Consumers(NamedTuple):
@@ -176,7 +176,7 @@ def consumer_in_use(root: str, name: str) -> bool:
 
 
 def consumer_owner(root: str, name: str) -> str:
-    """Who registered a consumer; "" when nobody did, or it was not said, or its file cannot be believed.
+    """The owner of a consumer; "" when there is none, or its file is not valid.
 
     Raises:
         ValueError: a name that is not a plain file name.
@@ -195,7 +195,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def read_consumers(root: str) -> Consumers:
-    """Every registered consumer. Never raises: who cannot be read is named, and may need everything."""
+    """Every registered consumer. Never raises: unreadable ones are named, and may need everything."""
     folder = os.path.join(root, CONSUMERS_FOLDER)
     found = Consumers({}, {})
     try:

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from proxy.tap.ledger import Fate, Ledger
-from proxy.tap.record import LOCK_NAME
+from framegate.proxy.tap.ledger import Ledger, StreamRecord
+from framegate.proxy.tap.record import LOCK_NAME
 
 __all__ = ["LIVE_S", "expected_end", "expected_start", "is_written", "ledger_faults"]
 
@@ -21,19 +21,19 @@ _LOOKS: Final = 8
 _LOOK_S: Final = 0.25
 
 
-def expected_start(fate: Fate | None, base: int) -> int:
+def expected_start(stream_record: StreamRecord | None, base: int) -> int:
     """From where on a stream should be there: an offset.
 
     Args:
         fate: what the ledger says of it; None: nothing.
         base: where its oldest segment begins. Retention says first what it takes, so that may lie before.
     """
-    return base if fate is None or fate.adopted else min(base, fate.deleted_to)
+    return base if stream_record is None or stream_record.adopted else min(base, stream_record.deleted_to)
 
 
-def expected_end(fate: Fate | None) -> int | None:
+def expected_end(stream_record: StreamRecord | None) -> int | None:
     """Where a stream should end, no earlier and no later; None: that is not known, or it is being written."""
-    return None if fate is None else fate.end
+    return None if stream_record is None else stream_record.end
 
 
 def ledger_faults(ledger: Ledger, strangers: Iterable[str]) -> Iterator[str]:

@@ -5,8 +5,8 @@ import abc
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
-from proxy.network.run import Run
-from proxy.tap.request_facts import RequestFacts
+from framegate.proxy.network.run import Run
+from framegate.proxy.tap.request_facts import RequestFacts
 
 __all__ = ["FrameTap"]
 

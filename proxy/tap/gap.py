@@ -12,7 +12,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.tap.record import CAPTURE_FULL, FRAMING_INT32, PROTOCOL_FRAMED, WINDOW_NS
+from framegate.proxy.tap.record import CAPTURE_FULL, FRAMING_INT32, PROTOCOL_FRAMED, WINDOW_NS
 
 MAX_PENDING_GAPS: Final = 4096
 NO_CONNECTION: Final = -1

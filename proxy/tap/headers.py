@@ -6,7 +6,7 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from proxy.tap.record import (
+from framegate.proxy.tap.record import (
     BLOCK_ALIGNMENT,
     BLOCK_HEADER_BYTES,
     BLOCK_PIECES,

@@ -4,8 +4,8 @@ import bisect
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from proxy.tap.log_reader import LogError, walk_segment
-from proxy.tap.log_segments import START, Segment
+from framegate.proxy.tap.log_reader import LogError, walk_segment
+from framegate.proxy.tap.log_segments import START, Segment
 
 __all__ = ["MAX_NAMED", "OTHERS", "Lag", "Lags"]
 

@@ -23,7 +23,7 @@ its birth; then new ones::
 
     compacted  "to": the last number, "lines": how many were kept, "forgotten": n, "damage": text, "damaged_at": n, "cut_from_ns", "cut_until_ns",
                "lost": text
-    kept       what ``Fate`` has
+    kept       what ``StreamRecord`` has
 
 A stream is not left out while another of its run is there (``run_of``): neither it nor what control wrote for it can be judged alone.
 
@@ -35,10 +35,22 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeGuard
 
-from proxy.tap.ledger_line import NEVER, DamageError, Pair, Span, decode, integer, joined, pairs, span
-from proxy.tap.record import is_stream_name
+from framegate.proxy.tap.ledger_line import NEVER, DamageError, Pair, Span, decode, integer, joined, pairs, span
+from framegate.proxy.tap.record import is_stream_name
 
-__all__ = ["LEDGER_NAME", "RECOVERY", "Fate", "Ledger", "LedgerState", "Pair", "content_of", "is_recovery", "kept_record", "read_ledger", "run_of"]
+__all__ = [
+    "LEDGER_NAME",
+    "RECOVERY",
+    "Ledger",
+    "LedgerState",
+    "Pair",
+    "StreamRecord",
+    "content_of",
+    "is_recovery",
+    "kept_record",
+    "read_ledger",
+    "run_of",
+]
 
 LEDGER_NAME: Final = "_ledger.jsonl"
 EVENTS: Final = ("born", "tapped", "ended", "deleted", "adopted", "kept")
@@ -46,7 +58,7 @@ RECOVERY: Final = "recovery"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Fate:
+class StreamRecord:
     """What the ledger says of one stream.
 
     Attributes:
@@ -88,14 +100,14 @@ class Ledger:
         damage: what is wrong with it, in words; empty when it is sound.
         streams: by name, oldest first.
         forgotten: streams born up to this number may be unknown here though some consumer had not read them; 0: none.
-        cut_from_ns, cut_until_ns: as of ``Fate``, of all streams that retention took and that are unknown here.
+        cut_from_ns, cut_until_ns: as of ``StreamRecord``, of all streams that retention took and that are unknown here.
         lost: what was gone of it when a framegate started, in words; empty: nothing ever was.
     """
 
     present: bool
     last: int
     damage: str
-    streams: dict[str, Fate]
+    streams: dict[str, StreamRecord]
     forgotten: int = 0
     cut_from_ns: int = 0
     cut_until_ns: int = 0
@@ -111,7 +123,7 @@ class LedgerState:
     """
 
     def __init__(self) -> None:
-        self.streams: dict[str, Fate] = {}
+        self.streams: dict[str, StreamRecord] = {}
         self.last = 0
         self.damage = ""
         self.damaged_at = 0
@@ -166,11 +178,11 @@ class LedgerState:
         if event == "kept":
             self.streams[stream] = _kept(record, stream)
         elif event == "born":
-            fate = known or Fate(number, integer(record, "ns"), [], recovery=is_recovery(stream))
-            self.streams[stream] = dataclasses.replace(fate, tapped=_union(fate.tapped, pairs(record)))
+            stream_record = known or StreamRecord(number, integer(record, "ns"), [], recovery=is_recovery(stream))
+            self.streams[stream] = dataclasses.replace(stream_record, tapped=_union(stream_record.tapped, pairs(record)))
         elif event == "adopted":
-            fate = known or Fate(number, 0, [], recovery=is_recovery(stream), adopted=True)
-            self.streams[stream] = dataclasses.replace(fate, end=integer(record, "end"), settled=True)
+            stream_record = known or StreamRecord(number, 0, [], recovery=is_recovery(stream), adopted=True)
+            self.streams[stream] = dataclasses.replace(stream_record, end=integer(record, "end"), settled=True)
         elif known is None:
             raise DamageError(f"{event}, but never born: {stream}")
         elif event == "tapped":
@@ -196,7 +208,7 @@ def _is_of_stream(stream: object) -> TypeGuard[str]:
     return is_stream_name(stream)
 
 
-def _shortened(known: Fate, record: Mapping[str, Any]) -> Fate:
+def _shortened(known: StreamRecord, record: Mapping[str, Any]) -> StreamRecord:
     """Retention takes more of a stream. What it has begins with its birth, unless the clock was set back; but not what control wrote for another."""
     from_ns, until_ns = span(record, "", (0, integer(record, "ns")))
     if known.born_ns and not known.recovery:
@@ -205,10 +217,10 @@ def _shortened(known: Fate, record: Mapping[str, Any]) -> Fate:
     return dataclasses.replace(known, deleted_to=max(known.deleted_to, integer(record, "to")), cut_from_ns=from_ns, cut_until_ns=until_ns)
 
 
-def _kept(record: Mapping[str, Any], stream: str) -> Fate:
+def _kept(record: Mapping[str, Any], stream: str) -> StreamRecord:
     born_ns, deleted_to = integer(record, "born_ns"), integer(record, "deleted_to")
     from_ns, until_ns = span(record, "cut_", (0 if is_recovery(stream) else born_ns, integer(record, "ns")) if deleted_to else NEVER)
-    return Fate(
+    return StreamRecord(
         born=integer(record, "n"),
         born_ns=born_ns,
         tapped=pairs(record),
@@ -222,11 +234,11 @@ def _kept(record: Mapping[str, Any], stream: str) -> Fate:
     )
 
 
-def kept_record(stream: str, fate: Fate, now_ns: int) -> dict[str, Any]:
+def kept_record(stream: str, stream_record: StreamRecord, now_ns: int) -> dict[str, Any]:
     """The line that a compaction writes for a stream."""
     names = ("born_ns", "tapped", "end", "settled", "deleted_to", "cut_from_ns", "cut_until_ns", "adopted")
-    members = {name: getattr(fate, name) for name in names}
-    return {"n": fate.born, "ns": now_ns, "event": "kept", "stream": stream, **members}
+    members = {name: getattr(stream_record, name) for name in names}
+    return {"n": stream_record.born, "ns": now_ns, "event": "kept", "stream": stream, **members}
 
 
 def _union(left: Iterable[Pair], right: Iterable[Pair]) -> list[Pair]:

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Iterable, Mapping, Set
 from typing import Any, Final
 
-from proxy.tap.ledger import LEDGER_NAME, Fate, Ledger, LedgerState, content_of, kept_record, run_of
-from proxy.tap.ledger_line import Pair, Span, decode, encode, joined
-from proxy.tap.log_segments import segments, streams
-from proxy.tap.record import FILE_MODE
+from framegate.proxy.tap.ledger import LEDGER_NAME, Ledger, LedgerState, StreamRecord, content_of, kept_record, run_of
+from framegate.proxy.tap.ledger_line import Pair, Span, decode, encode, joined
+from framegate.proxy.tap.log_segments import segments, streams
+from framegate.proxy.tap.record import FILE_MODE
 
 __all__ = ["LedgerWriter"]
 
@@ -122,9 +122,9 @@ class LedgerWriter:
         """
         with self._lock:
             streams = self._state.streams
-            lines = {stream: encode(kept_record(stream, fate, now_ns)) for stream, fate in streams.items()}
-            there = {run_of(stream) for stream, fate in streams.items() if not fate.gone}
-            needed = {stream: _needed(stream, fate, consumers) for stream, fate in streams.items() if run_of(stream) not in there}
+            lines = {stream: encode(kept_record(stream, stream_record, now_ns)) for stream, stream_record in streams.items()}
+            there = {run_of(stream) for stream, stream_record in streams.items() if not stream_record.gone}
+            needed = {stream: _needed(stream, stream_record, consumers) for stream, stream_record in streams.items() if run_of(stream) not in there}
             size = sum(map(len, lines.values()))
             forgotten = self._state.forgotten
             for stream in sorted(needed, key=lambda stream: (needed[stream], streams[stream].born)):
@@ -135,8 +135,8 @@ class LedgerWriter:
                 size -= len(lines.pop(stream))
             dropped = streams.keys() - lines.keys()
             cut = self._state.cut
-            for fate in (streams[stream] for stream in dropped):
-                cut = joined(cut, (fate.cut_from_ns, fate.cut_until_ns))
+            for stream_record in (streams[stream] for stream in dropped):
+                cut = joined(cut, (stream_record.cut_from_ns, stream_record.cut_until_ns))
             self._rewrite([lines[stream] for stream in sorted(lines, key=lambda stream: streams[stream].born)], dropped, forgotten, cut, now_ns)
             return len(dropped)
 
@@ -164,8 +164,8 @@ class LedgerWriter:
 
     def _rewrite(self, lines: list[bytes], dropped: Set[str], forgotten: int, cut: Span, now_ns: int) -> None:
         state = self._state
-        kept = {stream: fate for stream, fate in state.streams.items() if stream not in dropped}
-        damaged = any(fate.born <= state.damaged_at for fate in kept.values())  # what it may be about can still be there
+        kept = {stream: stream_record for stream, stream_record in state.streams.items() if stream not in dropped}
+        damaged = any(stream_record.born <= state.damaged_at for stream_record in kept.values())  # what it may be about can still be there
         damage, damaged_at = (state.damage, state.damaged_at) if damaged else ("", 0)
         members = {"to": state.last, "lines": len(lines), "forgotten": forgotten, "damage": damage, "damaged_at": damaged_at}
         times = {"cut_from_ns": cut[0], "cut_until_ns": cut[1], "lost": state.lost}
@@ -201,6 +201,6 @@ class LedgerWriter:
             os.close(folder)
 
 
-def _needed(stream: str, fate: Fate, consumers: Mapping[str, Mapping[str, int]]) -> bool:
+def _needed(stream: str, stream_record: StreamRecord, consumers: Mapping[str, Mapping[str, int]]) -> bool:
     """Whether some consumer has not read all of a stream."""
-    return any(offsets.get(stream, 0) < (fate.end or 0) for offsets in consumers.values())
+    return any(offsets.get(stream, 0) < (stream_record.end or 0) for offsets in consumers.values())

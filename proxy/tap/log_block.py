@@ -4,9 +4,9 @@ import dataclasses
 import json
 from collections.abc import Iterator
 
-from proxy.tap.headers import BlockHeader
-from proxy.tap.pieces import chunk_rows
-from proxy.tap.record import (
+from framegate.proxy.tap.headers import BlockHeader
+from framegate.proxy.tap.pieces import chunk_rows
+from framegate.proxy.tap.record import (
     BLOCK_REQUESTS,
     DIRECTIONS,
     FLAG_ANSWERS,

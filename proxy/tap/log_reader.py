@@ -16,9 +16,9 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 
-from proxy.tap.headers import BlockHeader, decode_block_header
-from proxy.tap.log_block import LogBlock
-from proxy.tap.log_segments import (
+from framegate.proxy.tap.headers import BlockHeader, decode_block_header
+from framegate.proxy.tap.log_block import LogBlock
+from framegate.proxy.tap.log_segments import (
     START,
     DamagedBlockError,
     LogError,
@@ -33,8 +33,8 @@ from proxy.tap.log_segments import (
     segments,
     streams,
 )
-from proxy.tap.pieces import PieceIndex, Place, chunk_rows, joined
-from proxy.tap.record import BLOCK_HEADER_BYTES, BLOCK_PIECES, SEGMENT_HEADER_BYTES, FormatError
+from framegate.proxy.tap.pieces import PieceIndex, Place, chunk_rows, joined
+from framegate.proxy.tap.record import BLOCK_HEADER_BYTES, BLOCK_PIECES, SEGMENT_HEADER_BYTES, FormatError
 
 __all__ = [
     "START",

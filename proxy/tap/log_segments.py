@@ -10,8 +10,8 @@ import stat
 from collections.abc import Mapping
 from typing import Final
 
-from proxy.tap.headers import Seal, decode_seal, decode_segment_header
-from proxy.tap.record import (
+from framegate.proxy.tap.headers import Seal, decode_seal, decode_segment_header
+from framegate.proxy.tap.record import (
     OPEN_SUFFIX,
     SEALED_SINCE,
     SEALED_SUFFIX,

@@ -7,8 +7,8 @@ does the rest.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from proxy.tap.headers import BlockHeader
-from proxy.tap.record import (
+from framegate.proxy.tap.headers import BlockHeader
+from framegate.proxy.tap.record import (
     BLOCK_PIECES,
     CHUNK_ROW,
     CHUNK_ROW_BYTES,

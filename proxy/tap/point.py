@@ -6,12 +6,12 @@ from librt.strings import write_i32_le
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
-from proxy.network.run import PART_FIRST, PART_LAST, Run
-from proxy.tap.block import Part
-from proxy.tap.block_builder import BlockBuilder, pack_codes
-from proxy.tap.frame_tap import FrameTap
-from proxy.tap.gap import Gap
-from proxy.tap.record import (
+from framegate.proxy.network.run import PART_FIRST, PART_LAST, Run
+from framegate.proxy.tap.block import Part
+from framegate.proxy.tap.block_builder import BlockBuilder, pack_codes
+from framegate.proxy.tap.frame_tap import FrameTap
+from framegate.proxy.tap.gap import Gap
+from framegate.proxy.tap.record import (
     CAPTURE_FULL,
     CAPTURE_HASH,
     FLAG_ANSWERS,
@@ -29,10 +29,10 @@ from proxy.tap.record import (
     REASON_UNDELIVERED,
     WINDOW_NS,
 )
-from proxy.tap.redaction import Redaction, Redactor, new_digest
-from proxy.tap.slicing import cut_reason, hash_body, write_cut, write_last_piece, write_piece, write_redacted, write_starts
-from proxy.tap.tallies import Tallies, Tally
-from proxy.tap.writer import TapWriter
+from framegate.proxy.tap.redaction import Redaction, Redactor, new_digest
+from framegate.proxy.tap.slicing import cut_reason, hash_body, write_cut, write_last_piece, write_piece, write_redacted, write_starts
+from framegate.proxy.tap.tallies import Tallies, Tally
+from framegate.proxy.tap.writer import TapWriter
 
 MAX_I32: Final = (1 << 31) - 1
 
@@ -132,7 +132,7 @@ class TapPoint(FrameTap):
         self._add(run, first_frame, capture_ns, sensitive, keys, latencies, request_sizes, correlation_ids)
         self._match(frame_count, run.size)
         writer.added()
-        return not self.mutes or writer.keeps_up()
+        return not self.mutes or writer.has_capacity()
 
     def append_part(
         self,
@@ -156,7 +156,7 @@ class TapPoint(FrameTap):
         else:
             self._part = None
             self._complete(part, run, capture_ns, key, latency_us, request_size, correlation_id)
-        return not self.mutes or self._writer.keeps_up()
+        return not self.mutes or self._writer.has_capacity()
 
     def leave_out(self) -> None:
         """Of the frame that begins with the next piece nothing is taken: the rule's share of frames leaves it out."""
@@ -169,7 +169,7 @@ class TapPoint(FrameTap):
             self.lose(REASON_PARTIAL_FRAME, 0, int(part.passed), int(part.number), int(capture_ns))
 
     def may_read(self) -> bool:
-        return not self.mutes or self._writer.keeps_up()
+        return not self.mutes or self._writer.has_capacity()
 
     def drop(self, frame_count: i64, byte_count: i64, first_frame: i64, capture_ns: i64, run: Run | None = None) -> None:
         self.miss(REASON_UNDELIVERED, frame_count, byte_count, first_frame, capture_ns)

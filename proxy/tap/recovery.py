@@ -5,10 +5,10 @@ import dataclasses
 import os
 from collections.abc import Set
 
-from proxy.tap.headers import Seal, decode_seal, decode_segment_header, encode_seal
-from proxy.tap.ledger import is_recovery
-from proxy.tap.log_reader import DamagedBlockError, LogError, Segment, read_raw, segments, streams, walk_segment
-from proxy.tap.record import OPEN_SUFFIX, SEAL_AT, SEAL_CUT, SEAL_FINAL, SEALED_SINCE, SEALED_SUFFIX, SEGMENT_HEADER_BYTES, FormatError
+from framegate.proxy.tap.headers import Seal, decode_seal, decode_segment_header, encode_seal
+from framegate.proxy.tap.ledger import is_recovery
+from framegate.proxy.tap.log_reader import DamagedBlockError, LogError, Segment, read_raw, segments, streams, walk_segment
+from framegate.proxy.tap.record import OPEN_SUFFIX, SEAL_AT, SEAL_CUT, SEAL_FINAL, SEALED_SINCE, SEALED_SUFFIX, SEGMENT_HEADER_BYTES, FormatError
 
 __all__ = ["Sealed", "ends_finally", "seal_dead", "seal_stream"]
 
@@ -30,7 +30,7 @@ class Sealed:
 
 
 def seal_dead(directory: str, live: Set[str], now_ns: int) -> list[Sealed]:
-    """Seal the open segments of streams that nobody writes any more; a torn tail is cut off. One that cannot be sealed is told as such, and keeps
+    """Seal the open segments of streams without a writer; a torn tail is cut off. One that cannot be sealed is told as such, and keeps
     none of the others from it.
 
     Args:

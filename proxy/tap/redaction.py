@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from proxy.network.run import Buffer
-from proxy.tap.record import HASH_BYTES
+from framegate.proxy.network.run import Buffer
+from framegate.proxy.tap.record import HASH_BYTES
 
 if TYPE_CHECKING:
     import hashlib

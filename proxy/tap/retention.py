@@ -1,4 +1,4 @@
-"""What of the log is deleted, and when. Run by the control process once a second or so; nobody else deletes.
+"""Deletes old segments by size and age. Run by the control process about once a second; no other process deletes.
 
 Rules: only sealed segments go, in a stream the oldest first. A segment older than ``max_age_ms`` goes. While all streams together are
 over the budget, segments go that every registered consumer has read, oldest first; when that is not enough, segments go that some
@@ -21,9 +21,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
-from proxy.tap.consumer import read_consumers
-from proxy.tap.log_reader import START, Segment, segments, streams
-from proxy.tap.log_segments import again
+from framegate.proxy.tap.consumer import read_consumers
+from framegate.proxy.tap.log_reader import START, Segment, segments, streams
+from framegate.proxy.tap.log_segments import again
 
 NS_PER_MS = 1_000_000
 SETTLED_NS: Final = 2_000_000_000

@@ -4,7 +4,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.tap.record import REASON_DISK_ERROR, REASON_DISK_FULL, REASON_QUEUE_FULL
+from framegate.proxy.tap.record import REASON_DISK_ERROR, REASON_DISK_FULL, REASON_QUEUE_FULL
 
 __all__ = ["WINDOW_NS", "RuleUse"]
 
@@ -43,7 +43,7 @@ class RuleUse:
         if reason in (REASON_QUEUE_FULL, REASON_DISK_FULL, REASON_DISK_ERROR):
             self.lost += frames
 
-    def judge(self, now_ns: i64) -> bool:
+    def evaluate(self, now_ns: i64) -> bool:
         """Judge the rule if a window is over; True: it has just been turned off."""
         elapsed = now_ns - self._since_ns
         if self._since_ns == 0 or elapsed < 0:

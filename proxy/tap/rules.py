@@ -13,15 +13,15 @@ from typing import Final, NamedTuple
 
 from mypy_extensions import i64
 
-from proxy.config.model import MAX_INT32, TapRule
-from proxy.config.selection import api_key, byte_range, overlap
-from proxy.tap.frame_tap import FrameTap
-from proxy.tap.point import TapPoint
-from proxy.tap.record import CAPTURE_FULL, CAPTURES, DIRECTIONS, FRAMINGS, PROTOCOLS
-from proxy.tap.redaction import Redaction
-from proxy.tap.rule_use import RuleUse
-from proxy.tap.selection import SAMPLE_SCALE, Candidate, Conditions, SelectingTap
-from proxy.tap.writer import TapWriter
+from framegate.proxy.config.model import MAX_INT32, TapRule
+from framegate.proxy.config.selection import api_key, byte_range, overlap
+from framegate.proxy.tap.frame_tap import FrameTap
+from framegate.proxy.tap.point import TapPoint
+from framegate.proxy.tap.record import CAPTURE_FULL, CAPTURES, DIRECTIONS, FRAMINGS, PROTOCOLS
+from framegate.proxy.tap.redaction import Redaction
+from framegate.proxy.tap.rule_use import RuleUse
+from framegate.proxy.tap.selection import SAMPLE_SCALE, Candidate, Conditions, SelectingTap
+from framegate.proxy.tap.writer import TapWriter
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address

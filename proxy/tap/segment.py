@@ -24,10 +24,10 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from proxy.network.run import Buffer
-from proxy.tap.block import Block, Layout
-from proxy.tap.headers import Seal, encode_block_header, encode_seal, encode_segment_header
-from proxy.tap.record import (
+from framegate.proxy.network.run import Buffer
+from framegate.proxy.tap.block import Block, Layout
+from framegate.proxy.tap.headers import Seal, encode_block_header, encode_seal, encode_segment_header
+from framegate.proxy.tap.record import (
     FILE_MODE,
     FOLDER_MODE,
     REASON_DISK_ERROR,

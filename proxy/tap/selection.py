@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
-from proxy.network.run import PART_FIRST, PART_LAST, Run
-from proxy.tap.frame_tap import FrameTap
-from proxy.tap.point import TapPoint
-from proxy.tap.record import DIRECTION_REQUEST, REASON_SAMPLED, REASON_UNDELIVERED
-from proxy.tap.rule_use import RuleUse
-from proxy.tap.slicing import find_frames
+from framegate.proxy.network.run import PART_FIRST, PART_LAST, Run
+from framegate.proxy.tap.frame_tap import FrameTap
+from framegate.proxy.tap.point import TapPoint
+from framegate.proxy.tap.record import DIRECTION_REQUEST, REASON_SAMPLED, REASON_UNDELIVERED
+from framegate.proxy.tap.rule_use import RuleUse
+from framegate.proxy.tap.slicing import find_frames
 
 if TYPE_CHECKING:
     import re
@@ -134,7 +134,7 @@ class SelectingTap(FrameTap):
             candidate.live = expires_ns == 0 or capture_ns < expires_ns
             use = candidate.use
             if use is not None:
-                if use.judge(capture_ns):
+                if use.evaluate(capture_ns):
                     self._turned_off.append(use)
                 if use.off:
                     candidate.live = False

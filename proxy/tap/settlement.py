@@ -1,6 +1,7 @@
-"""Settles the account of a stream whose processor has ended: what is missing, and what was seen in windows of which no totals speak.
+"""Settlement of a stream after its processor ended: rows for missing frames, and totals for windows without totals.
 
-``reckon`` compares what is known to have been seen, at least as a bound, with what the stream says of itself (``sums``); ``write_settlement`` puts
+``missing_entries`` compares what is known to have been seen, at least as a bound, with what the stream says of itself (``sums``);
+``write_settlement`` puts
 the difference into a stream of its own, ``<node>.recovery.<boot-id>``, because nobody ever appends to another's stream. It is one block, so it is
 there or it is not, and a stream that has one is settled.
 """
@@ -9,11 +10,11 @@ import os
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from proxy.tap.block_builder import BlockBuilder
-from proxy.tap.gap import NO_CONNECTION, Gap
-from proxy.tap.ledger import RECOVERY, Pair
-from proxy.tap.log_reader import end_offset, segments
-from proxy.tap.record import (
+from framegate.proxy.tap.block_builder import BlockBuilder
+from framegate.proxy.tap.gap import NO_CONNECTION, Gap
+from framegate.proxy.tap.ledger import RECOVERY, Pair
+from framegate.proxy.tap.log_reader import end_offset, segments
+from framegate.proxy.tap.record import (
     DIRECTIONS,
     FLAG_AT_MOST,
     FLAG_UNKNOWN,
@@ -21,10 +22,10 @@ from proxy.tap.record import (
     WINDOW_NS,
     stream_name,
 )
-from proxy.tap.segment import SegmentFiles, SegmentLog
-from proxy.tap.sums import PairSums
+from framegate.proxy.tap.segment import SegmentFiles, SegmentLog
+from framegate.proxy.tap.sums import PairSums
 
-__all__ = ["Bound", "Entry", "reckon", "recovery_stream", "settled_end", "write_settlement"]
+__all__ = ["Bound", "Entry", "missing_entries", "recovery_stream", "settled_end", "write_settlement"]
 
 SEGMENT_SIZE: Final = 1 << 20
 NEVER_NS: Final = 1 << 62
@@ -73,7 +74,7 @@ class Entry(NamedTuple):
         return self.reason != REASON_NONE
 
 
-def reckon(pair: Pair, sums: PairSums, bound: Bound) -> list[Entry]:
+def missing_entries(pair: Pair, sums: PairSums, bound: Bound) -> list[Entry]:
     """What the log has to be told of one listener and direction of a stream that has ended.
 
     Where totals say that more was seen in a window than the stream has of it, that much is missing there. What is missing beyond that lies between

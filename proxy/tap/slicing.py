@@ -6,10 +6,10 @@ from librt.strings import BytesWriter, write_i32_le
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
-from proxy.network.run import PART_FIRST, Buffer, Run
-from proxy.tap.block import Part
-from proxy.tap.block_builder import BlockBuilder
-from proxy.tap.record import (
+from framegate.proxy.network.run import PART_FIRST, Buffer, Run
+from framegate.proxy.tap.block import Part
+from framegate.proxy.tap.block_builder import BlockBuilder
+from framegate.proxy.tap.record import (
     FLAG_REPLACED,
     FLAG_TRUNCATED,
     FLAG_WITHHELD,
@@ -20,7 +20,7 @@ from proxy.tap.record import (
     REASON_OVERSIZE,
     REASON_WITHHELD,
 )
-from proxy.tap.redaction import Redaction, Redactor, new_digest
+from framegate.proxy.tap.redaction import Redaction, Redactor, new_digest
 
 if TYPE_CHECKING:
     import hashlib

@@ -9,10 +9,10 @@ import json
 import os
 from typing import Final
 
-from proxy.tap.ledger import Pair, is_recovery
-from proxy.tap.log_reader import BlockRef, DamagedBlockError, Segment, first_offset, open_segment, vanished, walk_past, walk_segment
-from proxy.tap.pieces import chunk_rows
-from proxy.tap.record import BLOCK_TOTALS, CHUNK_ROW_BYTES, DIRECTIONS, KIND_FRAMES, KIND_GAP, KIND_TOTALS, WINDOW_NS, ChunkRow
+from framegate.proxy.tap.ledger import Pair, is_recovery
+from framegate.proxy.tap.log_reader import BlockRef, DamagedBlockError, Segment, first_offset, open_segment, vanished, walk_past, walk_segment
+from framegate.proxy.tap.pieces import chunk_rows
+from framegate.proxy.tap.record import BLOCK_TOTALS, CHUNK_ROW_BYTES, DIRECTIONS, KIND_FRAMES, KIND_GAP, KIND_TOTALS, WINDOW_NS, ChunkRow
 
 __all__ = ["PairSums", "StreamSums", "WindowSums", "segment_times", "sum_stream"]
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from proxy.tap.gap import NO_CONNECTION, Gap
-from proxy.tap.record import REASON_NONE
+from framegate.proxy.tap.gap import NO_CONNECTION, Gap
+from framegate.proxy.tap.record import REASON_NONE
 
 NS_PER_MS: Final = 1_000_000
 # What a tally reserves at least when it must, and for how long the traffic of late would make it last.
@@ -51,7 +51,7 @@ class Tally:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Reserve(abc.ABC):
-    """Who is told how far a tally may go before it asks again."""
+    """Stores how far a tally may go before it reserves again."""
 
     @abc.abstractmethod
     def reserve(self, tally: Tally) -> None:
@@ -107,7 +107,7 @@ class Tallies:
         if self._keeper is not None:
             self._keeper.reserve(tally)
 
-    def settle(self, now_ns: i64) -> None:
+    def update_reserves(self, now_ns: i64) -> None:
         """Before the counts are published: learn how fast frames come; while none come, reserve nothing.
 
         Args:

@@ -1,4 +1,4 @@
-"""The ids of a segment's span, made from what names the segment: whoever writes a span of it, or a link to it, needs to ask nobody.
+"""The ids of a segment's span, made from the segment's name: writers of spans and of links compute the same ids.
 
 Control makes a span of each segment of the tap's log; the Spark job's span of a batch links to the segments that it read. Both call ``segment_trace``
 and find the same ids. They are the first 16 and the next 8 bytes of the SHA-256 of::

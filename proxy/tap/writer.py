@@ -8,7 +8,7 @@ add ``COPY_BELOW``. Besides, three buffers of ``flush_size`` are kept for use, a
 When the log cannot take a chunk, because the queue is full or the last write failed, a rule with ``on_full: drop`` loses the frames into
 a ``Gap``, which goes into the first block that the disk takes again. A rule with ``on_full: mute`` never loses: its chunks are taken always, and
 a block that holds such chunks is tried again until it is on disk. So that the bound holds for them, too, their sources are asked for before
-each read (``keeps_up``), and the one whose chunk passed the bound is told at once.
+each read (``has_capacity``), and the one whose chunk passed the bound is told at once.
 
 A frame that is cut through goes into the blocks piece by piece, and counts with its last piece. Once the log refused one of its pieces, or failed to
 write the block of one, the frame is lost: no more is copied, and its end becomes a gap (``Part.lost``). When its end was handed over already, its
@@ -30,11 +30,11 @@ from typing import Final
 from librt.strings import read_i32_le, read_i64_le
 from mypy_extensions import i64
 
-from proxy.config.model import TapConfig
-from proxy.tap.block import Block
-from proxy.tap.block_builder import COPY_BELOW, BlockBuilder
-from proxy.tap.gap import Gap, PendingGaps
-from proxy.tap.record import (
+from framegate.proxy.config.model import TapConfig
+from framegate.proxy.tap.block import Block
+from framegate.proxy.tap.block_builder import COPY_BELOW, BlockBuilder
+from framegate.proxy.tap.gap import Gap, PendingGaps
+from framegate.proxy.tap.record import (
     CHUNK_ROW_BYTES,
     DIRECTION_REQUEST,
     DIRECTION_RESPONSE,
@@ -51,10 +51,10 @@ from proxy.tap.record import (
     WINDOW_NS,
     stream_name,
 )
-from proxy.tap.rule_use import RuleUse
-from proxy.tap.segment import SegmentFiles, SegmentLog
-from proxy.tap.tallies import Reserve, Tallies
-from proxy.tap.writer_thread import RETRY_NS, WriterThread
+from framegate.proxy.tap.rule_use import RuleUse
+from framegate.proxy.tap.segment import SegmentFiles, SegmentLog
+from framegate.proxy.tap.tallies import Reserve, Tallies
+from framegate.proxy.tap.writer_thread import RETRY_NS, WriterThread
 
 NS_PER_MS: Final = 1_000_000
 # Gaps of connections that a rule's sampling left out are written this often.
@@ -135,7 +135,7 @@ class TapWriter:
         self.thread.start()
 
     def revive(self) -> None:
-        """Start the thread again if it has died of what nobody could catch there."""
+        """Start the thread again if it died of an exception."""
         self.thread.revive()
 
     @property
@@ -167,7 +167,7 @@ class TapWriter:
         builder = self.builder
         if capture_ns < builder.last_ns - CLOCK_STEP_NS:
             self._state_totals()
-            self._hand_over()
+            self._queue_block()
             builder.add_clock(builder.last_ns, capture_ns)
         elif capture_ns < builder.last_ns:
             capture_ns = builder.last_ns
@@ -234,7 +234,7 @@ class TapWriter:
         thread.starved = True
         return thread.has_room()
 
-    def keeps_up(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether a source whose rule mutes may be read, or go on after a chunk was taken; False: mute it until ``accepts``."""
         if self.refusal() == 0:
             return True
@@ -244,11 +244,11 @@ class TapWriter:
     def added(self) -> None:
         """A chunk was added to ``builder``: hand the block over when it is large enough."""
         if self.builder.weight >= self._flush_size:
-            self._hand_over()
+            self._queue_block()
 
     def joined(self) -> None:
         """A frame whose pieces are in the log was completed: that ends the block, so that readers who join make no block much larger."""
-        self._hand_over()
+        self._queue_block()
 
     def lose(self, gap: Gap, frames: i64, size: i64, until_ns: i64) -> Gap:
         """Count frames into a gap; a new gap is remembered until it can be written.
@@ -319,7 +319,7 @@ class TapWriter:
         elif self._due_ns == 0:
             self._due_ns = now_ns + (self._flush_ns if self.thread.failing == 0 else RETRY_NS)
         elif now_ns >= self._due_ns:
-            self._hand_over()
+            self._queue_block()
         if self._due_ns == 0 and unsaid > 0:
             return now_ns + self._flush_ns
         if self._due_ns == 0 and len(self._sampled) > 0:
@@ -339,14 +339,14 @@ class TapWriter:
         self._release_sampled()
         self.tallies.release()
         self._state_totals()
-        self._hand_over()
+        self._queue_block()
         if not self.thread.end(timeout_ms):
             self.thread.abandon_queue()
             self._settle_failed()
             return False
         # What failed becomes a gap, and a block of gaps alone is small: it may still fit into the open segment of a full disk.
         self._settle_failed()
-        self._hand_over()
+        self._queue_block()
         self.write_queued()
         self._settle_failed()
         whole = len(self._gaps) == 0 and len(self._totals) == 0 and self.thread.frames_gapped == self.frames_dropped
@@ -361,7 +361,7 @@ class TapWriter:
         for gap in self._sampled.take():
             self._gaps.remember(gap)
 
-    def _hand_over(self) -> None:
+    def _queue_block(self) -> None:
         self._due_ns = 0
         builder = self.builder
         if self._clock_from_ns != 0:

@@ -14,12 +14,12 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from proxy.cells import APPEND_BOUNDS, APPEND_ERRORS
-from proxy.network.histogram import Histogram
-from proxy.tap.block import Block
-from proxy.tap.block_builder import BlockBuilder
-from proxy.tap.record import REASON_CLOSED, REASON_DISK_ERROR, REASON_DISK_FULL
-from proxy.tap.segment import SegmentLog, reason_of
+from framegate.proxy.cells import APPEND_BOUNDS, APPEND_ERRORS
+from framegate.proxy.network.histogram import Histogram
+from framegate.proxy.tap.block import Block
+from framegate.proxy.tap.block_builder import BlockBuilder
+from framegate.proxy.tap.record import REASON_CLOSED, REASON_DISK_ERROR, REASON_DISK_FULL
+from framegate.proxy.tap.segment import SegmentLog, reason_of
 
 # After a failed write the disk is asked again this often.
 RETRY_NS: Final = 100_000_000
@@ -33,7 +33,7 @@ GIVE_UP_S: Final = 0.5
 
 
 class WriterThread:
-    """Writes blocks in the order in which they are handed over.
+    """Writes blocks in the order of ``put``.
 
     Of the loop thread:
 
@@ -106,7 +106,7 @@ class WriterThread:
         thread.start()
 
     def revive(self) -> None:
-        """Start the thread again if it has died of what nobody could catch there."""
+        """Start the thread again if it died of an exception."""
         thread = self._runner
         if thread is not None and not thread.is_alive():
             self._fail_current(RuntimeError("the writer thread had ended"))

@@ -24,7 +24,7 @@ from shapes import Load, Shape
 from stage import Stage, short
 from variants import FramegateLogins
 
-from proxy.cells.metrics import AUTHENTICATION_ERRORS, CAUSES
+from framegate.proxy.cells.metrics import AUTHENTICATION_ERRORS, CAUSES
 
 __all__ = ["Outcomes", "Shares", "run", "storming"]
 

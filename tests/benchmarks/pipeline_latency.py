@@ -18,9 +18,9 @@ from figures import Figure, add
 from pipeline_rates import on_all_cores, scratch, wait_until
 from stage import Stage
 
-from proxy.pipeline.schema import CHUNK_SCHEMA
-from proxy.pipeline.session import local_session
-from proxy.pipeline.tables import Progress
+from framegate.proxy.pipeline.schema import CHUNK_SCHEMA
+from framegate.proxy.pipeline.session import local_session
+from framegate.proxy.pipeline.tables import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from proxy.tap import headers, record
+from framegate.proxy.tap import headers, record
 
 __all__ = ["SHAPES", "LogWriter", "Set", "Shape", "write_set"]
 

@@ -19,7 +19,7 @@ from figures import Figure, add
 from pipeline_log import BLOCK_SIZE, SHAPES, Body, Shape
 from stage import Stage, short
 
-from proxy.tap import record
+from framegate.proxy.tap import record
 
 __all__ = ["run"]
 

@@ -18,8 +18,8 @@ from figures import Figure, add
 from pipeline_log import SHAPES, Set, Shape, write_set
 from stage import Stage, short
 
-from proxy.pipeline.session import local_session
-from proxy.pipeline.transforms import explode_frames
+from framegate.proxy.pipeline.session import local_session
+from framegate.proxy.pipeline.transforms import explode_frames
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,8 +74,8 @@ def run(stage: Stage) -> dict[str, object]:
         figure
         for shape in SHAPES
         for figure in (
-            _judge(f"rows/s ÷ Parquet, {shape.name}", found[shape.name]["ratio"]),
-            _judge(f"marginal rows/s ÷ Parquet, {shape.name}", found[shape.name]["marginal"]),
+            _check(f"rows/s ÷ Parquet, {shape.name}", found[shape.name]["ratio"]),
+            _check(f"marginal rows/s ÷ Parquet, {shape.name}", found[shape.name]["marginal"]),
         )
     ]
     once = statistics.median(fixed)
@@ -83,7 +83,7 @@ def run(stage: Stage) -> dict[str, object]:
     return add({"set_size": size, "rounds": results, "first_batch_s": fixed}, judged)
 
 
-def _judge(what: str, ratio: float) -> Figure:
+def _check(what: str, ratio: float) -> Figure:
     return Figure(what, ROW_GOALS, ratio, "×", {}, ratio >= GOAL_RATIO)
 
 

@@ -1,4 +1,4 @@
-"""Part `sizing`: framegate in a container of the size that deploy/sizing.md computes, under all its load at once, without being killed."""
+"""Part `sizing`: framegate in a container of the size that deploy/docs/limits.md computes, under all its load at once, without being killed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from shapes import Load, Shape
 from stage import Stage
 from variants import FramegateSized
 
-from control.configuration.capacity import memory_need, memory_warning
-from control.configuration.load import validate
-from proxy.config.model import ProxyConfig
+from framegate.control.configuration.capacity import memory_need, memory_warning
+from framegate.control.configuration.load import validate
+from framegate.proxy.config.model import ProxyConfig
 
 __all__ = ["container", "run"]
 
@@ -29,7 +29,7 @@ BURST = 1_000_000
 BURSTING = 1_000
 SECONDS = 10.0
 SOCKETS_OF_A_SLOW_PAIR = 5 * MIB // 4
-"""The kernel's buffers of a pair whose client does not take what it asked for, its upstream's side included (deploy/sizing.md)."""
+"""The kernel's buffers of a pair whose client does not take what it asked for, its upstream's side included (deploy/docs/limits.md)."""
 GOOD = Ask(0, request=100, connections=10, per_second=500, seconds=SECONDS, tls=True, segment=SEGMENT)
 LOADS = {
     "answers of 100 MB": Ask(100_000_000, connections=4, seconds=SECONDS, patience=20, tls=True, segment=SEGMENT),
@@ -138,7 +138,9 @@ def _show(stage: Stage, tried: Tried) -> None:
     rows += [("resident at the peak", f"{tried.resident / MIB:.1f}"), ("charged at the peak, files too", f"{tried.charged / MIB:.1f}")]
     sockets = "socket buffers, charged as well" if tried.counted else "socket buffers, which cgroup v2 would charge"
     rows += [(sockets, f"{tried.sockets / MIB:.1f}"), ("processes killed", str(tried.killed))]
-    stage.table(f"a container as deploy/sizing.md computes it, {IDLE:,} idle connections and {HOSTAGES:,} hostages in it, MiB", ("what", "MiB"), rows)
+    stage.table(
+        f"a container as deploy/docs/limits.md computes it, {IDLE:,} idle connections and {HOSTAGES:,} hostages in it, MiB", ("what", "MiB"), rows
+    )
     for name, words in tried.loads.items():
         stage.say(f"{name}: {words}")
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import grpc
 from candidates import Framegate
 
-from control.gen.framegate.control.v1 import (
+from framegate.control.v1 import (
     certificate_service_pb2,
     certificate_service_pb2_grpc,
     channel_service_pb2,

@@ -2,11 +2,12 @@
 
 import io
 
-import pytest
 import report
 from measure import Round
 from rich.console import Console
 from shapes import SHAPES, Load, chosen
+
+from tests.fakes.cases import each_of
 
 
 def a_round(candidate: str, number: int, cost: float) -> Round:
@@ -26,16 +27,7 @@ def test_every_protocol_meets_every_shape() -> None:
     ]
 
 
-def test_an_unknown_shape_is_named() -> None:
-    with pytest.raises(ValueError, match="2k"):
-        chosen("2k", "plain")
-
-
-def test_titles_are_as_people_write_them() -> None:
-    assert [shape.title for shape in SHAPES] == ["100 B × 1 × 50", "100 B × 64 × 50", "1 KB × 8 × 50", "64 KiB × 4 × 10", "1 MB × 2 × 4"]
-
-
-@pytest.mark.parametrize(
+@each_of(
     ("cost", "dropped", "words"),
     [
         (4.0, 0.0, "full capture, within: adds 1.00 of what it may"),

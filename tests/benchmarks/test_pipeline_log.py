@@ -5,7 +5,7 @@ import pytest
 from pipeline_latency import Watch
 from pipeline_log import SHAPES, Shape, write_set
 
-from proxy.tap.log_reader import segments
+from framegate.proxy.tap.log_reader import segments
 from tests.fakes.tap_read import read_frames, segment_facts
 
 

@@ -130,7 +130,7 @@ class FramegateSlowReaders(Framegate):
 
 
 class FramegateSized(FramegateTap):
-    """What deploy/sizing.md computes the memory of: a bounded number of TLS connections, a tap, a pool."""
+    """What deploy/docs/limits.md computes the memory of: a bounded number of TLS connections, a tap, a pool."""
 
     name = "framegate-sized"
     pool = "64MiB"
@@ -225,7 +225,7 @@ class FramegateHandler(Framegate):
         listeners = configuration["listeners"]
         assert isinstance(listeners, list), "see Framegate"
         for listener in listeners:
-            listener["handler"] = "proxy.handler.echo:echo"
+            listener["handler"] = "framegate.proxy.handler.echo:echo"
             del listener["upstream"]
         return {**configuration, "upstreams": [], "handlers": {"processes": 1}}
 

@@ -26,8 +26,8 @@ def bind_tests_package() -> None:
 def main(arguments: list[str]) -> int:
     """Returns the exit code of pytest, or 0 where nothing can be run."""
     bind_tests_package()
-    from control.demo.broker import BrokerError, missing_tools
     from tests.cluster import components, images, machine
+    from tests.demo.broker import BrokerError, missing_tools
 
     components.install_packages()
     missing = [*components.missing(), *missing_tools()]

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from control.demo.broker import prepare
 from tests.cluster.components import binaries, cache_directory
+from tests.demo.broker import prepare
 
 __all__ = ["FRAMEGATE", "KAFKA", "SPARK", "ImageError", "make"]
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from proxy.tap.completeness import verify
+from framegate.proxy.tap.completeness import verify
 from tests.cluster.load import Load, Scene
 from tests.cluster.room import Room
 

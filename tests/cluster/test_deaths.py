@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.tap.completeness import Verdict, verify
+from framegate.proxy.tap.completeness import Verdict, verify
 from tests.cluster import processes
 from tests.cluster.load import Load, Scene
 from tests.cluster.node import ClusterError, wait_until

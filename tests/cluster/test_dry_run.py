@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from control.kubernetes.inject import Injector, remove
-from control.kubernetes.needs import needs_of, read_configuration
-from control.kubernetes.objects import SCALED, Wanted
-from control.kubernetes.sidecar import Options
-from control.kubernetes.workload import KINDS
+from framegate.control.kubernetes.inject import Injector, remove
+from framegate.control.kubernetes.objects import SCALED, Wanted
+from framegate.control.kubernetes.pod_requirements import read_configuration, requirements_of
+from framegate.control.kubernetes.sidecar import Options
+from framegate.control.kubernetes.workload import KINDS
 from tests.cluster.components import binaries
 from tests.cluster.node import Node
 from tests.cluster.room import Room
@@ -105,7 +105,7 @@ def injector(**options: Any) -> Injector:
     path = DEPLOY / "kustomize" / "example" / "framegate.yaml"
     config, text, _ = read_configuration(path)
     wanted = Wanted(network_policy=True, disruption_budget=True, tap_claim_bytes=2 << 30 if "tap_claim" in options else 0)
-    return Injector(Options(**options), needs_of(config, text, 1), wanted)
+    return Injector(Options(**options), requirements_of(config, text, 1), wanted)
 
 
 def block(item: dict[str, Any]) -> str:

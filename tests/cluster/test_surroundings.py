@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from control.demo.telemetry.small_disk import fill
-from proxy.tap.completeness import verify
+from framegate.proxy.tap.completeness import verify
 from tests.cluster import processes
 from tests.cluster.load import Load, Scene
 from tests.cluster.node import ClusterError, wait_until
 from tests.cluster.room import Room
 from tests.cluster.workloads import CONFIGURATION
+from tests.fakes.small_disk import fill
 
 DISK_MIB = 24
 
 
 def resize(room: Room, pod: str, **resources: dict[str, str]) -> None:
-    """Ask for other ``limits``, or ``requests``, of the sidecar, as README says."""
+    """Ask for other ``limits``, or ``requests``, of the sidecar, as the page on Kubernetes says."""
     patch = {"spec": {"initContainers": [{"name": "framegate", "resources": resources}]}}
     room.kubectl("patch", "pod", pod, "--subresource", "resize", "--patch", json.dumps(patch))
 

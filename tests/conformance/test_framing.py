@@ -9,13 +9,14 @@ from librt.strings import BytesWriter
 from librt.vecs import vec
 from mypy_extensions import i64
 
-from proxy.config.model import HeaderConfig
-from proxy.network.framing import FRAME_TOO_LARGE, OK, SIZE_BUCKETS, Framing, size_bucket
-from proxy.network.framings import FRAMINGS, framing_of
-from proxy.network.memory_pool import BEGUN, MemoryPool
-from proxy.network.receive import NEVER_CUT, Receive, ReceiveLimit
-from proxy.network.run import PART_LAST, Run
-from proxy.network.stats import SideStats
+from framegate.proxy.config.model import HeaderConfig
+from framegate.proxy.network.framing import FRAME_TOO_LARGE, OK, SIZE_BUCKETS, Framing, size_bucket
+from framegate.proxy.network.framings import FRAMINGS, framing_of
+from framegate.proxy.network.memory_pool import BEGUN, MemoryPool
+from framegate.proxy.network.receive import NEVER_CUT, Receive, ReceiveLimit
+from framegate.proxy.network.run import PART_LAST, Run
+from framegate.proxy.network.stats import SideStats
+from tests.fakes.cases import each_of
 from tests.fakes.clock import FakeClock
 from tests.fakes.conformance import Kind
 from tests.fakes.framing import LITTLE, LittleFraming
@@ -28,7 +29,7 @@ KINDS: Final = {
     "little": Kind(LittleFraming, lambda: LITTLE),
 }
 each = pytest.mark.parametrize("framing", [kind.make() for kind in KINDS.values()], ids=KINDS)
-headed = pytest.mark.parametrize("framing", [kind.make() for kind in KINDS.values() if kind.make().tail == 0], ids=lambda framing: framing.name)
+headed = each_of("framing", [kind.make() for kind in KINDS.values() if kind.make().tail == 0])
 bodies = st.lists(st.integers(0, 600), max_size=12)
 
 
@@ -41,7 +42,7 @@ def buckets() -> vec[i64]:
 
 
 @headed
-@pytest.mark.parametrize("size", [0, 1, 127, 128, 255, 256, 16_383, 16_384, 32_767])
+@each_of("size", [0, 1, 127, 128, 255, 256, 16_383, 16_384, 32_767])
 def test_a_header_that_is_not_whole_says_what_it_misses(framing: Framing, size: int) -> None:
     header = framing.header_of(size)
     assert framing.least_header <= len(header) <= framing.most_header

@@ -10,13 +10,12 @@ from typing import Any, Final
 
 import pytest
 
-from control.fleet.handler_process import COMMAND
-from proxy.handler.cells import Beat, BeatCells, create_cells
-from proxy.handler.runtime import Runtime
-from proxy.relay.handler_wire import (
+from framegate.control.fleet.handler_process import COMMAND
+from framegate.proxy.handler.cells import HeartbeatCells, HeartbeatSample, create_cells
+from framegate.proxy.handler.runtime import Runtime
+from framegate.proxy.relay.handler_wire import (
     ANSWER,
     HELD,
-    REQUEST_HEAD,
     Facts,
     RecordReader,
     encode_closed,
@@ -27,9 +26,9 @@ from proxy.relay.handler_wire import (
     record_end,
     request_head,
 )
-from proxy.server.handler_messages import HandlerStartMessage
-from proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, send_handovers
-from proxy.server.protocol import WIRE_VERSION, read_handler_notice, read_handler_ready
+from framegate.proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, send_handovers
+from framegate.proxy.server.messages import HandlerStartMessage
+from framegate.proxy.server.protocol import WIRE_VERSION, read_handler_notice, read_handler_ready
 from tests.fakes import fleet
 from tests.fakes.conformance import Kind
 from tests.fakes.handler import FakeHandlerProcess
@@ -74,7 +73,7 @@ class Wired:
 
     def ask(self, connection: int, sequence: int, body: bytes) -> None:
         header = len(body).to_bytes(4, "big")
-        self.sock.sendall(request_head(0, len(header), connection, sequence, time.monotonic_ns(), len(body)) + header + body)
+        self.sock.sendall(request_head(0, len(header), connection, sequence, len(body)) + header + body)
 
     def reply(self) -> tuple[int, int, int, bytes]:
         """Action, connection, sequence and body of the next reply."""
@@ -96,7 +95,7 @@ class Process:
         self.commands, commands = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         numbers = {"--slot": 3, "--handover-fd": handover.fileno(), "--command-fd": commands.fileno()}
         numbers["--cells-fd"] = cells = create_cells("test")
-        self.cells = BeatCells(cells)
+        self.cells = HeartbeatCells(cells)
         arguments = [text for name, number in numbers.items() for text in (name, str(number))]
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(fleet.__file__))))
         with handover, commands:
@@ -117,14 +116,12 @@ class Process:
 
     def start(self, **changes: Any) -> Row:
         """Start it; its first words."""
-        message = HandlerStartMessage(
-            type="start", wire=WIRE_VERSION, slot=3, generation=7, node="n", handlers={"a": fleet.ECHO}, path=[], upstreams={"a": False}
-        )
+        message = HandlerStartMessage(type="start", wire=WIRE_VERSION, slot=3, generation=7, node="n", handlers={"a": fleet.ECHO}, path=[])
         self.post({key: value for key, value in {**message, **changes}.items() if value is not None})
         self.until(lambda: self.notices)
         return self.notices.pop(0)
 
-    def beat(self) -> Beat:
+    def beat(self) -> HeartbeatSample:
         """What it tells next of how it stands."""
         before, deadline = self.cells.heartbeat_ns, time.monotonic() + 10
         while self.cells.heartbeat_ns == before:
@@ -179,7 +176,7 @@ def process(unstarted: Process) -> Process:
 
 
 def test_it_says_what_its_handlers_are_and_that_it_lives(unstarted: Process) -> None:
-    ready = unstarted.start(handlers={"a": fleet.ECHO, "b": fleet.ECHO}, upstreams={"a": False, "b": True})
+    ready = unstarted.start(handlers={"a": fleet.ECHO, "b": fleet.ECHO})
     assert ready["pid"] == unstarted.process.pid
     facts = {"directions": ["request", "response"], "description": "Answers every frame with itself."}
     assert ready["handlers"] == {"a": facts, "b": facts}
@@ -196,9 +193,9 @@ def test_a_control_of_another_release_is_refused_in_words_and_the_process_ends(u
 
 
 def test_a_handler_that_is_not_there_is_said_with_its_listener_and_the_process_ends(unstarted: Process) -> None:
-    failed = unstarted.start(handlers={"a": "proxy.handler.nowhere:echo"})
+    failed = unstarted.start(handlers={"a": "framegate.proxy.handler.nowhere:echo"})
     assert failed["type"] == "failed"
-    assert failed["error"].startswith("listener a, handler proxy.handler.nowhere:echo: ")
+    assert failed["error"].startswith("listener a, handler framegate.proxy.handler.nowhere:echo: ")
     assert unstarted.process.wait(10) == 1
 
 
@@ -235,7 +232,7 @@ def test_a_processor_that_goes_costs_nobody_else(process: Process, when: str) ->
         gone.hello()
     if when == "within a record":
         gone.open(5)
-        gone.sock.sendall(bytes(request_head(0, 4, 5, 0, 1, 1000))[: REQUEST_HEAD.size])
+        gone.sock.sendall(request_head(0, 4, 5, 0, 1000))
     gone.sock.close()
     other = process.join("1.9")
     other.hello()

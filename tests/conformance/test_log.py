@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from control.events import Bus, Event
-from control.logs import RowLog
+from framegate.control.events import Bus, Event
+from framegate.control.logs import RowLog
 from tests.fakes.conformance import Kind
 from tests.fakes.fleet import MemoryLog
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from proxy.tap.segment import MAX_PIECES, OsSegmentFiles, SegmentFiles
+from framegate.proxy.tap.segment import MAX_PIECES, OsSegmentFiles, SegmentFiles
 from tests.fakes.conformance import Kind
 from tests.fakes.disk import FakeDisk
 

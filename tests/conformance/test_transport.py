@@ -7,12 +7,12 @@ from typing import Final
 
 import pytest
 
-from proxy.errors import TransportError
-from proxy.network.memory_pool import MemoryPool
-from proxy.network.plaintext import PlaintextTransport
-from proxy.network.tls import TlsTransport
-from proxy.network.tls_bio import BioPair
-from proxy.network.transport import DONE, Transport
+from framegate.proxy.errors import TransportError
+from framegate.proxy.network.memory_pool import MemoryPool
+from framegate.proxy.network.plaintext import PlaintextTransport
+from framegate.proxy.network.tls import TlsTransport
+from framegate.proxy.network.tls_bio import BioPair
+from framegate.proxy.network.transport import DONE, Transport
 from tests.fakes.clock import FakeClock
 from tests.fakes.conformance import Kind
 from tests.fakes.tls import TlsWorld

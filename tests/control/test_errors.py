@@ -1,4 +1,4 @@
-from control.errors import (
+from framegate.control.errors import (
     AbortedError,
     AlreadyExistsError,
     ControlError,

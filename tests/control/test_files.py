@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from control import files
-from control.files import FileError, digest, is_fresh, read, stamp
+from framegate.control import files
+from framegate.control.files import FileError, digest, is_fresh, read, stamp
 from tests.fakes.mounted import WAYS, Mounted, Way
 
 

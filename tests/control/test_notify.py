@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from control.notify import STOP_MARGIN_MS, Notifier
+from framegate.control.notify import STOP_MARGIN_MS, Notifier
+from tests.fakes.cases import each_of
 from tests.fakes.framegate import Framegate
 
 
@@ -115,7 +116,7 @@ def test_the_variables_leave_the_environment() -> None:
     assert environment == {"HOME": "/"}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("usec", "pid", "expected"),
     [("1", "", 5e-7), ("0", "", 0.0), ("", "", 0.0), ("-5", "", 0.0), ("soon", "", 0.0), ("2000000", "1", 0.0), ("2000000", "x", 0.0)],
 )
@@ -160,7 +161,7 @@ def test_signs_of_life_go_out_only_while_there_is_life(manager: Manager) -> None
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(("address", "words"), [("/nowhere/notify", "No such file"), ("vsock:2:9", "neither a path"), ("@" + "x" * 200, "too long")])
+@each_of(("address", "words"), [("/nowhere/notify", "No such file"), ("vsock:2:9", "neither a path"), ("@" + "x" * 200, "too long")])
 def test_a_manager_that_cannot_be_told_is_a_sentence_once(address: str, words: str) -> None:
     failures: list[str] = []
     speaks = notifier(failures, NOTIFY_SOCKET=address)

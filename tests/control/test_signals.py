@@ -4,11 +4,12 @@ import signal
 import subprocess
 import sys
 
-from control.signals import Signals
+from framegate.control.signals import Signals
 
 
 def test_a_signal_behind_the_end_changes_nothing() -> None:
-    code = "import os, signal; from control.signals import Signals; Signals().ignore(); [os.kill(os.getpid(), number) for number in (1, 2, 15)]"
+    code = "import os, signal; from framegate.control.signals import Signals; "
+    "Signals().ignore(); [os.kill(os.getpid(), number) for number in (1, 2, 15)]"
     assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
 
 

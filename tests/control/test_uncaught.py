@@ -6,17 +6,16 @@ import sys
 import threading
 from collections.abc import Callable
 
-import pytest
-
-from control.guard import Guard
-from control.meters import Meters
-from control.uncaught import catch_in_loop, catch_in_process
+from framegate.control.meters import Meters
+from framegate.control.task_monitor import TaskMonitor
+from framegate.control.uncaught import catch_in_loop, catch_in_process
+from tests.fakes.cases import each_of
 from tests.fakes.fleet import MemoryLog, until
 
 
-def made() -> tuple[Guard, MemoryLog, Meters]:
+def made() -> tuple[TaskMonitor, MemoryLog, Meters]:
     log, meters = MemoryLog(), Meters()
-    return Guard(log, meters), log, meters
+    return TaskMonitor(log, meters), log, meters
 
 
 def fail(*_: object) -> None:
@@ -66,12 +65,12 @@ def forgotten(loop: asyncio.AbstractEventLoop) -> None:
     task.add_done_callback(collect)
 
 
-@pytest.mark.parametrize("how", [soon, timer, reader, signalled, forgotten])
+@each_of("how", [soon, timer, reader, signalled, forgotten])
 def test_what_the_loop_calls_and_nobody_waits_for_is_logged_and_counted(how: Callable[[asyncio.AbstractEventLoop], None]) -> None:
-    guard, log, meters = made()
+    task_monitor, log, meters = made()
 
     async def main() -> None:
-        catch_in_loop(asyncio.get_running_loop(), guard)
+        catch_in_loop(asyncio.get_running_loop(), task_monitor)
         how(asyncio.get_running_loop())
         async with asyncio.timeout(5):
             await until(lambda: log.rows)
@@ -85,11 +84,11 @@ def test_what_the_loop_calls_and_nobody_waits_for_is_logged_and_counted(how: Cal
 
 
 def test_what_the_loop_tells_without_an_exception_is_told_too() -> None:
-    guard, log, _ = made()
+    task_monitor, log, _ = made()
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        catch_in_loop(loop, guard)
+        catch_in_loop(loop, task_monitor)
         loop.call_exception_handler({"message": "something odd"})
 
     asyncio.run(main())
@@ -97,9 +96,9 @@ def test_what_the_loop_tells_without_an_exception_is_told_too() -> None:
 
 
 def test_a_thread_that_ends_by_an_exception_is_logged_and_counted_one_that_exits_is_not() -> None:
-    guard, log, meters = made()
+    task_monitor, log, meters = made()
     before = threading.excepthook
-    with catch_in_process(guard):
+    with catch_in_process(task_monitor):
         for work in (fail, sys.exit):
             thread = threading.Thread(target=work, name="worker")
             thread.start()
@@ -115,9 +114,9 @@ def test_what_a_finalizer_raises_is_logged_and_counted() -> None:
         def __del__(self) -> None:
             fail()
 
-    guard, log, meters = made()
+    task_monitor, log, meters = made()
     before = sys.unraisablehook
-    with catch_in_process(guard):
+    with catch_in_process(task_monitor):
         Finalized()
         gc.collect()
     assert sys.unraisablehook is before

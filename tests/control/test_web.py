@@ -11,8 +11,9 @@ from http import HTTPStatus
 
 import pytest
 
-from control import web
-from control.web import MAX_CONNECTIONS, Server, bind, response
+from framegate.control import web
+from framegate.control.web import MAX_CONNECTIONS, Server, bind, response
+from tests.fakes.cases import each_of
 
 REQUEST = b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -85,7 +86,7 @@ def test_an_answer_says_its_length_and_that_the_connection_ends() -> None:
     assert response(HTTPStatus.NOT_FOUND, b"no\n", (("A", "b"),), head_only=True) == whole[:-3]
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:0", "localhost:0"])
+@each_of("address", ["127.0.0.1:0", "[::1]:0", "localhost:0"])
 def test_it_answers_over_both_kinds_of_address(address: str) -> None:
     serving = Serving(address)
     try:

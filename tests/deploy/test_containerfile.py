@@ -5,9 +5,8 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.fakes import deploying
+from tests.fakes.cases import each_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTAINERFILE = ROOT / "deploy" / "Containerfile"
@@ -55,43 +54,16 @@ def test_only_one_image_is_named_from_outside_and_it_can_be_replaced() -> None:
     assert origins - set(STAGES) == {"${BASE}", "scratch"}
 
 
-@pytest.mark.parametrize("image", IMAGES)
-def test_an_image_is_what_is_copied_into_nothing(image: str) -> None:
-    assert of("FROM", STAGES[image]) == [f"scratch AS {image}"]
-    assert of("RUN", STAGES[image]) == []
-    assert all(copy.startswith("--from=") for copy in of("COPY", STAGES[image]))
-
-
-@pytest.mark.parametrize("image", IMAGES)
+@each_of("image", IMAGES)
 def test_it_runs_as_nobody_in_particular_and_ends_on_sigterm(image: str) -> None:
     assert of("USER", STAGES[image]) == ["10001:10001"]
     assert of("STOPSIGNAL", STAGES[image]) == ["SIGTERM"]
 
 
-def test_the_folders_that_volumes_are_mounted_over_are_the_users() -> None:
-    owned = {copy.split()[-1] for copy in of("COPY", STAGES["framegate"]) if "--chown=10001:10001" in copy}
-    assert owned == {"/run", "/var/lib/framegate"}
-
-
-@pytest.mark.parametrize("image", IMAGES)
+@each_of("image", IMAGES)
 def test_the_program_is_framegate_in_exec_form(image: str) -> None:
     assert json.loads(of("ENTRYPOINT", STAGES[image])[0]) == ["/opt/framegate/bin/framegate"]
     assert isinstance(json.loads(of("CMD", STAGES[image])[0]), list)
-
-
-def test_it_serves_the_configuration_that_is_mounted() -> None:
-    assert json.loads(of("CMD", STAGES["framegate"])[0]) == ["serve", "--config", "/etc/framegate/framegate.yaml"]
-    (variables,) = of("ENV", STAGES["framegate"])
-    assert "FRAMEGATE_ADDRESS=unix:/run/framegate/admin.sock" in variables.split()
-
-
-@pytest.mark.parametrize("image", IMAGES)
-def test_labels_say_what_it_is(image: str) -> None:
-    (labels,) = of("LABEL", STAGES[image])
-    names = set(re.findall(r"org\.opencontainers\.image\.([a-z.]+)=", labels))
-    assert {"title", "description", "version", "revision", "licenses"} <= names
-    # A label that changes comes last: what was built before stays as it is.
-    assert [word for word, _ in STAGES[image]][-1] == "LABEL"
 
 
 def test_the_wheel_is_compiled_or_the_build_fails() -> None:

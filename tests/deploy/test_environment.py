@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import pty
 import shutil
 import signal
 import subprocess
@@ -14,9 +13,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-from tests.fakes import mariadb
-from tests.peers import clients
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,11 +37,13 @@ module.__file__ = os.path.join(root, "deploy", "environment.py")
 code = compile(open(module.__file__).read(), module.__file__, "exec")
 sys.modules["environment"] = module
 exec(code, module.__dict__)
-def make(environment):
+def make(environment, tool=""):
     os.makedirs(environment / "bin", exist_ok=True)
-    (environment / "bin" / "python").write_text(open(os.path.join(root, "pip")).read())
-    (environment / "bin" / "python").chmod(0o755)
+    for name in ("python", "pip"):
+        (environment / "bin" / name).write_text(open(os.path.join(root, "pip")).read())
+        (environment / "bin" / name).chmod(0o755)
 module.make_environment = make
+module.uv = lambda: os.environ.get("FAKE_UV", "")
 sys.exit(module.guarded(sys.argv[1:]))
 """
 
@@ -171,46 +169,6 @@ def test_all_that_is_missing_is_one_line(environment: ModuleType, monkeypatch: p
     )
 
 
-def test_a_python_that_makes_no_environments_is_missing_something_too(
-    environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(environment, "ROOT", tmp_path)
-    monkeypatch.setattr(environment.VENV, "present", lambda: False)
-    monkeypatch.setattr(environment.NEEDS["java"], "present", lambda: False)
-    with pytest.raises(SystemExit):
-        environment.main(["run", "--with", "java"])
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("are missing: install them (on Debian: apt-get install python3-venv openjdk-17-jre-headless)")
-
-
-def test_what_is_installed_for_mariadb_is_what_its_tests_miss(environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    names = ("mariadbd", "mariadb", "perl")
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin")
-    monkeypatch.setattr(environment, "SBIN", f"{tmp_path}/sbin")
-    monkeypatch.setattr(mariadb, "SBIN", f"{tmp_path}/sbin")
-    assert environment.NEEDS["mariadb"].packages == mariadb.missing_packages()
-    for name in names:
-        assert not environment.has_mariadb()
-        program(tmp_path / ("sbin" if name == "mariadbd" else "bin"), name, "exit 0")
-    assert environment.has_mariadb()
-    assert mariadb.missing_packages() == []
-    program(tmp_path / "bin", "perl", "exit 2")
-    assert not environment.has_mariadb()
-    assert mariadb.missing_packages() == ["libdbd-mariadb-perl"]
-
-
-def test_what_is_installed_for_the_clients_is_what_their_tests_miss(environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    tools = {tool for client in clients.CLIENTS.values() for tool in client.tools}
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin")
-    assert set(environment.NEEDS["clients"].packages) == tools
-    for name in sorted(tools):
-        assert not environment.has_clients()
-        assert name in clients.missing()
-        program(tmp_path / "bin", name, "exit 0")
-    assert environment.has_clients()
-    assert not tools & set(clients.missing())
-
-
 def test_root_reads_the_lists_once_and_installs_what_is_missing_or_what_a_release_has_instead(
     environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -227,6 +185,7 @@ def test_root_reads_the_lists_once_and_installs_what_is_missing_or_what_a_releas
     install = "install -q -y --no-install-recommends"
     assert (tmp_path / "asked").read_text().splitlines() == [
         "update -q",
+        f"{install} one-dev old",
         f"{install} one-dev",
         f"{install} old",
         f"{install} new",
@@ -234,27 +193,10 @@ def test_root_reads_the_lists_once_and_installs_what_is_missing_or_what_a_releas
     ]
 
 
-def test_a_digest_follows_names_contents_and_words(environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(environment, "ROOT", tmp_path)
-    one, two = tmp_path / "one", tmp_path / "two"
-    one.write_text("1")
-    two.write_text("1")
-    digests = {environment.digest([one]), environment.digest([two]), environment.digest([one, two]), environment.digest([one], "word")}
-    one.write_text("2")
-    assert len(digests | {environment.digest([one])}) == 5
-    assert environment.digest([one, two]) == environment.digest([two, one])
-
-
 def test_the_wheel_is_made_from_everything_that_is_in_it(environment: ModuleType) -> None:
     names = {path.relative_to(ROOT).as_posix() for path in environment.wheel_sources()}
     assert {"pyproject.toml", "deploy/hatch_build.py", "proxy/py.typed", "control/py.typed", "proxy/config/model.py"} <= names
     assert not any(name.endswith((".pyc", ".so")) for name in names)
-
-
-def test_an_unknown_task_explains_itself(environment: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        environment.main(["nothing"])
-    assert "environment.py KIND" in capsys.readouterr().err
 
 
 def test_the_command_runs_in_its_environment(environment: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,6 +211,8 @@ def test_the_command_runs_in_its_environment(environment: ModuleType, monkeypatc
     assert variables["FRAMEGATE_EXPECT"] == "compiled"
     assert variables["PATH"].startswith(f"{sys.prefix}/bin:")
     assert "PYTHONPATH" not in variables
+    environment.become(["python", "-V"], Path(sys.prefix), "pure", source=True)
+    assert ran["variables"]["PYTHONPATH"] == str(ROOT / ".src")  # type: ignore[index]
 
 
 # In a process of its own: signals, clocks, places that cannot be written
@@ -291,14 +235,6 @@ def test_a_signal_while_the_wheel_is_built_leaves_nothing(checkout: Path, number
     assert start(checkout, "run", "--", "echo", "works").communicate(timeout=30)[0] == "works\n", "the next call goes on from there"
 
 
-def test_what_a_killed_call_left_is_removed(checkout: Path) -> None:
-    (checkout / ".cache" / "tmp" / "pip-install-x").mkdir(parents=True)
-    process = start(checkout, "run", "--", "true")
-    process.communicate(timeout=30)
-    assert process.returncode == 0
-    assert not (checkout / ".cache" / "tmp").exists()
-
-
 def test_an_environment_that_was_not_finished_is_made_anew(checkout: Path) -> None:
     half = checkout / ".venv" / "bin" / "python"
     half.parent.mkdir(parents=True)
@@ -307,11 +243,6 @@ def test_an_environment_that_was_not_finished_is_made_anew(checkout: Path) -> No
     process = start(checkout, "run", "--", "echo", "works")
     assert process.communicate(timeout=30)[0] == "works\n"
     assert process.returncode == 0
-
-
-def test_each_python_has_environments_of_its_own_for_tests(checkout: Path) -> None:
-    assert start(checkout, "test", "--", "true").communicate(timeout=30)[0] == ""
-    assert [path.name for path in checkout.glob(".venv*")] == [".venv-test-{}.{}".format(*sys.version_info)]
 
 
 def test_what_is_up_to_date_is_left_alone(checkout: Path) -> None:
@@ -323,49 +254,18 @@ def test_what_is_up_to_date_is_left_alone(checkout: Path) -> None:
     assert len((checkout / "told").read_text().splitlines()) == 3, "one wheel, one installation of everything, one of the wheel"
 
 
-def test_the_environment_of_another_python_is_made_anew(checkout: Path) -> None:
-    start(checkout, "run", "--", "true").communicate(timeout=30)
-    stamp = checkout / ".venv" / "framegate.stamp"
-    stamp.write_text(" ".join(["another", *stamp.read_text().split()[1:]]))
-    process = start(checkout, "run", "--", "true")
-    process.communicate(timeout=30)
+def test_the_source_and_the_wheel_share_an_environment(checkout: Path) -> None:
+    for kind in ("pure", "test", "pure", "test"):
+        assert start(checkout, kind, "--", "echo", "works").communicate(timeout=30)[0] == "works\n"
+    told = (checkout / "told").read_text().splitlines()
+    assert [line.split()[-1].rpartition("/")[2] for line in told if "--force-reinstall" in line] == ["checkout", "framegate-1-cp-cp-linux.whl"]
+
+
+def test_pip_tries_what_uv_could_not_do(checkout: Path) -> None:
+    process = start(checkout, "run", "--", "true", env={**os.environ, "FAKE_UV": "/bin/false"})
+    err = process.communicate(timeout=30)[1]
     assert process.returncode == 0
-    assert sum("--force-reinstall" in line for line in (checkout / "told").read_text().splitlines()) == 2
-
-
-def test_no_terminal_gets_a_line_now_and_then(environment: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-
-    def ready(seconds: float) -> bool:
-        now[0] += seconds
-        return now[0] > 25
-
-    monkeypatch.setattr(environment.time, "monotonic", lambda: now[0])
-    environment.wait_with_clock(ready, "building", " (long)")
-    assert capsys.readouterr().err.splitlines() == [
-        "framegate: building (long)",
-        "framegate: still building, 10 s",
-        "framegate: still building, 20 s",
-    ]
-
-
-@pytest.mark.parametrize(("terminal", "moves"), [("xterm", True), ("dumb", False)])
-def test_a_terminal_gets_a_clock_that_moves(checkout: Path, terminal: str, moves: bool) -> None:
-    (checkout / "slow").touch()
-    ours, theirs = pty.openpty()
-    try:
-        process = start(checkout, "run", stderr=theirs, env={**os.environ, "TERM": terminal})
-        os.close(theirs)
-        appears(checkout / "waiting", process)
-        seen = b""
-        while (b"building the wheel" not in seen) or (moves and b", 1 s" not in seen):
-            seen += os.read(ours, 1000)
-        process.terminate()
-        process.communicate(timeout=30)
-        assert process.returncode == 143
-        assert (b"\rframegate: building the wheel" in seen) is moves
-    finally:
-        os.close(ours)
+    assert err.count("uv could not do it") == len((checkout / "told").read_text().splitlines()) == 3
 
 
 @pytest.fixture

@@ -71,19 +71,9 @@ def ran(image: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 # The base
 
 
-def test_the_base_that_is_asked_for_is_taken(image: ModuleType, ran: list[list[str]]) -> None:
-    assert image.find_base(Engine(PUBLIC), "mine", "", fresh=True) == "mine"
-    assert ran == []
-
-
 @pytest.mark.parametrize("here", [[PUBLIC], [PUBLIC, "localhost/framegate-base:trixie"]])
 def test_the_public_base_is_taken_when_it_is_here(image: ModuleType, ran: list[list[str]], here: list[str]) -> None:
     assert image.find_base(Engine(*here), "", "", fresh=False) == PUBLIC
-    assert ran == []
-
-
-def test_a_base_that_was_made_is_taken_before_a_registry_is_asked(image: ModuleType, ran: list[list[str]]) -> None:
-    assert image.find_base(Engine(image.MADE_BASE), "", "", fresh=False) == image.MADE_BASE
     assert ran == []
 
 
@@ -102,22 +92,7 @@ def test_without_a_registry_it_is_made_from_packages(image: ModuleType, ran: lis
     assert not (image.FOLDER / "base").exists()
 
 
-def test_another_mirror_means_made_here(image: ModuleType, ran: list[list[str]]) -> None:
-    assert image.find_base(Engine(PUBLIC), "", "http://mirror.example/debian", fresh=False) == image.MADE_BASE
-    assert ran[0][-1] == "http://mirror.example/debian"
-
-
-def test_the_default_base_is_the_containerfiles(image: ModuleType) -> None:
-    assert image.default_base(image.CONTAINERFILE.read_text()) == PUBLIC
-
-
 # What of this machine gets into a build
-
-
-def test_pips_settings_are_those_of_the_environment_before_a_files(image: ModuleType) -> None:
-    told = ":env:.index-url='https://one.example/simple'\nglobal.index-url='https://two.example/simple'\nglobal.cert='/ca'\nglobal.find-links='/wheels'\n"
-    assert image.pip_settings(told) == {"index-url": "https://one.example/simple", "cert": "/ca"}
-    assert image.pip_settings("") == {}
 
 
 def test_settings_go_into_a_build_as_secrets_and_are_gone_afterwards(image: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -134,26 +109,6 @@ def test_settings_go_into_a_build_as_secrets_and_are_gone_afterwards(image: Modu
     assert (image.FOLDER / "secrets").stat().st_mode & 0o077 == 0
     assert not build.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert not (image.FOLDER / "secrets").exists()
-
-
-def test_a_machine_without_settings_gives_none(image: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image, "said", lambda _command: "")
-    with image.secrets() as (files, words):
-        assert files == {}
-        assert words == [str(image.environment.ROOT).encode()]
-
-
-def test_the_revision_says_when_the_checkout_differs(image: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(image.environment, "ROOT", tmp_path)
-    assert image.revision() == "unknown"
-    for words in (["init", "-q"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "one"]):
-        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
-    clean = image.revision()
-    assert len(clean) == 40
-    (tmp_path / "new").touch()
-    assert image.revision() == clean, "what Git does not know is in no image"
-    subprocess.run(["git", "-C", str(tmp_path), "add", "new"], check=True)
-    assert image.revision() == clean + "-modified"
 
 
 def test_the_time_in_an_image_is_the_same_each_time_unless_asked_for(image: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,16 +153,6 @@ def test_an_archive_is_written_only_when_the_image_is_another(image: ModuleType,
     assert len(saves) == 2
 
 
-def test_two_builds_that_are_one_image_leave_nothing_of_the_second(image: ModuleType, saves: list[str]) -> None:
-    engine = Engine()
-    _, first = image.archived(engine, "localhost/framegate:1", "framegate", [])
-    image.built_twice(engine, order(image), first, [])
-    assert engine.removed == ["localhost/framegate:1-again"]
-    assert sorted(path.name for path in image.FOLDER.glob("framegate-1*")) == ["framegate-1.cdx.json", "framegate-1.tar"]
-    image.built_twice(engine, order(image), first, [])
-    assert saves.count("localhost/framegate:1-again") == 2, "a second build is never taken from an archive"
-
-
 def test_two_builds_that_differ_are_told_path_by_path(
     image: ModuleType, saves: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -232,22 +177,6 @@ def test_a_broken_rule_ends_it_with_the_rule(image: ModuleType, saves: list[str]
     assert saves
 
 
-def test_an_image_that_could_not_be_tried_says_so(image: ModuleType, saves: list[str]) -> None:
-    _, found = image.archived(Engine(), "localhost/framegate:1", "framegate", [])
-    lines = image.checked(Engine(), order(image), found, [], twice=False)
-    assert lines[-1] == "tried       not run: there is no podman to run it with"
-    assert any(line.startswith("size") and "MiB unpacked" in line for line in lines)
-    assert saves
-
-
-def test_an_archive_and_its_bill_are_copied_to_where_they_are_asked_for(image: ModuleType, tmp_path: Path) -> None:
-    archive = tmp_path / "framegate-1.tar"
-    archive.write_text("tar")
-    archive.with_suffix(".cdx.json").write_text("bill")
-    assert image.keep(archive, tmp_path / "a" / "b") == tmp_path / "a" / "b" / "framegate-1.tar"
-    assert {path.name for path in (tmp_path / "a" / "b").iterdir()} == {"framegate-1.tar", "framegate-1.cdx.json"}
-
-
 # In a process of its own
 
 
@@ -268,15 +197,6 @@ def start(checkout: Path, script: str, *words: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
-def test_a_step_that_fails_shows_its_last_words_and_where_all_of_them_are(checkout: Path) -> None:
-    process = start(checkout, "echo no space left; exit 125")
-    out, err = process.communicate(timeout=30)
-    assert (process.returncode, out) == (1, "")
-    assert "no space left" in err
-    assert err.splitlines()[-1].endswith("localhost/framegate:0.1.0 could not be built (the whole output: .cache/image-framegate.log)")
-    assert "Traceback" not in err
-
-
 def test_a_signal_ends_the_engine_and_removes_the_secrets(checkout: Path) -> None:
     process = start(checkout, f"echo $$ > {checkout}/half; mv {checkout}/half {checkout}/inner; exec sleep 300")
     deadline = time.monotonic() + 30
@@ -290,12 +210,3 @@ def test_a_signal_ends_the_engine_and_removes_the_secrets(checkout: Path) -> Non
     assert err.splitlines()[-1] == "framegate: terminated"
     assert not Path(f"/proc/{(checkout / 'inner').read_text().strip()}").exists()
     assert not (checkout / ".cache" / "image" / "secrets").exists()
-
-
-@pytest.mark.parametrize("words", [["--target", "other"], ["--archive"], ["more"]])
-def test_words_that_it_does_not_know_end_it_before_anything_starts(checkout: Path, words: list[str]) -> None:
-    process = start(checkout, f"touch {checkout}/asked", *words)
-    err = process.communicate(timeout=30)[1]
-    assert process.returncode == 2
-    assert "usage: image.py" in err
-    assert not (checkout / "asked").exists()

@@ -93,14 +93,6 @@ def test_each_rule_of_a_file_can_be_broken(tmp_path: Path, broken: Members, rule
     assert rule in told
 
 
-def test_a_folder_that_everybody_may_use_and_nobody_empty_is_allowed(tmp_path: Path) -> None:
-    assert faults(tmp_path, {**GOOD, "tmp": (b"", 0o41777, 0)}) == []
-
-
-def test_the_spark_image_may_have_a_shell(tmp_path: Path) -> None:
-    assert faults(tmp_path, {**GOOD, "usr/bin/bash": (b"", 0o755, 0)}, target="spark") == []
-
-
 @pytest.mark.parametrize(("time", "allowed"), [(EPOCH - 1, True), (EPOCH, True), (EPOCH + 1, False)])
 def test_nothing_bears_a_later_time_than_the_one_that_was_set(tmp_path: Path, time: int, allowed: bool) -> None:
     assert (faults(tmp_path, GOOD, time=time) == []) is allowed
@@ -128,17 +120,3 @@ def test_two_images_differ_by_content_owner_mode_and_what_one_has_alone(tmp_path
     del two.entries["run/framegate"]
     two.config = {}
     assert image_archive.differences(one, two) == ["(configuration)", "run/framegate", "usr/bin/python"]
-
-
-@pytest.mark.parametrize("manifests", [0, 2])
-def test_an_archive_of_none_or_two_images_is_refused(tmp_path: Path, manifests: int) -> None:
-    with pytest.raises(ValueError, match="where one is expected"):
-        image_archive.read(archive(tmp_path / "x.tar", layer(GOOD), manifests=manifests))
-
-
-def test_what_is_no_archive_of_an_image_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "text.tar").write_text("no archive")
-    (tmp_path / "other.tar").write_bytes(layer(GOOD))
-    for name in ("text.tar", "other.tar"):
-        with pytest.raises(ValueError, match=f"{name}: no archive"):
-            image_archive.read(tmp_path / name)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import deploying
+from tests.fakes.cases import each_of
 
 image_engine = deploying.module("image_engine")
 program = deploying.program
@@ -57,24 +58,7 @@ def test_without_an_engine_one_line_says_what_to_install(tools: Path, capsys: py
     assert "apt-get install buildah podman runc" in line
 
 
-def test_root_gets_one_installed(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    engine = "#!/bin/sh\\nexit 0\\n"
-    program(
-        tools,
-        "apt-get",
-        f'[ "$1" = update ] && exit 0; for name in buildah podman; do printf "{engine}" >{tools}/$name; /bin/chmod +x {tools}/$name; done',
-    )
-    assert image_engine.choose(trial=True) == image_engine.Engine("buildah", "podman")
-
-
-def test_where_nothing_can_run_it_is_built_all_the_same(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    program(tools, "buildah", "exit 0")
-    assert image_engine.choose(trial=True) == image_engine.Engine("buildah", "")
-    assert "images are built and not tried" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("engine", ["buildah", "podman", "docker"])
+@each_of("engine", ["buildah", "podman", "docker"])
 def test_each_engine_is_told_the_same(engine: str) -> None:
     words = image_engine.Engine(engine, "").build_command(ORDER, Path("/x/Containerfile"), Path("/x"))
     text = " ".join(words)
@@ -93,14 +77,7 @@ def test_each_engine_is_told_the_same(engine: str) -> None:
     assert ("--timestamp 77" in text) is (engine != "docker")
 
 
-def test_from_nothing_means_without_what_was_kept() -> None:
-    fresh = image_engine.Order("", "x", {}, {}, 1, fresh=True)
-    words = image_engine.Engine("podman", "").build_command(fresh, Path("a"), Path("b"))
-    assert "--no-cache" in words
-    assert "--target" not in words
-
-
-@pytest.mark.parametrize("engine", ["podman", "docker"])
+@each_of("engine", ["podman", "docker"])
 def test_a_container_is_confined(engine: str) -> None:
     words = image_engine.Engine("buildah", engine).run_command("image", "--rm", words=("--version",))
     text = " ".join(words)
@@ -136,11 +113,3 @@ def test_no_limit_is_raised_and_none_is_more_than_a_trial_needs(monkeypatch: pyt
 def test_memory_over_a_folder_is_the_users() -> None:
     assert "uid=7" in " ".join(image_engine.Engine("docker", "docker").tmpfs("/run/x", 7))
     assert image_engine.Engine("buildah", "podman").tmpfs("/run/x", 7) == ["--read-only-tmpfs=false", "--tmpfs", "/run/x:mode=0700,U"]
-
-
-def test_an_image_that_is_not_here_has_no_id(tools: Path) -> None:
-    program(tools, "podman", '[ "$5" = here ] && echo sha256:12 && exit 0; exit 1')
-    engine = image_engine.Engine("podman", "podman")
-    assert engine.image_id("here") == "12"
-    assert engine.has("here")
-    assert not engine.has("elsewhere")

@@ -2,25 +2,23 @@
 
 import importlib.util
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.fakes import deploying
+from tests.fakes.cases import each_of
 
 image_root = deploying.module("image_root")
 UNCHECKED_HASH = 0b01
 
 
-@pytest.mark.parametrize(
-    "name", ["test", "idlelib", "ensurepip", "tkinter", "config-3.13-x86_64-linux-gnu", "_tkinter.cpython-313.so", "__pycache__"]
-)
+@each_of("name", ["test", "idlelib", "ensurepip", "tkinter", "config-3.13-x86_64-linux-gnu", "_tkinter.cpython-313.so", "__pycache__"])
 def test_what_tests_draws_or_installs_is_left_out(name: str) -> None:
     assert image_root.left_out("", [name, "ssl.py"]) == {name}
 
 
-@pytest.mark.parametrize("name", ["ssl.py", "asyncio", "sqlite3", "unittest", "_ssl.cpython-313.so", "configparser.py", "this.py"])
+@each_of("name", ["ssl.py", "asyncio", "sqlite3", "unittest", "_ssl.cpython-313.so", "configparser.py", "this.py"])
 def test_the_rest_of_the_library_is_there(name: str) -> None:
     assert image_root.left_out("", [name]) == set()
 
@@ -36,12 +34,6 @@ def test_libraries_are_those_that_ldd_found() -> None:
 def test_a_library_that_is_nowhere_ends_the_build() -> None:
     with pytest.raises(image_root.MissingError, match=r"libgone\.so\.1"):
         image_root.libraries("\tlibgone.so.1 => not found\n")
-
-
-def test_programs_are_known_by_their_first_bytes(tmp_path: Path) -> None:
-    for name, content, expected in (("a", b"\x7fELF\x02", True), ("b", b"\x7fEL", False), ("c", b"", False), ("d", b"#!/bin/sh", False)):
-        (tmp_path / name).write_bytes(content)
-        assert image_root.is_elf(tmp_path / name) is expected
 
 
 def test_a_link_is_copied_with_what_it_leads_to(tmp_path: Path) -> None:
@@ -80,6 +72,13 @@ def test_bytecode_is_never_checked_against_its_source_and_names_it_where_it_will
     assert pycs[0] == pycs[1]
 
 
+def test_what_is_compiled_to_a_library_has_no_bytecode(tmp_path: Path) -> None:
+    for name in ("plain.py", "hot.py", "hot.cpython-313-x86_64-linux-gnu.so", "hotter.py"):
+        (tmp_path / name).touch()
+    image_root.compile_bytecode(tmp_path, [tmp_path])
+    assert {path.name.partition(".")[0] for path in (tmp_path / "__pycache__").iterdir()} == {"plain", "hotter"}
+
+
 def test_a_source_that_cannot_be_compiled_ends_the_build(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("def\n")
     with pytest.raises(image_root.MissingError, match="compiled"):
@@ -108,19 +107,3 @@ def test_of_the_environment_what_runs_is_there_without_symbols(tmp_path: Path, m
     assert (target / "bin" / "python").is_symlink()
     assert {path.name for path in (target / "lib").rglob("*")} == {"pygments", "lexers", "__init__.py", "_mapping.py", "compiled.so"}
     assert (tmp_path / "stripped").read_text() == f"--strip-unneeded {target}/lib/compiled.so\n"
-
-
-def test_who_asks_for_no_image_gets_the_words_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in ([], ["framegate"], ["nothing", "/x"]):
-        assert image_root.main(words) == 1
-    assert "image_root.py framegate DIR" in capsys.readouterr().err
-
-
-def test_something_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    def missing(_root: Path) -> None:
-        raise image_root.MissingError("libx: no such library")
-
-    monkeypatch.setattr(image_root, "make_sidecar", missing)
-    assert image_root.main(["framegate", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == "framegate: libx: no such library\n"
-    shutil.rmtree(tmp_path)

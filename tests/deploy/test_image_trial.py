@@ -5,7 +5,6 @@ An engine stands in whose containers are processes of this machine: the trial it
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import deploying
+from tests.fakes.cases import each_of
 
 image_trial = deploying.module("image_trial")
 
@@ -80,7 +80,7 @@ def test_a_frame_comes_back_and_nothing_is_left() -> None:
     assert ended(engine)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("fault", "told"),
     [
         ("dies", r"ended with 2 before it took a frame(.|\n)*no such key: listners"),
@@ -128,30 +128,7 @@ def test_an_interrupted_trial_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tm
     assert started[0].returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("told", ["framegate 0.1.0 (pure)", "framegate 9 (compiled)", ""])
+@each_of("told", ["framegate 0.1.0 (pure)", "framegate 9 (compiled)", ""])
 def test_another_version_or_a_plain_build_is_refused(told: str) -> None:
     with pytest.raises(image_trial.TrialError, match="--version"):
         image_trial.try_version(LocalEngine(told=told), "image", "0.1.0")
-
-
-def test_a_command_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_trial, "STEP_S", 0.1)
-    with pytest.raises(image_trial.TrialError, match=r"no end within 0\.1 s"):
-        image_trial.said(["sleep", "60"], "sleeping")
-
-
-@pytest.mark.parametrize("size", [0, 1, 65536, 100_000])
-def test_a_frame_of_any_size_goes_there_and_back(size: int) -> None:
-    with image_trial.Echo() as upstream:
-        image_trial.threading.Thread(target=upstream.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        body = os.urandom(size)
-        assert image_trial.exchange(upstream.server_address[1], body, 10) == body
-        upstream.shutdown()
-
-
-def test_a_connection_that_is_closed_is_an_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        image_trial.threading.Thread(target=lambda: server.accept()[0].close(), daemon=True).start()
-        with pytest.raises(OSError):  # noqa: PT011 - a reset or our own word, as the kernel has it
-            image_trial.exchange(port, b"x", 10)

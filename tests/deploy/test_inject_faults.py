@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from control.configuration.load import load
-from proxy.handler import CLOSE, DROP, PASS, Context, Replace, Verdict
+from framegate.control.configuration.load import load
+from framegate.proxy.handler import CLOSE, DROP, PASS, Context, Replace, Verdict
 from tests.fakes.handler_process import HandlerProcess
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "handlers"

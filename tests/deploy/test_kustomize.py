@@ -13,10 +13,11 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
-from control.cli.pipeline import run
-from control.configuration.load import validate
-from control.demo.generator import Options
-from control.kubernetes.workload import KINDS
+from framegate.control.cli.pipeline import run
+from framegate.control.configuration.load import validate
+from framegate.control.demo.generator import Options
+from framegate.control.kubernetes.workload import KINDS
+from tests.fakes.cases import each_of
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 COMPONENT = DEPLOY / "kustomize" / "framegate"
@@ -69,12 +70,8 @@ def sidecar(deployment: dict[str, Any]) -> dict[str, Any]:
     return dict(container)
 
 
-def port_of(container: dict[str, Any], name: str) -> int:
-    return next(int(port["containerPort"]) for port in container["ports"] if port["name"] == name)
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", ["namespace.yaml", "echo-deployment.yaml", "service.yaml", "client.yaml"])
+@each_of("version", VERSIONS)
+@each_of("name", ["namespace.yaml", "echo-deployment.yaml", "service.yaml", "client.yaml"])
 def test_the_example_is_valid_by_the_schemas(name: str, version: str) -> None:
     kubernetes_validate.validate(load(EXAMPLE / name), version, strict=True)
 
@@ -82,12 +79,6 @@ def test_the_example_is_valid_by_the_schemas(name: str, version: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_merged_deployment_is_valid_by_the_schemas(deployment: dict[str, Any], version: str) -> None:
     kubernetes_validate.validate(deployment, version, strict=True)
-
-
-def test_the_schemas_would_find_a_misspelt_field(deployment: dict[str, Any]) -> None:
-    wrong = strategic_merge(deployment, {"spec": {"template": {"spec": {"initContainers": [{"name": "framegate", "restartPolicies": "Always"}]}}}})
-    with pytest.raises(kubernetes_validate.ValidationError, match="restartPolicies"):
-        kubernetes_validate.validate(wrong, VERSIONS[0], strict=True)
 
 
 def test_the_component_reaches_every_kind_of_workload_by_label(deployment: dict[str, Any]) -> None:
@@ -123,20 +114,6 @@ def test_the_application_keeps_its_containers_and_gains_a_native_sidecar(deploym
         *load(PIPELINE)["spec"]["template"]["spec"]["containers"],
     ]
     assert sidecar["restartPolicy"] == "Always"
-
-
-def test_probes_ask_the_health_listener(sidecar: dict[str, Any]) -> None:
-    probes = {kind: sidecar[f"{kind}Probe"]["grpc"] for kind in ("startup", "readiness", "liveness")}
-    assert probes == {kind: {"port": port_of(sidecar, "fg-health"), "service": f"framegate-{kind}"} for kind in probes}
-
-
-def test_ports_are_those_of_the_configuration(sidecar: dict[str, Any]) -> None:
-    configuration = load(EXAMPLE / "framegate.yaml")
-    assert configuration["health"]["address"].endswith(f":{port_of(sidecar, 'fg-health')}")
-    assert configuration["telemetry"]["prometheus"]["address"].endswith(f":{port_of(sidecar, 'fg-metrics')}")
-    assert configuration["listeners"][0]["address"].endswith(f":{port_of(sidecar, 'framegate-data')}")
-    service = load(EXAMPLE / "service.yaml")
-    assert service["spec"]["ports"][0]["targetPort"] in {port["name"] for port in sidecar["ports"]}
 
 
 def test_the_sidecar_meets_the_restricted_standard(deployment: dict[str, Any], sidecar: dict[str, Any]) -> None:
@@ -198,7 +175,7 @@ def test_the_client_is_the_load_generator_and_asks_the_service() -> None:
     options = Options(**json.loads(container["args"][0]))
     service = load(EXAMPLE / "service.yaml")
     assert (options.host, options.port) == (service["metadata"]["name"], service["spec"]["ports"][0]["port"])
-    assert container["command"][1:] == ["-m", "control.demo.generator"]
+    assert container["command"][1:] == ["-m", "framegate.control.demo.generator"]
 
 
 def pipelines() -> list[tuple[str, dict[str, Any]]]:
@@ -208,7 +185,7 @@ def pipelines() -> list[tuple[str, dict[str, Any]]]:
     return [(name, item) for name, item in found if item["kind"] in ("Job", "Deployment")]
 
 
-@pytest.mark.parametrize(("name", "item"), pipelines(), ids=lambda value: value if isinstance(value, str) else "")
+@each_of(("name", "item"), pipelines())
 def test_the_pipeline_is_told_what_it_knows(name: str, item: dict[str, Any]) -> None:
     (container,) = item["spec"]["template"]["spec"]["containers"]
     assert container["args"][:2] == ["pipeline", "run"]
@@ -219,7 +196,7 @@ def test_the_pipeline_is_told_what_it_knows(name: str, item: dict[str, Any]) -> 
     assert {f"--output={path}" for path in mounts} & set(container["args"])
 
 
-@pytest.mark.parametrize("path", sorted(SPARK.glob("*.yaml")), ids=lambda path: path.name)
+@each_of("path", sorted(SPARK.glob("*.yaml")))
 def test_sparks_manifests_are_valid_by_the_schemas_and_name_this_version(path: Path) -> None:
     version = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]["version"]
     text = path.read_text()
@@ -230,7 +207,7 @@ def test_sparks_manifests_are_valid_by_the_schemas_and_name_this_version(path: P
                 kubernetes_validate.validate(item, schema, strict=True)
 
 
-@pytest.mark.parametrize("operator", ["apache", "kubeflow"])
+@each_of("operator", ["apache", "kubeflow"])
 def test_an_application_of_an_operator_runs_the_program_in_the_driver_alone(operator: str) -> None:
     program, application = YAML(typ="safe").load_all((SPARK / f"application-{operator}.yaml").read_text())
     spec = application["spec"]

@@ -2,11 +2,11 @@
 
 import re
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.fakes import deploying
+from tests.fakes.cases import each_of
 
 locks = deploying.module("locks")
 BUILD, SIDECAR, SPARK = ((locks.LOCKS / f"{name}.txt").read_text() for name in ("build", "framegate", "spark"))
@@ -16,14 +16,13 @@ def versions(text: str) -> dict[str, str]:
     return {canonicalize_name(name): entry.partition("==")[2].split()[0] for name, entry in locks.pinned(text).items()}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("asked", "found"),
     [
         (locks.requirements(*locks.SIDECAR_EXTRAS), versions(SIDECAR)),
         (locks.requirements(*locks.SIDECAR_EXTRAS, "spark"), {**versions(SIDECAR), **versions(SPARK)}),
         (locks.build_requirements(), versions(BUILD)),
     ],
-    ids=["framegate", "spark", "build"],
 )
 def test_what_pyproject_asks_for_is_locked_in_a_version_that_it_allows(asked: list[str], found: dict[str, str]) -> None:
     for requirement in map(Requirement, asked):
@@ -32,7 +31,7 @@ def test_what_pyproject_asks_for_is_locked_in_a_version_that_it_allows(asked: li
         assert requirement.specifier.contains(version, prereleases=True), f"{requirement} is locked as {version}: make locks"
 
 
-@pytest.mark.parametrize("text", [BUILD, SIDECAR, SPARK], ids=["build", "framegate", "spark"])
+@each_of("text", [BUILD, SIDECAR, SPARK])
 def test_each_entry_has_hashes_and_no_line_says_where_it_came_from(text: str) -> None:
     for name, entry in locks.pinned(text).items():
         first, *others = entry.splitlines()
@@ -51,10 +50,3 @@ def test_an_entry_is_a_package_and_the_lines_behind_it() -> None:
     assert locks.pinned(text) == {"one": "one==1 \\\n    --hash=a\n", "two": "two==2 ; python_version < '4' \\\n    --hash=b \\\n    --hash=c\n"}
     assert locks.without(text, "one==3 \\\n    --hash=d\n") == "two==2 ; python_version < '4' \\\n    --hash=b \\\n    --hash=c\n"
     assert locks.pinned("") == {}
-
-
-def test_words_that_it_does_not_know_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        locks.main(["--now"])
-    assert stopped.value.code == 2
-    assert "make locks" in capsys.readouterr().err

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from control.cli.options import DEFAULT_ADDRESS
-from control.configuration.units import parse_duration_ms
-from control.notify import STOP_MARGIN_MS
-from control.serve import EXIT_CONFIGURATION
-from proxy.config.model import DrainConfig
+from framegate.control.cli.options import DEFAULT_ADDRESS
+from framegate.control.configuration.units import parse_duration_ms
+from framegate.control.notify import STOP_MARGIN_MS
+from framegate.control.serve import EXIT_CONFIGURATION
+from framegate.proxy.config.model import DrainConfig
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 UNIT = DEPLOY / "systemd" / "framegate.service"

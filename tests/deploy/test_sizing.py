@@ -4,14 +4,13 @@ import dataclasses
 import re
 from pathlib import Path
 
-import pytest
 from ruamel.yaml import YAML
 
-from control.configuration import capacity
-from control.configuration.capacity import memory_need, memory_warning
-from control.configuration.load import validate
-from proxy.config.limits import RateLimits
-from proxy.config.model import (
+from framegate.control.configuration import capacity
+from framegate.control.configuration.capacity import memory_need, memory_warning
+from framegate.control.configuration.load import validate
+from framegate.proxy.config.limits import RateLimits
+from framegate.proxy.config.model import (
     KIB,
     MIB,
     ListenerConfig,
@@ -22,9 +21,10 @@ from proxy.config.model import (
     UpstreamConfig,
     UpstreamTls,
 )
+from tests.fakes.cases import each_of
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-PAGE = (DEPLOY / "sizing.md").read_text(encoding="utf-8")
+PAGE = (DEPLOY / "docs" / "limits.md").read_text(encoding="utf-8")
 SLOW_PAIR = 1.25 * MIB
 
 
@@ -40,17 +40,17 @@ def bytes_of(text: str) -> float:
     return float(match[1].replace(",", "")) * {None: 1, "KiB": KIB, "MiB": MIB}[match[2]]
 
 
-CONSTANTS = rows("## The sum")
+CONSTANTS = rows("## The size of a container")
 EXAMPLES = rows("## Examples")
 
 
-@pytest.mark.parametrize("row", CONSTANTS, ids=lambda row: row[0])
+@each_of("row", CONSTANTS)
 def test_a_constant_is_the_codes(row: list[str]) -> None:
     assert bytes_of(row[1]) == getattr(capacity, row[0].strip("`"))
 
 
 def test_every_constant_of_the_sum_is_explained() -> None:
-    names = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)*\b", PAGE.partition("## The sum")[2].partition("\n\nThe ")[0]))
+    names = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)*\b", PAGE.partition("needed    =")[2].partition("```")[0]))
     assert names - {"TLS"} == {row[0].strip("`") for row in CONSTANTS}
 
 
@@ -73,7 +73,7 @@ def config_of(row: list[str]) -> ProxyConfig:
     )
 
 
-@pytest.mark.parametrize("row", EXAMPLES, ids=lambda row: " ".join(row[:6]))
+@each_of("row", EXAMPLES)
 def test_an_example_comes_out(row: list[str]) -> None:
     config, processors = config_of(row), int(row[0])
     needed, container, slow = (bytes_of(cell) for cell in row[6:])

@@ -4,11 +4,11 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from proxy.config.model import TapConfig, TapRule
-from proxy.relay.ending import LOST
-from proxy.tap.log_block import GapRecord
-from proxy.tap.rules import TapRules
-from proxy.tap.writer import TapWriter
+from framegate.proxy.config.model import TapConfig, TapRule
+from framegate.proxy.relay.ending import LOST
+from framegate.proxy.tap.log_block import GapRecord
+from framegate.proxy.tap.rules import TapRules
+from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.tap_read import read_frames, read_gaps
 from tests.fakes.world import World, frame

@@ -4,12 +4,12 @@ import dataclasses
 import socket
 from collections.abc import Sequence
 
-from proxy.errors import AuthenticationError, InternalError
-from proxy.network.authenticator import USER, WAIT, Authenticator, AuthenticatorFactory, Waker
-from proxy.network.channel import Channel
-from proxy.network.frame_exchange import MAX_FRAME, FrameExchange
-from proxy.network.timer import NEVER
-from proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
+from framegate.proxy.errors import AuthenticationError, InternalError
+from framegate.proxy.network.authenticator import USER, WAIT, Authenticator, AuthenticatorFactory, Waker
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.frame_exchange import MAX_FRAME, FrameExchange
+from framegate.proxy.network.timer import NEVER
+from framegate.proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
 from tests.fakes.clock import MS
 from tests.fakes.network import NetBench
 

@@ -39,6 +39,7 @@ class Authority:
         pem, key = self.leaf_pem(name, **leaf)
         certificate.write_bytes(pem)
         private.write_bytes(key)
+        private.chmod(0o600)
         return str(certificate), str(private)
 
     def leaf_pem(

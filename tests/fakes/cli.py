@@ -15,8 +15,8 @@ from typing import Any, Final
 import grpc
 from click.testing import CliRunner, Result
 
-from control.cli.commands import main
-from proxy.config.model import TapConfig, TapRule
+from framegate.control.cli.commands import main
+from framegate.proxy.config.model import TapConfig, TapRule
 from tests.fakes.plane import FakePlane
 from tests.fakes.serving import serving
 
@@ -63,7 +63,7 @@ def start_cli(*words: str, **options: Any) -> "subprocess.Popen[str]":
     """A command as a process of its own; ``environment`` comes on top of ours."""
     environment = {**os.environ, **options.pop("environment", {})}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-    return subprocess.Popen([sys.executable, "-m", "control.cli", *words], cwd=ROOT, text=True, env=environment, **pipes)
+    return subprocess.Popen([sys.executable, "-m", "framegate.control.cli", *words], cwd=ROOT, text=True, env=environment, **pipes)
 
 
 def run_cli(*words: str, **options: Any) -> tuple[int, str, str]:

@@ -1,6 +1,6 @@
 """A clock that stands still until a test moves it."""
 
-from proxy.clock import Clock
+from framegate.proxy.clock import Clock
 
 MS = 1_000_000
 SECOND = 1_000 * MS

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from control.cli.commands import main
+from framegate.control.cli.commands import main
 
 __all__ = ["parse"]
 

@@ -3,10 +3,11 @@
 import copy
 import json
 import pathlib
+from collections.abc import Iterable
 from typing import Any
 
-from control.configuration.fault import ConfigurationError
-from control.configuration.load import examine, validate
+from framegate.control.configuration.document import ConfigurationError
+from framegate.control.configuration.load import examine, validate
 
 
 def faults(data: dict[str, Any]) -> list[tuple[str, str]]:
@@ -15,6 +16,18 @@ def faults(data: dict[str, Any]) -> list[tuple[str, str]]:
     except ConfigurationError as error:
         return [(fault.key, fault.reason) for fault in error.faults]
     return []
+
+
+def misnamed(data: dict[str, Any], cases: Iterable[tuple[str, object, str, str]]) -> list[object]:
+    """The cases that go wrong. Each is a path and the value that is put there (as of ``put``), the one key at which a fault is found, and a part
+    of its reason.
+    """
+    wrong = []
+    for path, value, key, part in cases:
+        found = faults(put(data, path, value))
+        if [item for item, reason in found if part in reason] != [key]:
+            wrong.append((path, value, found))
+    return wrong
 
 
 def put(data: dict[str, Any], path: str, value: object) -> dict[str, Any]:

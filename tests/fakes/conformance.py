@@ -18,7 +18,7 @@ import tests.fakes
 
 __all__ = ["Kind", "faults", "implementations", "suites"]
 
-ROOMS = ("proxy.", "control.")
+ROOMS = ("framegate.proxy.", "framegate.control.")
 FAKES = "tests.fakes."
 TESTS = Path(__file__).resolve().parent.parent
 DECLARATION = "\nINTERFACE: Final"

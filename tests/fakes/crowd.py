@@ -6,8 +6,8 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from proxy.network.memory_pool import with_overhead
-from proxy.relay.pair import Pair
+from framegate.proxy.network.memory_pool import with_overhead
+from framegate.proxy.relay.pair import Pair
 from tests.fakes.peer import Peer
 from tests.fakes.tls import TlsWorld
 from tests.fakes.world import SECOND, World

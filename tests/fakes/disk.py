@@ -3,8 +3,8 @@
 import errno
 import os
 
-from proxy.network.run import Buffer
-from proxy.tap.segment import OsSegmentFiles, SegmentFiles
+from framegate.proxy.network.run import Buffer
+from framegate.proxy.tap.segment import OsSegmentFiles, SegmentFiles
 
 
 class FakeDisk(SegmentFiles):

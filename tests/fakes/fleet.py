@@ -7,40 +7,40 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from control.configuration.tls_files import describe_files, first_stores, read_tls_files
-from control.events import Bus, Event
-from control.fleet.desired_state import DesiredState
-from control.fleet.handlers import Handlers, handler_names
-from control.fleet.processor import Processor
-from control.fleet.reaper import Reaper
-from control.fleet.slot import Slot
-from control.fleet.slot_cells import Life
-from control.fleet.supervisor import Supervisor
-from control.guard import Guard
-from control.intake.acceptor import Acceptor
-from control.intake.listening import Listening
-from control.intake.resolver import Names, Resolution, Resolver
-from control.logs import Levels, RowLog
-from control.meters import Meters
-from control.rotation.judge import answer
-from control.rotation.rotation import Rotation
-from control.rotation.tls_stores import TlsStores
-from control.steering.pool import equal_shares
-from control.steering.steering import Steering
-from control.steering.taps import Rules
-from proxy.config.limits import UNLIMITED_NODE, LimitsConfig
-from proxy.config.log import LogFormat
-from proxy.config.model import MIB, HandlersConfig, ListenerConfig, MemoryPoolConfig, ProxyConfig, TapConfig, UpstreamConfig
-from proxy.server.messages import PartedNotice
-from proxy.server.protocol import Request
+from framegate.control.accept.acceptor import Acceptor
+from framegate.control.accept.listening import Listening
+from framegate.control.accept.resolver import Names, Resolution, Resolver
+from framegate.control.configuration.tls_files import describe_files, first_stores, read_tls_files
+from framegate.control.events import Bus, Event
+from framegate.control.fleet.desired_state import DesiredState
+from framegate.control.fleet.handlers import Handlers, handler_names
+from framegate.control.fleet.processor import Processor
+from framegate.control.fleet.reaper import Reaper
+from framegate.control.fleet.slot import Slot
+from framegate.control.fleet.slot_cells import ProcessorTotals
+from framegate.control.fleet.supervisor import Supervisor
+from framegate.control.logs import Levels, RowLog
+from framegate.control.meters import Meters
+from framegate.control.rotation.rotation import Rotation
+from framegate.control.rotation.tls_stores import TlsStores
+from framegate.control.rotation.validator import answer
+from framegate.control.steering.pool import equal_shares
+from framegate.control.steering.steering import Steering
+from framegate.control.steering.taps import Rules
+from framegate.control.task_monitor import TaskMonitor
+from framegate.proxy.config.limits import UNLIMITED_NODE, LimitsConfig
+from framegate.proxy.config.log import LogFormat
+from framegate.proxy.config.model import MIB, HandlersConfig, ListenerConfig, MemoryPoolConfig, ProxyConfig, TapConfig, UpstreamConfig
+from framegate.proxy.server.messages import ErrorReply, PartedNotice
+from framegate.proxy.server.protocol import Message, Request
 
 __all__ = ["COMMAND", "ECHO", "HANDLER_COMMAND", "Client", "Fleet", "MemoryLog", "facts", "fleet", "fleet_config", "open_channels", "run", "until"]
 
 COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("processor.py")))
 HANDLER_COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("handler.py")))
-ECHO = "proxy.handler.echo:echo"
+ECHO = "framegate.proxy.handler.echo:echo"
 Row = dict[str, Any]
 
 
@@ -140,10 +140,10 @@ class Fleet:
     def __init__(self, config: ProxyConfig, *, command: tuple[str, ...] = COMMAND, endpoint: tuple[str, int] = ("127.0.0.1", 1)) -> None:
         self.log = MemoryLog()
         self.meters = Meters()
-        self.guard = Guard(self.log, self.meters)
-        self.ends: list[tuple[int, Life]] = []
+        self.task_monitor = TaskMonitor(self.log, self.meters)
+        self.ends: list[tuple[int, ProcessorTotals]] = []
         listenings = [Listening(listener) for listener in config.listeners]
-        self.acceptor = Acceptor(listenings, self.meters, self.log, self.guard, config.limits)
+        self.acceptor = Acceptor(listenings, self.meters, self.log, self.task_monitor, config.limits)
         self.reaper = Reaper()
         self.failures: list[Exception] = []
         events = Bus((self.log,), on_failure=self.failures.append)
@@ -157,14 +157,14 @@ class Fleet:
         self.judged = 0
         self.handlers: Handlers | None = None
         if handler_names(config):
-            self.handlers = Handlers(config, self.reaper, self.meters, self.log, self.guard, events=events, command=HANDLER_COMMAND)
+            self.handlers = Handlers(config, self.reaper, self.meters, self.log, self.task_monitor, events=events, command=HANDLER_COMMAND)
         self.supervisor = Supervisor(
             self.desired,
             self.acceptor,
             self.reaper,
             self.meters,
             self.log,
-            self.guard,
+            self.task_monitor,
             events=events,
             on_ready=self._up,
             on_end=self._ended,
@@ -173,8 +173,8 @@ class Fleet:
         )
         self.resolver = Resolver(Names(()), addresses, lambda: None, self.log)
         self.tapped: list[Rules] = []
-        self.rotation = Rotation(config.rotation, events, self.meters, self.guard)
-        self.certificates = TlsStores(self.supervisor, self._judge, described)
+        self.rotation = Rotation(config.rotation, events, self.meters, self.task_monitor)
+        self.certificates = TlsStores(self.supervisor, self._check, described)
         for source in self.certificates.sources():
             self.rotation.watch(source)
         self.steering = Steering(
@@ -184,7 +184,7 @@ class Fleet:
             self.meters,
             self.log,
             events,
-            self.guard,
+            self.task_monitor,
             self.tapped.append,
             self.rotation,
             self.certificates,
@@ -192,7 +192,7 @@ class Fleet:
         )
         self._clients: list[Client] = []
 
-    async def _judge(self, question: Row) -> Row:
+    async def _check(self, question: Row) -> Row:
         """In this process."""
         self.judged += 1
         return answer(question)
@@ -211,7 +211,7 @@ class Fleet:
         if self.handlers is not None:
             self.handlers.parted(processor, notice)
 
-    def _ended(self, slot: Slot, life: Life) -> None:
+    def _ended(self, slot: Slot, life: ProcessorTotals) -> None:
         self.ends.append((slot.number, life))
 
     async def connect(self, listener: str = "a") -> Client:
@@ -246,7 +246,7 @@ async def fleet(processors: int = 2, mode: str = "", *, start: bool = True, time
                 if made.handlers is not None:
                     await made.handlers.start()
                 made.acceptor.start()
-                made.steering.set_serving()
+                made.steering.state.serving = True
             yield made
     finally:
         await made.close()
@@ -267,15 +267,24 @@ async def open_channels(made: Fleet, count: int) -> list[int]:
     """Ids of all channels, in the order of the list, after so many new ones are open."""
     for _ in range(count):
         assert await (await made.connect()).echo(b"x") == b"x"
-    rows, _ = await made.steering.list_channels(page_size=1000)
+    rows, _ = await made.steering.channels.page(page_size=1000)
     await until(lambda: made.acceptor.listeners["a"].open == len(rows))  # the acceptor's thread counts what it has handed over already
     return [row["id"] for row in rows]
 
 
 async def facts(made: Fleet) -> list[Row]:
     """What is in force in each processor, as they say themselves."""
-    request = Request[Row]({"type": "facts"}, {"facts": dict})
-    return [(await processor.request(request, 5000))["facts"] for processor in made.supervisor.running]
+    return [(await processor.request(FakeRequest("facts"), 5000))["facts"] for processor in made.supervisor.running]
+
+
+class FakeRequest(Request[Row]):
+    """A command that only a fake processor knows; its answer is taken as it is."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(cast(Any, {"type": kind}))
+
+    def read(self, answer: Message) -> Row | ErrorReply:
+        return answer
 
 
 async def until(condition: Any) -> None:

@@ -18,8 +18,8 @@ from typing import Any, Self
 
 import grpc
 
-from control.gen.framegate.control.v1 import channel_service_pb2 as channels_pb2
-from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+from framegate.control.v1 import channel_service_pb2 as channels_pb2
+from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 from tests.fakes.log import row_fault
 from tests.fakes.upstream import frame, read_frame
 
@@ -32,7 +32,7 @@ Row = dict[str, Any]
 def processor_pids(control_pid: int) -> list[int]:
     """The processors, and handler processes, that a control process started."""
     pids = Path(f"/proc/{control_pid}/task/{control_pid}/children").read_text().split()
-    return [int(pid) for pid in pids if b"control.rotation.judge" not in _command(pid)]
+    return [int(pid) for pid in pids if b"framegate.control.rotation.validator" not in _command(pid)]
 
 
 def _command(pid: str) -> bytes:
@@ -69,7 +69,7 @@ class Framegate:
         self._odd: dict[str, Row] = {}  # by what is wrong with them
         self._changed = threading.Condition()
         self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "control.cli", "serve", "--config", str(path)],
+            [*prefix, sys.executable, "-m", "framegate.control.cli", "serve", "--config", str(path)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -156,7 +156,7 @@ class Framegate:
 
     def cli(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run ``framegate`` against it."""
-        command = [sys.executable, "-m", "control.cli", *arguments, "--address", self.serving["admin"]]
+        command = [sys.executable, "-m", "framegate.control.cli", *arguments, "--address", self.serving["admin"]]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
 
     # --- connections and processes ---------------------------------------------------------------------------------------------

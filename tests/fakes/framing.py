@@ -6,7 +6,7 @@ from librt.strings import BytesWriter
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from proxy.network.framing import FRAME_TOO_LARGE, OK, Framing, judge, size_bucket
+from framegate.proxy.network.framing import FRAME_TOO_LARGE, OK, Framing, check_size, size_bucket
 
 HEADER = 2
 
@@ -21,7 +21,7 @@ class LittleFraming(Framing):
         position, frames = start, 0
         while (left := len(data) - position) >= HEADER:
             size = self.body_size(data, position)
-            if judge(size, limit) != OK:
+            if check_size(size, limit) != OK:
                 return frames, position, 0, FRAME_TOO_LARGE
             if left < HEADER + size:
                 return frames, position, HEADER + size - left, OK

@@ -4,12 +4,12 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.network.channel import Channel
-from proxy.relay import handler_wire as wire
-from proxy.relay.handled_pair import HandledLeg
-from proxy.relay.handler_process import HandlerProcess
-from proxy.relay.pair import Pair
-from proxy.relay.request_channel import RequestChannel
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.relay import handler_wire as wire
+from framegate.proxy.relay.handled_pair import HandledLeg
+from framegate.proxy.relay.handler_process import HandlerProcess
+from framegate.proxy.relay.pair import Pair
+from framegate.proxy.relay.request_channel import RequestChannel
 from tests.fakes.world import SECOND, World
 
 MS = 1_000_000
@@ -22,7 +22,6 @@ class Asked:
     direction: int
     connection: int
     sequence: int
-    enqueued_ns: int
     header: bytes
     body: bytes
 
@@ -99,10 +98,10 @@ class Process:
             self.wanted.append(wire.read_send(data, position))
         else:
             assert kind == wire.REQUEST
-            direction, connection, sequence, enqueued_ns, header, body = wire.read_request(data, position, end)
+            connection, direction, sequence, header, body, _ = wire.read_requests(data, position)[0]
             assert connection in self.opened, "OPEN comes first"
             assert connection not in self.closed, "nothing comes after CLOSED"
-            self.asked.append(Asked(direction, connection, sequence, enqueued_ns, data[header:body], data[body:end]))
+            self.asked.append(Asked(direction, connection, sequence, header, body))
             self.under_way += 1
             self.most = max(self.most, self.under_way)
 
@@ -129,8 +128,7 @@ class Process:
         self.read()
 
     def record(self, asked: Asked, action: int, body: bytes = b"", throttle_ms: int = 0, *, began_ns: int = 0, ended_ns: int = 0) -> bytes:
-        head = wire.reply_head(action, asked.direction, throttle_ms, asked.connection, asked.sequence, began_ns, ended_ns, len(body))
-        return head + body
+        return wire.encode_replies([(action, asked.direction, throttle_ms, asked.connection, asked.sequence, began_ns, ended_ns, body)])
 
     def reply(self, asked: Asked, action: int, body: bytes = b"", throttle_ms: int = 0, **times: int) -> None:
         """Reply to a request, and poll."""
@@ -194,7 +192,7 @@ class HandledWorld(World):
 
     def cell(self, name: str, *values: str) -> int:
         """A counter or gauge of the listener."""
-        from proxy.cells import LISTENER_BLOCK
+        from framegate.proxy.cells import LISTENER_BLOCK
 
         return int(self.counters.listeners["l"].counts.cells[LISTENER_BLOCK.at(f"framegate.handler.{name}", *values)])
 
@@ -204,7 +202,7 @@ class HandledWorld(World):
         super().close()
         assert self.cell("queue.size") == 0
         for process in self.processes:
-            assert process.ours.load.kept == 0
+            assert process.ours.kept == 0
             assert all(connection.party is None for connection in process.ours.connections.values())
         assert self.selector.faults.total == self.faults, self.selector.faults.take()
 

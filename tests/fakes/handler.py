@@ -29,11 +29,10 @@ import sys
 import time
 from typing import Any
 
-from proxy.handler.cells import Beat, BeatCells
-from proxy.relay.handler_wire import (
+from framegate.proxy.handler.cells import HeartbeatCells, HeartbeatSample
+from framegate.proxy.relay.handler_wire import (
     ANSWER,
     DIRECTIONS,
-    REPLY,
     REQUEST,
     WIRE,
     HandlerFacts,
@@ -41,22 +40,21 @@ from proxy.relay.handler_wire import (
     RecordReader,
     WireError,
     encode_hello,
-    read_request,
+    encode_replies,
+    read_requests,
     record_end,
-    reply_head,
 )
-from proxy.server.handler_messages import HandlerFacts as FactsOfStart
-from proxy.server.handler_messages import HandlerReadyMessage
-from proxy.server.link import LinkReader, encode, receive_handovers
-from proxy.server.messages import FailedMessage, LogNotice, PartedNotice
-from proxy.server.protocol import WIRE_VERSION, event_notice, read_handler_start
-from proxy.server.rows import HandlerRaisedRow, HandoverFailedRow, InternalErrorRow
+from framegate.proxy.server.link import LinkReader, encode, receive_handovers
+from framegate.proxy.server.messages import FailedMessage, HandlerReadyMessage, LogNotice, PartedNotice
+from framegate.proxy.server.messages import HandlerFacts as FactsOfStart
+from framegate.proxy.server.protocol import WIRE_VERSION, event_notice, read_handler_start
+from framegate.proxy.server.rows import HandlerRaisedRow, HandoverFailedRow, InternalErrorRow
 
 BEAT_S = 0.02
 
 
 class FakeHandlerProcess:
-    def __init__(self, slot: int, handover: socket.socket, commands: socket.socket, cells: BeatCells) -> None:
+    def __init__(self, slot: int, handover: socket.socket, commands: socket.socket, cells: HeartbeatCells) -> None:
         self.slot = slot
         self.cells = cells
         self.handover = handover
@@ -81,7 +79,7 @@ class FakeHandlerProcess:
             if self.started and self.mode != "silent":
                 oldest_ns = 3600 * 10**9 if self.mode == "hanging" else 0
                 busy = int(self.mode == "hanging")
-                self.cells.write(Beat(self.handled, 0, self.handled, busy, oldest_ns, 0), time.monotonic_ns())
+                self.cells.write(HeartbeatSample(self.handled, 0, self.handled, busy, oldest_ns, 0), time.monotonic_ns())
 
     def read_commands(self) -> None:
         try:
@@ -111,7 +109,7 @@ class FakeHandlerProcess:
         try:
             message = read_handler_start(first)
             for listener, name in message["handlers"].items():
-                if self.mode == "fail" or not name.startswith("proxy.handler.echo:"):
+                if self.mode == "fail" or not name.startswith("framegate.proxy.handler.echo:"):
                     raise RuntimeError(f"listener {listener}, handler {name}: the fake has no such handler")
         except Exception as error:
             self.send(FailedMessage(type="failed", error=str(error)))
@@ -196,19 +194,17 @@ class FakeHandlerProcess:
         position = 0
         while data and (end := record_end(data, position)) >= 0:
             if data[position + 4] == REQUEST:
-                self.answer(processor, data, position, end)
+                self.answer(processor, data, position)
             position = end
         if data:
             reader.keep(data, position)
 
-    def answer(self, processor: socket.socket, data: bytes, position: int, end: int) -> None:
-        direction, connection, sequence, _, _, body = read_request(data, position, end)
+    def answer(self, processor: socket.socket, data: bytes, position: int) -> None:
+        connection, direction, sequence, _, body, _ = read_requests(data, position)[0]
         now_ns = time.monotonic_ns()
         self.handled += 1
-        head = reply_head(ANSWER, direction, 0, connection, sequence, now_ns, now_ns, end - body)
-        assert head[4] == REPLY
         with contextlib.suppress(ConnectionError):
-            processor.sendall(head + data[body:end])
+            processor.sendall(encode_replies([(ANSWER, direction, 0, connection, sequence, now_ns, now_ns, body)]))
 
 
 def main() -> None:
@@ -221,7 +217,7 @@ def main() -> None:
     arguments = parser.parse_args()
     handover = socket.socket(fileno=arguments.handover_fd)
     handover.setblocking(False)
-    FakeHandlerProcess(arguments.slot, handover, socket.socket(fileno=arguments.command_fd), BeatCells(arguments.cells_fd)).run()
+    FakeHandlerProcess(arguments.slot, handover, socket.socket(fileno=arguments.command_fd), HeartbeatCells(arguments.cells_fd)).run()
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proxy.handler.cells import Beat, BeatCells, create_cells
-from proxy.relay import handler_wire as wire
-from proxy.relay.handler_wire import RecordReader, record_end
-from proxy.server.handler_messages import HandlerStartMessage
-from proxy.server.link import Handover, LinkReader, encode, send_handovers
-from proxy.server.protocol import WIRE_VERSION, read_handler_notice, read_handler_ready
+from framegate.proxy.handler.cells import HeartbeatCells, HeartbeatSample, create_cells
+from framegate.proxy.relay import handler_wire as wire
+from framegate.proxy.relay.handler_wire import RecordReader, record_end
+from framegate.proxy.server.link import Handover, LinkReader, encode, send_handovers
+from framegate.proxy.server.messages import HandlerStartMessage
+from framegate.proxy.server.protocol import WIRE_VERSION, read_handler_notice, read_handler_ready
 
 PATIENCE = 20.0
 
@@ -37,7 +37,7 @@ def facts(listener: str = "in", upstream: bool = False, name: str = "0-1-7") -> 
 def request(connection: int, sequence: int, body: bytes, direction: int = 0, header: bytes | None = None) -> bytes:
     """The record of a frame, framed as int32 unless a header says otherwise."""
     before = len(body).to_bytes(4, "big") if header is None else header
-    return wire.request_head(direction, len(before), connection, sequence, time.monotonic_ns(), len(body)) + before + body
+    return wire.request_head(direction, len(before), connection, sequence, len(body)) + before + body
 
 
 class Records:
@@ -109,10 +109,10 @@ class HandlerProcess:
         self.handover, handover = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         arguments = ["--slot", "3", "--handover-fd", str(handover.fileno()), "--command-fd", str(command.fileno())]
         cells = create_cells("test")
-        self._cells = BeatCells(cells)
+        self._cells = HeartbeatCells(cells)
         with command, handover:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "proxy.handler", *arguments, "--cells-fd", str(cells)],
+                [sys.executable, "-P", "-m", "framegate.proxy.handler", *arguments, "--cells-fd", str(cells)],
                 pass_fds=(handover.fileno(), command.fileno(), cells),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
@@ -148,7 +148,6 @@ class HandlerProcess:
                 node="test",
                 handlers=handlers,
                 path=[str(folder) for folder in path],
-                upstreams=dict.fromkeys(handlers, False),
             )
         )
 
@@ -171,7 +170,7 @@ class HandlerProcess:
                 return message
         raise EOFError
 
-    def beat(self) -> Beat:
+    def beat(self) -> HeartbeatSample:
         """What it tells next of how it stands."""
         before, deadline = self._cells.heartbeat_ns, time.monotonic() + PATIENCE
         while self._cells.heartbeat_ns == before:

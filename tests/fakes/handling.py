@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from proxy.handler.activity import Activity
-from proxy.handler.failures import Failures
-from proxy.handler.kept_answers import KeptAnswers
-from proxy.handler.load import LoadedHandler
-from proxy.handler.processor import Processor
-from proxy.relay import handler_wire as wire
-from proxy.relay.handler_wire import RecordReader, record_end
+from framegate.proxy.handler.activity import Activity
+from framegate.proxy.handler.failures import Failures
+from framegate.proxy.handler.load import LoadedHandler
+from framegate.proxy.handler.processor import Processor
+from framegate.proxy.handler.reply_buffer import ReplyBuffer
+from framegate.proxy.relay import handler_wire as wire
+from framegate.proxy.relay.handler_wire import RecordReader, record_end
 from tests.fakes.handler_process import Reply
 
 
@@ -30,11 +30,11 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 class Handled:
     """One processor of one runtime. ``now`` may be set before anything is sent."""
 
-    def __init__(self, handlers: Mapping[str, Any], now: Callable[[], int] = time.monotonic_ns, answers: KeptAnswers | None = None) -> None:
+    def __init__(self, handlers: Mapping[str, Any], now: Callable[[], int] = time.monotonic_ns, answers: ReplyBuffer | None = None) -> None:
         self.ours, theirs = socket.socketpair()
         self.ours.setblocking(False)
         self.activity = Activity()
-        self.answers = answers or KeptAnswers(asyncio.get_running_loop())
+        self.answers = answers or ReplyBuffer(asyncio.get_running_loop())
         self.rows: list[Any] = []
         self.errors: list[Exception] = []
         self.ends = 0

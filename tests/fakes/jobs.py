@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-import proxy
+from framegate import proxy
 
 JOB = Path(__file__).parents[1] / "proxy" / "pipeline" / "job.py"
 WAIT_S = 120
@@ -33,7 +33,7 @@ def until(ready: Callable[[], Any], what: str, job: "subprocess.Popen[str] | Non
 
 def environment() -> dict[str, str]:
     """Of a process that runs the same build."""
-    return {**os.environ, "PYTHONPATH": str(Path(proxy.__file__).parents[1])}
+    return {**os.environ, "PYTHONPATH": str(Path(proxy.__file__).parents[2])}
 
 
 @contextlib.contextmanager

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.tap.completeness import Verdict, WindowRow, verify
-from proxy.tap.ledger import Ledger, read_ledger, run_of
-from proxy.tap.record import FLAG_TRUNCATED, HASH_BYTES
+from framegate.proxy.tap.completeness import Verdict, WindowRow, verify
+from framegate.proxy.tap.ledger import Ledger, read_ledger, run_of
+from framegate.proxy.tap.record import FLAG_TRUNCATED, HASH_BYTES
 from tests.fakes.tap_read import read_frames, read_gaps
 from tests.fakes.traffic import Client, Traffic
 
@@ -169,9 +169,9 @@ def _add_gaps(accounts: dict[Key, Account], root: str, ledger: Ledger) -> None:
 
 
 def _check(key: Key, account: Account, ledger: Ledger, verdict: Verdict) -> None:
-    fate = ledger.streams.get(key[0])
-    said = f"{key}: {account}; the ledger: {fate}"
-    if account.unknown or (fate is not None and not fate.settled and any(key[0] in fault for fault in verdict.faults)):
+    stream_record = ledger.streams.get(key[0])
+    said = f"{key}: {account}; the ledger: {stream_record}"
+    if account.unknown or (stream_record is not None and not stream_record.settled and any(key[0] in fault for fault in verdict.faults)):
         return  # nobody knows, and it is said
     assert account.seen <= account.sent, f"more was seen than was sent: {said}"
     assert "missing" not in account.states, f"something is gone and no row says so: {said}"

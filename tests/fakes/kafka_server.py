@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from proxy.handler import CLOSE, Context, Result
+from framegate.proxy.handler import CLOSE, Context, Result
 
 __all__ = ["API_VERSIONS", "CLUSTER", "METADATA", "TOPIC", "KafkaServer"]
 

@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from proxy.tap.block_builder import BlockBuilder
-from proxy.tap.completeness import Verdict, WindowRow, verify
-from proxy.tap.gap import NO_CONNECTION, Gap
-from proxy.tap.ledger_writer import LedgerWriter
-from proxy.tap.log_reader import Segment, end_offset, segments
-from proxy.tap.record import LOCK_NAME, REASON_PROCESSOR_DIED, WINDOW_NS, stream_name
-from proxy.tap.retention import Retention
-from proxy.tap.segment import SegmentLog
-from proxy.tap.sums import segment_times
+from framegate.proxy.tap.block_builder import BlockBuilder
+from framegate.proxy.tap.completeness import Verdict, WindowRow, verify
+from framegate.proxy.tap.gap import NO_CONNECTION, Gap
+from framegate.proxy.tap.ledger_writer import LedgerWriter
+from framegate.proxy.tap.log_reader import Segment, end_offset, segments
+from framegate.proxy.tap.record import LOCK_NAME, REASON_PROCESSOR_DIED, WINDOW_NS, stream_name
+from framegate.proxy.tap.retention import Retention
+from framegate.proxy.tap.segment import SegmentLog
+from framegate.proxy.tap.sums import segment_times
 from tests.fakes.tap_log import START_NS, FakeProcessor
 
 HOUR_NS = 60 * WINDOW_NS

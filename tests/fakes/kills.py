@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from control.demo.telemetry.small_disk import fill
-from proxy.tap.completeness import verify
-from proxy.tap.ledger import read_ledger
-from proxy.tap.log_reader import LogError
+from framegate.proxy.tap.completeness import verify
+from framegate.proxy.tap.ledger import read_ledger
+from framegate.proxy.tap.log_reader import LogError
 from tests.fakes.framegate import Framegate, processor_pids
 from tests.fakes.judge import Account, Key, judge
+from tests.fakes.small_disk import fill
 from tests.fakes.tap_read import read_frames
 from tests.fakes.traffic import Traffic
 
@@ -138,7 +138,7 @@ class Campaign:
     def streams(self) -> dict[int, str]:
         """What the processors write, by pid."""
         ledger = read_ledger(str(self.directory))
-        newest = {int(stream.rsplit(".", 2)[1]): stream for stream, fate in ledger.streams.items() if not fate.recovery}
+        newest = {int(stream.rsplit(".", 2)[1]): stream for stream, stream_record in ledger.streams.items() if not stream_record.recovery}
         self.until(lambda: len(self.proxy.processors) == 2, "two processors run")
         running = set(self.proxy.processors)
         ready = [row for row in list(self.proxy.rows) if row["event"] == "processor_ready" and row["pid"] in running]
@@ -148,8 +148,8 @@ class Campaign:
         """Wait until what they lack is written down."""
 
         def done() -> bool:
-            fates = read_ledger(str(self.directory)).streams
-            return all(stream in fates and fates[stream].settled for stream in streams)
+            stream_records = read_ledger(str(self.directory)).streams
+            return all(stream in stream_records and stream_records[stream].settled for stream in streams)
 
         self.until(done, f"{streams} settled")
 
@@ -159,7 +159,11 @@ class Campaign:
         def done() -> bool:
             running = set(self.proxy.processors)
             ready = {row["pid"] for row in list(self.proxy.rows) if row["event"] == "processor_ready"}
-            live = [stream for stream, fate in read_ledger(str(self.directory)).streams.items() if fate.end is None and not fate.recovery]
+            live = [
+                stream
+                for stream, stream_record in read_ledger(str(self.directory)).streams.items()
+                if stream_record.end is None and not stream_record.recovery
+            ]
             return len(running & ready) == 2 and len(live) == 2
 
         self.until(done, "two processors are ready")
@@ -363,8 +367,8 @@ def orphans(campaign: Campaign) -> None:
         proxy = campaign.begin()
         if stand:
             proxy.wait_row(lambda row: row["event"] == "tap_orphans", WAIT_S)
-            fates = read_ledger(str(campaign.directory)).streams
-            assert all(fates[stream].end is None for stream in streams.values())
+            stream_records = read_ledger(str(campaign.directory)).streams
+            assert all(stream_records[stream].end is None for stream in streams.values())
     finally:
         for pid in streams:
             with contextlib.suppress(ProcessLookupError):

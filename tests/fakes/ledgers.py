@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from proxy.tap.ledger import LEDGER_NAME, Fate
-from proxy.tap.ledger_writer import LedgerWriter
+from framegate.proxy.tap.ledger import LEDGER_NAME, StreamRecord
+from framegate.proxy.tap.ledger_writer import LedgerWriter
 
 BOTH = [("a", "request"), ("a", "response")]
 
@@ -21,9 +21,9 @@ def filled(directory: Path) -> LedgerWriter:
 
 
 FILLED = {
-    "n.0.old": Fate(1, 0, [], 640, settled=True, adopted=True),
-    "n.0.b": Fate(2, 2, [*BOTH, ("b", "request")], 1280, settled=True, deleted_to=128, cut_from_ns=2, cut_until_ns=4),
-    "n.recovery.b": Fate(6, 6, [], recovery=True),
+    "n.0.old": StreamRecord(1, 0, [], 640, settled=True, adopted=True),
+    "n.0.b": StreamRecord(2, 2, [*BOTH, ("b", "request")], 1280, settled=True, deleted_to=128, cut_from_ns=2, cut_until_ns=4),
+    "n.recovery.b": StreamRecord(6, 6, [], recovery=True),
 }
 
 

@@ -4,11 +4,10 @@ import dataclasses
 import socket
 from typing import Any
 
-from proxy.config.limits import UNLIMITED, AddressLimits, LimitOverride, LimitsInForce, RateLimits
-from proxy.relay.bucket import Bucket
-from proxy.relay.pair import Pair
-from proxy.relay.throttle import Meter, Throttle
-from tests.fakes.network import NetBench, RecorderSink
+from framegate.proxy.config.limits import UNLIMITED, AddressLimits, LimitOverride, LimitsInForce, RateLimits
+from framegate.proxy.relay.pair import Pair
+from framegate.proxy.relay.throttle import Meter
+from tests.fakes.network import RecorderSink
 from tests.fakes.world import World, frame
 
 MS = 1_000_000
@@ -110,16 +109,3 @@ class MeteredSink(RecorderSink):
 
     def was_read(self) -> None:
         self.meter.was_read()
-
-
-def metered(net: NetBench, buckets: list[Bucket]) -> tuple[Meter, socket.socket]:
-    """A channel under quotas, by its meter, and its peer."""
-    ours, peer = socket.socketpair()
-    sink = MeteredSink(net.listener)
-    sink.channel = net.selector.register(ours, 1, net.options(), sink)
-    net.keep(peer)
-    net.poll()
-    throttle = Throttle(sink.channel)
-    throttle.meter = sink.meter = Meter(throttle, net.selector, buckets)
-    sink.channel.gated = True
-    return sink.meter, peer

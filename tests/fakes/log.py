@@ -5,8 +5,8 @@ from typing import Any
 
 import jsonschema
 
-from control.logs.catalog import EVENTS
-from control.logs.schema import json_schema
+from framegate.control.logs.catalog import EVENTS
+from framegate.control.logs.schema import json_schema
 
 __all__ = ["row_fault"]
 

@@ -10,23 +10,23 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from proxy.cells import CellLayout, CellReader, CellWriter, create
-from proxy.clock import MonotonicClock
-from proxy.config.model import MIB, ListenerConfig, ProxyConfig, TapConfig, TapRule, UpstreamConfig, to_wire
-from proxy.config.sasl import ListenerSasl
-from proxy.network.connection_id import ConnectionIds
-from proxy.network.selector import Selector
-from proxy.network.timer import Timer
-from proxy.relay.drain import Drain
-from proxy.relay.publisher import Publisher
-from proxy.relay.relay import Relay
-from proxy.server.heap import Heap
-from proxy.server.link import Handover, LinkReader, encode, send_handovers
-from proxy.server.loop import Loop, Watcher
-from proxy.server.settings import Settings
-from proxy.tap.rules import TapRules
-from proxy.tap.segment import SegmentFiles
-from proxy.tap.writer import TapWriter
+from framegate.proxy.cells import CellLayout, CellReader, CellWriter, create
+from framegate.proxy.clock import MonotonicClock
+from framegate.proxy.config.model import MIB, ListenerConfig, ProxyConfig, TapConfig, TapRule, UpstreamConfig, to_wire
+from framegate.proxy.config.sasl import ListenerSasl
+from framegate.proxy.network.connection_id import ConnectionIds
+from framegate.proxy.network.selector import Selector
+from framegate.proxy.network.timer import Timer
+from framegate.proxy.relay.drain import Drain
+from framegate.proxy.relay.publisher import Publisher
+from framegate.proxy.relay.relay import Relay
+from framegate.proxy.server.heap import Heap
+from framegate.proxy.server.link import Handover, LinkReader, encode, send_handovers
+from framegate.proxy.server.loop import Loop, Watcher
+from framegate.proxy.server.settings import Settings
+from framegate.proxy.tap.rules import TapRules
+from framegate.proxy.tap.segment import SegmentFiles
+from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.pools import pool_of
 from tests.fakes.rows import decode_line
 

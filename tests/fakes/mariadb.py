@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from control.demo.processes import ending_with_us
+from framegate.control.demo.processes import ending_with_us
 
 __all__ = ["LARGEST", "PASSWORD", "USER", "MariaDB", "missing_packages", "perl", "sql"]
 

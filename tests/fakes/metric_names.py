@@ -4,10 +4,10 @@ import functools
 import re
 from collections.abc import Mapping
 
-from control.telemetry.catalogue import EXPORTED
-from control.telemetry.fold import PER_WORKER, WORKER
-from control.telemetry.names import label_name, prometheus_name
-from proxy.cells import PIPELINE_METRICS
+from framegate.control.telemetry.catalogue import EXPORTED
+from framegate.control.telemetry.fold import PER_WORKER, WORKER
+from framegate.control.telemetry.names import label_name, prometheus_name
+from framegate.proxy.cells import PIPELINE_METRICS
 
 __all__ = ["DERIVED", "ELSEWHERE", "TARGET", "asked", "declared"]
 

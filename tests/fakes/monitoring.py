@@ -20,10 +20,10 @@ from typing import Any, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from control.plane import Attributes
-from control.telemetry.provider import start
-from proxy.cells import LISTENER, METRICS, Metric
-from proxy.config.model import PrometheusConfig, TelemetryConfig
+from framegate.control.status import Attributes
+from framegate.control.telemetry.provider import start
+from framegate.proxy.cells import LISTENER, METRICS, Metric
+from framegate.proxy.config.model import PrometheusConfig, TelemetryConfig
 from tests.fakes.plane import FakePlane, fake_config
 
 __all__ = ["Prometheus", "Samples", "program", "scrapes"]

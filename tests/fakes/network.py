@@ -6,19 +6,19 @@ import struct
 import weakref
 from collections.abc import Callable, Iterator
 
-from proxy.network.authenticator import AuthenticatorFactory
-from proxy.network.channel import Channel
-from proxy.network.channel_sink import ChannelSink
-from proxy.network.mute import PEER
-from proxy.network.options import ChannelOptions, TlsSettings
-from proxy.network.pool_kinds import make_pool
-from proxy.network.read_size import MAX_READ
-from proxy.network.receive import NEVER_CUT, ReceiveLimit
-from proxy.network.run import Run
-from proxy.network.selector import Selector
-from proxy.network.stats import SideStats
-from proxy.network.transport import Transport
-from proxy.network.write_half import WriteHalf
+from framegate.proxy.network.authenticator import AuthenticatorFactory
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.channel_sink import ChannelSink
+from framegate.proxy.network.mute import PEER
+from framegate.proxy.network.options import ChannelOptions, TlsSettings
+from framegate.proxy.network.pool_kinds import make_pool
+from framegate.proxy.network.read_size import MAX_READ
+from framegate.proxy.network.receive import NEVER_CUT, ReceiveLimit
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.selector import Selector
+from framegate.proxy.network.stats import SideStats
+from framegate.proxy.network.transport import Transport
+from framegate.proxy.network.write_half import WriteHalf
 from tests.fakes.clock import SECOND, FakeClock
 from tests.fakes.pools import KIND, found_in
 
@@ -50,7 +50,7 @@ class Recorder:
         gate: answers for ``may_read``.
         most: answer for ``read_limit``; what was read meanwhile is in ``reads``, by ``was_read``.
         room: answers for ``room_for``.
-        passes: answers for ``passes_to``.
+        passes: answers for ``pipe_target``.
     """
 
     def __init__(self) -> None:
@@ -97,12 +97,12 @@ class Recorder:
         channel.mute(PEER)
         self._note("wait_for_room", channel)
 
-    def passes_to(self, channel: Channel) -> Channel | None:
+    def pipe_target(self, channel: Channel) -> Channel | None:
         return self.passes.get(channel)
 
-    def passed_by(self, channel: Channel, size: int, frames: int) -> None:
+    def was_piped(self, channel: Channel, size: int, frames: int) -> None:
         self.frames[channel] = self.frames.get(channel, 0) + frames
-        self._note("passed_by", channel)
+        self._note("was_piped", channel)
 
     def sent(self, channel: Channel) -> None:
         self._note("sent", channel)
@@ -152,12 +152,12 @@ class RecorderSink(ChannelSink):
     def wait_for_room(self) -> None:
         self._recorder.wait_for_room(self.channel)
 
-    def passes_to(self) -> WriteHalf | None:
-        target = self._recorder.passes_to(self.channel)
+    def pipe_target(self) -> WriteHalf | None:
+        target = self._recorder.pipe_target(self.channel)
         return None if target is None else target.write_half
 
-    def passed_by(self, size: int, frames: int) -> None:
-        self._recorder.passed_by(self.channel, size, frames)
+    def was_piped(self, size: int, frames: int) -> None:
+        self._recorder.was_piped(self.channel, size, frames)
 
     def sent(self) -> None:
         self._recorder.sent(self.channel)

@@ -1,16 +1,17 @@
-"""A control plane without processors: rows in a dict, real cells, and errors on demand. What it refuses is what ``Steering`` refuses: both run
+"""The parts of steering without processors: rows in a dict, real cells, and errors on demand. What they refuse is what the real ones refuse: both run
 the suite ``tests/conformance/test_control_plane.py``.
 """
 
 import dataclasses
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from control.configuration.limit_rules import limit_faults, quota_faults
-from control.configuration.tap_rule import tap_rule_faults
-from control.errors import (
+from framegate.control.bounds import MAX_HOLDERS, rows_per_page
+from framegate.control.configuration.limit_rules import limit_faults, quota_faults
+from framegate.control.configuration.tap_rules import tap_rule_faults
+from framegate.control.errors import (
     AbortedError,
     AlreadyExistsError,
     ControlError,
@@ -20,16 +21,16 @@ from control.errors import (
     NotFoundError,
     Violation,
 )
-from control.events import Bus, Subscription
-from control.identity.users_file import name_fault
-from control.logs import Levels
-from control.plane import (
-    MAX_HOLDERS,
+from framegate.control.events import Bus, Row, Subscription
+from framegate.control.identity.users_file import name_fault
+from framegate.control.logs import Levels
+from framegate.control.rotation.rotation import Rotation
+from framegate.control.rotation.tls_stores import TlsStores
+from framegate.control.status import (
     RETIRED,
     Attributes,
     BuildInfo,
     CertificateStatus,
-    ControlPlane,
     DownEndpoint,
     DrainResult,
     HandlerProcessStatus,
@@ -46,20 +47,28 @@ from control.plane import (
     PoolStatus,
     ProcessorStatus,
     ReloadOutcome,
-    Row,
     TapRuleStatus,
     TapStop,
     UpstreamStatus,
     UsersStatus,
     UserStatus,
-    rows_per_page,
 )
-from control.steering.pool import equal_shares, too_small
-from proxy.auth.questions import ScramCredential
-from proxy.cells import CellLayout, CellReader, CellWriter, create
-from proxy.config.limits import RateLimits
-from proxy.config.log import LogLevel
-from proxy.config.model import (
+from framegate.control.steering.channels import Channels, Verb
+from framegate.control.steering.drain import Drain
+from framegate.control.steering.limits import Limits
+from framegate.control.steering.listeners import Listeners
+from framegate.control.steering.pool import Pool, equal_shares, too_small
+from framegate.control.steering.rows import Audit, LogRows
+from framegate.control.steering.state import State
+from framegate.control.steering.steering import Parts
+from framegate.control.steering.taps import Taps
+from framegate.control.steering.upstreams import Upstreams
+from framegate.control.steering.users import Users
+from framegate.proxy.auth.auth_requests import ScramCredential
+from framegate.proxy.cells import CellLayout, CellReader, CellWriter, create
+from framegate.proxy.config.limits import RateLimits
+from framegate.proxy.config.log import LogLevel
+from framegate.proxy.config.model import (
     MAX_PROCESSORS,
     MAX_RECEIVE_SIZE,
     POOL_SIZE,
@@ -76,12 +85,32 @@ from proxy.config.model import (
     largest_whole,
     whole_request,
 )
-from proxy.network.connection_id import format_connection_id, parse_connection_id
-from proxy.server.rows import OpenRow
+from framegate.proxy.network.connection_id import format_connection_id, parse_connection_id
+from framegate.proxy.server.rows import OpenRow
 from tests.fakes import rows
 from tests.fakes.rows import OPENED_NS
 
-__all__ = ["FakePlane", "certificate", "channel_row", "closed_row", "fake_config", "handler_process", "holder"]
+__all__ = [
+    "FakeAudit",
+    "FakeCertificates",
+    "FakeChannels",
+    "FakeDrain",
+    "FakeLimits",
+    "FakeListeners",
+    "FakeLog",
+    "FakePlane",
+    "FakePool",
+    "FakeRotation",
+    "FakeTaps",
+    "FakeUpstreams",
+    "FakeUsers",
+    "certificate",
+    "channel_row",
+    "closed_row",
+    "fake_config",
+    "handler_process",
+    "holder",
+]
 
 MIB = 1024 * 1024
 
@@ -131,7 +160,7 @@ def closed_row(text: str, cause: str, listener: str = "kafka", **changes: Any) -
 
 def handler_process(slot: int = 0, **changes: Any) -> HandlerProcessStatus:
     """A place in which a handler process runs, its second."""
-    echo = HandlerStatus(listener="plain", handler="proxy.handler.echo:echo", directions=("request",), description="Answers every frame.")
+    echo = HandlerStatus(listener="plain", handler="framegate.proxy.handler.echo:echo", directions=("request",), description="Answers every frame.")
     status = HandlerProcessStatus(
         slot=slot,
         pid=os.getpid(),
@@ -180,7 +209,402 @@ def _user(name: str, entry: Mapping[str, ScramCredential]) -> UserStatus:
     return UserStatus(name=name, mechanisms={mechanism: item.iterations for mechanism, item in entry.items()})
 
 
-class FakePlane(ControlPlane):
+def _check_share(size: int, count: int, largest: int) -> None:
+    if size // count < largest:
+        raise too_small(size // count, largest)
+
+
+class FakeChannels(Channels):
+    """Rows in a dict."""
+
+    def __init__(self, fake: "FakePlane") -> None:
+        self.fake = fake
+
+    async def page(self, listener: str | None = None, page_size: int = 0, page_token: str = "") -> tuple[list[OpenRow], str]:
+        self.fake._listener(listener)
+        if page_token and not page_token.isdigit():
+            raise InvalidArgumentError([Violation("page_token", "is not ours")])
+        rows = [row for _, row in sorted(self.fake.rows.items()) if listener in (None, row["listener"])]
+        start = int(page_token or 0)
+        end = start + rows_per_page(page_size)
+        return rows[start:end], str(end) if end < len(rows) else ""
+
+    async def describe(self, channel: int) -> OpenRow:
+        if channel not in self.fake.rows:
+            raise NotFoundError("channel", format_connection_id(channel))
+        return self.fake.rows[channel]
+
+    async def act(
+        self, verb: Verb, channels: Sequence[int] = (), listener: str | None = None, reason: str = "", principal: str | None = None
+    ) -> Outcome:
+        self.fake.asked.append((verb, tuple(channels), listener if principal is None else f"principal {principal}", reason))
+        self.fake._fail()
+        if bool(channels) + (listener is not None) + (principal is not None) != 1:
+            raise InvalidArgumentError([Violation("channels", "name channels, a listener or a principal, and one of these only")])
+        self.fake._listener(listener)
+        if len(channels) == 1 and channels[0] not in self.fake.rows:
+            raise NotFoundError("channel", format_connection_id(channels[0]))
+        wanted = list(channels) or [key for key, row in self.fake.rows.items() if row["listener"] == listener or row["principal"] == principal]
+        affected = tuple(channel for channel in wanted if channel in self.fake.rows)
+        for channel in affected:
+            if verb == "mute":
+                self.fake.rows[channel].update(muted=["admin"], mute_reason=reason)
+            elif verb == "unmute":
+                self.fake.rows[channel]["muted"] = []
+            else:
+                row = self.fake.rows.pop(channel)
+                self.fake.tell(closed_row(format_connection_id(channel), "admin", row["listener"], detail=reason))
+        return Outcome(affected=affected, missing=tuple(channel for channel in wanted if channel not in affected))
+
+    async def top_holders(self, count: int) -> list[Holder]:
+        self.fake._fail()
+        if not 1 <= count <= MAX_HOLDERS:
+            raise InvalidArgumentError([Violation("count", f"must be from 1 to {MAX_HOLDERS}")])
+        return sorted(self.fake.holders, key=lambda holder: -holder.bytes)[:count]
+
+
+class FakeLimits(Limits):
+    """Judges quotas as the real ones do."""
+
+    def __init__(self, fake: "FakePlane") -> None:
+        self.fake = fake
+
+    def get(self, listener: str | None = None) -> list[Limit]:
+        self.fake._listener(listener)
+        return [self._limit_of(name) for name in self.fake.limits if listener in (None, name)]
+
+    def _limit_of(self, listener: str) -> Limit:
+        return Limit(listener=listener, max_receive_size=self.fake.limits[listener], quotas=self.fake.quotas[listener])
+
+    async def change(self, listener: str, max_receive_size: int | None = None, quotas: Mapping[str, int] | None = None) -> Limit:
+        self.fake._fail()
+        self.fake._listener(listener)
+        size = self.fake.limits[listener] if max_receive_size is None else max_receive_size
+        self._check_quotas(quotas or {})
+        if not MAX_RECEIVE_SIZE.takes(size) or (max_receive_size is None and not quotas):
+            raise InvalidArgumentError([Violation("max_receive_size", f"must be from {MAX_RECEIVE_SIZE.least} to {MAX_RECEIVE_SIZE.most} bytes")])
+        forward = next(forwarding_of(item).requests for item in self.fake.config.listeners if item.name == listener)
+        _check_share(self.fake.pool, self.fake.processors, whole_request(size, forward))
+        self.fake.limits[listener] = size
+        self.fake.quotas[listener] = dataclasses.replace(self.fake.quotas[listener], **(quotas or {}))
+        return self._limit_of(listener)
+
+    @staticmethod
+    def _check_quotas(quotas: Mapping[str, int]) -> None:
+        faults = quota_faults(quotas)
+        if faults:
+            raise InvalidArgumentError([Violation(*fault) for fault in faults])
+
+    def get_node(self) -> NodeLimits:
+        return NodeLimits(quotas=self.fake.node_quotas, etag=f"etag-{hash(self.fake.node_quotas)}")
+
+    async def change_node(self, changes: Mapping[str, Any], etag: str = "") -> NodeLimits:
+        self.fake._fail()
+        if etag and etag != (self.get_node()).etag:
+            raise EtagError("node limits", self.fake.config.node)
+        if not changes or "protected_listener" in changes:
+            raise InvalidArgumentError([Violation("node_limits", "cannot be changed so")])
+        self._check_quotas(changes.get("per_address", {}))
+        values = dict(changes)
+        if "per_address" in values:
+            values["per_address"] = dataclasses.replace(self.fake.node_quotas.per_address, **values["per_address"])
+        quotas = dataclasses.replace(self.fake.node_quotas, **values)
+        faults = limit_faults(quotas, [item.name for item in self.fake.config.listeners])
+        if faults:
+            raise InvalidArgumentError([Violation(*fault) for fault in faults])
+        self.fake.node_quotas = quotas
+        return self.get_node()
+
+
+class FakePool(Pool):
+    """Divides equally."""
+
+    def __init__(self, fake: "FakePlane") -> None:
+        self.fake = fake
+
+    def _largest(self) -> int:
+        whole = [whole_request(self.fake.limits[item.name], forwarding_of(item).requests) for item in self.fake.config.listeners]
+        return max(*whole, largest_whole(self.fake.config)[1])
+
+    def status(self) -> PoolStatus:
+        shares = tuple(
+            PoolShare(slot=slot, share=share, begun=2, pending=2, tls=1, tap=7, waiting=slot)
+            for slot, share in equal_shares(self.fake.pool, self.fake.processors).items()
+        )
+        config = self.fake.config
+        tap_limit = config.tap.queue_size * self.fake.processors if config.tap else 0
+        memory = config.memory_pool
+        return PoolStatus(
+            kind=memory.kind,
+            size=self.fake.pool,
+            shares=shares,
+            processors=self.fake.processors,
+            tap_limit=tap_limit,
+            guaranteed=memory.shares,
+            size_origin=self.fake.size_origin,
+            processors_origin=self.fake.processors_origin,
+        )
+
+    async def set_size(self, size: int, origin: Origin = "operator") -> PoolStatus:
+        self.fake._fail()
+        if not POOL_SIZE.takes(size):
+            raise InvalidArgumentError([Violation("size", "out of range")])
+        _check_share(size, self.fake.processors, self._largest())
+        self.fake.pool, self.fake.size_origin = size, "operator"
+        return self.status()
+
+    async def set_processors(self, count: int, origin: Origin = "operator") -> PoolStatus:
+        self.fake._fail()
+        if not 1 <= count <= MAX_PROCESSORS:
+            raise InvalidArgumentError([Violation("processors", f"must be from 1 to {MAX_PROCESSORS}")])
+        if self.fake.draining or not self.fake.accepting:
+            raise FailedPreconditionError("the proxy drains", reason="DRAINING")
+        _check_share(self.fake.pool, count, self._largest())
+        self.fake.processors, self.fake.processors_origin = count, "operator"
+        return self.status()
+
+
+class FakeTaps(Taps):
+    """Rules in a list."""
+
+    def __init__(self, fake: "FakePlane") -> None:
+        self.fake = fake
+
+    def _tap_status(self, rule: TapRule) -> TapRuleStatus:
+        stops = (self.fake.tap_stops[rule.name],) if rule.name in self.fake.tap_stops else ()
+        return TapRuleStatus(rule=rule, etag=f"{hash(rule):x}", expired=0 < rule.expires_ns <= time.time_ns(), stops=stops)
+
+    def troubles(self) -> list[str]:
+        return self.fake.troubles
+
+    def rules(self) -> list[TapRuleStatus]:
+        return [self._tap_status(rule) for rule in self.fake.tap_rules]
+
+    def _found(self, name: str, etag: str = "") -> TapRuleStatus:
+        found = [self._tap_status(rule) for rule in self.fake.tap_rules if rule.name == name]
+        if self.fake.config.tap is None:
+            raise FailedPreconditionError("there is no tap", reason="NO_TAP")
+        if not found:
+            raise NotFoundError("tap rule", name)
+        if etag not in ("", found[0].etag):
+            raise EtagError("tap rule", name)
+        return found[0]
+
+    def _put_tap_rule(self, rule: TapRule, before: str, validate_only: bool) -> TapRuleStatus:
+        rest = [item for item in self.fake.tap_rules if item.name != rule.name]
+        names = [item.name for item in rest]
+        if before and before not in names:
+            raise NotFoundError("tap rule", before)
+        faults = tap_rule_faults(rule, {item.name: item.protocol == "kafka" for item in self.fake.config.listeners})
+        if faults:
+            raise InvalidArgumentError([Violation(*fault) for fault in faults])
+        if not validate_only:
+            rest.insert(names.index(before) if before else len(rest), rule)
+            self._keep_tap_rules(rest, rule.name)
+        return self._tap_status(rule)
+
+    def _keep_tap_rules(self, rules: list[TapRule], changed: str) -> None:
+        self.fake.tap_rules = [rule for rule in rules if rule.name == changed or not self._tap_status(rule).expired]
+        self.fake.tap_stops.pop(changed, None)
+
+    async def create(self, rule: TapRule, before: str = "", *, validate_only: bool = False) -> TapRuleStatus:
+        self.fake._fail()
+        try:
+            if not self._found(rule.name).expired:
+                raise AlreadyExistsError("tap rule", rule.name, "tap_rule.name")
+        except NotFoundError:
+            pass
+        return self._put_tap_rule(rule, before, validate_only)
+
+    async def update(
+        self, name: str, changes: Mapping[str, Any], before: str | None = None, etag: str = "", *, validate_only: bool = False
+    ) -> TapRuleStatus:
+        self.fake._fail()
+        rule = dataclasses.replace(self._found(name, etag).rule, **changes)
+        if before in (None, name):
+            names = [item.name for item in self.fake.tap_rules] + [""]
+            before = names[names.index(name) + 1]
+        assert before is not None
+        return self._put_tap_rule(rule, before, validate_only)
+
+    async def delete(self, name: str, etag: str = "", *, validate_only: bool = False) -> None:
+        self.fake._fail()
+        self._found(name, etag)
+        if not validate_only:
+            self._keep_tap_rules([rule for rule in self.fake.tap_rules if rule.name != name], name)
+
+
+class FakeDrain(Drain):
+    """Ends at once."""
+
+    def __init__(self, fake: "FakePlane") -> None:
+        self.fake = fake
+
+    async def run(
+        self, timeout_ms: int | None = None, *, wait: bool = True, accept: DrainAccept | None = None, by: str = "", reason: str = ""
+    ) -> DrainResult:
+        self.fake.asked.append(("drain", timeout_ms, wait, accept, by.partition(",")[0], reason))
+        self.fake._fail()
+        if timeout_ms is not None and not 0 <= timeout_ms <= 3_600_000:
+            raise InvalidArgumentError([Violation("timeout", "out of range")])
+        ends = wait or timeout_ms is not None
+        if accept == "until_stop" and ends:
+            raise InvalidArgumentError([Violation("accept", "has no end to wait for")])
+        self.fake.draining = True
+        if (accept or ("refuse" if ends else self.fake.config.drain.accept)) == "until_stop":
+            return DrainResult(closed=0, open=len(self.fake.rows))
+        self.fake.accepting = False
+        closed = len(self.fake.rows) if wait else 0
+        if wait:
+            self.fake.rows.clear()
+        return DrainResult(closed=closed, open=len(self.fake.rows))
+
+
+class FakeListeners(Listeners):
+    """Those of the configuration."""
+
+    def __init__(self, fake: "FakePlane") -> None:
+        self.fake = fake
+
+    def statuses(self) -> list[ListenerStatus]:
+        return [
+            ListenerStatus(
+                name=listener.name,
+                address=f"127.0.0.1:{9093 + number}",
+                upstream=listener.upstream or "",
+                handler=listener.handler or "",
+                protocol=listener.protocol,
+                framing=listener.framing,
+                tls=listener.tls is not None,
+                max_receive_size=self.fake.limits[listener.name],
+                max_connections=listener.limits.connections,
+                connections=sum(row["listener"] == listener.name for row in self.fake.rows.values()),
+                accepting=self.fake.accepting,
+                forwarding=forwarding_of(listener),
+            )
+            for number, listener in enumerate(self.fake.config.listeners)
+        ]
+
+
+class FakeUpstreams(Upstreams):
+    """Those of the configuration."""
+
+    def __init__(self, fake: "FakePlane") -> None:
+        self.fake = fake
+
+    async def statuses(self) -> list[UpstreamStatus]:
+        return [
+            UpstreamStatus(
+                name=upstream.name,
+                endpoints=upstream.endpoints,
+                addresses=("10.1.0.1:9092",),
+                tls=False,
+                max_receive_size=upstream.max_receive_size,
+                error="",
+                down=(DownEndpoint(address="10.1.0.2:9092", reason="refused", detail="Connection refused", processors=2),),
+            )
+            for upstream in self.fake.config.upstreams
+        ]
+
+
+class FakeCertificates(TlsStores):
+    """Those that a test gives."""
+
+    def __init__(self, fake: "FakePlane") -> None:
+        self.fake = fake
+
+    def statuses(self, rotation: Rotation) -> list[CertificateStatus]:
+        return list(self.fake.certificates)
+
+
+class FakeRotation(Rotation):
+    """Outcomes that a test gives."""
+
+    def __init__(self, fake: "FakePlane") -> None:
+        self.fake = fake
+
+    async def reload(self) -> list[ReloadOutcome]:
+        self.fake.asked.append(("reload",))
+        self.fake._fail()
+        return list(self.fake.outcomes)
+
+
+class FakeUsers(Users):
+    """Users in a dict, by listener."""
+
+    def __init__(self, fake: "FakePlane") -> None:
+        self.fake = fake
+
+    def _of(self, listener: str) -> dict[str, Mapping[str, ScramCredential]]:
+        self.fake._listener(listener)
+        if listener not in self.fake.users:
+            raise FailedPreconditionError("no file of users", reason="NO_USERS_FILE", listener=listener)
+        return self.fake.users[listener]
+
+    async def list(self, listener: str) -> UsersStatus:
+        return UsersStatus(users=tuple(_user(name, entry) for name, entry in self._of(listener).items()), error=self.fake.users_error)
+
+    async def put(
+        self, listener: str, name: str, credentials: Mapping[str, ScramCredential], *, create: bool, replace: bool, validate_only: bool = False
+    ) -> UserStatus:
+        users = self._of(listener)
+        if name in users and not replace:
+            raise AlreadyExistsError("user", name, "user.name")
+        if name not in users and not create:
+            raise NotFoundError("user", name)
+        fault = name_fault(name)
+        if fault is not None:
+            raise InvalidArgumentError([Violation("user.name", fault)])
+        self.fake._fail()
+        if not validate_only:
+            users.pop(name, None)
+            users[name] = credentials
+        return _user(name, credentials)
+
+    async def delete(self, listener: str, name: str, *, validate_only: bool = False) -> None:
+        users = self._of(listener)
+        if name not in users:
+            raise NotFoundError("user", name)
+        self.fake._fail()
+        if not validate_only:
+            del users[name]
+
+
+class FakeLog(LogRows):
+    """Levels, and nothing that is written."""
+
+    def __init__(self, fake: "FakePlane") -> None:
+        self.fake = fake
+
+    def status(self) -> LogStatus:
+        return LogStatus(format="json", level=self.fake.levels.level, silenced=tuple(sorted(self.fake.levels.silenced)), dropped=7)
+
+    def change(self, level: LogLevel | None = None, events: Mapping[str, bool] | None = None) -> LogStatus:
+        self.fake._fail()
+        self.fake.levels.change(level, events or {})
+        self.fake._config = dataclasses.replace(self.fake.config, log=dataclasses.replace(self.fake.config.log, level=self.fake.levels.level))
+        return self.status()
+
+
+class FakeAudit(Audit):
+    """Rows in a list."""
+
+    def __init__(self, fake: "FakePlane") -> None:
+        self.fake = fake
+
+    def reserve(self) -> None:
+        if self.fake.audit_failure is not None:
+            raise self.fake.audit_failure
+        self.fake.audit_places += 1
+
+    def publish(self, record: Row) -> None:
+        assert self.fake.audit_places > 0, "a place is taken before a change is made"
+        self.fake.audit_places -= 1
+        self.fake.audits.append(record)
+        self.fake._events.publish({"event": "audit", **record}, reserved=True)
+
+
+class FakePlane(State):
     """Set ``failure`` to have every change raise it; look at ``audits`` and ``asked`` afterwards."""
 
     def __init__(self, config: ProxyConfig) -> None:
@@ -222,6 +646,22 @@ class FakePlane(ControlPlane):
         self._slots = dict(enumerate(self._readers))
         for slot, writer in enumerate(self.writers):
             writer.start(os.getpid() if slot == 0 else 0, 1, 1)
+        self.parts = Parts(
+            state=self,
+            events=self._events,
+            audit=FakeAudit(self),
+            log=FakeLog(self),
+            channels=FakeChannels(self),
+            limits=FakeLimits(self),
+            pool=FakePool(self),
+            taps=FakeTaps(self),
+            drain=FakeDrain(self),
+            listeners=FakeListeners(self),
+            upstreams=FakeUpstreams(self),
+            certificates=FakeCertificates(self),
+            rotation=FakeRotation(self),
+            users=FakeUsers(self),
+        )
 
     def close(self) -> None:
         for reader in self._readers:
@@ -293,355 +733,15 @@ class FakePlane(ControlPlane):
     def handler_processes(self) -> list[HandlerProcessStatus]:
         return self.handlers
 
-    async def list_channels(self, listener: str | None = None, page_size: int = 0, page_token: str = "") -> tuple[list[OpenRow], str]:
-        self._listener(listener)
-        if page_token and not page_token.isdigit():
-            raise InvalidArgumentError([Violation("page_token", "is not ours")])
-        rows = [row for _, row in sorted(self.rows.items()) if listener in (None, row["listener"])]
-        start = int(page_token or 0)
-        end = start + rows_per_page(page_size)
-        return rows[start:end], str(end) if end < len(rows) else ""
-
-    async def describe_channel(self, channel: int) -> OpenRow:
-        if channel not in self.rows:
-            raise NotFoundError("channel", format_connection_id(channel))
-        return self.rows[channel]
-
-    async def _change(self, name: str, channels: Sequence[int], listener: str | None, reason: str, principal: str | None) -> Outcome:
-        self.asked.append((name, tuple(channels), listener if principal is None else f"principal {principal}", reason))
-        self._fail()
-        if bool(channels) + (listener is not None) + (principal is not None) != 1:
-            raise InvalidArgumentError([Violation("channels", "name channels, a listener or a principal, and one of these only")])
-        self._listener(listener)
-        if len(channels) == 1 and channels[0] not in self.rows:
-            raise NotFoundError("channel", format_connection_id(channels[0]))
-        wanted = list(channels) or [key for key, row in self.rows.items() if row["listener"] == listener or row["principal"] == principal]
-        return Outcome(
-            affected=tuple(channel for channel in wanted if channel in self.rows),
-            missing=tuple(channel for channel in wanted if channel not in self.rows),
-        )
-
     def _fail(self) -> None:
         if self.failure is not None:
             raise self.failure
 
-    async def mute_channels(
-        self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "", principal: str | None = None
-    ) -> Outcome:
-        outcome = await self._change("mute", channels, listener, reason, principal)
-        for channel in outcome.affected:
-            self.rows[channel].update(muted=["admin"], mute_reason=reason)
-        return outcome
-
-    async def unmute_channels(
-        self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "", principal: str | None = None
-    ) -> Outcome:
-        outcome = await self._change("unmute", channels, listener, reason, principal)
-        for channel in outcome.affected:
-            self.rows[channel]["muted"] = []
-        return outcome
-
-    async def close_channels(
-        self, channels: Sequence[int] = (), listener: str | None = None, reason: str = "", principal: str | None = None
-    ) -> Outcome:
-        outcome = await self._change("close", channels, listener, reason, principal)
-        for channel in outcome.affected:
-            row = self.rows.pop(channel)
-            self.tell(closed_row(format_connection_id(channel), "admin", row["listener"], detail=reason))
-        return outcome
-
-    async def get_limits(self, listener: str | None = None) -> list[Limit]:
-        self._listener(listener)
-        return [self._limit(name) for name in self.limits if listener in (None, name)]
-
-    def _limit(self, listener: str) -> Limit:
-        return Limit(listener=listener, max_receive_size=self.limits[listener], quotas=self.quotas[listener])
-
-    @staticmethod
-    def _check_share(size: int, count: int, largest: int) -> None:
-        if size // count < largest:
-            raise too_small(size // count, largest)
-
-    def _largest(self) -> int:
-        whole = [whole_request(self.limits[item.name], forwarding_of(item).requests) for item in self._config.listeners]
-        return max(*whole, largest_whole(self._config)[1])
-
-    async def set_limit(self, listener: str, max_receive_size: int | None = None, quotas: Mapping[str, int] | None = None) -> Limit:
-        self._fail()
-        self._listener(listener)
-        size = self.limits[listener] if max_receive_size is None else max_receive_size
-        self._judge_quotas(quotas or {})
-        if not MAX_RECEIVE_SIZE.takes(size) or (max_receive_size is None and not quotas):
-            raise InvalidArgumentError([Violation("max_receive_size", f"must be from {MAX_RECEIVE_SIZE.least} to {MAX_RECEIVE_SIZE.most} bytes")])
-        forward = next(forwarding_of(item).requests for item in self._config.listeners if item.name == listener)
-        self._check_share(self.pool, self.processors, whole_request(size, forward))
-        self.limits[listener] = size
-        self.quotas[listener] = dataclasses.replace(self.quotas[listener], **(quotas or {}))
-        return self._limit(listener)
-
-    @staticmethod
-    def _judge_quotas(quotas: Mapping[str, int]) -> None:
-        faults = quota_faults(quotas)
-        if faults:
-            raise InvalidArgumentError([Violation(*fault) for fault in faults])
-
-    async def get_node_limits(self) -> NodeLimits:
-        return NodeLimits(quotas=self.node_quotas, etag=f"etag-{hash(self.node_quotas)}")
-
-    async def set_node_limits(self, changes: Mapping[str, Any], etag: str = "") -> NodeLimits:
-        self._fail()
-        if etag and etag != (await self.get_node_limits()).etag:
-            raise EtagError("node limits", self._config.node)
-        if not changes or "protected_listener" in changes:
-            raise InvalidArgumentError([Violation("node_limits", "cannot be changed so")])
-        self._judge_quotas(changes.get("per_address", {}))
-        values = dict(changes)
-        if "per_address" in values:
-            values["per_address"] = dataclasses.replace(self.node_quotas.per_address, **values["per_address"])
-        quotas = dataclasses.replace(self.node_quotas, **values)
-        faults = limit_faults(quotas, [item.name for item in self._config.listeners])
-        if faults:
-            raise InvalidArgumentError([Violation(*fault) for fault in faults])
-        self.node_quotas = quotas
-        return await self.get_node_limits()
-
-    async def get_log(self) -> LogStatus:
-        return LogStatus(format="json", level=self.levels.level, silenced=tuple(sorted(self.levels.silenced)), dropped=7)
-
-    async def set_log(self, level: LogLevel | None = None, events: Mapping[str, bool] | None = None) -> LogStatus:
-        self._fail()
-        self.levels.change(level, events or {})
-        self._config = dataclasses.replace(self._config, log=dataclasses.replace(self._config.log, level=self.levels.level))
-        return await self.get_log()
-
-    async def get_pool(self) -> PoolStatus:
-        shares = tuple(
-            PoolShare(slot=slot, share=share, begun=2, pending=2, tls=1, tap=7, waiting=slot)
-            for slot, share in equal_shares(self.pool, self.processors).items()
-        )
-        config = self._config
-        tap_limit = config.tap.queue_size * self.processors if config.tap else 0
-        memory = config.memory_pool
-        return PoolStatus(
-            kind=memory.kind,
-            size=self.pool,
-            shares=shares,
-            processors=self.processors,
-            tap_limit=tap_limit,
-            guaranteed=memory.shares,
-            size_origin=self.size_origin,
-            processors_origin=self.processors_origin,
-        )
-
-    async def top_holders(self, count: int) -> list[Holder]:
-        self._fail()
-        if not 1 <= count <= MAX_HOLDERS:
-            raise InvalidArgumentError([Violation("count", f"must be from 1 to {MAX_HOLDERS}")])
-        return sorted(self.holders, key=lambda holder: -holder.bytes)[:count]
-
-    async def set_pool_size(self, size: int) -> PoolStatus:
-        self._fail()
-        if not POOL_SIZE.takes(size):
-            raise InvalidArgumentError([Violation("size", "out of range")])
-        self._check_share(size, self.processors, self._largest())
-        self.pool, self.size_origin = size, "operator"
-        return await self.get_pool()
-
-    async def set_processors(self, count: int) -> PoolStatus:
-        self._fail()
-        if not 1 <= count <= MAX_PROCESSORS:
-            raise InvalidArgumentError([Violation("processors", f"must be from 1 to {MAX_PROCESSORS}")])
-        if self.draining or not self.accepting:
-            raise FailedPreconditionError("the proxy drains", reason="DRAINING")
-        self._check_share(self.pool, count, self._largest())
-        self.processors, self.processors_origin = count, "operator"
-        return await self.get_pool()
-
-    def _tap_status(self, rule: TapRule) -> TapRuleStatus:
-        stops = (self.tap_stops[rule.name],) if rule.name in self.tap_stops else ()
-        return TapRuleStatus(rule=rule, etag=f"{hash(rule):x}", expired=0 < rule.expires_ns <= time.time_ns(), stops=stops)
-
-    def tap_troubles(self) -> list[str]:
-        return self.troubles
-
-    async def list_tap_rules(self) -> list[TapRuleStatus]:
-        return [self._tap_status(rule) for rule in self.tap_rules]
-
-    def _tap_rule(self, name: str, etag: str = "") -> TapRuleStatus:
-        found = [self._tap_status(rule) for rule in self.tap_rules if rule.name == name]
-        if self._config.tap is None:
-            raise FailedPreconditionError("there is no tap", reason="NO_TAP")
-        if not found:
-            raise NotFoundError("tap rule", name)
-        if etag not in ("", found[0].etag):
-            raise EtagError("tap rule", name)
-        return found[0]
-
-    def _put_tap_rule(self, rule: TapRule, before: str, validate_only: bool) -> TapRuleStatus:
-        rest = [item for item in self.tap_rules if item.name != rule.name]
-        names = [item.name for item in rest]
-        if before and before not in names:
-            raise NotFoundError("tap rule", before)
-        faults = tap_rule_faults(rule, {item.name: item.protocol == "kafka" for item in self._config.listeners})
-        if faults:
-            raise InvalidArgumentError([Violation(*fault) for fault in faults])
-        if not validate_only:
-            rest.insert(names.index(before) if before else len(rest), rule)
-            self._keep_tap_rules(rest, rule.name)
-        return self._tap_status(rule)
-
-    def _keep_tap_rules(self, rules: list[TapRule], changed: str) -> None:
-        self.tap_rules = [rule for rule in rules if rule.name == changed or not self._tap_status(rule).expired]
-        self.tap_stops.pop(changed, None)
-
-    async def create_tap_rule(self, rule: TapRule, before: str = "", *, validate_only: bool = False) -> TapRuleStatus:
-        self._fail()
-        try:
-            if not self._tap_rule(rule.name).expired:
-                raise AlreadyExistsError("tap rule", rule.name, "tap_rule.name")
-        except NotFoundError:
-            pass
-        return self._put_tap_rule(rule, before, validate_only)
-
-    async def update_tap_rule(
-        self, name: str, changes: Mapping[str, Any], before: str | None = None, etag: str = "", *, validate_only: bool = False
-    ) -> TapRuleStatus:
-        self._fail()
-        rule = dataclasses.replace(self._tap_rule(name, etag).rule, **changes)
-        if before in (None, name):
-            names = [item.name for item in self.tap_rules] + [""]
-            before = names[names.index(name) + 1]
-        assert before is not None
-        return self._put_tap_rule(rule, before, validate_only)
-
-    async def delete_tap_rule(self, name: str, etag: str = "", *, validate_only: bool = False) -> None:
-        self._fail()
-        self._tap_rule(name, etag)
-        if not validate_only:
-            self._keep_tap_rules([rule for rule in self.tap_rules if rule.name != name], name)
-
-    async def drain(
-        self, timeout_ms: int | None = None, *, wait: bool = True, accept: DrainAccept | None = None, by: str = "", reason: str = ""
-    ) -> DrainResult:
-        self.asked.append(("drain", timeout_ms, wait, accept, by.partition(",")[0], reason))
-        self._fail()
-        if timeout_ms is not None and not 0 <= timeout_ms <= 3_600_000:
-            raise InvalidArgumentError([Violation("timeout", "out of range")])
-        ends = wait or timeout_ms is not None
-        if accept == "until_stop" and ends:
-            raise InvalidArgumentError([Violation("accept", "has no end to wait for")])
-        self.draining = True
-        if (accept or ("refuse" if ends else self._config.drain.accept)) == "until_stop":
-            return DrainResult(closed=0, open=len(self.rows))
-        self.accepting = False
-        closed = len(self.rows) if wait else 0
-        if wait:
-            self.rows.clear()
-        return DrainResult(closed=closed, open=len(self.rows))
-
-    async def list_listeners(self) -> list[ListenerStatus]:
-        return [
-            ListenerStatus(
-                name=listener.name,
-                address=f"127.0.0.1:{9093 + number}",
-                upstream=listener.upstream or "",
-                handler=listener.handler or "",
-                protocol=listener.protocol,
-                framing=listener.framing,
-                tls=listener.tls is not None,
-                max_receive_size=self.limits[listener.name],
-                max_connections=listener.limits.connections,
-                connections=sum(row["listener"] == listener.name for row in self.rows.values()),
-                accepting=self.accepting,
-                forwarding=forwarding_of(listener),
-            )
-            for number, listener in enumerate(self._config.listeners)
-        ]
-
-    async def list_certificates(self) -> list[CertificateStatus]:
-        return list(self.certificates)
-
-    def _users(self, listener: str) -> dict[str, Mapping[str, ScramCredential]]:
-        self._listener(listener)
-        if listener not in self.users:
-            raise FailedPreconditionError("no file of users", reason="NO_USERS_FILE", listener=listener)
-        return self.users[listener]
-
-    async def list_users(self, listener: str) -> UsersStatus:
-        return UsersStatus(users=tuple(_user(name, entry) for name, entry in self._users(listener).items()), error=self.users_error)
-
-    async def create_user(self, listener: str, name: str, credentials: Mapping[str, ScramCredential], *, validate_only: bool = False) -> UserStatus:
-        users = self._users(listener)
-        if name in users:
-            raise AlreadyExistsError("user", name, "user.name")
-        return self._put(users, name, credentials, validate_only)
-
-    async def update_user(
-        self, listener: str, name: str, credentials: Mapping[str, ScramCredential], *, allow_missing: bool = False, validate_only: bool = False
-    ) -> UserStatus:
-        users = self._users(listener)
-        if name not in users and not allow_missing:
-            raise NotFoundError("user", name)
-        return self._put(users, name, credentials, validate_only)
-
-    def _put(
-        self, users: dict[str, Mapping[str, ScramCredential]], name: str, credentials: Mapping[str, ScramCredential], validate_only: bool
-    ) -> UserStatus:
-        fault = name_fault(name)
-        if fault is not None:
-            raise InvalidArgumentError([Violation("user.name", fault)])
-        self._fail()
-        if not validate_only:
-            users.pop(name, None)
-            users[name] = credentials
-        return _user(name, credentials)
-
-    async def delete_user(self, listener: str, name: str, *, validate_only: bool = False) -> None:
-        users = self._users(listener)
-        if name not in users:
-            raise NotFoundError("user", name)
-        self._fail()
-        if not validate_only:
-            del users[name]
-
-    async def reload(self) -> list[ReloadOutcome]:
-        self.asked.append(("reload",))
-        self._fail()
-        return list(self.outcomes)
-
-    async def list_upstreams(self) -> list[UpstreamStatus]:
-        return [
-            UpstreamStatus(
-                name=upstream.name,
-                endpoints=upstream.endpoints,
-                addresses=("10.1.0.1:9092",),
-                tls=False,
-                max_receive_size=upstream.max_receive_size,
-                error="",
-                down=(DownEndpoint(address="10.1.0.2:9092", reason="refused", detail="Connection refused", processors=2),),
-            )
-            for upstream in self._config.upstreams
-        ]
-
-    async def status(self) -> list[ProcessorStatus]:
+    def processor_statuses(self) -> list[ProcessorStatus]:
         return [
             ProcessorStatus(slot=slot, pid=100 + slot, generation=1, state="running", restarts=0, heartbeat_age_ms=12 if slot == 0 else -1)
             for slot in range(self.processors)
         ]
-
-    def subscribe(self, names: Collection[str] = (), after: int | None = None) -> Subscription:
-        return self._events.subscribe(names, after)
-
-    def reserve_audit(self) -> None:
-        if self.audit_failure is not None:
-            raise self.audit_failure
-        self.audit_places += 1
-
-    def audit(self, record: Row) -> None:
-        assert self.audit_places > 0, "a place is taken before a change is made"
-        self.audit_places -= 1
-        self.audits.append(record)
-        self._events.publish({"event": "audit", **record}, reserved=True)
 
     @staticmethod
     def aborted() -> ControlError:

@@ -4,9 +4,9 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from proxy.network.leak_finding import LeakFindingPool
-from proxy.network.memory_pool import MemoryPool
-from proxy.network.pool_kinds import make_pool
+from framegate.proxy.network.leak_finding import LeakFindingPool
+from framegate.proxy.network.memory_pool import MemoryPool
+from framegate.proxy.network.pool_kinds import make_pool
 
 KIND: Final = os.environ.get("FRAMEGATE_TEST_POOL", "bounded")
 

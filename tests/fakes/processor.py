@@ -35,19 +35,16 @@ import time
 from array import array
 from typing import Any
 
-from proxy.cells import CellLayout, CellWriter, State
-from proxy.config.model import MAX_RECEIVE_SIZE, forwarding_of, from_wire, largest_whole, quotas_to_wire, rule_from_wire, whole_request
-from proxy.network.connection_id import ConnectionIds, format_connection_id
-from proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, receive_handovers
-from proxy.server.messages import (
-    AbortedReply,
-    AccessNotice,
+from framegate.proxy.cells import CellLayout, CellWriter, State
+from framegate.proxy.config.model import MAX_RECEIVE_SIZE, forwarding_of, from_wire, largest_whole, quotas_to_wire, rule_from_wire, whole_request
+from framegate.proxy.network.connection_id import ConnectionIds, format_connection_id
+from framegate.proxy.server.link import HANDLER_PROCESS, Handover, LinkReader, encode, receive_handovers
+from framegate.proxy.server.messages import (
     AccessReply,
     BulkCommand,
     BulkReply,
     Change,
-    ClosedNotice,
-    CommittedReply,
+    DecidedReply,
     DescribeReply,
     DrainedNotice,
     DrainReply,
@@ -56,17 +53,26 @@ from proxy.server.messages import (
     FailedMessage,
     HoldersReply,
     ListReply,
-    OpenedNotice,
     PartedNotice,
-    PreparedReply,
     ReadyMessage,
     RefusedReply,
+    RowsNotice,
     UpstreamsReply,
 )
-from proxy.server.protocol import WIRE_VERSION, change_fault, event_notice, read_command, read_start
-from proxy.server.row_lines import is_due
-from proxy.server.rows import EndpointDownRow, HandoverFailedRow, HolderRow, LostRow, OpenedRow, OpenRow, TapRuleOffRow, TrafficRow
-from proxy.server.store_rows import StoresRow
+from framegate.proxy.server.pair_rows import is_due
+from framegate.proxy.server.protocol import WIRE_VERSION, event_notice, read_command, read_start
+from framegate.proxy.server.rows import (
+    EndpointDownRow,
+    HandoverFailedRow,
+    HolderRow,
+    LostRow,
+    OpenedRow,
+    OpenRow,
+    StoresRow,
+    TapRuleOffRow,
+    TrafficRow,
+)
+from framegate.proxy.server.schema import schema_of
 
 
 def numbers_of(row: StoresRow | None) -> dict[str, int]:
@@ -91,7 +97,7 @@ class FakeProcessor:
         self.connections: dict[int, tuple[socket.socket, int, Handover]] = {}
         self.facts: dict[str, Any] = {}
         self.first = ""
-        self.tells_open = False
+        self.reports_open = False
         self.handlers: dict[str, socket.socket] = {}  # by ``slot.generation`` of the handler process
         self.lost = 0
         self.prepared: tuple[int, dict[str, Any]] | None = None
@@ -110,7 +116,7 @@ class FakeProcessor:
                 if plain or key.fd in self.connections:
                     key.data(*(() if plain else (key.fd,)))
             if self.writer is not None and self.mode != "stuck":
-                self.writer.beat(time.monotonic_ns())
+                self.writer.heartbeat(time.monotonic_ns())
 
     def read_commands(self) -> None:
         data = self.commands.recv(65536)
@@ -143,7 +149,7 @@ class FakeProcessor:
             sys.exit(1)
         if self.mode == "slow_start":
             time.sleep(0.3)
-        self.tells_open = message.get("rows_at_open", False)
+        self.reports_open = message.get("rows_at_open", False)
         config = from_wire(message["config"])
         self.config = config
         self.facts = {
@@ -196,7 +202,7 @@ class FakeProcessor:
             self.send(RefusedReply(type="refused", id=message["id"], reason=refusal))
             return
         self.prepared = message["id"], message["change"]
-        self.send(PreparedReply(type="prepared", id=message["id"]))
+        self.send(DecidedReply(type="prepared", id=message["id"]))
 
     def judge(self, change: Change) -> str:
         """Why a change is refused; empty when it is not."""
@@ -205,7 +211,7 @@ class FakeProcessor:
         unknown = set(change) - set(self.facts) - ({"tap_rule"} if "tap_rules" in self.facts else set())
         if unknown:
             return f"cannot change {', '.join(sorted(unknown))}"
-        fault = change_fault(change)
+        fault = schema_of(Change).fault(change)
         if fault:
             return f"a change that cannot be read: change{fault}"
         limits = {**self.facts["max_receive_size"], **change.get("max_receive_size", {})}
@@ -253,12 +259,12 @@ class FakeProcessor:
                 self.facts[key] = value
         self.publish()
         if self.mode != "unconfirmed" or 13 not in change.get("max_receive_size", {}).values():
-            self.send(CommittedReply(type="committed", id=message["id"]))
+            self.send(DecidedReply(type="committed", id=message["id"]))
 
     def on_abort(self, message: dict[str, Any]) -> None:
         if self.prepared is not None and self.prepared[0] == message["id"]:
             self.prepared = None
-        self.send(AbortedReply(type="aborted", id=message["id"]))
+        self.send(DecidedReply(type="aborted", id=message["id"]))
 
     def rows(self) -> list[OpenRow]:
         return [
@@ -389,7 +395,7 @@ class FakeProcessor:
         still = {"state": "open", "muted": [], "muted_upstream": [], "in_flight": 0, "last_active_ns": 1}
         lines = [self.line(number, item, **still, lost=LOST, mutes={}) for number, item in page]
         if lines:
-            self.commands.sendall(encode(AccessNotice(type="access"), lines))
+            self.commands.sendall(encode(RowsNotice(type="access"), lines))
         self.send(AccessReply(type="result", id=message["id"], next=page[-1][0] if len(due) > len(page) else 0))
 
     def on_drain(self, message: dict[str, Any]) -> None:
@@ -427,8 +433,8 @@ class FakeProcessor:
         assert self.ids is not None
         number = int(self.ids.next())
         self.connections[descriptor] = (connection, number, handover)
-        if self.tells_open:
-            self.commands.sendall(encode(OpenedNotice(type="opened"), [self.line(number, handover)]))
+        if self.reports_open:
+            self.commands.sendall(encode(RowsNotice(type="opened"), [self.line(number, handover)]))
         self.cell("framegate.connection.accepted", handover.listener)
         self.publish()
         self.selector.register(connection, selectors.EVENT_READ, self.echo)
@@ -448,7 +454,7 @@ class FakeProcessor:
 
     def hear(self, handover: Handover) -> None:
         """A handler process says hello, or is gone, or says what it cannot say."""
-        from proxy.relay.handler_wire import HELLO, record_end  # here: most fakes do without
+        from framegate.proxy.relay.handler_wire import HELLO, record_end  # here: most fakes do without
 
         handler, error = self.handlers[handover.peer], ""
         try:
@@ -489,7 +495,7 @@ class FakeProcessor:
         self.publish()
         end = {"cause": cause, "detail": "", "side": "downstream", "state": "open", "closed_ns": handover.accepted_ns}
         line = self.line(number, handover, **end, lost=LOST, mutes={})
-        self.commands.sendall(encode(ClosedNotice(type="closed"), [line]))
+        self.commands.sendall(encode(RowsNotice(type="closed"), [line]))
         if self.draining and not self.connections:
             self.send(DrainedNotice(type="drained", open=0, cut_off=0))
 

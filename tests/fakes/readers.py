@@ -3,9 +3,9 @@
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from proxy.network.memory_pool import MemoryPool
-from proxy.network.selector import Selector
-from proxy.relay.bucket import WHOLE, Bucket, Stake, Waiter
+from framegate.proxy.network.memory_pool import MemoryPool
+from framegate.proxy.network.selector import Selector
+from framegate.proxy.relay.bucket import WHOLE, Bucket, Waiter
 from tests.fakes.clock import FakeClock
 
 LARGEST_READ = 262144
@@ -23,23 +23,34 @@ class Reader(Waiter):
     """
 
     def __init__(self, buckets: Iterable[Bucket], frames: Iterable[int] = (), more: Callable[[], int] | None = None) -> None:
-        self.stakes = [Stake(bucket, self) for bucket in buckets]
+        self.buckets = list(buckets)
         self.frames = deque(frames)
         self.more = more
         self.bytes = 0
         self.whole = 0
-        self.waits = False
         self.turns = 0
+        self._waits_for: Bucket | None = None
+        self._at = 0
+        self._let_in = False
         self._within = 0
+
+    @property
+    def waits(self) -> bool:
+        return self._waits_for is not None
 
     def let_in(self, late_ns: int) -> None:
         assert self.waits, "who does not wait is let in"
-        for stake in self.stakes:
-            stake.bucket.want(-1, stake.bucket._loop.now_ns)
-            if stake is not self.waits_at:
-                stake.bucket.make_good(late_ns)
-        self.waits = False
+        for bucket in self.buckets:
+            if bucket is not self._waits_for:
+                bucket.make_good(late_ns)
+        self._want(-1)
+        self._waits_for = None
+        self._let_in = True
         self.turns += 1
+
+    def _want(self, count: int) -> None:
+        for bucket in self.buckets:
+            bucket.want(count, bucket._loop.now_ns)
 
     def _has_more(self) -> bool:
         if not self._within and not self.frames and self.more is not None:
@@ -57,26 +68,26 @@ class Reader(Waiter):
         size, frames = self._take()
         self.bytes += size
         self.whole += frames
-        for stake in self.stakes:
-            amount = frames if stake.bucket.frames else size
+        if not self.waits:
+            self._at, self._let_in = 0, False
+        for bucket in self.buckets:
+            amount = frames if bucket.frames else size
             if amount:
-                stake.bucket.charge(stake, amount, now_ns)
+                bucket.charge(amount, now_ns)
         return size
 
     def _ask(self, now_ns: int) -> None:
-        for stake in self.stakes:
-            if not stake.bucket.admits(stake, now_ns):
-                for before in self.stakes[: self.stakes.index(stake)]:
-                    before.bucket.keep(before)
-                stake.bucket.wait(stake, now_ns)
-                self.waits, self.waits_at = True, stake
-                for each in self.stakes:
-                    each.bucket.want(1, now_ns)
+        for at, bucket in enumerate(self.buckets):
+            let_in = self._let_in and at == self._at
+            if at >= self._at and not bucket.admits(now_ns, let_in=let_in):
+                bucket.wait(self, now_ns, first=let_in)
+                self._waits_for, self._at, self._let_in = bucket, at, False
+                self._want(1)
                 return
 
     def _take(self) -> tuple[int, int]:
         """Of what there is: as much as one read may have. Bytes, and frames that they complete."""
-        buckets = [stake.bucket for stake in self.stakes]
+        buckets = self.buckets
         limit = min([LARGEST_READ, *(int(bucket.quantum) for bucket in buckets if not bucket.frames)])
         most = min([1 << 60, *(max(int(min(bucket.level, bucket.quantum)), 1) for bucket in buckets if bucket.frames)])
         if self.waits:
@@ -91,12 +102,11 @@ class Reader(Waiter):
             frames += self._within == 0
         return size, frames
 
-    def leave(self, now_ns: int) -> None:
-        for stake in self.stakes:
-            stake.bucket.leave(stake, now_ns)
-            if self.waits:
-                stake.bucket.want(-1, now_ns)
-        self.waits = False
+    def leave(self) -> None:
+        if self._waits_for is not None:
+            self._want(-1)
+            self._waits_for.leave(self)
+            self._waits_for = None
         self.frames.clear()
         self.more = None
         self._within = 0

@@ -3,10 +3,10 @@
 import json
 from typing import Any, Final
 
-from proxy.network.connection_id import format_connection_id
-from proxy.server.row_lines import decode_row, split_line
-from proxy.server.rows import AccessRow, ChannelRow, ClosedRow, LostRow, MuteRow, OpenedRow, OpenRow, TlsRow, TrafficRow
-from proxy.server.shape import shape_of
+from framegate.proxy.network.connection_id import format_connection_id
+from framegate.proxy.server.link import decode_row, split_line
+from framegate.proxy.server.rows import AccessRow, ChannelRow, ClosedRow, LostRow, MuteRow, OpenedRow, OpenRow, TlsRow, TrafficRow
+from framegate.proxy.server.schema import schema_of
 
 __all__ = ["OPENED_NS", "access_row", "closed_row", "decode_line", "line_of", "open_row", "opened_row"]
 
@@ -94,6 +94,6 @@ def decode_line(line: str, event: str = "closed") -> Any:
 
 
 def _judged(declared: Any, row: Any) -> Any:
-    fault = shape_of(declared).fault(row)
+    fault = schema_of(declared).fault(row)
     assert fault == "", f"{declared.__name__}{fault}"
     return row

@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Sequence
 
-from proxy.network.run import PART, PART_FIRST, PART_LAST, Run
+from framegate.proxy.network.run import PART, PART_FIRST, PART_LAST, Run
 
 
 def framed(bodies: Sequence[bytes]) -> bytes:

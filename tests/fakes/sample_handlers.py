@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from proxy.handler import CLOSE, DROP, PASS, Answer, Context, Drop, Pass, Replace, Result, handler
+from framegate.proxy.handler import CLOSE, DROP, PASS, Answer, Context, Drop, Pass, Replace, Result, handler
 
 
 def _exit(rest: bytes, context: Context) -> Result:

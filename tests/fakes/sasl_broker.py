@@ -5,13 +5,13 @@ import socket
 import struct
 from collections.abc import Callable
 
-from proxy.auth import questions as q
-from proxy.auth.client import FIRST_CORRELATION_ID
-from proxy.auth.mechanism import Ask, RefusalError, Reply, ServerMechanism
-from proxy.auth.oauthbearer import OAuthBearerServer
-from proxy.auth.plain import PlainServer
-from proxy.auth.questions import Answer, Question
-from proxy.auth.scram import HASHES, ScramServer
+from framegate.proxy.auth import auth_requests as q
+from framegate.proxy.auth.auth_requests import AuthRequest, AuthResponse
+from framegate.proxy.auth.client import FIRST_CORRELATION_ID
+from framegate.proxy.auth.mechanism import Ask, RefusalError, Reply, ServerMechanism
+from framegate.proxy.auth.oauthbearer import OAuthBearerServer
+from framegate.proxy.auth.plain import PlainServer
+from framegate.proxy.auth.scram import HASHES, ScramServer
 from tests.fakes.sasl_frames import stored
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
 
@@ -89,7 +89,7 @@ class SaslBroker(ScriptedUpstream):
         try:
             step = mechanism.evaluate(token)
             while isinstance(step, Ask):
-                step = mechanism.resume(self._answer(step.question))
+                step = mechanism.resume(self._answer(step.auth_request))
         except RefusalError:
             self.refused += 1
             words = self.words.encode()
@@ -100,7 +100,7 @@ class SaslBroker(ScriptedUpstream):
         lifetime = self.lifetime_ms if mechanism.complete else 0
         return struct.pack(">hhi", 0, -1, len(step.token)) + step.token + struct.pack(">q", lifetime), mechanism.complete
 
-    def _answer(self, question: Question) -> Answer:
+    def _answer(self, question: AuthRequest) -> AuthResponse:
         if isinstance(question, q.WantCredential):
             password = self.passwords.get(question.user)
             unknown = hashlib.sha256(question.user.encode()).hexdigest()

@@ -7,9 +7,9 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from proxy.auth.messages import ApiRange, ApiVersionsAnswer
-from proxy.auth.questions import KnownApis, ScramCredential, ScramKeys, Secret, WantScramKeys, WantSecret
-from proxy.auth.scram import HASHES
+from framegate.proxy.auth.auth_requests import KnownApis, ScramCredential, ScramKeys, Secret, WantScramKeys, WantSecret
+from framegate.proxy.auth.messages import ApiRange, ApiVersionsAnswer
+from framegate.proxy.auth.scram import HASHES
 
 USER_NAME = "user"
 PASSWORD = "pencil"

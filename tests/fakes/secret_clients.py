@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from control.identity.passwords import keys_of
-from proxy.auth.scram import ScramClient
+from framegate.control.identity.passwords import keys_of
+from framegate.proxy.auth.scram import ScramClient
 from tests.fakes.sasl_frames import handshake, plain_token, token
 from tests.fakes.secretive import USER, Secretive, exchange, scram
 from tests.fakes.upstream import frame, read_frame
@@ -162,7 +162,7 @@ def scram_v1(sock: socket.socket, mechanism: str, password: str) -> None:
     client = ScramClient(mechanism, USER, "c")
     answer = exchange_v1(sock, mechanism, client.begin().token)  # type: ignore[union-attr]
     step = client.evaluate(answer[12:-8])
-    question = step.question  # type: ignore[union-attr]
+    question = step.auth_request  # type: ignore[union-attr]
     last = client.resume(keys_of(mechanism, password, question.salt, question.iterations))
     sock.sendall(frame(token(last.token, 3, 1)))  # type: ignore[union-attr]
     read_frame(sock)

@@ -18,13 +18,13 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
-from control.demo.certificates import Certificates, create
-from control.identity.passwords import keys_of, new_credentials
-from control.identity.users_file import changing, read_users
-from proxy.auth.mechanism import Ask, Reply
-from proxy.auth.questions import WantScramKeys
-from proxy.auth.scram import HASHES, ScramClient
-from proxy.auth.server import MECHANISMS
+from framegate.control.demo.certificates import Certificates, create
+from framegate.control.identity.passwords import keys_of, new_credentials
+from framegate.control.identity.users_file import changing, read_users
+from framegate.proxy.auth.auth_requests import WantScramKeys
+from framegate.proxy.auth.mechanism import Ask, Reply
+from framegate.proxy.auth.scram import HASHES, ScramClient
+from framegate.proxy.auth.server import MECHANISMS
 from tests.fakes.canaries import Canaries
 from tests.fakes.framegate import Framegate
 from tests.fakes.sasl_broker import SaslBroker
@@ -97,8 +97,8 @@ class Secretive:
         }
         tls = {"certificate": str(self.certificates.server), "key": str(self.certificates.server_key)}
         listeners += [
-            {"name": "sasl", **common, "handler": "proxy.handler.echo:echo", "sasl": sasl},
-            {"name": "tls", **common, "handler": "proxy.handler.echo:echo", "sasl": sasl, "tls": tls},
+            {"name": "sasl", **common, "handler": "framegate.proxy.handler.echo:echo", "sasl": sasl},
+            {"name": "tls", **common, "handler": "framegate.proxy.handler.echo:echo", "sasl": sasl, "tls": tls},
             {"name": "through", **common, "upstream": "open"},
         ]
         telemetry: dict[str, Any] = {"prometheus": {"address": "127.0.0.1:0"}}
@@ -234,8 +234,8 @@ def scram(sock: socket.socket, mechanism: str, user: str, password: str) -> byte
     assert found is not None
     step = client.evaluate(found[0])
     assert isinstance(step, Ask)
-    assert isinstance(step.question, WantScramKeys)
-    last = client.resume(keys_of(mechanism, password, step.question.salt, step.question.iterations))
+    assert isinstance(step.auth_request, WantScramKeys)
+    last = client.resume(keys_of(mechanism, password, step.auth_request.salt, step.auth_request.iterations))
     assert isinstance(last, Reply)
     sock.sendall(frame(token(last.token, 3)))
     return read_frame(sock)

@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from proxy.cells import CellLayout, CellReader, create
-from proxy.config.model import ProxyConfig, to_wire
-from proxy.server.link import Handover, LinkReader, encode, send_handovers
-from proxy.server.messages import StartMessage
-from proxy.server.protocol import WIRE_VERSION
+from framegate.proxy.cells import CellLayout, CellReader, create
+from framegate.proxy.config.model import ProxyConfig, to_wire
+from framegate.proxy.server.link import Handover, LinkReader, encode, send_handovers
+from framegate.proxy.server.messages import StartMessage
+from framegate.proxy.server.protocol import WIRE_VERSION
 from tests.fakes.rows import decode_line
 
 Message = dict[str, Any]
@@ -51,7 +51,7 @@ class Echo:
 
 
 class ServerProcess:
-    """``python -P -m proxy.server`` with our ends of its sockets."""
+    """``python -P -m framegate.proxy.server`` with our ends of its sockets."""
 
     def __init__(self, config: ProxyConfig, *, start: bool = True, **overrides: object) -> None:
         self.config = config
@@ -80,7 +80,10 @@ class ServerProcess:
             environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         with their_handover, their_command:
             self.popen = subprocess.Popen(
-                [sys.executable, "-P", "-m", "proxy.server", "--slot", "3", *numbers], pass_fds=descriptors, stdin=subprocess.DEVNULL, env=environment
+                [sys.executable, "-P", "-m", "framegate.proxy.server", "--slot", "3", *numbers],
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+                env=environment,
             )
 
     def start_message(self, **overrides: object) -> Message:

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import grpc
 
-from control.service import Service, start
-from control.service.interceptor import CallObserver, CallTracer
-from proxy.config.model import TapConfig
+from framegate.control.service import Service, start
+from framegate.control.service.interceptor import CallObserver, CallTracer
+from framegate.proxy.config.model import TapConfig
 from tests.fakes.plane import FakePlane, fake_config
 
 __all__ = ["Serving", "run", "serving"]
@@ -34,7 +34,7 @@ async def serving(observe: CallObserver | None = None, tap: TapConfig | None = N
     folder = Path(tempfile.mkdtemp(prefix="fg"))
     plane = FakePlane(fake_config(f"unix:{folder}/admin.sock", tap=tap))
     try:
-        service = await start(plane, plane.config, observe, tracer)
+        service = await start(plane.parts, plane.config, observe, tracer)
         try:
             async with grpc.aio.insecure_channel(service.address) as channel:
                 yield Serving(plane, service, channel)

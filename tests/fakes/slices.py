@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from proxy.pipeline.planner import Part, Planner, Slice
-from proxy.pipeline.position import Position
-from proxy.pipeline.slices import Block, read_slice
-from proxy.tap import record
+from framegate.proxy.pipeline.planner import Part, Planner, Slice
+from framegate.proxy.pipeline.position import Position
+from framegate.proxy.pipeline.slices import Block, read_slice
+from framegate.proxy.tap import record
 from tests.fakes.tap_log import FakeProcessor
 
 

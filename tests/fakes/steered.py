@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from proxy.config.model import ListenerConfig, ProxyConfig, TapRule, UpstreamConfig, to_wire
-from proxy.network.memory_pool import MemoryPool
-from proxy.server.commands import Commands
-from proxy.server.settings import Settings
-from proxy.tap.rules import TapRules
-from proxy.tap.writer import TapWriter
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, TapRule, UpstreamConfig, to_wire
+from framegate.proxy.network.memory_pool import MemoryPool
+from framegate.proxy.server.commands import Commands
+from framegate.proxy.server.settings import Settings
+from framegate.proxy.tap.rules import TapRules
+from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.world import World
 
 __all__ = ["ALL", "Steered"]

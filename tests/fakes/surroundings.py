@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from control.doctor.finding import Finding
-from control.doctor.surroundings import Surroundings
-from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
+from framegate.control.doctor.finding import Finding
+from framegate.control.doctor.surroundings import Surroundings
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
 
 __all__ = ["around", "config_of", "levels", "one"]
 

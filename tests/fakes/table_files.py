@@ -6,10 +6,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from proxy.pipeline.compaction import Rules
-from proxy.pipeline.layout import FILES, ParquetStore
-from proxy.pipeline.manifest import read_manifest
-from proxy.pipeline.partial_sums import add_up
+from framegate.proxy.pipeline.compaction import Rules
+from framegate.proxy.pipeline.layout import FILES, ParquetStore
+from framegate.proxy.pipeline.manifest import read_manifest
+from framegate.proxy.pipeline.partial_sums import add_up
 
 TIME_COLUMNS = {"rows": "capture_time", "sums": "minute"}
 RULES = {

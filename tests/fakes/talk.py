@@ -5,7 +5,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from proxy.relay.pair import Pair
+from framegate.proxy.relay.pair import Pair
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.world import World, frame
 

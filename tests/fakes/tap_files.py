@@ -7,8 +7,8 @@ import struct
 import zlib
 from pathlib import Path
 
-from proxy.tap.headers import SEGMENT_HEADER, SEGMENT_MAGIC
-from proxy.tap.record import DIRECTIONS, SEGMENT_HEADER_BYTES
+from framegate.proxy.tap.headers import SEGMENT_HEADER, SEGMENT_MAGIC
+from framegate.proxy.tap.record import DIRECTIONS, SEGMENT_HEADER_BYTES
 from tests.fakes.tap_read import read_frames, read_gaps
 
 __all__ = ["as_version", "chop", "flip", "missing", "segment_files", "stored"]

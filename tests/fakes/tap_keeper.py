@@ -5,12 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from control.fleet.slot_cells import Life
-from control.guard import Guard
-from control.meters import Meters
-from control.tap.keeper import Death, TapKeeper
-from control.tap.segment_watch import SegmentTold
-from proxy.config.model import ListenerConfig, ProxyConfig, TapConfig, TapRule, UpstreamConfig
+from framegate.control.fleet.slot_cells import ProcessorTotals
+from framegate.control.meters import Meters
+from framegate.control.tap.keeper import ProcessorExit, TapKeeper
+from framegate.control.tap.segment_watch import SegmentTold
+from framegate.control.task_monitor import TaskMonitor
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, TapConfig, TapRule, UpstreamConfig
 from tests.fakes.fleet import MemoryLog
 from tests.fakes.tap_log import FakeProcessor
 from tests.fakes.tap_read import read_gaps
@@ -27,14 +27,14 @@ def keeper(directory: Path, *, on_segment: SegmentTold | None = None, **tap: Any
         tap=TapConfig(**{"directory": str(directory), "rules": (TapRule(name="all"),), **tap}),
     )
     assert config.tap is not None
-    return TapKeeper(config, config.tap, meters, log, Guard(log, meters), on_segment), log, meters
+    return TapKeeper(config, config.tap, meters, log, TaskMonitor(log, meters), on_segment), log, meters
 
 
-def death(boot_id: str, request: int = 0, response: int = 0, *, orderly: bool = False, **dropped: int) -> Death:
+def death(boot_id: str, request: int = 0, response: int = 0, *, orderly: bool = False, **dropped: int) -> ProcessorExit:
     seen = {("a", "request"): request, ("a", "response"): response}
     reserved = dict(seen)
     none = dict.fromkeys(("disk_full", "disk_error", "closed"), 0)
-    return Death(0, boot_id, time.time_ns(), Life({}, orderly, request + response, seen, reserved, {**none, **dropped}))
+    return ProcessorExit(0, boot_id, time.time_ns(), ProcessorTotals({}, orderly, request + response, seen, reserved, {**none, **dropped}))
 
 
 def processor(directory: Path, boot_id: str, **facts: Any) -> FakeProcessor:

@@ -9,12 +9,12 @@ from typing import Any
 from librt.vecs import append, vec
 from mypy_extensions import i32
 
-from proxy.config.model import TapConfig, TapRule
-from proxy.network.run import Run
-from proxy.tap.frame_tap import FrameTap
-from proxy.tap.record import DIRECTIONS
-from proxy.tap.rules import TapRules
-from proxy.tap.writer import TapWriter
+from framegate.proxy.config.model import TapConfig, TapRule
+from framegate.proxy.network.run import Run
+from framegate.proxy.tap.frame_tap import FrameTap
+from framegate.proxy.tap.record import DIRECTIONS
+from framegate.proxy.tap.rules import TapRules
+from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.runs import pieces_of
 
 START_NS = 1_700_000_000_000_000_000

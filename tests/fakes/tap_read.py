@@ -3,10 +3,10 @@
 import os
 from collections.abc import Iterator
 
-from proxy.tap.headers import decode_segment_header
-from proxy.tap.log_block import Frame, GapRecord, LogBlock
-from proxy.tap.log_reader import START, DamagedBlockError, Joiner, first_offset, open_segment, read_block, segments, streams, walk
-from proxy.tap.record import SEGMENT_HEADER_BYTES
+from framegate.proxy.tap.headers import decode_segment_header
+from framegate.proxy.tap.log_block import Frame, GapRecord, LogBlock
+from framegate.proxy.tap.log_reader import START, DamagedBlockError, Joiner, first_offset, open_segment, read_block, segments, streams, walk
+from framegate.proxy.tap.record import SEGMENT_HEADER_BYTES
 
 __all__ = ["read_blocks", "read_frames", "read_gaps", "segment_facts"]
 

@@ -5,10 +5,10 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from proxy.config.tls import ListenerTls
-from proxy.network.channel import Channel
-from proxy.network.options import TlsSettings
-from proxy.network.tls_context import client_context, server_context, server_store
+from framegate.proxy.config.tls import ListenerTls
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.options import TlsSettings
+from framegate.proxy.network.tls_context import client_context, server_context, server_store
 from tests.fakes.certificates import Authority
 from tests.fakes.network import NetBench, tcp_pair
 

@@ -4,39 +4,41 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.resources import Resource
 
-from control.telemetry import environment
-from control.telemetry.account import Account
-from control.telemetry.exporters import log_exporter, span_exporter
-from control.telemetry.log_records import LogRecords
-from control.telemetry.traces import Traces
+from framegate.control.telemetry.account import Account
+from framegate.control.telemetry.environment import Signal, Target
+from framegate.control.telemetry.log_records import LogRecords
+from framegate.control.telemetry.traces import Traces
 from tests.fakes.otlp_receiver import OtlpReceiver
 
-__all__ = ["Tracing", "log_settings", "recording", "trace_settings", "tracing"]
+__all__ = ["Tracing", "recording", "tracing"]
 
 RESOURCE = Resource({"service.name": "framegate"})
 
 
-def _target(receiver: OtlpReceiver, signal: environment.Signal) -> environment.Target:
-    return environment.Target(signal=signal, protocol="grpc", endpoint=receiver.endpoint.removeprefix("http://"), secure=False, timeout_s=5.0)
+_NAMES = {
+    "queue": "OTEL_{}_MAX_QUEUE_SIZE",
+    "size": "OTEL_{}_MAX_EXPORT_BATCH_SIZE",
+    "delay_ms": "OTEL_{}_SCHEDULE_DELAY",
+    "sampler": "OTEL_TRACES_SAMPLER",
+    "ratio": "OTEL_TRACES_SAMPLER_ARG",
+}
 
 
-def trace_settings(receiver: OtlpReceiver, *, sampler: str = "parentbased_always_on", ratio: float = 1.0, **batch: int) -> environment.Traces:
-    return environment.Traces(
-        target=_target(receiver, "traces"),
-        batch=environment.Batch(**{"queue": 2_048, "size": 512, "delay_ms": 20, "timeout_ms": 5_000, **batch}),
-        sampler=sampler,
-        ratio=ratio,
-        limits=(),
-        propagators=("tracecontext", "baggage"),
-    )
+@contextlib.contextmanager
+def _environment(prefix: str, **settings: Any) -> Iterator[None]:
+    """The variables that the SDK reads while something is made."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"queue": 2_048, "size": 512, "delay_ms": 20, **settings}.items():
+            patch.setenv(_NAMES[name].format(prefix), str(value))
+        yield
 
 
-def log_settings(receiver: OtlpReceiver, **batch: int) -> environment.Logs:
-    made = environment.Batch(**{"queue": 2_048, "size": 512, "delay_ms": 20, "timeout_ms": 5_000, **batch})
-    return environment.Logs(target=_target(receiver, "logs"), batch=made, limits=())
+def _target(receiver: OtlpReceiver, signal: Signal) -> Target:
+    return Target(signal=signal, protocol="grpc", endpoint=receiver.endpoint.removeprefix("http://"), secure=False, timeout_s=5.0)
 
 
 class Tracing:
@@ -57,8 +59,8 @@ class Tracing:
 def tracing(**settings: Any) -> Iterator[Tracing]:
     with OtlpReceiver() as receiver:
         account = Account()
-        told = trace_settings(receiver, **settings)
-        traces = Traces(told, RESOURCE, "1.2.3", span_exporter(told, account), account)
+        with _environment("BSP", **settings):
+            traces = Traces(_target(receiver, "traces"), RESOURCE, "1.2.3", account)
         try:
             yield Tracing(receiver, traces, account)
         finally:
@@ -70,8 +72,8 @@ def tracing(**settings: Any) -> Iterator[Tracing]:
 def recording(**batch: int) -> Iterator[tuple[LogRecords, OtlpReceiver, Account]]:
     with OtlpReceiver() as receiver:
         account = Account()
-        told = log_settings(receiver, **batch)
-        records = LogRecords(told, RESOURCE, "1.2.3", log_exporter(told, account), account)
+        with _environment("BLRP", **batch):
+            records = LogRecords(_target(receiver, "logs"), RESOURCE, "1.2.3", account)
         try:
             yield records, receiver, account
         finally:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from control.gen.framegate.control.v1 import channel_service_pb2 as channels_pb2
-from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
-from proxy.network.connection_id import parse_connection_id
-from proxy.tap.ledger import read_ledger
+from framegate.control.v1 import channel_service_pb2 as channels_pb2
+from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+from framegate.proxy.network.connection_id import parse_connection_id
+from framegate.proxy.tap.ledger import read_ledger
 from tests.fakes.framegate import Framegate
 from tests.fakes.upstream import ScriptedUpstream, frame
 
@@ -210,7 +210,11 @@ class Traffic:
             return all(client.peer in ids for client in fresh)
 
         self._wait(known, "channel")
-        streams = {int(stream.rsplit(".", 2)[1]): stream for stream, fate in read_ledger(str(directory)).streams.items() if not fate.recovery}
+        streams = {
+            int(stream.rsplit(".", 2)[1]): stream
+            for stream, stream_record in read_ledger(str(directory)).streams.items()
+            if not stream_record.recovery
+        }
         for client in fresh:
             client.id = parse_connection_id(ids[client.peer])
             client.stream = streams[int(ids[client.peer].split("-")[0])]

@@ -11,9 +11,9 @@ import weakref
 from collections import deque
 from typing import cast
 
-from proxy.errors import TransportError
-from proxy.network.run import Buffer
-from proxy.network.transport import DONE, Identity, Transport
+from framegate.proxy.errors import TransportError
+from framegate.proxy.network.run import Buffer
+from framegate.proxy.network.transport import DONE, Identity, Transport
 
 
 class Wire:

@@ -5,30 +5,30 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from proxy.clock import Clock
-from proxy.network.authenticator import AuthenticatorFactory
-from proxy.network.connection_id import ConnectionIds
-from proxy.network.framing import Framing
-from proxy.network.int32 import INT32
-from proxy.network.options import ChannelOptions, TlsSettings
-from proxy.network.receive import NEVER_CUT, ReceiveLimit
-from proxy.network.selector import Selector
-from proxy.relay.counters import Counters
-from proxy.relay.drain import Drain
-from proxy.relay.ending import ACTIVE, CLOSED_BY, USED
-from proxy.relay.handler_leg import HandlerLegs
-from proxy.relay.handler_metrics import HandlerMetrics
-from proxy.relay.login import Logins
-from proxy.relay.opening import ACCEPTED
-from proxy.relay.pair import Pair
-from proxy.relay.relay import Relay
-from proxy.relay.request_channel import RequestChannel
-from proxy.relay.revocation import Revocations
-from proxy.relay.route import Route
-from proxy.relay.upstream import CONNECTING, Endpoint, Upstream
-from proxy.relay.watcher import PairWatcher
-from proxy.server.pair_rows import closed_line, endpoint_down_row, endpoint_up_row, opened_line
-from proxy.server.rows import ClosedRow, EndpointDownRow, EndpointUpRow, OpenedRow
+from framegate.proxy.clock import Clock
+from framegate.proxy.network.authenticator import AuthenticatorFactory
+from framegate.proxy.network.connection_id import ConnectionIds
+from framegate.proxy.network.framing import Framing
+from framegate.proxy.network.int32 import INT32
+from framegate.proxy.network.options import ChannelOptions, TlsSettings
+from framegate.proxy.network.receive import NEVER_CUT, ReceiveLimit
+from framegate.proxy.network.selector import Selector
+from framegate.proxy.relay.counters import Counters
+from framegate.proxy.relay.drain import Drain
+from framegate.proxy.relay.ending import ACTIVE, CLOSED_BY, USED
+from framegate.proxy.relay.handled_connection import HandlerMetrics
+from framegate.proxy.relay.handler_leg import HandlerLegs
+from framegate.proxy.relay.login import Logins
+from framegate.proxy.relay.opening import ACCEPTED
+from framegate.proxy.relay.pair import Pair
+from framegate.proxy.relay.relay import Relay
+from framegate.proxy.relay.request_channel import RequestChannel
+from framegate.proxy.relay.revocation import Revocations
+from framegate.proxy.relay.route import Route
+from framegate.proxy.relay.upstream import CONNECTING, Endpoint, Upstream
+from framegate.proxy.relay.watcher import PairWatcher
+from framegate.proxy.server.pair_rows import closed_line, endpoint_down_row, endpoint_up_row, opened_line
+from framegate.proxy.server.rows import ClosedRow, EndpointDownRow, EndpointUpRow, OpenedRow
 from tests.fakes.pools import found_in, pool_of
 from tests.fakes.rows import decode_line
 

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from proxy.config.model import OnFull, TapConfig, TapRule
-from proxy.network.run import PART_FIRST, PART_LAST
-from proxy.tap.log_block import GapRecord
-from proxy.tap.point import TapPoint
-from proxy.tap.rules import TapRules
-from proxy.tap.writer import TapWriter
+from framegate.proxy.config.model import OnFull, TapConfig, TapRule
+from framegate.proxy.network.run import PART_FIRST, PART_LAST
+from framegate.proxy.tap.log_block import GapRecord
+from framegate.proxy.tap.point import TapPoint
+from framegate.proxy.tap.rules import TapRules
+from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.disk import FakeDisk
 from tests.fakes.runs import framed, piece_of, run_of
 from tests.fakes.tap_read import read_frames, read_gaps

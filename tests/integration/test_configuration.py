@@ -28,7 +28,9 @@ admin: {address: "unix:admin.sock"}
 
 
 def framegate(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-m", "control.cli", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "framegate.control.cli", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+    )
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ def resized(proxy: Framegate, seen: list[Row]) -> Row:
     return row
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="processors follow CPUs, and there is one")
 def test_both_follow_a_pod_that_is_resized_while_traffic_flows(tmp_path: Path, plain: dict[str, Any], group: Resizable) -> None:
@@ -50,12 +51,12 @@ def test_both_follow_a_pod_that_is_resized_while_traffic_flows(tmp_path: Path, p
         assert row["memory_pool"]["after"] > small
         assert len(proxy.processors) == 2
         text = proxy.cli("pool", "get").stdout
-        assert "(follows the container)" in text.splitlines()[0]
+        assert "(from the container's limits)" in text.splitlines()[0]
         proxy.cli("pool", "set", "--size", "64MiB")
         group.set(memory=400 * MIB, millicpus=1000)
         row = resized(proxy, seen)
         assert (row["processors"]["after"], row["memory_pool"]["after"], row["memory_pool"]["set_by"]) == (1, 64 * MIB, "operator")
-        assert "64MiB (set by hand, until the next start)" in proxy.cli("pool", "get").stdout.replace(" MiB", "MiB")
+        assert "64MiB (set at run time, until the next start)" in proxy.cli("pool", "get").stdout.replace(" MiB", "MiB")
     assert group.killed() == 0
     assert [row["event"] for row in proxy.rows if row["level"] == "error"] == []
 

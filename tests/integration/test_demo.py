@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from control.demo.java import find_java
+from framegate.control.demo.processes import find_java
 
-COMMAND = [sys.executable, "-c", "import sys; from control.cli import main; sys.exit(main())", "demo"]
+COMMAND = [sys.executable, "-c", "import sys; from framegate.control.cli import main; sys.exit(main())", "demo"]
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,6 +33,7 @@ def with_mark(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("number", "word"), [(signal.SIGTERM, "terminated"), (signal.SIGINT, "interrupted")])
 def test_a_signal_leaves_no_process_and_no_temporary_folder(tmp_path: Path, number: int, word: str) -> None:
     mark = f"FRAMEGATE_TEST_MARK={uuid.uuid4()}"
@@ -64,6 +65,7 @@ def test_a_signal_leaves_no_process_and_no_temporary_folder(tmp_path: Path, numb
     assert mine == []
 
 
+@pytest.mark.extended
 def test_a_short_demo_ends_with_everything_equal_and_seen(tmp_path: Path) -> None:
     options = ["--seconds", "5", "--rate", "2000", "--connections", "8", "--directory", str(tmp_path / "demo")]
     done = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=380, check=False)

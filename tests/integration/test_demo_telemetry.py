@@ -1,4 +1,4 @@
-"""``framegate demo --telemetry`` as a user runs it, in short: one trouble of six, through a real collector and a real Prometheus, drawn."""
+"""``make dashboards`` as it is run, in short: one scenario of six, through a real collector and a real Prometheus, drawn."""
 
 import json
 import os
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from control.demo.telemetry.run import INTERVAL_S
-from control.demo.telemetry.tools import find
+from tests.demo.dashboards import INTERVAL_S
+from tests.demo.environment import find
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-c", "import sys; from control.cli import main; sys.exit(main())", "demo", "--telemetry", "--plain"]
+COMMAND = [sys.executable, str(ROOT / "tests" / "demo"), "dashboards", "--plain"]
 MISSING = [*find().missing(), *filter(None, [find().no_collector()])]
 
 
@@ -20,10 +20,10 @@ def run(*words: str, timeout: float = 380.0, **variables: str) -> subprocess.Com
     return subprocess.run([*COMMAND, *words], cwd=ROOT, capture_output=True, text=True, timeout=timeout, env={**os.environ, **variables}, check=False)
 
 
-@pytest.mark.slow  # calm, a trouble and the calm behind it take half a minute, since rates are measured over seconds; a picture takes three seconds
+@pytest.mark.slow  # calm, a scenario and the calm behind it take half a minute, since rates are measured over seconds; a picture takes three seconds
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(bool(MISSING), reason="; ".join(MISSING))
-def test_a_trouble_is_seen_on_the_first_dashboard_every_panel_has_its_data_and_both_ways_the_same_series(tmp_path: Path) -> None:
+def test_a_scenario_is_seen_on_the_first_dashboard_every_panel_has_its_data_and_both_ways_the_same_series(tmp_path: Path) -> None:
     options = ["--directory", str(tmp_path / "demo"), "--pictures", str(tmp_path / "pictures"), "--seconds", "1"]
     done = run(*options, "--trouble", "oversized-frames")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,15 +9,16 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
-from control.demo import broker
-from control.doctor.probe import look_at_all
-from control.doctor.surroundings import Surroundings
-from control.doctor.upstreams import address_probes
+from framegate.control.doctor.probe import look_at_all
+from framegate.control.doctor.surroundings import Surroundings
+from framegate.control.doctor.upstreams import address_probes
+from tests.demo import broker
 from tests.fakes.framegate import Framegate
 from tests.fakes.surroundings import config_of, levels
 
 _missing = broker.missing_tools()
 pytestmark = [
+    pytest.mark.extended,
     pytest.mark.slow,
     pytest.mark.kafka,
     pytest.mark.timeout(240),

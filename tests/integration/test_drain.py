@@ -155,7 +155,7 @@ def serve_questions(served: dict[int, list[int]]) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", ["framed", "kafka"])
+@pytest.mark.parametrize("protocol", [pytest.param("framed", marks=pytest.mark.extended), "kafka"])
 def test_of_clients_that_never_pause_whatever_was_read_is_answered(tmp_path: Path, plain: dict[str, Any], protocol: str) -> None:
     """First when a processor goes, then at SIGTERM. What a client does not see answered, nobody has taken."""
     served: dict[int, list[int]] = {}
@@ -186,11 +186,10 @@ def test_of_clients_that_never_pause_whatever_was_read_is_answered(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tapped", [False, True])
-def test_busy_framed_clients_lose_no_request_and_are_not_waited_for(tmp_path: Path, plain: dict[str, Any], tapped: bool) -> None:
+def test_busy_framed_clients_lose_no_request_and_are_not_waited_for(tmp_path: Path, plain: dict[str, Any]) -> None:
     """Each asks 20 times a second, which is never the second of quiet that is the default."""
     lost: list[str] = []
-    tap = {"tap": {"directory": "tap", "rules": [{"name": "all"}]}} if tapped else {}
+    tap = {"directory": "tap", "rules": [{"name": "all"}]}
 
     def ask(sock: socket.socket) -> None:
         try:
@@ -206,7 +205,7 @@ def test_busy_framed_clients_lose_no_request_and_are_not_waited_for(tmp_path: Pa
         except (AssertionError, EOFError, OSError) as error:
             lost.append(repr(error))
 
-    with Framegate(tmp_path, {**plain, "drain": {"timeout": "20s"}, **tap}) as proxy:
+    with Framegate(tmp_path, {**plain, "drain": {"timeout": "20s"}, "tap": tap}) as proxy:
         socks = [proxy.connect("plain") for _ in range(8)]
         threads = [threading.Thread(target=ask, args=(sock,)) for sock in socks]
         for thread in threads:
@@ -328,16 +327,7 @@ def test_an_application_ends_in_order_between_pre_stop_and_sigterm(tmp_path: Pat
     assert (end["event"], end["connections"]) == ("drain_ended", 0)
 
 
-def test_with_refuse_the_application_finds_no_way_any_more(tmp_path: Path, plain: dict[str, Any]) -> None:
-    """So that the one before it shows something."""
-    drain = {"timeout": "2s", "quiet": "50ms", "accept": "refuse"}
-    with Framegate(tmp_path, {**plain, "health": HEALTH, "drain": drain}) as proxy, application(proxy) as process:
-        proxy.cli("drain", "--no-wait", "--reason", "preStop")
-        proxy.wait_row(event("drain_ended"))
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(10) != 0
-
-
+@pytest.mark.extended
 @pytest.mark.slow
 def test_sigterm_during_a_drain_does_not_begin_its_time_anew(tmp_path: Path, plain: dict[str, Any]) -> None:
     """It lasts as long as a drain that is never quiet: 6 s, so that a busy machine can tell it from another one behind it."""

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from control.demo.certificates import Certificates, create
-from control.gen.framegate.control.v1 import pool_service_pb2 as pool_pb2
-from control.gen.framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
-from control.identity.passwords import new_credentials
-from control.identity.users_file import changing
-from proxy.network.connection_id import parse_connection_id
-from proxy.tap.completeness import verify
+from framegate.control.demo.certificates import Certificates, create
+from framegate.control.identity.passwords import new_credentials
+from framegate.control.identity.users_file import changing
+from framegate.control.v1 import pool_service_pb2 as pool_pb2
+from framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
+from framegate.proxy.network.connection_id import parse_connection_id
+from framegate.proxy.tap.completeness import verify
 from tests.fakes.feature_model import Combination, covering, pairs_of, possible_pairs
 from tests.fakes.feature_peers import HANDLERS, HEADER, LIMIT, PASSWORD, UPSTREAM_PASSWORD, UPSTREAM_USER, USER, Client, Upstream
 from tests.fakes.framegate import Framegate, Row
@@ -43,6 +43,7 @@ def test_the_combinations_have_every_possible_pair() -> None:
     assert len(found) < 100
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("number", range(1 + ROUNDS))
 def test_every_pair_of_features_keeps_the_rules_of_a_connection(tmp_path: Path, number: int) -> None:
     combinations = covering(random.Random(number), possible_pairs(random.Random(0)))

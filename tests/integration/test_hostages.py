@@ -1,7 +1,6 @@
-"""The three faults of memory that were measured, against whole processes: few bytes, requests and answers in a circle, hostages of every kind."""
+"""Faults of memory against whole processes: few bytes, hostages of every kind; ``tests/proxy/relay/test_circle.py`` the third."""
 
 import contextlib
-import select
 import socket
 import ssl
 import struct
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from control.demo.certificates import Certificates, create
+from framegate.control.demo.certificates import Certificates, create
 from tests.fakes.framegate import Framegate
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
 
@@ -29,7 +28,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return create(tmp_path_factory.mktemp("certificates"))
 
 
-@pytest.fixture(params=["plain", "tls"])
+@pytest.fixture(params=["plain", pytest.param("tls", marks=pytest.mark.extended)])
 def start(request: pytest.FixtureRequest, made: Certificates, tmp_path: Path) -> Iterator[Callable[..., "Setting"]]:
     """Starts one framegate before one upstream, with TLS towards clients or without."""
     with contextlib.ExitStack() as stack:
@@ -110,36 +109,6 @@ def fill(sock: socket.socket, buffer: bytearray | memoryview) -> None:
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-def ask_and_read(sock: socket.socket, data: bytes, count: int) -> Iterator[bool]:
-    """Send one frame ``count`` times and read as many, both as far as they go, in one thread: two must not share a TLS connection.
-
-    Yields: for each that came, whether it is what was sent.
-    """
-    sock.settimeout(0)
-    buffer = bytearray(len(data))
-    view, source = memoryview(buffer), memoryview(data)
-    sent = seen = done = 0
-    end = time.monotonic() + 30
-    while done < count:
-        before = sent, seen
-        with contextlib.suppress(*WOULD_BLOCK):
-            if sent < count * len(data):
-                at = sent % len(data)
-                sent += sock.send(source[at : at + 16384 * (1 if isinstance(sock, ssl.SSLSocket) else 16)])
-        with contextlib.suppress(*WOULD_BLOCK):
-            got = sock.recv_into(view[seen:], min(len(data) - seen, MIB))
-            if got == 0:
-                raise EOFError(f"after {done} frames and {seen} bytes")
-            seen += got
-        if seen == len(data):
-            done, seen = done + 1, 0
-            yield buffer == data
-        elif (sent, seen) == before:
-            if time.monotonic() > end:
-                raise TimeoutError(f"after {done} frames and {seen} bytes")
-            select.select([sock], [sock] if sent < count * len(data) else [], [], 1)
-
-
 # Few bytes.
 
 
@@ -166,34 +135,6 @@ def test_clients_that_announce_much_and_send_little_stop_nobody(start):
 
 
 # The circle.
-
-
-def test_pipelined_requests_and_their_answers_do_not_wait_for_each_other(start):
-    """Ten clients send three frames of 16 MiB each, at once, through a pool of 32 MiB, and read the answers meanwhile.
-
-    It takes some seconds: less than a frame of what the kernel's buffers hold would not wait for anybody.
-    """
-    size, count = 16 * MIB, 3
-    setting = start(echo, "32MiB", max_receive_size="16MiB")
-    body = BLOCK * (size // len(BLOCK))
-    clients = [setting.connect() for _ in range(10)]
-    failures: list[str] = []
-
-    def exchange(sock: socket.socket) -> None:
-        try:
-            if not all(ask_and_read(sock, struct.pack(">i", size) + body, count)):
-                failures.append("another frame came back")
-        except (OSError, EOFError) as error:
-            failures.append(repr(error))
-
-    threads = [threading.Thread(target=exchange, args=(sock,)) for sock in clients]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(40)
-    assert not any(thread.is_alive() for thread in threads), setting.closed
-    assert not failures, (failures, setting.closed)
-    assert not setting.closed
 
 
 # Hostages.

@@ -14,19 +14,19 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
-from control.demo import broker, fetches, kafka, records, small_pool
-from control.demo.java import find_java
-from control.demo.metrics import Metrics
-from control.demo.stage import Serving, Stage
-from control.demo.steering import Steering
-from control.demo.workspace import Workspace
-from control.gen.framegate.control.v1 import channel_service_pb2 as pb2
-from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
-from proxy.pipeline.query import ask
-from proxy.pipeline.run import start_query
-from proxy.pipeline.settings import PipelineSettings
-from proxy.pipeline.tables import TableWriter
-from proxy.tap.log_block import Frame
+from framegate.control.demo.metrics import Metrics
+from framegate.control.demo.processes import find_java
+from framegate.control.demo.stage import Serving, Stage
+from framegate.control.demo.steering import Steering
+from framegate.control.demo.workspace import Workspace
+from framegate.control.v1 import channel_service_pb2 as pb2
+from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+from framegate.proxy.pipeline.query import ask
+from framegate.proxy.pipeline.run import start_query
+from framegate.proxy.pipeline.settings import PipelineSettings
+from framegate.proxy.pipeline.tables import TableWriter
+from framegate.proxy.tap.log_block import Frame
+from tests.demo import broker, fetches, kafka, records, small_pool
 from tests.fakes.tap_read import read_frames
 
 if TYPE_CHECKING:
@@ -207,6 +207,7 @@ def test_the_password_is_in_no_file_metric_or_answer_and_its_length_is(authentic
     assert CANARY not in metrics
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.skipif(find_java() is None and not os.environ.get("CI"), reason="Spark needs Java")
 def test_the_password_is_in_no_table(authenticated: Behind, spark: "SparkSession") -> None:

@@ -12,8 +12,8 @@ pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed"
 
 from confluent_kafka.admin import AdminClient
 
-from control.demo import broker
-from control.demo.java import find_java
+from framegate.control.demo.processes import find_java
+from tests.demo import broker
 from tests.fakes import kafka_server
 from tests.fakes.framegate import Framegate
 from tests.fakes.upstream import frame, read_frame
@@ -48,6 +48,7 @@ def test_librdkafka_is_answered(proxy: Framegate) -> None:
     assert proxy.metric("framegate_handler_requests_total", framegate_handler_action="answer") >= 2
 
 
+@pytest.mark.extended
 @pytest.mark.kafka
 @pytest.mark.skipif(bool(_missing) and not os.environ.get("CI"), reason=f"not run: needs {' and '.join(_missing)}")
 def test_kafkas_own_client_reads_the_handlers_versions(proxy: Framegate) -> None:

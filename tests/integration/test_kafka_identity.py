@@ -28,17 +28,18 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from control.demo import broker, records
-from control.demo.kafka import create_topics
-from control.identity.passwords import new_credentials
-from control.identity.users_file import changing
-from proxy.auth.messages import SUPPORTED, ApiVersionsAnswer, RequestHeader, answer_reader
+from framegate.control.identity.passwords import new_credentials
+from framegate.control.identity.users_file import changing
+from framegate.proxy.auth.messages import SUPPORTED, ApiVersionsAnswer, RequestHeader, answer_reader
+from tests.demo import broker, records
+from tests.demo.kafka import create_topics
 from tests.fakes.framegate import Framegate, Row
 from tests.fakes.sasl_frames import versions
 from tests.fakes.upstream import frame, read_frame
 
 _missing = broker.missing_tools()
 pytestmark = [
+    pytest.mark.extended,
     pytest.mark.slow,
     pytest.mark.kafka,
     pytest.mark.timeout(240),

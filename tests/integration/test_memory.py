@@ -3,12 +3,10 @@
 import json
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fakes.cli import run_cli
 from tests.fakes.framegate import Framegate
 from tests.fakes.upstream import ScriptedUpstream, frame
 
@@ -101,6 +99,7 @@ def test_those_who_hold_memory_are_named_with_what_they_hold(proxy: Framegate) -
         sender.join(10)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_how_large_frames_pass_is_listed_and_what_must_fit_is_refused_at_run_time(proxy: Framegate) -> None:
     ways = {item["name"]: (item["request_forwarding"], item["response_forwarding"]) for item in rows(proxy, "listeners", "list")}
@@ -115,40 +114,3 @@ def test_how_large_frames_pass_is_listed_and_what_must_fit_is_refused_at_run_tim
     assert (refused.returncode, "largest frame of 32MiB" in refused.stderr) == (1, True)
     assert proxy.cli("pool", "set", "--processors", "3").returncode == 1
     assert rows(proxy, "pool", "get")["memory_pool"]["guaranteed_percents"] == {"plain": 60, "other": 20}
-
-
-@pytest.mark.slow
-def test_status_shows_processors_pool_and_what_memory_may_be_needed(proxy: Framegate) -> None:
-    text = proxy.cli("status").stdout
-    assert "2 of 2 running" in text
-    assert " of 64 MiB in use" in text
-    assert "may be needed, and connections of plain, other" in text
-    found = rows(proxy, "status")
-    parts = {part["name"]: part["need_bytes"] for part in found["memory"]["parts"]}
-    assert parts["a frame beyond it in each processor"] == 2 * (16 * MIB + 32 * MIB + 256 * KIB) * 5 // 4
-    assert parts["tap queues"] == 16 * MIB
-    assert found["memory"]["need_bytes"] == sum(parts.values())
-
-
-@pytest.mark.slow
-def test_check_names_a_limit_that_answers_cannot_keep(tmp_path: Path) -> None:
-    path = tmp_path / "framegate.yaml"
-    path.write_text(
-        "node: n\n"
-        "processors: 1\n"
-        "memory_pool: {size: 8MiB}\n"
-        "admin: {address: 'unix:admin.sock'}\n"
-        "listeners:\n"
-        "  - name: a\n"
-        "    address: 127.0.0.1:0\n"
-        "    upstream: u\n"
-        "    max_receive_size: 1MiB\n"
-        "    forwarding:\n"
-        "      responses: whole\n"
-        "upstreams: [{name: u, endpoints: ['127.0.0.1:1']}]\n"
-    )
-    code, out, err = run_cli("check", "--config", str(path), "--output", "json")
-    assert (code, "1 fault" in err) == (2, True)
-    (fault,) = json.loads(out)
-    assert (fault["line"], fault["key"], fault["value"]) == (11, "listeners[0].forwarding.responses", "whole")
-    assert "set upstreams[0].max_receive_size to at most 8MiB" in fault["reason"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.tap.completeness import verify
+from framegate.proxy.tap.completeness import verify
 from tests.fakes import mariadb
 from tests.fakes.framegate import Framegate
 from tests.fakes.mariadb import MariaDB, perl, sql
@@ -24,6 +24,7 @@ NUMBERED = {"size": 5, "offset": 0, "width": 4}
 
 _missing = mariadb.missing_packages()
 pytestmark = [
+    pytest.mark.extended,
     pytest.mark.slow,
     pytest.mark.timeout(120),
     pytest.mark.skipif(

@@ -285,6 +285,7 @@ def certificate(world: World, client: str) -> tuple[str, str, str]:
     return found[0], "-key", found[1]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_session_of_another_processor_is_a_full_handshake(world: World, version: str, tmp_path: Path) -> None:
     upstream = ScriptedUpstream()
@@ -378,84 +379,13 @@ def test_a_first_message_that_comes_byte_by_byte_is_read(world: World) -> None:
 # Towards an upstream.
 
 
-def through(proxy: Framegate, listener: str = "plain") -> Row:
+def through(proxy: Framegate, listener: str) -> Row:
     """The row of a client whose upstream is not to our liking, or we not to its."""
     with proxy.connect(listener) as client:
         client.sendall(HELLO)
         while client.recv(100):
             pass
         return proxy.closed_row(client)
-
-
-def towards(folder: Path, address: str, tls: dict[str, Any] | None) -> Framegate:
-    """A framegate before an upstream."""
-    upstream = {"name": "u", "endpoints": [address]} | ({} if tls is None else {"tls": tls})
-    listener = {"name": "plain", "address": "127.0.0.1:0", "upstream": "u", "max_receive_size": "1MiB"}
-    return Framegate(folder, {"memory_pool": {"size": "8MiB"}, "listeners": [listener], "upstreams": [upstream]})
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_frames_towards_an_upstream_that_wants_our_certificate(world: World, tmp_path: Path, version: str) -> None:
-    good = world.clients["good"]
-    assert good is not None
-    tls = {"ca": world.authority, "server_name": "localhost", "certificate": good[0], "key": good[1]}
-    options = ("-quiet", "-Verify", "1", "-verify_return_error", "-CAfile", world.authority, f"-tls{version.replace('.', '_')}")
-    with s_server(world.server, *options[1:]) as server, towards(tmp_path, server.address, tls) as proxy, proxy.connect("plain") as client:
-        client.sendall(HELLO)
-        assert b"CN = client" in server.receive(HELLO)
-        server.send(frame(b"answer\n"))
-        assert read_frame(client) == b"answer\n"
-
-
-REFUSALS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, str]] = {
-    "no-certificate-12": (("-tls1_2", "-Verify", "1"), {}, "tls_failed", "the upstream finds no cipher, key exchange or certificate that it can use"),
-    "no-certificate-13": (
-        ("-tls1_3", "-Verify", "1"),
-        {},
-        "tls_failed",
-        "the upstream requires a certificate, and we show none; it looked at what we showed behind the handshake",
-    ),
-    "other-name": ((), {"server_name": "elsewhere"}, "tls_failed", "the upstream's certificate is refused: Hostname mismatch"),
-    "other-authority": ((), {"ca": None}, "tls_failed", "the upstream's certificate is refused: unable to get local issuer certificate"),
-    "other-version": (("-tls1_2",), {"min_version": "1.3"}, "tls_failed", "the upstream refuses the versions of TLS that are allowed here"),
-    "other-key": ((), {"pins": ["sha256/" + "A" * 43 + "="]}, "auth_failed", "the certificate 'CN=server,O=Test' has the key sha256/"),
-}
-
-
-@pytest.fixture(scope="module")
-def refusing(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Framegate]:
-    """A listener for each of them, before an upstream that refuses, or is refused."""
-    with contextlib.ExitStack() as stack:
-        listeners, upstreams = [], []
-        for name, (options, tls, _, _) in REFUSALS.items():
-            server = stack.enter_context(s_server(world.server, *options))
-            settings = {key: value for key, value in ({"ca": world.authority, "server_name": "localhost"} | tls).items() if value is not None}
-            listeners.append({"name": name, "address": "127.0.0.1:0", "upstream": name, "max_receive_size": "1MiB"})
-            upstreams.append({"name": name, "endpoints": [server.address], "tls": settings})
-        config = {"memory_pool": {"size": "8MiB"}, "listeners": listeners, "upstreams": upstreams}
-        yield stack.enter_context(Framegate(tmp_path_factory.mktemp("refusing"), config))
-
-
-@pytest.mark.parametrize("name", REFUSALS)
-def test_an_upstream_that_is_refused_or_refuses_us(refusing: Framegate, name: str) -> None:
-    _, _, cause, words = REFUSALS[name]
-    row = through(refusing, name)
-    assert (row["cause"], row["side"]) == (cause, "upstream")
-    assert words in row["detail"]
-
-
-def test_plain_text_from_an_upstream_that_should_speak_tls_is_named(world: World, tmp_path: Path) -> None:
-    with answering(b"HTTP/1.1 400 Bad Request\r\n") as address, towards(tmp_path, address, {"ca": world.authority}) as proxy:
-        row = through(proxy)
-    assert (row["cause"], row["side"]) == ("tls_failed", "upstream")
-    assert "not TLS: the first bytes of the upstream are 48 54 54 50" in row["detail"]
-
-
-def test_an_alert_from_an_upstream_that_is_spoken_to_in_plain_text_is_named(tmp_path: Path) -> None:
-    with answering(b"\x15\x03\x03\x00\x02\x02\x0a") as address, towards(tmp_path, address, None) as proxy:
-        row = through(proxy)
-    assert (row["cause"], row["side"]) == ("wrong_protocol", "upstream")
-    assert "the first bytes are TLS" in row["detail"]
 
 
 @contextlib.contextmanager
@@ -478,10 +408,88 @@ def answering(answer: bytes) -> Iterator[str]:
             thread.join()
 
 
-def test_tls_on_a_plain_port_is_named(tmp_path: Path, upstream: ScriptedUpstream) -> None:
-    with towards(tmp_path, upstream.address, None) as proxy:
-        said = s_client(proxy.address("plain"), steps=ECHO)
-        assert HELLO not in said.data
-        row = proxy.wait_row(lambda row: row["event"] == "closed")
+REFUSALS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, str]] = {
+    "no-certificate-12": (("-tls1_2", "-Verify", "1"), {}, "tls_failed", "the upstream finds no cipher, key exchange or certificate that it can use"),
+    "no-certificate-13": (
+        ("-tls1_3", "-Verify", "1"),
+        {},
+        "tls_failed",
+        "the upstream requires a certificate, and we show none; it looked at what we showed behind the handshake",
+    ),
+    "other-name": ((), {"server_name": "elsewhere"}, "tls_failed", "the upstream's certificate is refused: Hostname mismatch"),
+    "other-authority": ((), {"ca": None}, "tls_failed", "the upstream's certificate is refused: unable to get local issuer certificate"),
+    "other-version": (("-tls1_2",), {"min_version": "1.3"}, "tls_failed", "the upstream refuses the versions of TLS that are allowed here"),
+    "other-key": ((), {"pins": ["sha256/" + "A" * 43 + "="]}, "auth_failed", "the certificate 'CN=server,O=Test' has the key sha256/"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Behind:
+    """A framegate with a listener for each upstream, and the upstreams that want our certificate, by listener."""
+
+    proxy: Framegate
+    servers: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def behind(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
+    good = world.clients["good"]
+    assert good is not None
+    with contextlib.ExitStack() as stack:
+        upstreams: dict[str, tuple[str, dict[str, Any] | None]] = {}
+        for name, (options, tls, _, _) in REFUSALS.items():
+            server = stack.enter_context(s_server(world.server, *options))
+            settings = {key: value for key, value in ({"ca": world.authority, "server_name": "localhost"} | tls).items() if value is not None}
+            upstreams[name] = server.address, settings
+        shown = {"ca": world.authority, "server_name": "localhost", "certificate": good[0], "key": good[1]}
+        asks = ("-Verify", "1", "-verify_return_error", "-CAfile", world.authority)
+        servers = {f"tls{version[-1]}": stack.enter_context(s_server(world.server, *asks, f"-tls1_{version[-1]}")) for version in VERSIONS}
+        upstreams |= {name: (server.address, shown) for name, server in servers.items()}
+        upstreams["http"] = stack.enter_context(answering(b"HTTP/1.1 400 Bad Request\r\n")), {"ca": world.authority}
+        upstreams["alert"] = stack.enter_context(answering(b"\x15\x03\x03\x00\x02\x02\x0a")), None
+        config = {
+            "memory_pool": {"size": "8MiB"},
+            "listeners": [{"name": name, "address": "127.0.0.1:0", "upstream": name, "max_receive_size": "1MiB"} for name in upstreams],
+            "upstreams": [{"name": name, "endpoints": [at], **({"tls": tls} if tls else {})} for name, (at, tls) in upstreams.items()],
+        }
+        yield Behind(stack.enter_context(Framegate(tmp_path_factory.mktemp("behind"), config)), servers)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_frames_towards_an_upstream_that_wants_our_certificate(behind: Behind, version: str) -> None:
+    name = f"tls{version[-1]}"
+    server = behind.servers[name]
+    with behind.proxy.connect(name) as client:
+        client.sendall(HELLO)
+        assert b"CN = client" in server.receive(HELLO)
+        server.send(frame(b"answer\n"))
+        assert read_frame(client) == b"answer\n"
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_an_upstream_that_is_refused_or_refuses_us(behind: Behind, name: str) -> None:
+    _, _, cause, words = REFUSALS[name]
+    row = through(behind.proxy, name)
+    assert (row["cause"], row["side"]) == (cause, "upstream")
+    assert words in row["detail"]
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "words"),
+    [
+        ("http", "tls_failed", "not TLS: the first bytes of the upstream are 48 54 54 50"),
+        ("alert", "wrong_protocol", "the first bytes are TLS"),
+    ],
+)
+def test_an_upstream_that_speaks_plain_text_or_tls_where_the_other_is_expected_is_named(behind: Behind, name: str, cause: str, words: str) -> None:
+    row = through(behind.proxy, name)
+    assert (row["cause"], row["side"]) == (cause, "upstream")
+    assert words in row["detail"]
+
+
+def test_tls_on_a_plain_port_is_named(behind: Behind) -> None:
+    said = s_client(behind.proxy.address("alert"), steps=ECHO)
+    assert HELLO not in said.data
+    row = behind.proxy.wait_row(lambda row: row["event"] == "closed" and row["listener"] == "alert" and row["side"] == "downstream")
     assert (row["cause"], row["side"]) == ("wrong_protocol", "downstream")
     assert "the first bytes are TLS" in row["detail"]

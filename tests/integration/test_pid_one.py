@@ -30,7 +30,7 @@ mount --bind /tmp/run /tmp/run; mount --bind /tmp/tap /tmp/tap
 mount -o remount,bind,ro /tmp; mount -o remount,bind,ro /; mount -o remount,bind,ro /dev/shm
 cd /
 exec setpriv --reuid 10001 --regid 10001 --groups "$4" --no-new-privs --bounding-set=-all \\
-    env -i PYTHONPATH="$5" PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE=1 "$6" -m control.cli serve --config /tmp/etc/framegate.yaml
+    env -i PYTHONPATH="$5" PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE=1 "$6" -m framegate.control.cli serve --config /tmp/etc/framegate.yaml
 """
 CONFIG: dict[str, Any] = {
     "node": "n",
@@ -71,7 +71,10 @@ class Contained:
         while time.monotonic() < deadline and self.process.poll() is None:
             for child in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split():
                 with contextlib.suppress(OSError):
-                    if b"control.cli\0serve" in Path(f"/proc/{child}/cmdline").read_bytes() and Path(f"/proc/{child}/comm").read_text() != "env\n":
+                    if (
+                        b"framegate.control.cli\0serve" in Path(f"/proc/{child}/cmdline").read_bytes()
+                        and Path(f"/proc/{child}/comm").read_text() != "env\n"
+                    ):
                         return int(child)
             time.sleep(0.002)
         raise AssertionError(f"framegate did not come: {self.process.communicate()}")
@@ -106,9 +109,8 @@ def contained(**options: str) -> Iterator[Contained]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("owner", "mode"), [(f"{USER}:{USER}", "700"), ("0:10001", "2770"), ("4711:10001", "2775")])
+@pytest.mark.parametrize(("owner", "mode"), [(f"{USER}:{USER}", "700"), ("0:10001", "2770")])
 def test_a_user_without_a_name_needs_no_folder_but_its_own_and_a_group_will_do(owner: str, mode: str) -> None:
-    """A start, interpreted, three times."""
     with contained(owner=owner, mode=mode) as made:
         made.wait_for("serving")
         assert made.run("touch", "/tmp/x").returncode != 0
@@ -129,8 +131,8 @@ def test_a_volume_of_somebody_else_is_a_fault_that_says_what_to_do() -> None:
 
 @pytest.mark.slow
 def test_sigterm_before_it_is_ready_is_not_lost() -> None:
-    """The kernel keeps signals without a handler from process 1, unless they are blocked. At four moments of the start, so it takes a while."""
-    for delay_s in (0.0, 0.1, 0.2, 0.4):
+    """The kernel keeps signals without a handler from process 1, unless they are blocked. At two moments of the start."""
+    for delay_s in (0.0, 0.2):
         with contained() as made:
             pid = made.pid
             while not has_sigterm(pid, "SigBlk"):

@@ -91,27 +91,3 @@ def test_a_storm_on_the_protected_listener_closes_the_idlest_of_the_other(tmp_pa
         brokers[0].close()
         assert read_frame(waits) == b"late"
         assert proxy.metric("framegate_connection_closed_total", framegate_cause="limit") == 5
-
-
-@pytest.mark.slow
-def test_rates_settle_and_who_comes_too_often_is_closed_after_a_delay(tmp_path: Path, plain: dict[str, Any]) -> None:
-    """Numbers 188 and 190, in real time: three seconds, for a rate is one of time."""
-    config = {**plain, "listeners": listeners(plain, plain={"connection_rate": 20})}
-    with Framegate(tmp_path, config) as proxy, contextlib.ExitStack() as close:
-        began = time.monotonic()
-        storm = [close.enter_context(proxy.connect("plain")) for _ in range(60)]
-        for sock in storm:
-            sock.sendall(frame(b"y"))
-        assert all(read_frame(sock) == b"y" for sock in storm)
-        assert time.monotonic() - began >= 1.9, "20 at once, and 40 more at 20 a second"
-        assert proxy.metric("framegate_accept_limited_time_seconds_total", framegate_reason="listener_connection_rate") > 1
-        assert proxy.cli("limits", "set", "--listener", "plain", "--connection-rate", "0").returncode == 0
-        assert proxy.cli("limits", "set", "--per-address", "--connection-rate", "1").returncode == 0
-        began = time.monotonic()
-        assert echoes(close.enter_context(proxy.connect("plain")))
-        refused = close.enter_context(proxy.connect("plain"))
-        closed_by(refused)
-        assert time.monotonic() - began >= 1, "which is when its address might have come again"
-        assert proxy.metric(REFUSED, framegate_reason="address_connection_rate") == 1
-        assert proxy.metric("framegate_connection_parked") == 0
-        assert proxy.stop() == 0

@@ -8,8 +8,8 @@ from typing import Any
 
 from google.protobuf import proto, struct_pb2
 
-from proxy.tap import record
-from proxy.tap.completeness import verify
+from framegate.proxy.tap import record
+from framegate.proxy.tap.completeness import verify
 from tests.fakes.framegate import Framegate
 from tests.fakes.tap_read import read_blocks, read_frames
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
@@ -69,41 +69,6 @@ def test_protobufs_delimited_messages_reach_an_int32_server_and_come_back(tmp_pa
     assert verify(str(tmp_path / "tap")).complete
 
 
-def test_protobufs_client_and_protobufs_server_with_int32_between_two_proxies(tmp_path: Path) -> None:
-    sent = messages(60)
-
-    def serve(sock: Any) -> None:
-        """Reads and writes with Protobuf's own functions."""
-        with sock.makefile("rwb") as stream:
-            while (message := proto.parse_length_prefixed(struct_pb2.Struct, stream)) is not None:
-                message.update({"seen": True})
-                proto.serialize_length_prefixed(message, stream)
-                stream.flush()
-
-    upstream = ScriptedUpstream(serve)
-    try:
-        with Framegate(tmp_path / "back", config_of(upstream, {}, framing="varint")) as back:
-            between = config_of(upstream, {"framing": "varint"})
-            between["upstreams"][0]["endpoints"] = ["{}:{}".format(*back.address("events"))]
-            with (
-                Framegate(tmp_path / "front", between) as front,
-                front.connect("events") as client,
-                client.makefile("rwb") as stream,
-            ):
-                for message in sent:
-                    proto.serialize_length_prefixed(message, stream)
-                stream.flush()
-                for message in sent:
-                    answer = proto.parse_length_prefixed(struct_pb2.Struct, stream)
-                    assert answer is not None
-                    assert dict(answer.items()) == {**dict(message.items()), "seen": True}
-                client.shutdown(socket.SHUT_WR)
-                assert stream.read() == b"", "the end goes through both"
-            assert front.wait_row(lambda row: row["event"] == "closed")["frames"] == {"request": 60, "response": 60}
-    finally:
-        upstream.close()
-
-
 def only(directory: Path) -> str:
     (stream,) = (path.name for path in directory.iterdir() if path.is_dir())
     return stream
@@ -129,18 +94,5 @@ def test_the_header_of_the_readme(tmp_path: Path) -> None:
             while len(seen) < len(data):
                 seen += client.recv(4096)
             assert seen == data
-    finally:
-        upstream.close()
-
-
-def test_what_the_other_side_cannot_announce_is_named(tmp_path: Path) -> None:
-    upstream = ScriptedUpstream(lambda sock: read_frame(sock))
-    try:
-        with Framegate(tmp_path, config_of(upstream, {}, framing="int16")) as proxy, proxy.connect("events") as client:
-            client.sendall(struct.pack(">i", 32_768))
-            assert client.recv(1) == b""
-            row = proxy.wait_row(lambda row: row["event"] == "closed")
-            assert (row["cause"], row["side"]) == ("frame_too_large", "downstream")
-            assert row["detail"] == "frame of 32768 bytes exceeds the limit of 32767, the most that int16 can say"
     finally:
         upstream.close()

@@ -132,7 +132,7 @@ class Crowd:
 
 
 @pytest.mark.timeout(120 + 10 * SWAPS)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [WAYS[0], *(pytest.param(way, marks=pytest.mark.extended) for way in WAYS[1:])])
 def test_nobody_is_refused_while_certificates_are_replaced_and_who_is_connected_stays(tmp_path: Path, plain: Row, way: Way) -> None:
     renewed = Renewed(tmp_path, plain, way)
     with renewed.proxy as proxy, Witness(proxy, "plain", renewed.context) as witness:
@@ -152,6 +152,7 @@ def test_nobody_is_refused_while_certificates_are_replaced_and_who_is_connected_
         assert renewed.count("files_refused") == 0
 
 
+@pytest.mark.extended
 def test_what_is_no_good_changes_nothing_and_is_told_and_what_follows_is_taken(renewed: Renewed) -> None:
     proxy, before = renewed.proxy, renewed.served()
     good = {name: Path(renewed.mounted.path(name)).read_bytes() for name in ("tls.crt", "tls.key")}

@@ -13,22 +13,23 @@ pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed"
 
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
-from control.demo import broker
-from control.identity.answers import Answers
-from control.identity.secrets import Secrets
-from proxy.auth.client import SaslClientAuthenticators, SaslClientSettings
-from proxy.auth.questions import CredentialSource, Inquiry
-from proxy.auth.scram import HASHES, SCRAM_SHA_256, SCRAM_SHA_512
-from proxy.cause import Cause
-from proxy.network.channel import Channel
-from proxy.network.run import Run
-from proxy.network.timer import NEVER
+from framegate.control.identity.auth_responder import AuthResponder
+from framegate.control.identity.secrets import Secrets
+from framegate.proxy.auth.auth_requests import CredentialSource, PendingAuth
+from framegate.proxy.auth.client import SaslClientAuthenticators, SaslClientSettings
+from framegate.proxy.auth.scram import HASHES, SCRAM_SHA_256, SCRAM_SHA_512
+from framegate.proxy.cause import Cause
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.timer import NEVER
+from tests.demo import broker
 from tests.fakes.clock import SECOND
 from tests.fakes.network import NetBench, net_bench
 from tests.fakes.sasl_frames import versions
 
 _missing = broker.missing_tools()
 pytestmark = [
+    pytest.mark.extended,
     pytest.mark.slow,
     pytest.mark.kafka,
     pytest.mark.timeout(240),
@@ -67,13 +68,13 @@ def net() -> Iterator[NetBench]:
 class AtOnce(CredentialSource):
     """Has the control process's answers in this one."""
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: AuthResponder) -> None:
         self._answers = answers
 
-    def ask(self, inquiry: Inquiry) -> None:
-        inquiry.settle(self._answers.answer(inquiry.question))
+    def ask(self, inquiry: PendingAuth) -> None:
+        inquiry.complete(self._answers.answer(inquiry.auth_request))
 
-    def forget(self, inquiry: Inquiry) -> None:
+    def forget(self, inquiry: PendingAuth) -> None:
         raise AssertionError("nothing is ever open")
 
 
@@ -87,7 +88,7 @@ def unsigned_token(user: str) -> str:
 def login(net: NetBench, address: tuple[str, int], folder: Path, mechanism: str, secret: str, user: str = USER) -> Channel:
     """A channel that has logged in, or has not."""
     (folder / "secret").write_text(secret + "\n")
-    source = AtOnce(Answers(secrets=Secrets({"brokers": str(folder / "secret")})))
+    source = AtOnce(AuthResponder(secrets=Secrets({"brokers": str(folder / "secret")})))
     settings = SaslClientSettings(mechanism, "" if mechanism == "OAUTHBEARER" else user, "brokers")
     options = net.options(side="upstream", authenticators=SaslClientAuthenticators(settings, source))
     channel = net.connect(2, address, 1, options)

@@ -25,11 +25,11 @@ from cryptography.hazmat.primitives import serialization
 from google.protobuf import message_factory
 from google.protobuf.json_format import MessageToJson
 
-from control.gen.framegate.control.v1 import user_service_pb2
-from control.gen.framegate.control.v1.certificate_service_pb2 import ReloadCertificatesRequest
-from control.gen.framegate.control.v1.certificate_service_pb2_grpc import CertificateServiceStub
-from control.gen.framegate.control.v1.user_service_pb2_grpc import UserServiceStub
-from control.identity.users_file import read_users
+from framegate.control.identity.users_file import read_users
+from framegate.control.v1 import user_service_pb2
+from framegate.control.v1.certificate_service_pb2 import ReloadCertificatesRequest
+from framegate.control.v1.certificate_service_pb2_grpc import CertificateServiceStub
+from framegate.control.v1.user_service_pb2_grpc import UserServiceStub
 from tests.control.service.test_access import RPCS
 from tests.fakes.canaries import Canaries
 from tests.fakes.secret_clients import broken_frames, client_context, in_clear, let_in, passed_through, refused, to_upstreams, wrong_logins
@@ -240,7 +240,7 @@ def test_all_that_can_fail_has_failed(said: tuple[Secretive, dict[str, bytes]]) 
 
 
 def test_all_processes_were_looked_at(said: tuple[Secretive, dict[str, bytes]]) -> None:
-    for command in (b"serve --config", b"proxy.server", b"proxy.handler", b"control.rotation.judge"):
+    for command in (b"serve --config", b"framegate.proxy.server", b"framegate.proxy.handler", b"framegate.control.rotation.validator"):
         assert command in said[1]["commands"], command
 
 
@@ -285,7 +285,7 @@ def test_a_start_that_fails_tells_no_secret(tmp_path: Path) -> None:
     (tmp_path / "framegate.yaml").write_text(json.dumps(config))
     for command in ("check", "serve"):
         done = subprocess.run(
-            [sys.executable, "-m", "control.cli", command, "--config", str(tmp_path / "framegate.yaml")],
+            [sys.executable, "-m", "framegate.control.cli", command, "--config", str(tmp_path / "framegate.yaml")],
             capture_output=True,
             text=True,
             timeout=30,
@@ -315,10 +315,11 @@ def test_the_search_finds_keys() -> None:
     assert canaries.found(os.urandom(1000)) == []
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_no_secret_is_in_what_spark_reads(said: tuple[Secretive, dict[str, bytes]], spark: "SparkSession") -> None:
-    from proxy.pipeline.pyspark_framegate import register
-    from proxy.pipeline.transforms import explode_frames
+    from framegate.proxy.pipeline.pyspark_framegate import register
+    from framegate.proxy.pipeline.transforms import explode_frames
 
     rig, _ = said
     register(spark)

@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
-from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
-from control.gen.framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
+from framegate.control.v1 import limit_service_pb2 as pb2
+from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 from tests.fakes.framegate import Framegate, Witness
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
 

@@ -46,6 +46,7 @@ def test_the_environment_alone_is_enough(tmp_path: Path, plain: dict[str, Any], 
     assert {"framegate.connection.active", "framegate.ready", "framegate.telemetry.exports", "cpython.gc.collections"} <= names
 
 
+@pytest.mark.extended
 def test_a_collector_that_hangs_costs_the_end_no_more_than_two_seconds(tmp_path: Path, plain: dict[str, Any]) -> None:
     def hang(context: Any) -> bytes:
         time.sleep(5)

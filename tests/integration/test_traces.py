@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from control.gen.framegate.control.v1 import channel_service_pb2, proxy_service_pb2
-from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
-from control.gen.framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
-from proxy.tap.log_reader import segments, streams
-from proxy.tap.trace_ids import segment_trace
+from framegate.control.v1 import channel_service_pb2, proxy_service_pb2
+from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+from framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
+from framegate.proxy.tap.log_reader import segments, streams
+from framegate.proxy.tap.trace_ids import segment_trace
 from tests.fakes.certificates import Authority
 from tests.fakes.framegate import Framegate, Row
 from tests.fakes.otlp_receiver import OtlpReceiver, attributes_of
@@ -129,6 +129,7 @@ def test_rows_go_to_the_collector_up_to_the_last_one(tmp_path: Path, plain: Row,
     assert (receiver.spans, receiver.metrics) == ([], {})
 
 
+@pytest.mark.extended
 def test_without_spans_nothing_is_made_for_them(tmp_path: Path, plain: Row, receiver: OtlpReceiver) -> None:
     with started(tmp_path, plain, receiver, "metrics") as proxy:
         with proxy.connect("plain") as client:
@@ -141,6 +142,7 @@ def test_without_spans_nothing_is_made_for_them(tmp_path: Path, plain: Row, rece
     assert receiver.spans == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("trouble", ["hangs", "gone"])
 def test_a_collector_in_trouble_holds_up_neither_traffic_nor_the_end(tmp_path: Path, plain: Row, receiver: OtlpReceiver, trouble: str) -> None:
     """The end takes what telemetry has for it, and no longer: two seconds for metrics, and two for spans and rows."""
@@ -157,6 +159,7 @@ def test_a_collector_in_trouble_holds_up_neither_traffic_nor_the_end(tmp_path: P
         receiver.hold.set()
 
 
+@pytest.mark.extended
 def test_the_sampler_of_the_environment_holds(tmp_path: Path, plain: Row, receiver: OtlpReceiver) -> None:
     with started(tmp_path, plain, receiver, "traces", OTEL_TRACES_SAMPLER="parentbased_always_off") as proxy:
         with proxy.connect("plain") as client:

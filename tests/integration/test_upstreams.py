@@ -36,20 +36,6 @@ def ask(proxy: Framegate, listener: str = "one") -> float:
     return time.monotonic() - begun
 
 
-@contextlib.contextmanager
-def full_queue() -> Iterator[tuple[socket.socket, list[socket.socket]]]:
-    """A listening socket that answers nobody: its queue is full. With those that fill it."""
-    with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(socket.socket())
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        fillers = [stack.enter_context(socket.socket()) for _ in range(4)]
-        for filler in fillers:
-            filler.setblocking(False)
-            filler.connect_ex(listener.getsockname())
-        yield listener, fillers
-
-
 def test_of_two_endpoints_one_refuses_and_twenty_clients_at_once_are_served(tmp_path: Path, upstream: ScriptedUpstream) -> None:
     with (
         refusing_port() as port,
@@ -78,30 +64,6 @@ def serve(listener: socket.socket) -> None:
 def serve_one(sock: socket.socket) -> None:
     with sock, contextlib.suppress(OSError, EOFError):
         echo(sock)
-
-
-def test_an_endpoint_that_does_not_answer_costs_one_connection_for_each_back_off_until_it_answers(tmp_path: Path, upstream: ScriptedUpstream) -> None:
-    with (
-        full_queue() as (listener, fillers),
-        Framegate(tmp_path, config_of("{}:{}".format(*listener.getsockname()), upstream.address, timeouts={"connect": "500ms"})) as proxy,
-        ThreadPoolExecutor(1) as thread,
-    ):
-        begun, times = time.monotonic(), []
-        while not any(row.get("backoff_ms") == 2000 for row in proxy.rows) and time.monotonic() < begun + 15:
-            times.append(ask(proxy))
-        tries = proxy.metric("framegate_upstream_endpoint_ejections_total") + proxy.metric("framegate_upstream_endpoint_probes_total")
-        timeouts = proxy.metric("framegate_upstream_connect_duration_seconds_count", error_type="timeout")
-        assert timeouts == tries == 2  # as it failed first, and when it was probed a second later
-        assert sum(item >= 0.5 for item in times) >= 2
-        assert len(times) > 5
-        for filler in fillers:
-            filler.close()
-        thread.submit(serve, listener)
-        while not any(row["event"] == "endpoint_up" for row in proxy.rows) and time.monotonic() < begun + 15:
-            ask(proxy)  # the probe that is due 2 s after the last is among them
-        assert proxy.wait_row(lambda row: row["event"] == "endpoint_up")["failures"] == 2
-        assert proxy.metric("framegate_upstream_endpoint_down") == 0
-        listener.shutdown(socket.SHUT_RDWR)
 
 
 def tls_echo(certificate: tuple[str, str], names: list[str | None]) -> Callable[[socket.socket], None]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from control.identity.users_file import read_users
+from framegate.control.identity.users_file import read_users
 from tests.fakes.framegate import Framegate
 from tests.fakes.sasl_frames import handshake, plain_token, token
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
@@ -45,7 +45,7 @@ class Rig:
         self.proxy = undo.enter_context(Framegate(folder, config))
 
     def users(self, *words: str, password: str = "") -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "control.cli", "users", *words]
+        command = [sys.executable, "-m", "framegate.control.cli", "users", *words]
         return subprocess.run(command, input=f"{password}\n", capture_output=True, text=True, timeout=30, check=False)
 
     def ask(self, *words: str, listener: str = "sasl", password: str = "") -> tuple[int, str]:
@@ -101,11 +101,12 @@ def test_a_user_comes_and_goes_while_framegate_runs_and_no_password_is_on_the_wa
     assert not any(secret in said for secret in (PASSWORD, OTHER, "stored_key", "server_key"))
 
 
+@pytest.mark.extended
 def test_many_at_once_lose_nothing(rig: Rig) -> None:
     address = rig.proxy.serving["admin"]
     commands = [
         subprocess.Popen(
-            [sys.executable, "-m", "control.cli", "users", "add", f"user-{number}", "--iterations", "4096", *where],
+            [sys.executable, "-m", "framegate.control.cli", "users", "add", f"user-{number}", "--iterations", "4096", *where],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -19,7 +19,7 @@ from typing import IO
 
 import pytest
 
-from control.demo import broker
+from tests.demo import broker
 
 __all__ = ["CLIENTS", "Client", "Entry", "Said", "missing", "require", "run"]
 

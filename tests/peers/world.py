@@ -39,10 +39,10 @@ from confluent_kafka.admin import (
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
-from control.demo import broker
-from control.demo.kafka import create_topics
-from control.identity.passwords import new_credentials
-from control.identity.users_file import changing
+from framegate.control.identity.passwords import new_credentials
+from framegate.control.identity.users_file import changing
+from tests.demo import broker
+from tests.demo.kafka import create_topics
 from tests.fakes.certificates import Authority
 from tests.fakes.framegate import Framegate, Row
 from tests.fakes.sasl_frames import versions

@@ -1,7 +1,7 @@
-"""proxy.cause: the closed list, the same in the cells and in the network layer."""
+"""framegate.proxy.cause: the closed list, the same in the cells and in the network layer."""
 
-from proxy.cause import ORDERLY_CAUSES, Cause
-from proxy.cells import CAUSES, DURATION_ERRORS
+from framegate.proxy.cause import ORDERLY_CAUSES, Cause
+from framegate.proxy.cells import CAUSES, DURATION_ERRORS
 
 
 def test_the_cells_know_the_same_causes() -> None:

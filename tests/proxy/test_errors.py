@@ -1,11 +1,9 @@
-"""proxy.errors: the tree, and the facts that errors carry."""
+"""framegate.proxy.errors: the tree, and the facts that errors carry."""
 
 import inspect
 
-import pytest
-
-from proxy import errors
-from proxy.errors import (
+from framegate.proxy import errors
+from framegate.proxy.errors import (
     FrameTooLargeError,
     IllegalTransitionError,
     InternalError,
@@ -15,6 +13,7 @@ from proxy.errors import (
     WrongProtocolError,
     quoted,
 )
+from tests.fakes.cases import each_of
 
 
 def test_every_error_is_in_the_drawing_and_below_the_base() -> None:
@@ -39,7 +38,7 @@ def test_an_illegal_transition_is_our_bug() -> None:
     assert (error.state, error.event, error.side) == ("here", "this", "internal")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "words"),
     [
         ("", "''"),

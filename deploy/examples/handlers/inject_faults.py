@@ -51,7 +51,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from proxy.handler import CLOSE, DROP, PASS, Context, Replace, Verdict
+from framegate.proxy.handler import CLOSE, DROP, PASS, Context, Replace, Verdict
 
 FAULTS = ("delay", "drop", "truncate", "corrupt", "close")
 LOOK_SECONDS = 1.0

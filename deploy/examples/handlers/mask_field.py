@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from proxy.handler import PASS, Context, Replace, Verdict
+from framegate.proxy.handler import PASS, Context, Replace, Verdict
 
 MASK = "***"
 

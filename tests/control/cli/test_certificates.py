@@ -2,21 +2,21 @@
 
 import dataclasses
 
-from control.plane import ReloadOutcome
+from framegate.control.status import ReloadOutcome
 from tests.fakes.cli import served
 from tests.fakes.plane import certificate
 
 
 def test_list_shows_each_certificate_and_what_is_wrong_with_its_files() -> None:
     with served() as cli:
-        assert "nothing here speaks TLS" in cli("certificates", "list").stderr
+        assert "no listener or upstream uses TLS" in cli("certificates", "list").stderr
         cli.plane.certificates = [certificate("listener/kafka"), dataclasses.replace(certificate("upstream/brokers"), ends=5.0, error="it is bad")]
         _, first, second = cli("certificates", "list").stdout.splitlines()
         assert first.split()[:3] == ["listener/kafka", "certificate", "/tls.crt"]
         assert ("f" * 16 in first, "f" * 17 in first) == (True, False)
-        assert ("it has ended" in second, "it is bad" in second) == (True, True)
+        assert ("expired" in second, "it is bad" in second) == (True, True)
         assert cli.json("certificates", "list")[0]["fingerprint"] == "f" * 64
-        assert "has ended: upstream/brokers, 1970-01-01 00:00:05 UTC" in cli("status").stdout
+        assert "has expired: upstream/brokers, 1970-01-01 00:00:05 UTC" in cli("status").stdout
 
 
 def test_reload_shows_what_became_of_each_and_fails_when_one_is_refused() -> None:

@@ -23,18 +23,6 @@ def test_list_shows_a_line_for_each_channel(cli: Cli) -> None:
     assert "TLSv1.3" not in lines[1]
 
 
-def test_list_says_which_side_is_not_read_and_why(cli: Cli) -> None:
-    cli.plane.add(
-        channel_row("2-1-1", muted_upstream=["peer"]),
-        channel_row("2-1-2", muted=["admin", "tap"], muted_upstream=["memory"]),
-        channel_row("2-1-3", muted=["admin"], muted_upstream=[], muting=True),
-        channel_row("2-1-4", muted_upstream=[]),
-    )
-    lines = cli("channels", "list").stdout.splitlines()
-    begin, end = lines[0].index("MUTED BY"), lines[0].index("REQUESTS")
-    assert [line[begin:end].strip() for line in lines[1:]] == [*["upstream: peer"] * 3, "admin,tap; upstream: memory", "admin (muting)", "-"]
-
-
 def test_list_as_json_has_every_field_with_numbers_as_numbers(cli: Cli) -> None:
     (row,) = cli.json("channels", "list", "--listener", "plain")
     assert (row["id"], row["state"], row["request"], row["pending_send_bytes"]) == (
@@ -64,7 +52,7 @@ def test_what_went_with_a_processor_is_shown_as_not_known(cli: Cli) -> None:
     unknown = {"request": None, "response": None}
     cli.plane.tell(closed_row("0-1-1", "processor_died", frames=unknown, bytes=unknown, lost={"bytes": None, **unknown}))
     assert cli("channels", "list", "--closed").stdout.splitlines()[1].split()[5:8] == ["?", "?", "?"]
-    assert "not known" in cli("channels", "describe", "0-1-1").stdout
+    assert "unknown" in cli("channels", "describe", "0-1-1").stdout
     (row,) = cli.json("channels", "list", "--closed")
     assert ("request" in row, "lost_bytes" in row["close"]) == (False, False)
 
@@ -91,15 +79,6 @@ VERBS = (("mute", "muted"), ("unmute", "unmuted"), ("close", "closed"))
 
 
 @pytest.mark.parametrize(("verb", "done"), VERBS)
-def test_a_change_says_what_happened_to_whom(cli: Cli, verb: str, done: str) -> None:
-    cli.plane.add(channel_row("0-1-8"))
-    result = cli("channels", verb, "0-1-7", "0-1-9", "0-1-8", "0-1-7", "--reason", "x")
-    lines = [line.split(maxsplit=1) for line in result.stdout.splitlines()]
-    assert lines == [["ID", "RESULT"], ["0-1-7", done], ["0-1-8", done], ["0-1-9", "not open"]]
-    assert (result.exit_code, result.stderr) == (3, f"framegate: 2 channels {done}, 1 not open: 0-1-9\n")
-
-
-@pytest.mark.parametrize(("verb", "done"), VERBS)
 def test_a_change_as_json_is_one_document_even_when_nobody_was_open(cli: Cli, verb: str, done: str) -> None:
     result = cli("channels", verb, "0-1-7", "0-1-9", "--reason", "x", "--output", "json")
     assert json.loads(result.stdout) == {"affected": ["0-1-7"], "missing": ["0-1-9"]}
@@ -114,7 +93,7 @@ def test_a_listener_with_nobody_is_no_failure_and_an_unknown_one_is(cli: Cli, ve
     cli.plane.drop("1-1-8")
     result = cli("channels", verb, "--listener", "plain", "--reason", "x")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == f"framegate: no channels are open on listener plain; none was {done}\n"
+    assert result.stderr == f"framegate: no open channels on listener plain; none was {done}\n"
     assert cli.json("channels", verb, "--listener", "plain", "--reason", "x") == {"affected": [], "missing": []}
     result = cli("channels", verb, "--listener", "nobody", "--reason", "x", "--output", "json")
     assert (result.exit_code, result.stdout) == (3, "")
@@ -124,28 +103,23 @@ def test_a_listener_with_nobody_is_no_failure_and_an_unknown_one_is(cli: Cli, ve
 def test_an_empty_list_says_so_and_is_an_empty_list(cli: Cli) -> None:
     cli.plane.drop("1-1-8")
     for words, said in (
-        (("--listener", "plain"), "no channels are open like that"),
-        (("--closed",), "no channels have closed"),
-        (("--closed", "--cause", "idle"), "no channels have closed like that"),
+        (("--listener", "plain"), "no open channels match"),
+        (("--closed",), "no closed channels"),
+        (("--closed", "--cause", "idle"), "no closed channels match"),
     ):
         result = cli("channels", "list", *words)
         assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"framegate: {said}\n")
         result = cli("channels", "list", *words, "--output", "json")
         assert (json.loads(result.stdout), result.stderr) == ([], "")
     cli.plane.drop("0-1-7")
-    assert cli("channels", "list").stderr == "framegate: no channels are open\n"
+    assert cli("channels", "list").stderr == "framegate: no open channels\n"
 
 
 def test_a_list_that_is_cut_says_so(cli: Cli) -> None:
     result = cli("channels", "list", "--limit", "1")
-    assert (len(result.stdout.splitlines()), result.stderr) == (2, "framegate: there are more; --limit is 1\n")
+    assert (len(result.stdout.splitlines()), result.stderr) == (2, "framegate: more channels exist than --limit 1\n")
     result = cli("channels", "list", "--limit", "2")
     assert (len(result.stdout.splitlines()), result.stderr) == (3, "")
-
-
-def test_a_channel_that_is_not_open_is_told_and_exits_with_3(cli: Cli) -> None:
-    result = cli("channels", "describe", "0-1-9")
-    assert (result.exit_code, result.stdout, result.stderr) == (3, "", "framegate: there is no channel '0-1-9' (CHANNEL_NOT_FOUND)\n")
 
 
 @pytest.mark.parametrize(

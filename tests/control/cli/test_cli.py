@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 
-import pytest
+from tests.fakes.cases import each_of
 
 SCRIPT = """
 import os, signal, sys
@@ -14,13 +14,13 @@ class Hangup:
         if name == "click":
             os.kill(os.getpid(), signal.SIGHUP)
 sys.meta_path.insert(0, Hangup())
-import control.cli
-import control.cli.commands
+import framegate.control.cli
+import framegate.control.cli.commands
 print("alive")
 """
 
 
-@pytest.mark.parametrize(("verb", "code", "said"), [("serve", 0, "alive\n"), ("status", -signal.SIGHUP, "")])
+@each_of(("verb", "code", "said"), [("serve", 0, "alive\n"), ("status", -signal.SIGHUP, "")])
 def test_a_hangup_while_modules_are_loaded_ends_no_framegate_that_starts_to_serve(verb: str, code: int, said: str) -> None:
     """Other commands end with their terminal, as programs do."""
     done = subprocess.run([sys.executable, "-c", SCRIPT, verb], capture_output=True, text=True, timeout=30, check=False)

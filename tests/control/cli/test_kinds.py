@@ -3,8 +3,8 @@
 import click
 import pytest
 
-from control.cli.kinds import ADDRESS, CHANNEL, DURATION, JAVA_HEAP, LISTENER, MOMENT, SIZE, Expiry
-from tests.fakes.cli import served
+from framegate.control.cli.kinds import ADDRESS, CHANNEL, DURATION, JAVA_HEAP, LISTENER, MOMENT, SIZE, Expiry
+from tests.fakes.cases import each_of
 
 
 def test_units_are_understood() -> None:
@@ -23,7 +23,7 @@ def test_units_are_understood() -> None:
         assert ADDRESS.convert(text, None, None) == text
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("kind", "text"),
     [
         (SIZE, "much"),
@@ -58,16 +58,6 @@ def test_a_name_is_not_empty() -> None:
     for text in ("", " "):
         with pytest.raises(click.BadParameter, match="is empty: write the name of a listener"):
             LISTENER.convert(text, None, None)
-
-
-@pytest.mark.parametrize(
-    "words", [("channels", "list"), ("channels", "mute"), ("channels", "close"), ("limits", "get"), ("taps", "add", "x"), ("tap", "cat", "nowhere")]
-)
-def test_no_command_takes_the_empty_name_of_a_listener(words: tuple[str, ...]) -> None:
-    with served() as cli:
-        result = cli(*words, "--listener", "")
-        assert (result.exit_code, "is empty: write the name of a listener" in result.stderr) == (2, True), result.stderr
-        assert cli.plane.asked == []
 
 
 def test_moments_are_times_or_so_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from control.service.quotas import QUOTA_FIELDS
-from proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
+from framegate.control.service.quotas import QUOTA_FIELDS
+from framegate.proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
 from tests.fakes.cli import Cli, served
 from tests.fakes.plane import FakePlane
 
@@ -76,9 +76,9 @@ def test_an_address_is_the_network_of_that_address(cli: Cli) -> None:
 
 def test_an_override_that_is_not_there_cannot_be_removed_and_exits_with_3(cli: Cli) -> None:
     result = cli("limits", "set", "--network", "10.0.0.0/8", "--remove")
-    assert (result.exit_code, result.stderr) == (3, "framegate: 10.0.0.0/8 has no override; there are: none\n")
+    assert (result.exit_code, result.stderr) == (3, "framegate: 10.0.0.0/8 has no override; overrides exist for: none\n")
     assert cli("limits", "set", "--network", "192.0.2.0/24", "--access", "deny").exit_code == 0
-    assert "there are: 192.0.2.0/24" in cli("limits", "set", "--network", "192.0.2.0/25", "--remove").stderr
+    assert "overrides exist for: 192.0.2.0/24" in cli("limits", "set", "--network", "192.0.2.0/25", "--remove").stderr
     assert cli.plane.node_quotas.overrides == (LimitOverride(network="192.0.2.0/24", access="deny"),)
 
 

@@ -14,13 +14,13 @@ def cli() -> Iterator[Cli]:
 
 
 def test_get_shows_the_level_and_what_was_dropped(cli: Cli) -> None:
-    assert cli("log", "get").stdout == "rows from info on, as json; 7 rows dropped since the start\n"
+    assert cli("log", "get").stdout == "level info, format json; 7 rows dropped since the start\n"
     assert cli.json("log", "get") == {"level": "LEVEL_INFO", "silenced_events": [], "dropped_row_count": 7, "format": "FORMAT_JSON"}
 
 
 def test_set_changes_the_level_silences_events_and_has_them_written_again(cli: Cli) -> None:
     shown = cli("log", "set", "--level", "debug", "--event", "closed=off", "--event", "access=off").stdout.splitlines()
-    assert shown == ["rows from debug on, as json; 7 rows dropped since the start", "silenced: access, closed"]
+    assert shown == ["level debug, format json; 7 rows dropped since the start", "silenced: access, closed"]
     assert cli("log", "set", "--event", "access=on").stdout.splitlines()[1] == "silenced: closed"
     assert cli.plane.levels.silenced == {"closed"}
     assert cli("log", "set", "--event", "closed=off", "--event", "closed=on").stdout.splitlines()[1:] == [], "the last word counts"
@@ -30,9 +30,9 @@ def test_set_changes_the_level_silences_events_and_has_them_written_again(cli: C
     ("arguments", "text"),
     [
         ((), "give --level, --event or both"),
-        (("--event", "closed"), "'closed' is not the name of an event and a switch: write closed=off, or closed=on"),
-        (("--event", "=off"), "'=off' is not the name of an event and a switch"),
-        (("--event", "closed=no"), "write closed=off, or closed=on"),
+        (("--event", "closed"), "'closed' is not EVENT=on or EVENT=off: write for example closed=off"),
+        (("--event", "=off"), "'=off' is not EVENT=on or EVENT=off"),
+        (("--event", "closed=no"), "write for example closed=off"),
         (("--level", "loud"), "'loud' is not one of"),
     ],
 )

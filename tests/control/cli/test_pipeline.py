@@ -9,16 +9,16 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from control.cli.commands import main
-from control.cli.pipeline import run as command
-from proxy.pipeline.settings import PipelineSettings
+from framegate.control.cli.commands import main
+from framegate.control.cli.pipeline import run as command
+from framegate.proxy.pipeline.settings import PipelineSettings
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[PipelineSettings]:
     """The settings that the job was started with; it ends with 7."""
     found: list[PipelineSettings] = []
-    monkeypatch.setattr("proxy.pipeline.run.run_pipeline", lambda settings: found.append(settings) or 7)
+    monkeypatch.setattr("framegate.proxy.pipeline.run.run_pipeline", lambda settings: found.append(settings) or 7)
     return found
 
 
@@ -69,6 +69,6 @@ def test_what_cannot_be_is_wrong_usage(asked: list[PipelineSettings], words: lis
 
 
 def test_the_pipeline_without_spark_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "proxy.pipeline.run", None)
+    monkeypatch.setitem(sys.modules, "framegate.proxy.pipeline.run", None)
     result = run()
     assert (result.exit_code, "framegate[spark]" in result.stderr) == (2, True)

@@ -3,8 +3,6 @@
 import fcntl
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,11 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from control.cli.commands import main
-from proxy.tap.completeness import verify
-from proxy.tap.consumer import claim_consumer, read_consumers, write_consumer
-from proxy.tap.log_reader import segments
-from tests.fakes.cli import run_cli
+from framegate.control.cli.commands import main
+from framegate.proxy.tap.completeness import verify
+from framegate.proxy.tap.consumer import claim_consumer, read_consumers, write_consumer
+from framegate.proxy.tap.log_reader import segments
 from tests.fakes.kept_tap import START, KeptTap
 from tests.fakes.tap_files import chop, flip, segment_files
 from tests.fakes.tap_log import START_NS, FakeProcessor
@@ -96,42 +93,7 @@ def test_what_is_no_taps_directory_is_no_clean_log(tmp_path: Path, words: tuple[
     (tmp_path / "folder").mkdir()
     result = run(*words, str(tmp_path))
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "is no tap's directory" in result.stderr
-
-
-COMMANDS = [["ls"], ["ls", "--output", "json"], ["verify"], ["verify", "--output", "json"], ["consumers", "list"], ["cat"], ["cat", "--raw"]]
-
-
-@pytest.mark.parametrize("words", COMMANDS)
-def test_a_full_disk_for_the_output_is_one_line_and_says_nothing_of_the_log(log: Path, words: list[str]) -> None:
-    write_consumer(str(log), "tables", {}, 1)
-    with open("/dev/full", "w") as full:
-        code, _, said = run_cli("tap", *words, str(log), stdout=full)
-    assert code == 2, "1 is said of a log"
-    assert said.splitlines()[-1] == "framegate: the output cannot be written: No space left on device"
-    assert "Traceback" not in said
-
-
-@pytest.mark.parametrize("words", [["ls"], ["verify"], ["cat"]])
-def test_an_output_that_nobody_reads_is_the_end_as_of_every_command(log: Path, words: list[str]) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    with open(write, "w") as nobody:
-        assert run_cli("tap", *words, str(log), stdout=nobody)[::2] == (141, "")
-
-
-@pytest.mark.parametrize(("words", "code"), [(["ls"], 1), (["verify"], 2), (["cat"], 1)])
-def test_what_cannot_be_said_on_standard_error_changes_no_exit_code(tmp_path: Path, words: list[str], code: int) -> None:
-    (tmp_path / "_ledger.jsonl").mkdir()
-    processor = FakeProcessor(tmp_path)
-    processor.block([bytes(300)] * 2)
-    processor.close()
-    flip(segment_files(tmp_path)[0], 4096 + 20)
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "control.cli", "tap", *words, str(tmp_path)], stdout=subprocess.DEVNULL, stderr=full, check=False
-        )
-    assert done.returncode == code
+    assert "is not a tap's directory" in result.stderr
 
 
 def test_verify_says_what_the_log_proves(log: Path) -> None:
@@ -191,7 +153,7 @@ def test_verify_exits_with_2_when_it_cannot_look(log: Path, monkeypatch: pytest.
     def refused(directory: str, progress: object) -> None:
         raise PermissionError(13, "Permission denied", directory)
 
-    monkeypatch.setattr("proxy.tap.completeness.verify", refused)
+    monkeypatch.setattr("framegate.proxy.tap.completeness.verify", refused)
     result = run("verify", str(log))
     assert (result.exit_code, result.stdout) == (2, "")
     assert "cannot be read: [Errno 13] Permission denied" in result.stderr
@@ -216,15 +178,6 @@ def test_consumers_are_listed(log: Path) -> None:
     assert "bad.json" in rows["bad"]
 
 
-def test_what_retention_deleted_nobody_is_behind_of(log: Path) -> None:
-    files = segment_files(log, "edge.0.done")
-    files[0].unlink()
-    write_consumer(str(log), "new", {}, 1)
-    listed = segments(str(log), "edge.0.done")
-    (consumer,) = data("consumers", "list", str(log))
-    assert consumer["behind"]["edge.0.done"] == listed[-1].limit - listed[0].base
-
-
 @pytest.mark.parametrize(("words", "answer", "code"), [(("--yes",), "", 0), ((), "y\n", 0), ((), "n\n", 1), ((), "", 1)])
 def test_a_consumer_is_removed_when_that_is_meant(log: Path, words: tuple[str, ...], answer: str, code: int) -> None:
     write_consumer(str(log), "tables", {}, 1)
@@ -232,7 +185,7 @@ def test_a_consumer_is_removed_when_that_is_meant(log: Path, words: tuple[str, .
     assert result.exit_code == code
     assert ("tables" in read_consumers(str(log)).offsets) is bool(code)
     assert result.stdout == ""
-    assert "retention will no longer keep that for it" in result.stderr
+    assert "retention will no longer keep this data for it" in result.stderr
 
 
 def test_one_that_is_at_work_is_not_removed(log: Path) -> None:
@@ -246,19 +199,8 @@ def test_one_that_is_at_work_is_not_removed(log: Path) -> None:
 def test_one_that_is_not_there_cannot_be_removed(log: Path) -> None:
     write_consumer(str(log), "tables", {}, 1)
     result = run("consumers", "remove", str(log), "table", "--yes")
-    assert (result.exit_code, "it has tables" in result.stderr) == (3, True)
+    assert (result.exit_code, "consumers: tables" in result.stderr) == (3, True)
     assert run("consumers", "remove", str(log), "../x", "--yes").exit_code == 3
-
-
-def test_what_the_disk_refuses_is_said(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_consumer(str(log), "tables", {}, 1)
-
-    def refused(root: str, name: str) -> None:
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr("proxy.tap.consumer.remove_consumer", refused)
-    result = run("consumers", "remove", str(log), "tables", "--yes")
-    assert (result.exit_code, "tables cannot be removed: [Errno 30] Read-only file system" in result.stderr) == (1, True)
 
 
 def test_a_lock_that_may_not_be_looked_at_is_not_known(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from control.cli import tap_follow
-from control.cli.tap_follow import Follower, Sink
-from control.cli.tap_records import Wanted
+from framegate.control.cli import tap_follow
+from framegate.control.cli.tap_follow import Follower, Sink
+from framegate.control.cli.tap_records import Wanted
 from tests.fakes.cli import start_cli
 from tests.fakes.tap_files import segment_files
 from tests.fakes.tap_log import START_NS, FakeProcessor
@@ -91,23 +91,6 @@ def test_only_what_is_appended_is_shown(tmp_path: Path, lines: Lines, following:
     assert lines.take() == []
 
 
-def test_what_is_appended_long_after_the_file_was_made_is_shown(tmp_path: Path, lines: Lines, following: Callable[..., Follower]) -> None:
-    processor = FakeProcessor(tmp_path)
-    write(processor, 1)
-    follower = following(tmp_path)
-    for _ in range(tap_follow._LISTINGS + 5):
-        follower.show_appended()
-    write(processor, 2)
-    follower.show_appended()
-    assert numbers(lines.take()) == [2]
-    processor.close()
-    follower.show_appended()
-    other = FakeProcessor(tmp_path, boot_id="b1")
-    write(other, 3)
-    follower.show_appended()
-    assert numbers(lines.take()) == [3]
-
-
 def test_new_streams_and_rolled_segments_are_shown_from_their_beginning(tmp_path: Path, lines: Lines, following: Callable[..., Follower]) -> None:
     follower = following(tmp_path)
     follower.show_appended()
@@ -120,15 +103,6 @@ def test_new_streams_and_rolled_segments_are_shown_from_their_beginning(tmp_path
     processor.close()
     follower.show_appended()
     assert numbers(lines.take()) == list(range(12, 24))
-
-
-def test_streams_are_merged_and_chosen_by_name(tmp_path: Path, lines: Lines, following: Callable[..., Follower]) -> None:
-    follower = following(tmp_path, patterns=("edge.0.*", "edge.1.*"))
-    processors = [FakeProcessor(tmp_path, slot=slot) for slot in (0, 1, 2)]
-    for number in range(9):
-        write(processors[number % 3], number)
-    follower.show_appended()
-    assert numbers(lines.take()) == [0, 1, 3, 4, 6, 7]
 
 
 def test_since_shows_what_was_there_and_waits_for_its_reader(tmp_path: Path, lines: Lines, following: Callable[..., Follower]) -> None:
@@ -147,15 +121,6 @@ def test_the_limit_ends_it(tmp_path: Path, lines: Lines, following: Callable[...
     write(FakeProcessor(tmp_path), *range(10))
     follower.run()
     assert numbers(lines.take()) == [0, 1, 2]
-
-
-def test_filters_hold(tmp_path: Path, lines: Lines, following: Callable[..., Follower]) -> None:
-    follower = following(tmp_path, Wanted(connections=frozenset([2])))
-    processor = FakeProcessor(tmp_path)
-    processor.block([b"1"], connection=1)
-    processor.block([b"2"], connection=2)
-    follower.show_appended()
-    assert numbers(lines.take()) == [2]
 
 
 @pytest.mark.parametrize(("wanted", "word"), [(ALL, "-- "), (Wanted(min_size=1), "-- at most ")])
@@ -274,17 +239,6 @@ def test_a_torn_tail_is_not_read_again_and_again(
     assert read
 
 
-def test_a_sink_writes_in_order_and_all_before_it_ends() -> None:
-    ours, theirs = os.pipe()
-    sink = Sink(theirs)
-    for number in range(1000):
-        sink.put(f"{number} é")
-    sink.close()
-    os.close(theirs)
-    with open(ours, encoding="utf-8") as file:
-        assert file.read().splitlines() == [f"{number} é" for number in range(1000)]
-
-
 def test_a_sink_without_a_letter_writes_an_escape() -> None:
     ours, theirs = os.pipe()
     sink = Sink(theirs, "ascii")
@@ -351,19 +305,6 @@ def test_a_line_comes_within_a_tenth_of_a_second_and_ctrl_c_is_130(tmp_path: Pat
         _, err = process.communicate(timeout=10)
         assert (process.returncode, err) == (130, "framegate: interrupted\n")
     assert min(times) <= 0.1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("traffic", [False, True])
-def test_when_nobody_reads_any_more_it_ends_in_order(tmp_path: Path, traffic: bool) -> None:
-    with begin(tmp_path) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        if traffic:
-            write(FakeProcessor(tmp_path, boot_id="late"), 1)
-        assert process.wait(10) == 0
-        assert process.stderr.read() == ""
 
 
 @pytest.mark.slow

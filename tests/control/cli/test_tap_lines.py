@@ -3,12 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from control.cli.tap_lines import api_text, entry_line, frame_line, is_whole, moment_text, not_shown_line, trouble_line
-from control.cli.tap_records import Entry, Frame, Request, Trouble, Wanted, frames_of
-from proxy.config.model import TapRule
-from proxy.tap.record import (
+from framegate.control.cli.tap_lines import api_text, entry_line, frame_line, is_whole, moment_text
+from framegate.control.cli.tap_records import Entry, Frame, Request, Wanted, frames_of
+from framegate.proxy.config.model import TapRule
+from framegate.proxy.tap.record import (
     FLAG_AT_MOST,
     FLAG_UNKNOWN,
     KIND_CLOCK,
@@ -18,6 +16,7 @@ from proxy.tap.record import (
     REASONS,
     ChunkRow,
 )
+from tests.fakes.cases import each_of
 from tests.fakes.tap_log import START_NS, FakeProcessor
 from tests.fakes.tap_read import read_blocks
 
@@ -38,7 +37,7 @@ def test_moments_are_what_since_takes() -> None:
     assert moment_text(10**30) == f"{10**30}ns"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("request_", "text"),
     [
         (None, "-"),
@@ -49,14 +48,6 @@ def test_moments_are_what_since_takes() -> None:
 )
 def test_apis_have_names(request_: Request | None, text: str) -> None:
     assert api_text(request_) == text
-
-
-def test_a_frame_is_a_line(tmp_path: Path) -> None:
-    frame = first(tmp_path, [bytes(range(20)) + b"plain | \xff"], connection=(3 << 57) | (7 << 29) | 42)
-    line = frame_line(frame, 4)
-    assert line.split() == [START, "3-7-42", "request", "main", "29", "-", "-", "all", "00", "01", "02", "03", "|....|"]
-    assert frame_line(frame, 0).endswith("all")
-    assert frame_line(frame, 100).endswith("70 6c 61 69 6e 20 7c 20 ff |....................plain | .|")
 
 
 def test_what_was_not_kept_is_said(tmp_path: Path) -> None:
@@ -116,16 +107,3 @@ def test_other_rows_are_lines_too() -> None:
     rules = entry(kind=KIND_RULES)
     lines = [entry_line(Entry(rules.row._replace(rule=word), rules.block)) for word in (2, 3, 4)]
     assert [line.partition(" tap rules from here on: ")[2] for line in lines] == ["all, errors", "none", "of another"]
-
-
-def test_what_cannot_be_read_is_a_line() -> None:
-    assert trouble_line(Trouble("s", 64, 128, False, "why")) == "-- unknown frames lost: damaged (unknown), s at 64: why; the log goes on at 128"
-    assert trouble_line(Trouble("s", 64, 128, True, "why", True)) == (
-        "-- unknown frames not shown: retention took them, s at 64: why; the log goes on at 128"
-    )
-    assert trouble_line(Trouble("s", 64, None, True, "why")).endswith("vanished (unknown), s at 64: why; nothing behind it can be read")
-
-
-def test_what_was_left_out_is_a_line() -> None:
-    assert not_shown_line(1234, 0, bound=False) == "-- 1,234 frames not shown"
-    assert not_shown_line(1, 5, bound=True) == "-- at most 1 frame not shown, and 5 lost among them"

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from control.cli.tap_records import Frame, Request, Wanted, frames_of
-from proxy.config.model import TapRule
-from proxy.tap.headers import BlockHeader
-from proxy.tap.log_block import LogBlock
-from proxy.tap.record import FLAG_UNKNOWN, KIND_CLOCK, KIND_FRAMES, KIND_GAP, KIND_RULES, KIND_TOTALS, ChunkRow
+from framegate.control.cli.tap_records import Frame, Request, Wanted, frames_of
+from framegate.proxy.config.model import TapRule
+from framegate.proxy.tap.headers import BlockHeader
+from framegate.proxy.tap.log_block import LogBlock
+from framegate.proxy.tap.record import FLAG_UNKNOWN, KIND_CLOCK, KIND_FRAMES, KIND_GAP, KIND_RULES, KIND_TOTALS, ChunkRow
+from tests.fakes.cases import each_of
 from tests.fakes.tap_log import START_NS, FakeProcessor
 from tests.fakes.tap_read import read_blocks
 
@@ -47,22 +48,6 @@ def kafka(root: Path, rule: TapRule | None = None) -> list[LogBlock]:
     return blocks_of(root, processor)
 
 
-def test_a_kafka_request_says_what_it_is_and_an_answer_what_it_answers(tmp_path: Path) -> None:
-    frames = shown(kafka(tmp_path))
-    assert [frame.request and frame.request[:2] for frame in frames] == [(0, 9), (1, 13), (0, 9), (1, 13)]
-    assert [frame.request and frame.request.client for frame in frames] == ["abc", None, None, None]
-    assert [frame.request and frame.request.correlation for frame in frames] == [7, -8, 7, -8]
-    assert [frame.latency_us for frame in frames] == [None, None, 1500, None]
-    assert [(frame.number, frame.size, bytes(frame.kept)) for frame in frames[2:]] == [(0, 7, b"\0\0\0\7abc"), (1, 8, b"\xff\xff\xff\xf8abcd")]
-
-
-def test_an_answer_that_nothing_asked_for_is_of_no_api(tmp_path: Path) -> None:
-    processor = FakeProcessor(tmp_path)
-    processor.block([b"x"], direction="response", protocol="kafka", keys=[-1], latencies=[-1])  # type: ignore[arg-type]
-    (frame,) = shown(blocks_of(tmp_path, processor))
-    assert (frame.request, frame.latency_us) == (None, None)
-
-
 @pytest.mark.parametrize("body", [b"", b"short", struct.pack(">hhi", -1, 0, 1), struct.pack(">hhi", 0, -1, 1)])
 def test_a_body_that_has_no_header_of_kafka_is_of_no_api(tmp_path: Path, body: bytes) -> None:
     processor = FakeProcessor(tmp_path)
@@ -84,11 +69,6 @@ def test_a_clients_name_may_be_anything(tmp_path: Path, body: bytes, client: str
     processor = FakeProcessor(tmp_path)
     processor.block([body], protocol="kafka")
     assert [frame.request for frame in shown(blocks_of(tmp_path, processor))] == [Request(18, 4, 1, client)]
-
-
-def test_only_what_was_kept_whole_is_looked_into(tmp_path: Path) -> None:
-    requests = [frame.request for frame in shown(kafka(tmp_path, TapRule(name="all", capture="hash")))]
-    assert requests == [None, None, Request(0, 9, None, None), Request(1, 13, None, None)]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +103,7 @@ def header(**facts: int) -> BlockHeader:
     return BlockHeader(*([0] * len(BlockHeader._fields)))._replace(**facts)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("facts", "may"),
     [
         ({"first_ns": 100, "last_ns": 199, "request_frames": 1}, False),
@@ -143,7 +123,7 @@ class Words:
     strings = ("main",)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("wanted", "row", "may"),
     [
         ({}, {"kind": KIND_TOTALS}, False),

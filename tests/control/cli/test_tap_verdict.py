@@ -6,10 +6,11 @@ import sys
 
 import pytest
 
-from control.cli import tap_verdict
-from control.cli.tap_verdict import EXIT_LOST, Progress, exit_code, print_verdict
-from proxy.tap.acceptance import Accepted
-from proxy.tap.completeness import Verdict, WindowRow
+from framegate.control.cli import tap_verdict
+from framegate.control.cli.tap_verdict import EXIT_LOST, Progress, exit_code, print_verdict
+from framegate.proxy.tap.acceptance import Accepted
+from framegate.proxy.tap.completeness import Verdict, WindowRow
+from tests.fakes.cases import each_of
 from tests.fakes.tap_log import START_NS
 
 NOTHING = Accepted({}, {})
@@ -39,29 +40,16 @@ def test_faults_come_first_and_the_conclusion_last(capsys: pytest.CaptureFixture
     ("given", "text"),
     [
         (verdict("complete", "open"), "complete: windows: 1 complete, 1 open"),
-        (verdict(), "not complete: windows: none, so nothing is proved"),
-        (verdict("complete", "cut"), "complete but for what retention took: windows: 1 complete, 1 cut"),
-        (verdict("lost", "cut"), "frames are lost, and the log says how many: windows: 1 cut, 1 lost"),
-        (verdict(faults=("a", "b")), "not complete: 2 faults; windows: none, so nothing is proved"),
+        (verdict(), "not complete: windows: none, so completeness is not proved"),
+        (verdict("complete", "cut"), "complete except for data that retention deleted: windows: 1 complete, 1 cut"),
+        (verdict("lost", "cut"), "frames are lost, and the log says exactly how many: windows: 1 cut, 1 lost"),
+        (verdict(faults=("a", "b")), "not complete: 2 faults; windows: none, so completeness is not proved"),
         (verdict(*["complete"] * 1234), "complete: windows: 1,234 complete"),
     ],
 )
 def test_the_conclusion_says_what_it_comes_to(capsys: pytest.CaptureFixture[str], given: Verdict, text: str) -> None:
     print_verdict(given, True, "table", NOTHING)
     assert capsys.readouterr().out.splitlines()[-1] == text
-
-
-def test_a_summary_has_what_is_not_complete(capsys: pytest.CaptureFixture[str]) -> None:
-    print_verdict(verdict("complete", "at_most", "open", "cut"), True, "table", NOTHING)
-    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:-1]] == ["at_most", "open", "cut"]
-
-
-@pytest.mark.parametrize(("rows", "terminal", "shown"), [(51, True, 0), (50, True, 50), (51, False, 51)])
-def test_many_rows_on_a_terminal_are_summed_up(monkeypatch: pytest.MonkeyPatch, rows: int, terminal: bool, shown: int) -> None:
-    out = Terminal() if terminal else io.StringIO()
-    monkeypatch.setattr(sys, "stdout", out)
-    print_verdict(verdict(*["complete"] * rows), None, "table", NOTHING)
-    assert len(out.getvalue().splitlines()) == shown + 1 + (shown > 0)
 
 
 def test_json_has_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,32 +84,7 @@ def test_progress_is_shown_on_a_terminal_and_taken_away(monkeypatch: pytest.Monk
     assert err.getvalue().endswith("\r\x1b[K")
 
 
-def test_nobody_is_shown_progress_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    err = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", err)
-    monkeypatch.setattr(tap_verdict, "_EVERY_S", 0)
-    progress = Progress(10)
-    progress(5)
-    progress.end()
-    monkeypatch.setattr(sys, "stderr", None)
-    Progress(10)(5)
-    assert err.getvalue() == ""
-
-
-def test_what_retention_took_is_one_line_for_all_its_windows(capsys: pytest.CaptureFixture[str]) -> None:
-    start = START_NS // 60_000_000_000 * 60_000_000_000
-    gone = WindowRow("s", "main", "request", start, state="cut", cut=True, windows=1200)
-    forgotten = WindowRow("", None, "request", start, state="cut", cut=True)
-    part = WindowRow("s", "main", "response", start, seen=9, at_most=3, state="at_most", cut=True)
-    print_verdict(Verdict([forgotten, gone, part], [], complete=False), None, "table", NOTHING)
-    _, *rows, last = capsys.readouterr().out.splitlines()
-    assert [row.split()[:5] for row in rows[::2]] == [["-", "-", "request", "2023-11-14", "22:13"], ["s", "main", "response", "2023-11-14", "22:13"]]
-    assert rows[1].split()[3:8] == ["2023-11-14", "22:13", "to", "2023-11-15", "18:12"]
-    assert [row.split("  ")[-1].strip() for row in rows] == ["cut", "cut", "at_most, cut"]
-    assert last == "not complete: windows: 1 at_most, 1,201 cut"
-
-
-@pytest.mark.parametrize(
+@each_of(
     ("given", "code"),
     [
         (verdict("complete", "open", "cut"), 0),

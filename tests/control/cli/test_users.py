@@ -1,4 +1,4 @@
-"""control.cli.users: the file of users, from the command line."""
+"""framegate.control.cli.users: the file of users, from the command line."""
 
 import json
 import os
@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from control.cli.commands import main
-from control.identity.passwords import is_password_of
-from control.identity.users import Users
-from control.identity.users_file import read_users
-from proxy.auth.questions import Accepted, CheckPassword, Refused
+from framegate.control.cli.commands import main
+from framegate.control.cli.users import users
+from framegate.control.identity.passwords import is_password_of
+from framegate.control.identity.users import Users
+from framegate.control.identity.users_file import read_users
+from framegate.proxy.auth.auth_requests import Accepted, CheckPassword, Refused
 from tests.fakes.cli import Cli, served
 
 
@@ -54,7 +55,7 @@ def test_a_user_that_there_is_keeps_its_password_unless_told(tmp_path: Path) -> 
 @pytest.mark.parametrize("password", ["", "\n", "a\0b\n", "\x1b[A\n", b"\xff\n"])
 def test_what_is_no_password(tmp_path: Path, password: str | bytes) -> None:
     result = run("add", "alice", "--file", str(tmp_path / "users"), password=password)
-    assert (result.exit_code, "not one line of text" in result.stderr) == (2, True)
+    assert (result.exit_code, "must be one line of printable text" in result.stderr) == (2, True)
     assert not (tmp_path / "users").exists()
 
 
@@ -88,7 +89,7 @@ def test_a_folder_that_is_not_ours(tmp_path: Path) -> None:
 
 
 def test_there_is_no_way_to_say_a_password_on_the_command_line(tmp_path: Path) -> None:
-    command = main.commands["users"].commands["add"]  # type: ignore[attr-defined]
+    command = users.commands["add"]
     assert {item.name for item in command.params} == {"name", "path", "listener", "address", "replace", "iterations", "reason"}
     result = run("add", "alice", "canary", "--file", str(tmp_path / "users"))
     assert result.exit_code == 2
@@ -117,7 +118,7 @@ def test_users_of_a_running_framegate(tmp_path: Path) -> None:
         cli.plane.users_error = "/users is no file of users"
         listed = cli("users", "list", "--listener", "kafka")
         assert [line.split() for line in listed.stdout.splitlines()] == [["NAME", "MECHANISMS", "ITERATIONS"], ["bob", *entry, "4096", "4096"]]
-        assert listed.stderr == "framegate: what lies in the files of the listener is not in force: /users is no file of users\n"
+        assert listed.stderr == "framegate: the present users file is not in force: /users is no file of users\n"
 
 
 @pytest.mark.parametrize("words", [("list",), ("add", "alice"), ("remove", "alice")], ids=" ".join)
@@ -127,14 +128,8 @@ def test_users_are_those_of_one_place(tmp_path: Path, words: tuple[str, ...]) ->
         assert (result.exit_code, "one of --file and --listener" in result.stderr) == (2, True)
     if words != ("list",):
         result = run(*words, "--file", str(tmp_path / "users"), "--reason", "x", password="canary\n")
-        assert (result.exit_code, "--reason goes with --listener" in result.stderr) == (2, True)
+        assert (result.exit_code, "--reason needs --listener" in result.stderr) == (2, True)
     assert not (tmp_path / "users").exists()
-
-
-@pytest.mark.parametrize("words", [("add", "alice"), ("remove", "alice")], ids=" ".join)
-def test_a_change_that_nobody_answers_exits_with_5(tmp_path: Path, words: tuple[str, ...]) -> None:
-    result = run(*words, "--listener", "kafka", "--address", f"unix:{tmp_path}/admin.sock", password="canary\n")
-    assert (result.exit_code, "cannot be reached" in result.stderr) == (5, True)
 
 
 @pytest.mark.slow
@@ -142,7 +137,7 @@ def test_a_change_that_nobody_answers_exits_with_5(tmp_path: Path, words: tuple[
 def test_a_terminal_is_asked_twice_and_shows_nothing(tmp_path: Path, answers: tuple[bytes, ...], code: int) -> None:
     path = tmp_path / "users"
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "control.cli", "users", "add", "alice", "--file", str(path)]
+    command = [sys.executable, "-m", "framegate.control.cli", "users", "add", "alice", "--file", str(path)]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
     os.close(theirs)
     shown = b""

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from control.demo.certificates import Certificates, create
+from framegate.control.demo.certificates import Certificates, create
 
 
 @pytest.fixture(scope="module")

@@ -3,15 +3,13 @@ from typing import Any
 
 import pytest
 
-from control.configuration.capacity import UNLIMITED_POOL, fitted, memory_need, memory_warning, processor_count
-from control.configuration.cgroup import Container
-from proxy.config.limits import LimitsConfig, RateLimits
-from proxy.config.model import (
-    GIB,
+from framegate.control.configuration.capacity import UNLIMITED_POOL, fitted, memory_need, memory_warning
+from framegate.control.configuration.cgroup import Container
+from framegate.proxy.config.limits import LimitsConfig, RateLimits
+from framegate.proxy.config.model import (
     KIB,
     MIB,
     Forwarding,
-    HandlersConfig,
     ListenerConfig,
     ListenerTls,
     MemoryPoolConfig,
@@ -20,14 +18,6 @@ from proxy.config.model import (
     UpstreamConfig,
     UpstreamTls,
 )
-from proxy.config.sasl import ListenerSasl, TokenConfig
-
-
-def test_zero_processors_means_as_many_as_cpus_and_shares_allow() -> None:
-    assert processor_count(3, 1, 1, 8) == 3
-    assert processor_count(0, 256 * MIB, 100 * MIB, 8) == 2
-    assert processor_count(0, 256 * MIB, 1 * MIB, 8) == 8
-    assert processor_count(0, 1 * MIB, 2 * MIB, 8) == 1
 
 
 def config(pool: int, tap: TapConfig | None = None, upstream_tls: UpstreamTls | None = None, **listener: Any) -> ProxyConfig:
@@ -52,20 +42,6 @@ def test_what_is_needed_is_the_sum_of_its_parts() -> None:
     assert (need.total, need.uncounted) == (sum(size for _, size in need.parts), ())
 
 
-def test_the_judge_of_certificates_counts_where_there_are_any() -> None:
-    tls = ListenerTls(certificate="c", key="k")
-    for kind, size in (({}, 0), ({"tls": tls}, 28 * MIB), ({"upstream_tls": UpstreamTls()}, 28 * MIB)):
-        assert dict(memory_need(config(MIB, **kind), 1).parts).get("judge of certificates", 0) == size
-
-
-def test_handler_processes_count_once_a_listener_has_a_handler_each_with_what_it_may_hold() -> None:
-    def part(memory: int, **listener: Any) -> int:
-        chosen = dataclasses.replace(config(MIB, **listener), handlers=HandlersConfig(processes=3, memory=memory))
-        return dict(memory_need(chosen, 1).parts).get("handler processes", 0)
-
-    assert [part(0), part(0, handler="m:h"), part(100 * MIB, handler="m:h", upstream=None)] == [0, 123 * MIB, 300 * MIB]
-
-
 @pytest.mark.parametrize(
     ("requests", "responses", "beyond"),
     [("whole", "cut_through", 100 * MIB), ("whole", "whole", 150 * MIB), ("cut_through", "cut_through", 256 * KIB - 4)],
@@ -73,12 +49,6 @@ def test_handler_processes_count_once_a_listener_has_a_handler_each_with_what_it
 def test_the_frame_beyond_the_pool_is_the_largest_that_passes_whole(requests: Any, responses: Any, beyond: int) -> None:
     need = memory_need(config(256 * MIB, forwarding=Forwarding(requests=requests, responses=responses)), 1)
     assert dict(need.parts)["a frame beyond it in each processor"] == (beyond + 256 * KIB) * 5 // 4
-
-
-def test_each_side_that_speaks_tls_makes_a_connection_dearer() -> None:
-    tls = ListenerTls(certificate="c", key="k")
-    for kind, kib in (({}, 12), ({"tls": tls}, 51), ({"tls": tls, "upstream_tls": UpstreamTls()}, 90)):
-        assert dict(memory_need(config(MIB, limits=RateLimits(connections=1000), **kind), 1).parts)["connections"] == 1000 * kib * KIB
 
 
 def test_a_configuration_that_does_not_fit_the_container_is_warned_about_with_its_parts() -> None:
@@ -89,16 +59,6 @@ def test_a_configuration_that_does_not_fit_the_container_is_warned_about_with_it
         "processes 122MiB, memory pool 320MiB, a frame beyond it in each processor 251MiB; connections of a are not counted, for "
         "limits.connections is not set"
     )
-
-
-def test_connections_alone_may_be_too_many() -> None:
-    assert memory_warning(config(64 * MIB, max_receive_size=MIB, limits=RateLimits(connections=10_000)), 1, GIB) is None
-    warning = memory_warning(
-        config(64 * MIB, max_receive_size=MIB, limits=RateLimits(connections=10_000), tls=ListenerTls(certificate="c", key="k")), 1, 512 * MIB
-    )
-    assert warning is not None
-    assert "connections 499MiB" in warning
-    assert "not counted" not in warning
 
 
 @pytest.mark.parametrize(
@@ -128,18 +88,6 @@ def test_the_nodes_limit_bounds_all_connections_but_those_of_the_protected_liste
     assert (dict(need.parts).get("connections", 0), need.uncounted) == (connections * KIB, uncounted)
 
 
-def test_who_takes_tokens_pays_for_what_checks_them_once() -> None:
-    users = ListenerSasl(mechanisms=("PLAIN",), users="u")
-    tokens = ListenerSasl(mechanisms=("OAUTHBEARER",), tokens=TokenConfig(jwks="j", issuer="i", audience="a"))
-
-    def need(*sasl: ListenerSasl | None) -> int:
-        listeners = tuple(ListenerConfig(name=f"l{place}", address="x", upstream="u", sasl=each) for place, each in enumerate(sasl))
-        config = ProxyConfig(node="n", listeners=listeners, upstreams=(UpstreamConfig(name="u", endpoints=("x:1",)),))
-        return dict(memory_need(config, 1).parts).get("checks of tokens", 0)
-
-    assert [need(None), need(users), need(None, tokens), need(tokens, tokens)] == [0, 0, 12 * MIB, 12 * MIB]
-
-
 def chosen(limit: int | None, cpus: int = 1, processors: int = 0, **listener: Any) -> tuple[int, int]:
     found = fitted(dataclasses.replace(config(0, limits=RateLimits(connections=1024), **listener), processors=processors), Container(cpus, limit, 2))
     return found.processors, found.memory_pool.size // MIB
@@ -158,12 +106,6 @@ def test_a_pool_of_0_is_the_largest_that_fits(cpus: int, size: int, tap: TapConf
     assert pool.size >= found.processors * 16 * MIB
 
 
-def test_as_many_processors_are_chosen_as_there_is_memory_for() -> None:
-    assert [chosen(limit * MIB, 4, max_receive_size=MIB)[0] for limit in (128, 160, 224, 1024)] == [1, 1, 3, 4]
-    assert chosen(1024 * MIB, 4, processors=2)[0] == 2  # what is given stays
-    assert fitted(config(64 * MIB), Container(8, 64 * MIB, 2)).memory_pool.size == 64 * MIB
-
-
 def test_a_container_that_is_too_small_gets_the_least_that_works_and_a_warning() -> None:
     assert chosen(64 * MIB) == (1, 100)
     assert chosen(1, 8) == (1, 100)
@@ -178,9 +120,3 @@ def test_without_a_limit_the_pool_has_the_most_that_is_stated_or_what_the_larges
     assert chosen(None, 64) == (10, UNLIMITED_POOL // MIB)
     assert chosen(None, 8, processors=16) == (16, 1600)
     assert chosen(None, 100, max_receive_size=1)[0] == 64
-
-
-def test_connections_that_nobody_limits_are_left_a_quarter_of_the_rest() -> None:
-    limited = fitted(config(0, max_receive_size=MIB, limits=RateLimits(connections=1)), Container(1, GIB, 2)).memory_pool.size
-    unlimited = fitted(config(0, max_receive_size=MIB), Container(1, GIB, 2)).memory_pool.size
-    assert 0 <= limited * 3 // 4 - unlimited <= MIB

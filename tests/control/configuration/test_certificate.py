@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from control.configuration.certificate import describe, describe_revocations, facts_from_row, short_fingerprint, validities
+from framegate.control.configuration.certificate import describe, describe_revocations, facts_from_row, short_fingerprint
 from tests.fakes.certificates import Authority
 
 KEY = ec.generate_private_key(ec.SECP256R1())
@@ -31,20 +31,20 @@ def seconds(moment: datetime.datetime) -> float:
 @pytest.mark.parametrize("year", [1999, 2026, 2049, 2050, 2068, 2070, 9999])
 def test_it_is_what_the_certificate_says(year: int) -> None:
     end = datetime.datetime(year, 12, 31, 23, 59, 59)
-    assert validities(pem(end)) == [(seconds(BEGIN), seconds(end))]
+    assert [(item.begins, item.ends) for item in describe(pem(end))] == [(seconds(BEGIN), seconds(end))]
 
 
 @pytest.mark.parametrize("text", [b"", b"nothing", b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"])
 def test_what_is_none_is_refused(text: bytes) -> None:
     with pytest.raises(ValueError, match=r"PEM|parsing"):
-        validities(text)
+        describe(text)
 
 
 def test_every_certificate_of_a_file_is_told_in_order_whatever_stands_between_them() -> None:
     one, other = (datetime.datetime(2020, 2, 3), datetime.datetime(2030, 1, 1)), (datetime.datetime(2055, 2, 3), datetime.datetime(2060, 1, 1))
     key = KEY.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     text = "a comment in Latin-1: é\n".encode("latin-1") + pem(one[1], one[0]) + key + b"between\n" + pem(other[1], other[0])
-    assert validities(text) == [tuple(map(seconds, one)), tuple(map(seconds, other))]
+    assert [(item.begins, item.ends) for item in describe(text)] == [tuple(map(seconds, one)), tuple(map(seconds, other))]
 
 
 def test_what_a_certificate_says_is_told_and_names_that_mean_the_same_are_the_same() -> None:

@@ -7,12 +7,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from cryptography import x509
 
-from control.configuration.child import load_in_child
-from control.configuration.load import load
-from control.demo.certificates import create
-from proxy.config.model import from_wire
+from framegate.control.configuration.child import load_in_child
+from framegate.control.configuration.load import load
+from framegate.proxy.config.model import from_wire
 
 EXAMPLE = """
 node: n
@@ -23,9 +21,9 @@ tap: {directory: log, rules: [{name: r, sample_connections: 0.5}]}
 """
 CODE = """
 import json, os, sys
-from control.configuration.child import load_in_child
-from control.configuration.fault import ConfigurationError
-from proxy.config.model import to_wire
+from framegate.control.configuration.child import load_in_child
+from framegate.control.configuration.document import ConfigurationError
+from framegate.proxy.config.model import to_wire
 files, ends = {}, {}
 try:
     loaded = load_in_child(sys.argv[1])
@@ -39,7 +37,7 @@ try:
     children = os.waitpid(-1, os.WNOHANG)
 except ChildProcessError:
     children = None
-modules = [name for name in ("ruamel.yaml", "cryptography", "ssl", "control.configuration.load") if name in sys.modules]
+modules = [name for name in ("ruamel.yaml", "cryptography", "ssl", "framegate.control.configuration.load") if name in sys.modules]
 print(json.dumps([found, modules, children, files, ends]))
 """
 
@@ -59,20 +57,6 @@ def test_the_model_is_the_one_of_load_and_nothing_of_the_child_stays(tmp_path: P
     assert (loaded, children, files, ends, errors) == ([], None, {}, {}, "")
 
 
-def test_the_files_that_it_names_come_along(tmp_path: Path) -> None:
-    made = create(tmp_path)
-    made.server.write_bytes("a comment in Latin-1: é\n".encode("latin-1") + made.server.read_bytes())
-    path = tmp_path / "framegate.yaml"
-    tls = f"tls: {{certificate: {made.server.name}, key: {made.server_key.name}}}"
-    path.write_text(EXAMPLE.replace("upstream: u,", f"upstream: u, {tls},"))
-    (found, loaded, _, files, ends), errors = in_child(path)
-    assert isinstance(found, dict), found
-    assert files == {str(file): file.read_bytes().decode("latin-1") for file in (made.server, made.server_key)}
-    certificate = x509.load_pem_x509_certificate(made.server.read_bytes())
-    assert ends == {str(made.server): [certificate.not_valid_after_utc.timestamp()], str(made.server_key): []}
-    assert (loaded, errors) == ([], "")
-
-
 def test_every_fault_comes_back_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "framegate.yaml"
     path.write_text("node: a/ß\nlisteners: []\n")
@@ -90,7 +74,7 @@ def test_a_process_with_threads_does_not_fork(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_a_child_that_fails_says_why_and_ends_the_start(tmp_path: Path) -> None:
-    broken = "import sys; sys.modules['control.configuration.load'] = None\n"
+    broken = "import sys; sys.modules['framegate.control.configuration.load'] = None\n"
     (found, _, children, *_), errors = in_child(tmp_path / "framegate.yaml", broken)
     assert found == "the process that reads the configuration ended with 1"
     assert "ModuleNotFoundError" in errors or "ImportError" in errors

@@ -1,25 +1,27 @@
+"""Quotas; and the pool, which holds what passes whole, and what listeners are guaranteed."""
+
+import pathlib
 from typing import Any
 
 import pytest
 
-from control.configuration.document import document_of
-from control.configuration.fault import ConfigurationError
-from control.configuration.limit_rules import limit_rules
-from control.configuration.load import validate
-from control.configuration.schema import convert
-from proxy.config.limits import UNLIMITED, UNLIMITED_NODE, LimitOverride, RateLimits
+from framegate.control.configuration.cgroup import Container
+from framegate.control.configuration.document import ConfigurationError, document_of
+from framegate.control.configuration.load import judge, validate
+from framegate.proxy.config.limits import UNLIMITED, UNLIMITED_NODE, LimitOverride, RateLimits
+from tests.fakes.configuration import faults, misnamed, put, warnings
 
 UPSTREAMS = [{"name": "u", "endpoints": ["127.0.0.1:1"]}]
 LISTENERS = [{"name": name, "address": "127.0.0.1:0", "upstream": "u"} for name in ("a", "b")]
 
 
-def data(limits: Any, listeners: Any = LISTENERS) -> dict[str, Any]:
+def quotas(limits: Any, listeners: Any = LISTENERS) -> dict[str, Any]:
     return {"node": "n", "listeners": listeners, "upstreams": UPSTREAMS, "limits": limits}
 
 
-def faults(limits: Any, listeners: Any = LISTENERS) -> list[tuple[str, str]]:
+def quota_faults(limits: Any, listeners: Any = LISTENERS) -> list[tuple[str, str]]:
     with pytest.raises(ConfigurationError) as raised:
-        validate(data(limits, listeners))
+        validate(quotas(limits, listeners))
     return [(fault.key, fault.reason) for fault in raised.value.faults]
 
 
@@ -31,7 +33,7 @@ def test_quotas_are_read_with_their_units() -> None:
         "per_address": {"response_bytes_rate": "2KiB"},
         "overrides": [{"network": "10.0.0.0/8", "request_bytes_rate": "3KiB", "connections": 0}, {"network": "::/0", "access": "deny"}],
     }
-    config = validate(data(limits, [{**LISTENERS[0], "limits": {"connection_rate": 7}}, LISTENERS[1]]))
+    config = validate(quotas(limits, [{**LISTENERS[0], "limits": {"connection_rate": 7}}, LISTENERS[1]]))
     assert (config.limits.connections, config.limits.request_bytes_rate, config.limits.protected_listener) == (5, 1024 * 1024, "b")
     assert config.limits.per_address == RateLimits(response_bytes_rate=2048)
     assert config.limits.overrides == (
@@ -57,11 +59,11 @@ def test_networks_that_cannot_be_used_are_all_named() -> None:
         {"network": "11.0.0.0/255.0.0.0"},
         {"network": "192.0.2.7"},
     ]
-    found = dict(faults({"overrides": overrides}))
+    found = dict(quota_faults({"overrides": overrides}))
     assert found == {
         "limits.overrides[0].network": "cannot be used: 10.0.0.1/8 has host bits set",
         "limits.overrides[1].network": "cannot be used: 2001:db8::/96 is part of a /64, and of IPv6 the whole of that counts as one address",
-        "limits.overrides[3].network": "is already the network of limits.overrides[2] (line 0)",
+        "limits.overrides[3].network": "is already used by limits.overrides[2].network (line 0)",
         "limits.overrides[4].network": "is required",
         "limits.overrides[5]": "must be a mapping of keys to values",
         "limits.overrides[6].network": "cannot be used: 11.0.0.0/255.0.0.0 is written 11.0.0.0/8",
@@ -70,8 +72,8 @@ def test_networks_that_cannot_be_used_are_all_named() -> None:
 
 
 def test_the_protected_listener_is_one_of_several() -> None:
-    assert faults({"protected_listener": "c"}) == [("limits.protected_listener", "is not the name of a listener; there are: a, b")]
-    ((key, reason),) = faults({"protected_listener": "a"}, LISTENERS[:1])
+    assert quota_faults({"protected_listener": "c"}) == [("limits.protected_listener", "is not the name of a listener; there are: a, b")]
+    ((key, reason),) = quota_faults({"protected_listener": "a"}, LISTENERS[:1])
     assert (key, "only listener" in reason) == ("limits.protected_listener", True)
 
 
@@ -89,18 +91,77 @@ def test_the_protected_listener_is_one_of_several() -> None:
     ],
 )
 def test_what_is_out_of_range_is_named(limits: Any, key: str) -> None:
-    assert [name for name, _ in faults(limits)] == [key]
+    assert [name for name, _ in quota_faults(limits)] == [key]
 
 
 def test_a_listener_refuses_a_limit_below_zero() -> None:
     """Number 193: a limit that cannot be is refused (here 0 is unlimited, so it is one below)."""
-    assert faults({}, [{**LISTENERS[0], "limits": {"connections": -1}}]) == [("listeners[0].limits.connections", "must be from 0 to 10000000")]
+    assert quota_faults({}, [{**LISTENERS[0], "limits": {"connections": -1}}]) == [("listeners[0].limits.connections", "must be from 0 to 10000000")]
 
 
 def test_what_a_denied_network_is_given_besides_has_no_effect() -> None:
-    document = document_of(data({"overrides": [{"network": "10.0.0.0/8", "access": "deny", "connections": 5, "request_bytes_rate": 1}]}))
-    limit_rules(document, convert(document)["limits"], [])
+    document = document_of(quotas({"overrides": [{"network": "10.0.0.0/8", "access": "deny", "connections": 5, "request_bytes_rate": 1}]}))
+    judge(document, machine=False)
     assert [(fault.key, fault.value) for fault in document.warnings] == [
         ("limits.overrides[0].connections", "5"),
         ("limits.overrides[0].request_bytes_rate", "1"),
     ]
+
+
+def test_a_broken_rule_is_named_at_its_key(data: dict[str, Any]) -> None:
+    cases = [
+        ("memory_pool.size", "1MiB", "memory_pool.size", "at least 2MiB are needed"),
+        ("memory_pool.shares", {"kafkaa": 5}, "memory_pool.shares.kafkaa", "is not the name of a listener; there are: kafka, plain"),
+        ("memory_pool.shares", {"kafka": 60, "plain": 50}, "memory_pool.shares", "guarantees 110 percent, and there are 100"),
+        ("memory_pool.shares", {"kafka": 100}, "memory_pool.shares", "leaves nothing to plain"),
+        ("memory_pool.shares", {"kafka": 0}, "memory_pool.shares.kafka", "must be from 1 to 100"),
+        ("memory_pool.shares", {"kafka": "half"}, "memory_pool.shares.kafka", "must be a whole number"),
+        ("memory_pool.shares", {"kafka": "101"}, "memory_pool.shares.kafka", "must be from 1 to 100"),
+        ("memory_pool.shares", [5], "memory_pool.shares", "must be a mapping of names to values"),
+        ("listeners.1.forwarding", {"responses": "whole"}, "listeners[1].forwarding.responses", "set upstreams[0].max_receive_size to at most 4MiB"),
+        ("listeners.1.forwarding", {"requests": "splice"}, "listeners[1].forwarding.requests", "must be 'whole' or 'cut_through'"),
+    ]
+    assert misnamed(data, cases) == []
+
+
+def test_answers_that_pass_whole_fit_into_a_processors_part(data: dict[str, Any]) -> None:
+    data["listeners"][1]["forwarding"] = {"responses": "whole"}
+    assert faults(put(data, "upstreams.0.max_receive_size", "4MiB")) == []
+    ((key, reason),) = faults(put(data, "upstreams.0.max_receive_size", "4097KiB"))
+    assert key == "listeners[1].forwarding.responses"
+    assert reason == (
+        "needs answers that a processor can hold: upstreams[0].max_receive_size is 4097KiB, and each of 2 processors has 4MiB of memory_pool.size; "
+        "set upstreams[0].max_receive_size to at most 4MiB, or cut_through here"
+    )
+    assert faults(put(put(data, "upstreams.0.max_receive_size", "8MiB"), "processors", 1)) == []
+
+
+def test_as_few_processors_are_started_as_hold_answers_that_pass_whole(data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("framegate.control.configuration.limit_rules.container", lambda: Container(8, None, 1))
+    data["listeners"][1]["forwarding"] = {"responses": "whole"}
+    assert faults(put(put(data, "upstreams.0.max_receive_size", "3MiB"), "processors", 0)) == []
+
+
+def test_requests_that_are_cut_through_may_be_larger_than_the_pool(data: dict[str, Any]) -> None:
+    data["listeners"][0]["max_receive_size"] = "1GiB"
+    assert [key for key, _ in faults(data)] == ["memory_pool.size"]
+    data["listeners"][0]["forwarding"] = {"requests": "cut_through"}
+    assert faults(data) == []
+
+
+def test_a_share_of_a_pool_without_bounds_has_no_effect(data: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    data["tap"]["budget"] = "128MiB"
+    data["memory_pool"].update(shares={"kafka": 50}, kind="leak_finding")
+    assert warnings(data, tmp_path) == []
+    data["memory_pool"]["kind"] = "unbounded"
+    assert warnings(data, tmp_path) == [("memory_pool.shares", "has no effect: with kind unbounded nobody waits for memory")]
+    ((key, reason),) = faults(put(data, "memory_pool.kind", "endless"))
+    assert (key, "'bounded', 'unbounded' or 'leak_finding'" in reason) == ("memory_pool.kind", True), reason
+
+
+def test_a_share_of_the_only_listener_has_no_effect(data: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    data["tap"]["budget"] = "128MiB"
+    data["memory_pool"]["shares"] = {"kafka": 50}
+    assert warnings(data, tmp_path) == []
+    del data["listeners"][1]
+    assert warnings(data, tmp_path) == [("memory_pool.shares", "has no effect: there is one listener, and the whole pool is its own")]

@@ -2,8 +2,8 @@ import pathlib
 
 import pytest
 
-from control.configuration.fault import ConfigurationError
-from control.configuration.load import examine, load, validate
+from framegate.control.configuration.document import ConfigurationError
+from framegate.control.configuration.load import examine, validate
 
 GOOD = """\
 node: edge-1
@@ -28,38 +28,6 @@ upstreams:
     endpoints: ["127.0.0.1:9"]
 admin: {address: "unix:admin.sock"}
 """
-
-
-def test_a_good_file_becomes_the_model(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "framegate.yaml"
-    path.write_text(GOOD)
-    config = load(path)
-    assert examine(path).faults == []
-    assert config.admin.address == f"unix:{tmp_path}/admin.sock"
-    assert config.tap is not None
-    assert config.tap.directory == f"{tmp_path}/tap"
-    assert config.listeners[0].timeouts.idle_ms == 60_000
-
-
-def test_five_faults_are_named_at_once_with_line_key_value_and_reason(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "framegate.yaml"
-    path.write_text(FIVE)
-    assert [(fault.line, fault.key, fault.value) for fault in examine(path).faults] == [
-        (4, "listeners[0].address", "127.0.0.1:70000"),
-        (5, "listeners[0].max_receive_size", "1GB5"),
-        (6, "listeners[0].upstream", "eccho"),
-        (7, "listeners[0].timeouts.idle", "forever"),
-        (10, "upstreams[0].endpoint", ""),
-    ]
-    assert all(fault.reason for fault in examine(path).faults)
-    with pytest.raises(ConfigurationError) as caught:
-        load(path)
-    assert caught.value.faults == examine(path).faults
-
-
-def test_a_file_that_is_not_there_is_one_fault(tmp_path: pathlib.Path) -> None:
-    (fault,) = examine(tmp_path / "none.yaml").faults
-    assert "No such file" in fault.reason
 
 
 def test_a_mapping_is_validated_like_a_file() -> None:

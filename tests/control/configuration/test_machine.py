@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from control.configuration.cgroup import Container
-from control.configuration.fault import ConfigurationError
-from control.configuration.load import examine, load
-from control.configuration.units import format_size
-from control.tap.directory_lock import DirectoryLock
-from proxy.config.model import GIB, MIB, SocketConfig
-from proxy.network.socket_options import set_socket_options
-from proxy.tap.record import LOCK_NAME, WRITERS_NAME
+from framegate.control.configuration.cgroup import Container
+from framegate.control.configuration.document import ConfigurationError
+from framegate.control.configuration.load import examine, load
+from framegate.control.configuration.units import format_size
+from framegate.control.tap.directory_lock import DirectoryLock
+from framegate.proxy.config.model import GIB, MIB, SocketConfig
+from framegate.proxy.network.socket_options import set_socket_options
+from framegate.proxy.tap.record import LOCK_NAME, WRITERS_NAME
 from tests.fakes.privileges import unprivileged
 
 
@@ -68,12 +68,6 @@ def warnings(path: pathlib.Path, *, in_use: bool = True) -> list[tuple[str, str,
     return [(item.key, item.value, item.reason) for item in found.warnings]
 
 
-def test_nothing_is_wrong_and_nothing_is_left(folder: pathlib.Path) -> None:
-    path = write(folder, tap={"directory": "var/tap", "budget": "128MiB"}, admin={"address": "unix:run/admin.sock"})
-    assert warnings(path) == []
-    assert [item.name for item in folder.iterdir()] == ["framegate.yaml"]
-
-
 def test_a_tap_directory_with_a_file_in_its_place(folder: pathlib.Path) -> None:
     (folder / "tap").write_text("")
     path = write(folder, tap={"directory": "tap"})
@@ -111,27 +105,10 @@ def test_a_disk_smaller_than_the_budget_is_a_warning(folder: pathlib.Path, monke
         file.truncate(300 * MIB)
     path = write(folder, tap={"directory": "tap", "budget": "1GiB"})
     for free, expected in ((GIB, []), (724 * MIB, []), (724 * MIB - 1, ["723MiB"]), (0, ["0B"])):
-        monkeypatch.setattr("control.configuration.machine.free_bytes", lambda path, free=free: free)
+        monkeypatch.setattr("framegate.control.configuration.machine.free_bytes", lambda path, free=free: free)
         assert [(key, value, reason) for key, value, reason in warnings(path)] == [
             ("tap.budget", "1GiB", f"is more than the disk has room for: {text} are free and 300MiB are the tap's already") for text in expected
         ]
-
-
-def test_an_admin_socket_with_a_file_in_its_place_or_above_it(folder: pathlib.Path) -> None:
-    (folder / "file").write_text("")
-    path = write(folder, admin={"address": "unix:file"})
-    assert fault(path)[1:] == ("admin.address", f"unix:{folder}/file", "cannot be used: a file that is no socket is in the way")
-    path = write(folder, admin={"address": "unix:file/admin.sock"})
-    assert fault(path)[1:] == ("admin.address", f"unix:{folder}/file/admin.sock", f"cannot be used: {folder}/file is not a directory")
-
-
-def test_an_admin_socket_in_a_folder_that_cannot_be_written(folder: pathlib.Path) -> None:
-    path = write(folder)
-    folder.chmod(0o555)
-    with unprivileged():
-        found = fault(path)
-    assert found[1:3] == ("admin.address", f"unix:{folder}/admin.sock")
-    assert found[3].startswith(f"cannot be used: {folder} is not writable: Permission denied; ")
 
 
 def test_an_admin_socket_in_a_folder_that_others_may_write_in_is_a_warning(folder: pathlib.Path) -> None:
@@ -152,38 +129,20 @@ def test_an_admin_socket_in_a_folder_that_others_may_write_in_is_a_warning(folde
         (folder / "above" / "run").chmod(mode)
         expected = [] if said is None else [f"is where others can put a socket of their own: {said}; chmod 0700"]
         assert [reason for key, _, reason in warnings(path) if key == "admin.address"] == expected
+    if os.geteuid() == 0:  # only root gives a folder away
+        (folder / "above" / "run").chmod(0o755)
+        os.chown(folder / "above" / "run", 65534, 65534)
+        ((_, _, reason),) = [item for item in warnings(path) if item[0] == "admin.address"]
+        assert reason.endswith(f"{folder}/above/run is of user 65534, and framegate is user 0; chown it")
     (folder / "above").chmod(0o777)
     (folder / "above" / "run").rmdir()
     assert [key for key, _, _ in warnings(path)] == ["admin.address"], "it would be made there"
-
-
-def test_the_default_admin_socket_is_looked_at_as_well(folder: pathlib.Path) -> None:
-    path = folder / "framegate.yaml"
-    path.write_text(json.dumps({key: value for key, value in SMALL.items() if key != "admin"}))
-    with unprivileged():
-        line, key, value, reason = fault(path)
-    assert (line, key, value) == (1, "admin.address", "unix:/run/framegate/admin.sock")
-    assert reason.startswith("cannot be used: /run")
 
 
 def test_an_admin_socket_whose_lock_cannot_be_opened(folder: pathlib.Path) -> None:
     (folder / "admin.sock.lock").mkdir()
     reason = fault(write(folder))[3]
     assert reason == f"cannot be used: its lock file {folder}/admin.sock.lock cannot be opened: Is a directory"
-
-
-def test_a_path_that_is_too_long_once_it_is_absolute(folder: pathlib.Path) -> None:
-    name = "x" * 100
-    size = len(f"{folder}/{name}")
-    reason = fault(write(folder, admin={"address": f"unix:{name}"}))[3]
-    assert reason == f"the path has {size} bytes; a Unix socket's path has at most 107"
-
-
-def test_the_sockets_of_listeners_are_looked_at_as_well(folder: pathlib.Path) -> None:
-    (folder / "file").write_text("")
-    assert fault(write(folder, listeners=listener(address="unix:file")))[1:] == (
-        "listeners[0].address", f"unix:{folder}/file", "cannot be used: a file that is no socket is in the way",
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -209,11 +168,6 @@ def test_a_name_and_an_address_that_are_the_same_are_told(folder: pathlib.Path, 
     assert fault(path)[1:] == (
         "health.address", "127.0.0.1:19093", "is 127.0.0.1:19093 here, which is already used by listeners[0].address (line 13)",
     )  # fmt: skip
-
-
-def test_what_the_file_alone_shows_is_told_once(folder: pathlib.Path) -> None:
-    path = write(folder, listeners=listener(address="127.0.0.1:19093"), health={"address": "0.0.0.0:19093"})
-    assert fault(path)[3].startswith("is already used by listeners[0].address")
 
 
 def test_what_another_uses_now_is_a_warning_of_check_and_nothing_to_load(folder: pathlib.Path) -> None:
@@ -265,12 +219,12 @@ def test_a_socket_buffer_beyond_what_the_kernel_allows_is_a_warning(
             set_socket_options(sock, SocketConfig(**{key: most + 1}))
             option = socket.SO_RCVBUF if key == "receive_buffer" else socket.SO_SNDBUF
             assert sock.getsockopt(socket.SOL_SOCKET, option) == 2 * most
-    monkeypatch.setattr("control.configuration.machine._KERNEL", str(folder))  # a namespace of its own has no such limits to show
+    monkeypatch.setattr("framegate.control.configuration.machine._KERNEL", str(folder))  # a namespace of its own has no such limits to show
     assert check(GIB) == []
 
 
 def test_a_pool_beyond_the_container_is_a_warning(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.configuration.machine.container", lambda: Container(1, 64 * MIB, 1))
+    monkeypatch.setattr("framegate.control.configuration.machine.container", lambda: Container(1, 64 * MIB, 1))
     ((key, value, reason),) = warnings(write(folder))
     assert (key, value) == ("memory_pool.size", "1MiB")
     assert reason == (

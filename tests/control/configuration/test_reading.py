@@ -5,9 +5,8 @@ import sys
 
 import pytest
 
-from control.configuration.document import Document
-from control.configuration.fault import ConfigurationError
-from control.configuration.reading import MAX_BYTES, MAX_DEPTH, MAX_VALUES, parse_document, read_document
+from framegate.control.configuration.document import ConfigurationError, Document
+from framegate.control.configuration.reading import MAX_BYTES, MAX_DEPTH, MAX_VALUES, parse_document, read_document
 
 
 def parse(text: str) -> Document:
@@ -29,10 +28,6 @@ def test_a_key_that_stands_twice_is_a_fault_with_both_lines() -> None:
     assert [(fault.line, fault.key, fault.reason) for fault in document.faults] == [(3, "a", "stands here a second time; first on line 1")]
 
 
-def test_anchors_and_aliases_work() -> None:
-    assert parse("a: &x {k: 1}\nb: *x\n").data == {"a": {"k": 1}, "b": {"k": 1}}
-
-
 def test_a_node_inside_itself_is_a_fault() -> None:
     assert [fault.reason for fault in parse("a: &x [*x]\n").faults] == ["contains itself"]
 
@@ -46,7 +41,7 @@ def test_aliases_that_stand_for_a_billion_values_are_one_fault_in_little_time_an
     path = tmp_path / "framegate.yaml"
     path.write_text(laughs(9))
     memory = 256 * 1024 * 1024
-    code = "import sys; from control.configuration.load import examine; print(*examine(sys.argv[1]).faults, sep='\\n')"
+    code = "import sys; from framegate.control.configuration.load import examine; print(*examine(sys.argv[1]).faults, sep='\\n')"
     done = subprocess.run(
         [sys.executable, "-c", code, str(path)],
         capture_output=True,
@@ -71,13 +66,8 @@ def test_what_is_nested_too_deep_is_one_fault(text: str) -> None:
         parse(text)
 
 
-def test_what_is_as_deep_as_allowed_is_read() -> None:
-    depth = MAX_DEPTH - 1
-    assert parse("a: " + "[" * depth + "]" * depth + "\n").faults == []
-
-
 def test_a_document_of_too_many_values_is_one_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.configuration.reading.MAX_VALUES", 6)
+    monkeypatch.setattr("framegate.control.configuration.reading.MAX_VALUES", 6)
     assert parse("a: [1, 2, 3]\n").data == {"a": [1, 2, 3]}  # the document, the key, the list, three in it
     with pytest.raises(ConfigurationError, match="line 2: the document: has more than 6 keys and values"):
         parse("a: [1, 2,\n 3, 4]\n")
@@ -120,10 +110,6 @@ def test_what_is_no_mapping_in_yaml_is_one_fault(text: str, line: int, part: str
     assert fault.line == line
 
 
-def test_an_empty_document_is_a_fault() -> None:
-    assert [fault.reason for fault in parse("# nothing\n").faults] == ["is empty"]
-
-
 def test_tags_and_odd_keys_are_faults() -> None:
     assert ["has the tag" in fault.reason for fault in parse("a: !!binary aGk=\n").faults] == [True]
     assert ["must be a word" in fault.reason for fault in parse("[1, 2]: x\n").faults] == [True]
@@ -135,12 +121,6 @@ def test_a_file_that_cannot_be_read_is_one_fault(tmp_path: pathlib.Path) -> None
     (tmp_path / "latin.yaml").write_bytes(b"a: 1\nb: \xe9\n")
     with pytest.raises(ConfigurationError, match=r"line 2.*not UTF-8"):
         read_document(tmp_path / "latin.yaml")
-
-
-def test_a_long_value_is_shortened_in_a_fault() -> None:
-    document = parse(f"a: {'x' * 100}\n")
-    document.add(("a",), "is long")
-    assert document.faults[0].value == "x" * 59 + "…"
 
 
 def test_relative_paths_start_where_the_path_says_and_not_where_a_link_leads(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

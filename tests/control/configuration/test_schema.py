@@ -1,11 +1,12 @@
+import pathlib
 from typing import Any
 
 import pytest
 
-from control.configuration.document import Document, document_of
-from control.configuration.schema import build, convert
-from proxy.config import model
-from proxy.config.model import ProxyConfig
+from framegate.control.configuration.document import document_of
+from framegate.control.configuration.schema import build
+from framegate.proxy.config import model
+from framegate.proxy.config.model import ProxyConfig
 
 SMALL: dict[str, Any] = {
     "node": "n",
@@ -16,7 +17,7 @@ SMALL: dict[str, Any] = {
 
 def faults_of(data: dict[str, Any]) -> list[tuple[str, str]]:
     document = document_of(data)
-    build(document, convert(document))
+    build(document)
     return [(fault.key, fault.reason) for fault in document.faults]
 
 
@@ -24,41 +25,30 @@ def listener(**keys: object) -> dict[str, Any]:
     return {**SMALL, "listeners": [{**SMALL["listeners"][0], **keys}]}
 
 
-def built(data: dict[str, Any]) -> tuple[ProxyConfig | None, Document]:
-    document = document_of(data)
-    return build(document, convert(document)), document
+def built(data: dict[str, Any]) -> ProxyConfig:
+    document = document_of(data, pathlib.Path("/etc/fg"))
+    config = build(document)
+    assert document.faults == []
+    return config
 
 
 def test_a_small_document_becomes_the_model_with_its_defaults() -> None:
-    config, document = built(SMALL)
-    assert document.faults == []
-    assert config is not None
+    config = built(SMALL)
     assert config.listeners[0].max_receive_size == 100 * model.MIB
-    assert isinstance(config.upstreams[0].endpoints, tuple)
+    assert config.upstreams[0].endpoints == ("127.0.0.1:1",)
+    assert built({**listener(timeouts=None, tls=None), "tap": None, "memory_pool": None}) == config
 
 
-def test_times_and_sizes_are_read_with_their_units() -> None:
-    config, _ = built(listener(max_receive_size="1MiB", min_rate=0, timeouts={"idle": "10m", "stall": "1s"}))
-    assert config is not None
-    assert config.listeners[0].max_receive_size == 2**20
-    assert config.listeners[0].timeouts.idle_ms == 600_000
-    assert config.listeners[0].timeouts.stall_ms == 1000
-
-
-def test_a_word_is_one_of_its_list() -> None:
-    config, _ = built(listener(half_close_before_data="wait"))
-    assert config is not None
-    assert config.listeners[0].half_close_before_data == "wait"
-    config, document = built(listener(half_close_before_data="stay"))
-    assert config is None
-    assert [(fault.key, fault.reason) for fault in document.faults] == [("listeners[0].half_close_before_data", "must be 'close' or 'wait'")]
+def test_values_are_read_with_their_units_and_as_they_are_written() -> None:
+    keys = {"name": 7, "max_receive_size": "1MiB", "backlog": "5", "half_close_before_data": "wait", "timeouts": {"idle": "10m", "stall": "1s"}}
+    found = built(listener(**keys)).listeners[0]
+    assert (found.name, found.max_receive_size, found.backlog, found.half_close_before_data) == ("7", 2**20, 5, "wait")
+    assert (found.timeouts.idle_ms, found.timeouts.stall_ms) == (600_000, 1000)
+    assert built({**SMALL, "processors": 3.0}).processors == 3
 
 
 def test_a_mapping_of_names_has_a_number_for_each() -> None:
-    config, document = built({**SMALL, "memory_pool": {"shares": {"a": 30, "b": "40", "c": None}}})
-    assert document.faults == []
-    assert config is not None
-    assert config.memory_pool.shares == {"a": 30, "b": 40}
+    assert built({**SMALL, "memory_pool": {"shares": {"a": 30, "b": "40", "c": None}}}).memory_pool.shares == {"a": 30, "b": 40}
     for value, key, part in (
         (True, "memory_pool.shares.a", "must be a number"),
         (1.5, "memory_pool.shares.a", "must be a whole number"),
@@ -70,24 +60,12 @@ def test_a_mapping_of_names_has_a_number_for_each() -> None:
     assert faults_of({**SMALL, "memory_pool": {"shares": 5}}) == [("memory_pool.shares", "must be a mapping of names to values")]
 
 
-def test_an_empty_section_has_its_defaults_and_an_empty_optional_one_is_absent() -> None:
-    config, document = built({**listener(timeouts=None, tls=None), "tap": None, "memory_pool": None})
-    assert document.faults == []
-    assert config is not None
-    assert config.tap is None
-    assert config.memory_pool.size == 256 * model.MIB
-
-
-def test_a_number_where_a_word_is_meant_is_taken_as_written() -> None:
-    document = document_of({**SMALL, "node": 7})
-    config = build(document, convert(document))
-    assert config is not None
-    assert config.node == "7"
-
-
 @pytest.mark.parametrize(
     ("keys", "key", "part"),
     [
+        ({"half_close_before_data": "stay"}, "half_close_before_data", "must be 'close' or 'wait'"),
+        ({"backlog": float("inf")}, "backlog", "must be a whole number"),
+        ({"allowed_principals": ["a", None]}, "allowed_principals[1]", "must be text"),
         ({"protocol": "kafkka"}, "protocol", "must be 'framed' or 'kafka'"),
         ({"max_receive_size": "1 MegaByte"}, "max_receive_size", "is not a size"),
         ({"max_receive_size": 0}, "max_receive_size", "must be from 1B to 2147483647B"),
@@ -136,7 +114,26 @@ def test_missing_keys_are_all_named() -> None:
 )
 def test_what_may_be_a_secret_is_not_shown(data: dict[str, Any], shown: str) -> None:
     document = document_of(data)
-    build(document, convert(document))
+    build(document)
     assert shown in [fault.value for fault in document.faults]
     assert "canary" not in repr(document.faults)
     assert "12345678" not in repr(document.faults)
+
+
+def test_every_relative_path_starts_at_the_folder() -> None:
+    keys = {"admin": {"address": "unix:admin.sock"}, "tap": {"directory": "var/tap"}}
+    upstreams = [{"name": "u", "endpoints": ["unix:u.sock", "host:1"], "tls": {"ca": "ca.crt"}}]
+    config = built({**listener(address="unix:l.sock", tls={"certificate": "a.crt", "key": "/k", "client_ca": None}), "upstreams": upstreams, **keys})
+    (side,), (other,) = config.listeners, config.upstreams
+    assert side.tls is not None
+    assert other.tls is not None
+    assert config.tap is not None
+    assert (config.admin.address, config.tap.directory, side.address) == ("unix:/etc/fg/admin.sock", "/etc/fg/var/tap", "unix:/etc/fg/l.sock")
+    assert (side.tls.certificate, side.tls.key, side.tls.client_ca) == ("/etc/fg/a.crt", "/k", None)
+    assert (other.endpoints, other.tls.ca) == (("unix:/etc/fg/u.sock", "host:1"), "/etc/fg/ca.crt")
+
+
+def test_a_default_that_is_a_path_starts_there_too_and_what_is_given_takes_its_place() -> None:
+    for keys, path in (({}, ("/etc/fg",)), ({"queue": 5}, ("/etc/fg",)), ({"path": ["a", "/b"]}, ("/etc/fg/a", "/b")), ({"path": []}, ())):
+        assert built({**SMALL, "handlers": keys}).handlers.path == path
+    assert built(SMALL).handlers.path == ("/etc/fg",)

@@ -1,16 +1,17 @@
-"""The tap's rules and sizes."""
+"""The tap's rules and sizes. A rule that comes over the API is judged by the rules of the file."""
 
 import pathlib
 from typing import Any
 
 import pytest
 
-from tests.fakes.configuration import faults, put, warnings
+from framegate.control.configuration.tap_rules import tap_rule_faults
+from framegate.proxy.config.model import TapRule
+from tests.fakes.configuration import misnamed, put, warnings
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "key", "part"),
-    [
+def test_a_broken_rule_is_named_at_its_key(data: dict[str, Any]) -> None:
+    cases = [
         ("tap.rules.0.listeners", ["kafkaa"], "tap.rules[0].listeners[0]", "there are: kafka, plain"),
         ("tap.rules.0.networks", ["10.0.0.1/8"], "tap.rules[0].networks[0]", "is not a network"),
         ("tap.rules.0.directions", [], "tap.rules[0].directions", "request, response or both"),
@@ -23,11 +24,8 @@ from tests.fakes.configuration import faults, put, warnings
         ("tap.rules.0.expires", "later", "tap.rules[0].expires", "is not an instant"),
         ("tap.flush_size", "16MiB", "tap.flush_size", "must not be larger than queue_size"),
         ("tap.budget", "64MiB", "tap.budget", "must not be larger than budget"),
-    ],
-)
-def test_a_broken_rule_is_named_at_its_key(data: dict[str, Any], path: str, value: object, key: str, part: str) -> None:
-    found = faults(put(data, path, value))
-    assert [item for item, reason in found if part in reason] == [key], found
+    ]
+    assert misnamed(data, cases) == []
 
 
 @pytest.mark.parametrize(
@@ -46,11 +44,6 @@ def test_a_key_that_has_no_effect_is_a_warning(data: dict[str, Any], tmp_path: p
     assert len(found) == 1
 
 
-def test_rules_of_the_same_name_are_named(data: dict[str, Any]) -> None:
-    found = faults(put(data, "tap.rules", [{"name": "a"}, {"name": "a"}]))
-    assert [key for key, _ in found] == ["tap.rules[1].name"]
-
-
 @pytest.mark.parametrize(
     ("rule", "key", "part"),
     [
@@ -66,3 +59,14 @@ def test_a_rule_that_matches_nothing_is_a_warning(data: dict[str, Any], tmp_path
     data["listeners"][1]["protocol"] = "kafka"
     rule["expires"] = "1h"
     assert warnings(put(data, "tap.rules.0", {"name": "a", **rule}), tmp_path) == []
+
+
+LISTENERS = {"kafka": True, "plain": False}
+
+
+def test_a_good_rule_has_no_faults_even_when_its_time_is_over() -> None:
+    rule = TapRule(
+        name="x", listeners=("kafka",), apis=("Fetch", "3"), networks=("10.0.0.0/8", "::1/128"), blank=("0-3",), hash=("4-",), expires_ns=5
+    )
+    assert tap_rule_faults(rule, LISTENERS) == []
+    assert tap_rule_faults(TapRule(name="x"), {}) == []

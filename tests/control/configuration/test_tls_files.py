@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from control.configuration import tls_files as module
-from control.configuration.fault import ConfigurationError, Fault
-from control.configuration.tls_files import describe_files, ends_of, first_stores, read_tls_files, shown_of, tls_files
-from control.demo.certificates import Certificates, create
-from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
-from proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
+from framegate.control.configuration import tls_files as module
+from framegate.control.configuration.document import ConfigurationError, Fault
+from framegate.control.configuration.tls_files import describe_files, ends_of, first_stores, read_tls_files, shown_of, tls_files
+from framegate.control.demo.certificates import Certificates, create
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
+from framegate.proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
 from tests.fakes.certificates import Authority
 
 PLAIN = ProxyConfig(
@@ -30,13 +30,6 @@ def config_of(made: Certificates) -> ProxyConfig:
     listener = dataclasses.replace(PLAIN.listeners[0], name="tls", tls=server)
     upstream = dataclasses.replace(PLAIN.upstreams[0], tls=client)
     return dataclasses.replace(PLAIN, listeners=(*PLAIN.listeners, listener), upstreams=(upstream,))
-
-
-def test_everything_that_is_named_is_read_once(made: Certificates) -> None:
-    files = read_tls_files(config_of(made))
-    named = (made.server, made.server_key, made.ca, made.client, made.client_key)
-    assert files == {str(path): path.read_text() for path in named}
-    assert read_tls_files(PLAIN) == {}
 
 
 def test_files_of_certificates_for_hosts_and_revocation_lists_are_read_too(made: Certificates, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""control.configuration.tls_rules: what a start would fail at, or clients, is told with its key."""
+"""framegate.control.configuration.tls_rules: what a start would fail at, or clients, is told with its key."""
 
 import datetime
 from pathlib import Path
@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from control.configuration.document import document_of
-from control.configuration.fault import Fault
-from control.configuration.load import _examine
-from control.demo.certificates import Certificates
+from framegate.control.configuration.document import Fault, document_of
+from framegate.control.configuration.load import judge
+from framegate.control.demo.certificates import Certificates
 from tests.fakes.certificates import Authority
 from tests.fakes.configuration import put
 
@@ -17,7 +16,7 @@ PIN = "sha256/" + "A" * 43 + "="
 
 
 def found(data: dict[str, Any]) -> tuple[list[Fault], list[Fault]]:
-    findings = _examine(document_of(data), in_use=False)
+    findings = judge(document_of(data), machine=True)
     return [fault for fault in findings.faults if "tls" in fault.key], [fault for fault in findings.warnings if "tls" in fault.key]
 
 
@@ -95,7 +94,7 @@ def test_versions_that_leave_none(data: dict[str, Any]) -> None:
         (["*"], 0, "is no host"),
         (["a b"], 0, "is no host"),
         (["x" * 64], 0, "is no host"),
-        (["a.b", "A.b."], 1, "is already a name of listeners[0].tls.certificates[0].names[0]"),
+        (["a.b", "A.b."], 1, "is already used by listeners[0].tls.certificates[0].names[0]"),
     ],
 )
 def test_hosts_that_nobody_asks_for_or_that_are_named_twice(
@@ -134,8 +133,3 @@ def test_what_has_no_effect_is_told(data: dict[str, Any], made: Certificates, tm
     assert faults == []
     keys = [fault.key.removeprefix("listeners[0].tls.") for fault in warnings]
     assert keys == ["certificates[0].client_ca", "ciphers", "client_ca"]
-
-
-def test_pins_that_are_none(data: dict[str, Any]) -> None:
-    faults, _ = found(put(data, "upstreams.0.tls.pins", [PIN, "sha256/YQ=="]))
-    assert [(fault.key, fault.reason) for fault in faults] == [("upstreams[0].tls.pins[1]", "has 1 bytes, and a SHA-256 has 32")]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from control.demo import certificates
+from framegate.control.demo import certificates
 from tests.fakes.certificates import Authority
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from control.configuration.load import validate
-from control.demo.processes import ChildError
-from control.demo.stage import LISTENER, Stage
-from control.demo.workspace import Workspace
+from framegate.control.configuration.load import validate
+from framegate.control.demo.processes import ChildError
+from framegate.control.demo.stage import LISTENER, Stage
+from framegate.control.demo.workspace import Workspace
 from tests.fakes.tap_log import FakeProcessor
 from tests.fakes.upstream import frame, read_frame
 
@@ -21,7 +21,7 @@ def stage(tmp_path: Path) -> Stage:
 
 def test_its_configuration_has_no_fault(stage: Stage) -> None:
     with stage:
-        document = stage._configuration("127.0.0.1:9", "kafka", stage._tap(0, 4 << 20), {"max_receive_size": "16MiB"})
+        document = stage._configuration("127.0.0.1:9", stage._tap(0, 4 << 20), {"protocol": "kafka", "max_receive_size": "16MiB"})
         config = validate(document)
     assert [(listener.name, listener.protocol, listener.max_receive_size) for listener in config.listeners] == [(LISTENER, "kafka", 16 << 20)]
     assert config.processors == 2

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from control.demo.upstream import Upstream
-from proxy.handler.load import load
+from framegate.control.demo.upstream import Upstream
+from framegate.proxy.handler.load import load
 from tests.fakes.configuration import faults
 
 
@@ -18,7 +18,7 @@ def test_every_frame_comes_back_and_is_counted(capsys: pytest.CaptureFixture[str
 
 
 def test_it_can_be_a_handler() -> None:
-    found = load("control.demo.upstream:Upstream")
+    found = load("framegate.control.demo.upstream:Upstream")
     assert found.description.startswith("Answers every frame with itself")
-    listener = {"name": "u", "address": "127.0.0.1:0", "handler": "control.demo.upstream:Upstream", "max_receive_size": "1MiB"}
+    listener = {"name": "u", "address": "127.0.0.1:0", "handler": "framegate.control.demo.upstream:Upstream", "max_receive_size": "1MiB"}
     assert faults({"node": "n", "processors": 1, "admin": {"address": "unix:/tmp/none.sock"}, "listeners": [listener]}) == []

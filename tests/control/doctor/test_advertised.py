@@ -5,10 +5,10 @@ import struct
 
 import pytest
 
-from control.doctor.advertised import Broker, brokers_in, findings, metadata_question
-from proxy.auth.messages import ApiRange
-from proxy.auth.wire import MalformedError
-from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
+from framegate.control.doctor.advertised import Broker, brokers_in, finding, metadata_question
+from framegate.proxy.auth.messages import ApiRange
+from framegate.proxy.auth.wire import MalformedError
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
 
 EDGE = Broker(1, "edge", 9093)
 
@@ -52,7 +52,7 @@ def test_brokers_of_one_cluster_behind_one_listener_are_the_wrong_ones_for_clien
             upstreams=(UpstreamConfig(name="up", endpoints=endpoints),),
         )
         wires = [["broker", socket.AF_INET, *endpoint.split(":")] for endpoint in endpoints]
-        (found,) = findings("up, x", config, config.upstreams[0], wires, brokers)
+        found = finding("up, x", config, config.upstreams[0], wires, brokers)
         return found.level, found.found
 
     other = Broker(2, "edge", 9094)

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from control.doctor.certificates import look
-from control.doctor.finding import Finding
-from control.doctor.surroundings import Surroundings
-from proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
+from framegate.control.doctor.certificates import DAY_S, days, ends_soon, look, weakness
+from framegate.control.doctor.finding import Finding
+from framegate.control.doctor.surroundings import Surroundings
+from framegate.proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
 from tests.fakes.certificates import YEAR, Authority, Intermediate
 from tests.fakes.surroundings import config_of, levels
 
@@ -52,19 +53,41 @@ def test_what_ends_soon_is_told(authority: Authority, left: int, level: str) -> 
     assert [item.level for item in found if "the certificate CN=server" in item.found] == [level]
 
 
-def test_what_has_ended_or_not_begun_is_a_fault(authority: Authority) -> None:
-    ended = listening(*authority.leaf("old", lifetime=(-YEAR, -DAY)), client_ca=str(authority.path), client_auth="required")
-    ((level, words),) = bad(ended)
-    assert (level, "old.crt expired on" in words) == ("fault", True)
-    early = listening(*authority.leaf("early", lifetime=(DAY, YEAR)), client_ca=str(authority.path), client_auth="required")
-    ((level, words),) = bad(early)
-    assert (level, "is not valid before" in words) == ("fault", True)
+def _other_key(folder: Path) -> tuple[str, str]:
+    authority = Authority(folder)
+    return authority.leaf("server")[0], authority.leaf("other")[1]
 
 
-def test_a_key_of_another_certificate_is_a_fault(authority: Authority) -> None:
-    """As a rule it is told by ``framegate check``, and nothing of the configuration is looked at; here it came since."""
-    (found,) = listening(authority.leaf("server")[0], authority.leaf("other")[1])
-    assert (found.level, found.subject, "key values mismatch" in found.found) == ("fault", "listeners[0].tls", True)
+def _out_of_order(folder: Path) -> tuple[str, str]:
+    made = Intermediate(folder)
+    return made.leaf(made.root, made.pem)
+
+
+def _for_clients(folder: Path) -> tuple[str, str]:
+    made = Intermediate(folder)
+    return made.leaf(made.pem, made.root, usage=ExtendedKeyUsageOID.CLIENT_AUTH)
+
+
+@pytest.mark.parametrize(
+    ("make", "words", "advice"),
+    [
+        (lambda folder: Authority(folder).leaf("old", lifetime=(-YEAR, -DAY)), "old.crt expired on", "put a new one in its place"),
+        (lambda folder: Authority(folder).leaf("early", lifetime=(DAY, YEAR)), "is not valid before", "look at the clocks"),
+        (_other_key, "key values mismatch", "look again, it changed a moment ago"),
+        (_out_of_order, "is no chain: certificate 1 was not made by certificate 2", "the leaf first"),
+        (_for_clients, "failed in a handshake on trial", "extended key usage"),
+        (
+            lambda folder: Authority(folder).leaf("weak", key=rsa.generate_private_key(65537, 1024)),
+            "ee key too small",
+            "look again, it changed a moment ago",
+        ),
+    ],
+)
+def test_what_the_validator_refuses_is_a_fault_with_what_to_do(
+    tmp_path: Path, make: Callable[[Path], tuple[str, str]], words: str, advice: str
+) -> None:
+    (found,) = [item for item in listening(*make(tmp_path)) if item.level == "fault"]
+    assert (words in found.found, advice in found.advice) == (True, True), found
 
 
 def test_a_whole_chain_is_good_with_or_without_its_root(tmp_path: Path) -> None:
@@ -79,25 +102,8 @@ def test_a_chain_that_lacks_who_made_it_is_told_with_what_to_write(tmp_path: Pat
     found = [item for item in listening(*made.leaf(), client_auth="required", client_ca=str(tmp_path / "root.crt")) if item.level != "ok"]
     assert [(item.level, "ends below CN=between, which no file here" in item.found) for item in found] == [("unknown", True)]
     assert "write its certificate at the end of" in found[0].advice
-
-
-def test_the_authority_beside_a_certificate_is_known_as_cert_manager_lays_it(tmp_path: Path) -> None:
-    made = Intermediate(tmp_path)
-    (tmp_path / "ca.crt").write_bytes(made.pem)
+    (tmp_path / "ca.crt").write_bytes(made.pem)  # as cert-manager lays it
     assert bad(listening(*made.leaf())) == []
-
-
-def test_a_chain_out_of_order_is_a_fault(tmp_path: Path) -> None:
-    made = Intermediate(tmp_path)
-    found = listening(*made.leaf(made.root, made.pem))
-    assert any(level == "fault" and "is no chain: certificate 1 was not made by certificate 2" in words for level, words in bad(found))
-
-
-def test_a_certificate_for_clients_only_cannot_serve(tmp_path: Path) -> None:
-    made = Intermediate(tmp_path)
-    found = [item for item in listening(*made.leaf(made.pem, made.root, usage=ExtendedKeyUsageOID.CLIENT_AUTH)) if item.level != "ok"]
-    assert [(item.level, "failed in a handshake on trial" in item.found) for item in found] == [("fault", True)]
-    assert "extended key usage" in found[0].advice
 
 
 def test_a_certificate_without_names_is_told(authority: Authority) -> None:
@@ -105,10 +111,7 @@ def test_a_certificate_without_names_is_told(authority: Authority) -> None:
     assert [(level, "has no DNS name or address" in words) for level, words in bad(found)] == [("warning", True)]
 
 
-def test_a_weak_key_is_told(authority: Authority) -> None:
-    """OpenSSL refuses an RSA key of 1024 bits as ours; one on a small curve it takes."""
-    found = listening(*authority.leaf("server", key=rsa.generate_private_key(65537, 1024)))
-    assert [(level, "ee key too small" in words) for level, words in bad(found)] == [("fault", True)]
+def test_a_weak_key_that_openssl_takes_is_told(authority: Authority) -> None:
     found = listening(*authority.leaf("server", key=ec.generate_private_key(ec.SECP224R1())), client_auth="required", client_ca=str(authority.path))
     assert any(level == "warning" and "its key is on the curve secp224r1" in words for level, words in bad(found))
 
@@ -153,3 +156,73 @@ def test_no_secret_is_in_what_is_said_of_a_broken_key(authority: Authority, spoi
     found = listening(certificate, key)
     assert levels(found) == ["fault"]
     assert all(secret not in str(item) for item in found)
+
+
+YEAR_S = 365 * DAY_S
+
+
+@pytest.mark.parametrize(
+    ("life_s", "left_s", "soon"),
+    [
+        (YEAR_S, 14 * DAY_S - 1, True),
+        (YEAR_S, 14 * DAY_S, False),
+        (YEAR_S, 14 * DAY_S + 1, False),
+        (DAY_S, DAY_S / 4 - 1, True),  # of a service mesh: made anew at half of its life
+        (DAY_S, DAY_S / 4, False),
+        (YEAR_S, -1, True),
+    ],
+)
+def test_what_ends_soon_is_measured_by_its_life(life_s: float, left_s: float, soon: bool) -> None:
+    now = 1e9
+    assert ends_soon(now + left_s - life_s, now + left_s, now) is soon
+
+
+@pytest.mark.parametrize(
+    ("left_s", "words"),
+    [
+        (3 * DAY_S, "ends in 3 days"),
+        (47 * 3600, "ends in 47 hours"),
+        (0, "ends in 0 hours"),
+        (-3600, "ended 1 hour ago"),
+        (-9 * DAY_S, "ended 9 days ago"),
+    ],
+)
+def test_the_time_left_in_words(left_s: float, words: str) -> None:
+    assert days(1e9 + left_s, 1e9) == words
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (rsa.generate_private_key(65537, 1024), "its RSA key has 1024 bits"),
+        (rsa.generate_private_key(65537, 2048), None),
+        (ec.generate_private_key(ec.SECP224R1()), "its key is on the curve secp224r1, of 224 bits"),
+        (ec.generate_private_key(ec.SECP256R1()), None),
+        (dsa.generate_private_key(2048), "DSA"),
+    ],
+)
+def test_weak_keys(authority: Authority, key: rsa.RSAPrivateKey, words: str | None) -> None:
+    found = weakness(x509.load_pem_x509_certificate(authority.leaf_pem("x", key=key)[0]))
+    assert (found is None) == (words is None)
+    assert words is None or words in (found or "")
+
+
+class Signed:
+    """As a certificate is read; ``cryptography`` makes none with SHA-1."""
+
+    def __init__(self, hash_name: str, *, by_itself: bool = False) -> None:
+        class Hash:
+            name = hash_name
+
+        self.signature_hash_algorithm = Hash()
+        self.subject, self.issuer = "a", "a" if by_itself else "b"
+
+    def public_key(self) -> object:
+        return ec.generate_private_key(ec.SECP256R1()).public_key()
+
+
+@pytest.mark.parametrize(
+    ("name", "by_itself", "weak"), [("sha1", False, True), ("md5", False, True), ("sha256", False, False), ("sha1", True, False)]
+)
+def test_a_weak_signature_counts_but_on_a_root_of_its_own(name: str, by_itself: bool, weak: bool) -> None:
+    assert (weakness(Signed(name, by_itself=by_itself)) is not None) is weak  # type: ignore[arg-type]

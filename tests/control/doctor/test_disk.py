@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from control.demo.telemetry.small_disk import fill, tiny_disk
-from control.doctor.disk import PROBE_BYTES, look
-from control.doctor.surroundings import Surroundings
-from proxy.config.model import MIB, TapConfig
+from framegate.control.doctor.disk import PROBE_BYTES, Mount, look, mount_of, mounts
+from framegate.control.doctor.surroundings import Surroundings
+from framegate.proxy.config.model import MIB, TapConfig
 from tests.fakes.privileges import everybodys_folder, unprivileged
-from tests.fakes.surroundings import around, config_of, levels, one
+from tests.fakes.small_disk import fill, tiny_disk
+from tests.fakes.surroundings import around, config_of, one
 
 
 def tapping(directory: Path, **fields: object) -> Surroundings:
@@ -21,16 +21,6 @@ def test_a_disk_is_tried_and_nothing_is_left_behind(tmp_path: Path) -> None:
     written = one(found, "writing")
     assert written.figures["write_ms"] != 0
     assert os.listdir(tmp_path) == []
-
-
-def test_a_directory_that_is_not_there_yet_is_tried_above_and_not_made(tmp_path: Path) -> None:
-    assert one(look(tapping(tmp_path / "a" / "b")), "writing").level in ("ok", "warning")
-    assert os.listdir(tmp_path) == []
-
-
-def test_without_a_tap_there_is_nothing_to_look_at() -> None:
-    assert levels(look(Surroundings(config=config_of()))) == ["ok"]
-    assert levels(look(Surroundings())) == ["unknown"]
 
 
 def test_a_full_disk_is_a_fault(tmp_path: Path) -> None:
@@ -74,3 +64,38 @@ def test_the_kind_of_file_system_decides(tmp_path: Path, kind: str, level: str) 
     config = config_of(tap=TapConfig(directory=str(tmp_path), budget=MIB))
     assert one(look(around(tmp_path / "root", files, config=config)), "file system").level == level
     assert one(look(around(tmp_path / "none", config=config)), "file system").level == "unknown"
+
+
+TEXT = r"""22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+31 22 0:28 / /var/lib/tap rw,relatime shared:3 master:1 - xfs /dev/sdb rw
+32 22 0:29 / /mnt/with\040space\134 ro - tmpfs tmpfs ro
+33 31 0:30 /sub /var/lib/tap rw - nfs4 server:/x rw
+broken
+34 22 0:30 / /x rw shared:1
+"""
+
+
+def test_each_line_is_a_mount_with_any_number_of_optional_fields() -> None:
+    assert mounts(TEXT) == [
+        Mount("/", "/", "rw,relatime", "ext4"),
+        Mount("/", "/var/lib/tap", "rw,relatime", "xfs"),
+        Mount("/", "/mnt/with space\\", "ro", "tmpfs"),
+        Mount("/sub", "/var/lib/tap", "rw", "nfs4"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/", "ext4"),
+        ("/var/lib", "ext4"),
+        ("/var/lib/tap", "nfs4"),
+        ("/var/lib/tap/a/b", "nfs4"),
+        ("/var/lib/tapes", "ext4"),
+        ("/mnt/with space\\/x", "tmpfs"),
+    ],
+)
+def test_a_path_lies_in_the_longest_and_of_the_same_the_last(path: str, kind: str) -> None:
+    found = mount_of(path, mounts(TEXT))
+    assert found is not None
+    assert found.kind == kind

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from control.doctor import examination
-from control.doctor.examination import Examination, examine_all
-from control.doctor.finding import AREAS, Finding
-from control.doctor.surroundings import Surroundings
+from framegate.control.configuration.load import examine as examine_file
+from framegate.control.doctor import examination
+from framegate.control.doctor.examination import Examination, area_of, checked, examine_all
+from framegate.control.doctor.finding import AREAS, Finding
+from framegate.control.doctor.surroundings import Surroundings
 from tests.fakes.certificates import YEAR, Authority
 from tests.fakes.surroundings import around, levels, one
 from tests.fakes.upstream import ScriptedUpstream
@@ -132,3 +133,70 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     before = sorted(os.listdir(tmp_path))
     examine(path)
     assert (sorted(os.listdir(tmp_path)), os.listdir(tmp_path / "tap")) == (before, [])
+
+
+GOOD: dict[str, Any] = {
+    "node": "n",
+    "listeners": [{"name": "in", "address": "127.0.0.1:0", "upstream": "up"}],
+    "upstreams": [{"name": "up", "endpoints": ["127.0.0.1:1"]}],
+}
+
+
+def test_what_check_finds_is_told_once_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text(json.dumps({**GOOD, "colour": "red", "tap": {"directory": "/proc/x"}}, indent=1))
+    found = list(checked(path, examine_file(path)))
+    assert [(item.area, item.level, item.subject) for item in found] == [
+        ("configuration", "fault", "colour"),
+        ("disk", "fault", "tap.directory = /proc/x"),
+        ("configuration", "fault", str(path)),
+    ]
+    assert found[0].advice.startswith(f"change line 18 of {path}")
+    assert found[2].advice == f"framegate check --config {path}"
+
+
+def test_a_good_one_is_good_and_its_warnings_are_warnings(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text(json.dumps(GOOD))
+    assert levels(checked(path, examine_file(path))) == ["ok"]
+    path.write_text(json.dumps({**GOOD, "upstreams": [*GOOD["upstreams"], {"name": "spare", "endpoints": ["127.0.0.1:2"]}]}))
+    assert levels(checked(path, examine_file(path))) == ["warning", "ok"]
+
+
+def test_a_key_that_everybody_may_read_is_told_among_the_permissions(tmp_path: Path) -> None:
+    certificate, key = Authority(tmp_path).leaf("server")
+    os.chmod(key, 0o644)
+    path = tmp_path / "f.yaml"
+    path.write_text(json.dumps({**GOOD, "listeners": [{**GOOD["listeners"][0], "tls": {"certificate": certificate, "key": key}}]}))
+    told = one(checked(path, examine_file(path)), "tls.key")
+    assert (told.area, told.level, told.found.partition(";")[0]) == ("permissions", "warning", "can be read or written by everybody on this machine")
+
+
+def test_a_good_one_that_this_machine_cannot_run_is_valid_and_its_faults_are_faults(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text(json.dumps({**GOOD, "tap": {"directory": "/proc/x"}}))
+    assert levels(checked(path, examine_file(path))) == ["fault", "ok"]
+
+
+def test_without_a_file_that_is_said(tmp_path: Path) -> None:
+    (found,) = checked(None, examine_file(tmp_path))
+    assert (found.level, "framegate doctor --config FILE" in found.advice) == ("unknown", True)
+
+
+@pytest.mark.parametrize(
+    ("key", "area"),
+    [
+        ("listeners[0].tls.key", "certificates"),
+        ("upstreams[1].tls.ca", "certificates"),
+        ("listeners[0].backlog", "kernel"),
+        ("upstreams[0].socket.send_buffer", "kernel"),
+        ("memory_pool.size", "memory"),
+        ("tap.directory", "disk"),
+        ("tap.budget", "disk"),
+        ("tap.rules[0].name", "configuration"),
+        ("admin.address", "permissions"),
+        ("", "configuration"),
+    ],
+)
+def test_each_key_has_an_area(key: str, area: str) -> None:
+    assert area_of(key) == area

@@ -1,8 +1,13 @@
+import threading
+import time
+from collections.abc import Iterable
 from pathlib import Path
+from socket import AF_INET, AF_INET6, gaierror
 
 import pytest
 
-from control.doctor.names import Resolver, look, resolver_of
+from framegate.control.doctor import names
+from framegate.control.doctor.names import Lookups, Resolver, look, resolver_of
 from tests.fakes.surroundings import around, config_of, levels, one
 
 CLUSTER = "search default.svc.cluster.local svc.cluster.local cluster.local\nnameserver 10.96.0.10\noptions ndots:5\n"
@@ -23,12 +28,11 @@ def test_the_file_is_read_as_the_resolver_reads_it(text: str, expected: Resolver
 
 
 @pytest.mark.parametrize(("servers", "level"), [(3, "ok"), (4, "warning")])
-def test_servers_that_nobody_asks_are_told(tmp_path: Path, servers: int, level: str) -> None:
+def test_servers_that_nobody_asks_are_told_and_a_short_search_is_not(tmp_path: Path, servers: int, level: str) -> None:
     assert levels(look(around(tmp_path, {"etc/resolv.conf": "nameserver 10.0.0.1\n" * servers}))) == [level]
-
-
-def test_without_the_file_nothing_is_known(tmp_path: Path) -> None:
-    assert levels(look(around(tmp_path, config=config_of("broker.example.org:9092")))) == ["unknown"]
+    assert levels(look(around(tmp_path / "none", config=config_of("broker.example.org:9092")))) == ["unknown"]
+    files = {"etc/resolv.conf": "search a b\noptions ndots:5\n"}
+    assert levels(look(around(tmp_path / "short", files, config=config_of("broker.example.org:9092")))) == ["ok", "ok"]
 
 
 @pytest.mark.parametrize(
@@ -48,6 +52,58 @@ def test_a_whole_name_that_is_searched_for_first_is_told(tmp_path: Path, host: s
     assert (found.level, found.figures["searched"]) == (level, searched)
 
 
-def test_a_short_search_costs_nobody_much(tmp_path: Path) -> None:
-    files = {"etc/resolv.conf": "search a b\noptions ndots:5\n"}
-    assert levels(look(around(tmp_path, files, config=config_of("broker.example.org:9092")))) == ["ok", "ok"]
+def answer(host: str, port: int) -> Iterable[tuple[int, str]]:
+    if host == "nowhere":
+        raise gaierror(-2, "Name or service not known")
+    return [(AF_INET, "10.0.0.1"), (AF_INET6, "fd00::1")]
+
+
+def test_each_name_is_told_with_its_addresses_and_its_time(tmp_path: Path) -> None:
+    config = config_of(upstream={"endpoints": ("broker:9092", "broker:9093", "10.0.0.9:1", "unix:/x")})
+    looked = Lookups(around(tmp_path, config=config), answer)
+    (found,) = looked.look()
+    assert (found.level, found.figures["addresses"]) == ("ok", 2)
+    assert found.found.startswith("is 10.0.0.1, [fd00::1], looked up in ")
+    assert looked.addresses == {
+        "up": [
+            ["broker", AF_INET, "10.0.0.1", 9092],
+            ["broker", AF_INET6, "fd00::1", 9092],
+            ["broker", AF_INET, "10.0.0.1", 9093],
+            ["broker", AF_INET6, "fd00::1", 9093],
+            ["10.0.0.9", AF_INET, "10.0.0.9", 1],
+            ["", 1, "/x"],
+        ]
+    }
+
+
+def test_a_name_that_nobody_knows_is_a_fault_and_the_others_go_on(tmp_path: Path) -> None:
+    config = config_of(upstream={"endpoints": ("nowhere:1", "broker:1")})
+    found = list(Lookups(around(tmp_path, config=config), answer).look())
+    assert (one(found, "nowhere").level, one(found, "broker").level) == ("fault", "ok")
+    assert one(found, "nowhere").found == "cannot be looked up: Name or service not known"
+
+
+def test_a_name_server_that_hangs_costs_the_time_of_one_probe(tmp_path: Path) -> None:
+    never = threading.Event()
+
+    def hang(host: str, port: int) -> Iterable[tuple[int, str]]:
+        never.wait(30)
+        return []
+
+    begun = time.monotonic()
+    config = config_of(upstream={"endpoints": ("a:1", "b:1", "c:1")})
+    found = list(Lookups(around(tmp_path, config=config, timeout_s=0.05), hang).look())
+    assert time.monotonic() - begun < 2
+    never.set()
+    assert levels(found) == ["fault"] * 3
+    assert found[0].found == "cannot be looked up: no answer within 0.05 s"
+
+
+def test_a_slow_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "_SLOW_S", 0.0)
+    assert levels(Lookups(around(tmp_path, config=config_of("broker:1")), answer).look()) == ["warning"]
+
+
+def test_without_a_configuration_there_is_nobody_to_look_up(tmp_path: Path) -> None:
+    looked = Lookups(around(tmp_path))
+    assert (list(looked.look()), looked.addresses) == ([], {})

@@ -1,88 +1,21 @@
+import ctypes
 import os
 from pathlib import Path
 
 import pytest
 
-from control.doctor.permissions import look, secret_files
-from control.doctor.surroundings import Surroundings
-from proxy.config.model import AdminConfig
-from proxy.config.sasl import ListenerSasl
-from proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
-from proxy.config.upstream_sasl import UpstreamSasl
-from tests.fakes.surroundings import around, config_of, one
+from framegate.control.doctor.permissions import BESIDE_DRAIN_S, look, look_at_pod
+from framegate.control.doctor.surroundings import Surroundings
+from framegate.control.kubernetes.sidecar import PRE_STOP_S, TAP_S
+from framegate.proxy.config.model import DrainConfig
+from framegate.proxy.config.tls import ListenerTls
+from tests.fakes.surroundings import around, config_of, levels, one
 
 STATUS = "Name:\tframegate\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nCapEff:\t{held}\nNoNewPrivs:\t{no_new}\n"
 
 
 def process(uid: int = 10001, held: str = "0000000000000000", no_new: int = 1) -> dict[str, str]:
     return {"proc/self/status": STATUS.format(uid=uid, held=held, no_new=no_new)}
-
-
-def test_every_file_with_a_secret_is_found_and_no_other() -> None:
-    tls = ListenerTls(certificate="/c", key="/k", client_ca="/ca", certificates=(NamedCertificate(names=("b",), certificate="/c2", key="/k2"),))
-    sasl = ListenerSasl(mechanisms=("PLAIN",), users="/users")
-    config = config_of(
-        listener={"tls": tls, "sasl": sasl},
-        upstream={"tls": UpstreamTls(certificate="/c3", key="/k3", ca="/ca"), "sasl": UpstreamSasl(mechanism="PLAIN", user="me", password_file="/p")},
-    )
-    assert dict(secret_files(config)) == {
-        "listeners[0].tls.key": "/k",
-        "listeners[0].tls.certificates[0].key": "/k2",
-        "listeners[0].sasl.users": "/users",
-        "upstreams[0].tls.key": "/k3",
-        "upstreams[0].sasl.password_file": "/p",
-    }
-
-
-@pytest.mark.parametrize(
-    ("mode", "level"), [(0o600, "ok"), (0o640, "ok"), (0o440, "ok"), (0o644, "warning"), (0o602, "warning"), (0o604, "warning"), (0o660, "ok")]
-)
-def test_a_key_that_everybody_may_read_or_write_is_told(tmp_path: Path, mode: int, level: str) -> None:
-    key = tmp_path / "tls.key"
-    key.write_text("the secret")
-    key.chmod(mode)
-    config = config_of(listener={"tls": ListenerTls(certificate="/c", key=str(key))})
-    found = one(look(around(tmp_path, process(), config=config)), "tls.key")
-    assert (found.level, found.figures["mode"]) == (level, f"{mode:04o}")
-    assert "the secret" not in str(found)
-
-
-@pytest.mark.parametrize(("mode", "level"), [(0o440, "ok"), (0o444, "ok"), (0o446, "warning"), (0o666, "warning")])
-def test_in_a_pod_a_secret_is_for_all_of_its_container_to_read_and_for_nobody_to_write(tmp_path: Path, mode: int, level: str) -> None:
-    key = tmp_path / "tls.key"
-    key.write_text("x")
-    key.chmod(mode)
-    config = config_of(listener={"tls": ListenerTls(certificate="/c", key=str(key))})
-    surroundings = around(tmp_path, process(), config=config, environment={"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
-    assert one(look(surroundings), "tls.key").level == level
-
-
-def test_a_key_behind_links_is_looked_at_where_it_lies(tmp_path: Path) -> None:
-    """As a Secret is mounted: the links have the mode 0777."""
-    (tmp_path / "..1").mkdir()
-    (tmp_path / "..1" / "tls.key").write_text("x")
-    (tmp_path / "..1" / "tls.key").chmod(0o440)
-    (tmp_path / "tls.key").symlink_to("..1/tls.key")
-    config = config_of(listener={"tls": ListenerTls(certificate="/c", key=str(tmp_path / "tls.key"))})
-    assert one(look(around(tmp_path, process(), config=config)), "tls.key").level == "ok"
-    (tmp_path / "..1" / "tls.key").unlink()
-    assert one(look(around(tmp_path, process(), config=config)), "tls.key").level == "fault"
-
-
-def test_the_folder_of_the_socket_is_shown(tmp_path: Path) -> None:
-    config = config_of(admin=AdminConfig(address=f"unix:{tmp_path}/admin.sock"))
-    found = one(look(around(tmp_path, process(), config=config)), "admin socket")
-    assert (found.level, found.figures) == ("ok", {"mode": "0700"})
-
-
-def test_a_folder_of_another_user_is_told_and_one_that_is_not_there_not_known(tmp_path: Path) -> None:
-    config = config_of(admin=AdminConfig(address=f"unix:{tmp_path}/run/admin.sock"))
-    assert one(look(around(tmp_path, process(), config=config)), "admin socket").level == "unknown"
-    if os.geteuid() != 0:
-        pytest.skip("only root gives a folder away")
-    (tmp_path / "run").mkdir(mode=0o755)
-    os.chown(tmp_path / "run", 65534, 65534)
-    assert one(look(around(tmp_path, process(), config=config)), "admin socket").level == "warning"
 
 
 @pytest.mark.parametrize(("uid", "level"), [(0, "warning"), (1, "ok")])
@@ -120,3 +53,64 @@ def test_a_writable_root_is_told_in_a_container_only(tmp_path: Path) -> None:
     read_only = [path for path in ("/proc", "/sys") if os.statvfs(path).f_flag & os.ST_RDONLY]
     for path in read_only:
         assert one(look(Surroundings(root=Path(path))), "root file system").found == "is read-only"
+
+
+POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+TLS = {"tls": ListenerTls(certificate="/tls/tls.crt", key="/tls/tls.key")}
+ROOT = "1 0 0:1 / / rw - overlay overlay rw\n"
+MS_BIND = 4096
+MNT_DETACH = 2
+
+
+def test_doctor_and_inject_ask_for_the_same_grace_period() -> None:
+    assert BESIDE_DRAIN_S == PRE_STOP_S + TAP_S
+
+
+def test_outside_a_pod_there_is_none(tmp_path: Path) -> None:
+    assert [item.found for item in look_at_pod(around(tmp_path))] == ["this is none"]
+
+
+@pytest.mark.parametrize(("drain_ms", "least"), [(30_000, 42), (30_001, 43), (0, 12)])
+def test_the_grace_period_cannot_be_read_and_what_must_hold_is_said(tmp_path: Path, drain_ms: int, least: int) -> None:
+    config = config_of(drain=DrainConfig(timeout_ms=drain_ms))
+    found = one(look_at_pod(around(tmp_path, {"proc/self/mountinfo": ROOT}, config=config, environment=POD)), "terminationGracePeriodSeconds")
+    assert (found.level, found.figures["least_s"], f"set it to {least} or more" in found.advice) == ("unknown", least, True)
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("2 1 0:5 / /tls ro - tmpfs tmpfs rw\n", 0),  # a Secret, as it should be
+        ("2 1 8:1 /var/lib/kubelet/pods/u/volumes/kubernetes.io~configmap/c /tls ro - ext4 /dev/a rw\n", 0),
+        ("2 1 0:5 /..2026_11_23_07_00_00.123456789/tls.crt /tls/tls.crt ro - tmpfs tmpfs rw\n", 1),
+        ("2 1 8:1 /var/lib/kubelet/pods/u/volume-subpaths/tls/framegate/0 /tls/tls.crt ro - ext4 /dev/a rw\n", 1),
+        ("2 1 0:5 /..2026_11_23_07_00_00.123456789/folder /tls ro - tmpfs tmpfs rw\n", 2),  # a folder of a volume by subPath: both files
+        ("2 1 8:1 /home/me/tls.crt /tls/tls.crt ro - ext4 /dev/a rw\n", 1),  # docker --volume file:file
+    ],
+)
+def test_what_is_never_renewed_is_found_by_its_mount(tmp_path: Path, lines: str, told: int) -> None:
+    found = list(look_at_pod(around(tmp_path, {"proc/self/mountinfo": ROOT + lines}, config=config_of(listener=TLS), environment=POD)))
+    warned = [item for item in found if item.level == "warning"]
+    assert len(warned) == told
+    assert all("folder" in item.advice for item in warned)
+    assert any("2 files, which can be replaced" in item.found for item in found) == (told == 0)
+
+
+def test_mounts_that_cannot_be_read_are_not_known(tmp_path: Path) -> None:
+    assert one(look_at_pod(around(tmp_path, config=config_of(listener=TLS))), "mounts").level == "unknown"
+
+
+def test_a_real_file_mounted_alone_is_found(tmp_path: Path) -> None:
+    (tmp_path / "new.crt").write_text("x")
+    (tmp_path / "tls.crt").write_text("x")
+    libc = ctypes.CDLL(None, use_errno=True)
+    source, target = (os.fsencode(tmp_path / name) for name in ("new.crt", "tls.crt"))
+    if libc.mount(source, target, None, ctypes.c_ulong(MS_BIND), None) != 0:
+        pytest.skip("nothing can be mounted here")
+    try:
+        config = config_of(listener={"tls": ListenerTls(certificate=str(tmp_path / "tls.crt"), key=str(tmp_path / "new.crt"))})
+        found = list(look_at_pod(Surroundings(config=config)))
+    finally:
+        assert libc.umount2(target, MNT_DETACH) == 0
+    assert [(item.subject, item.level) for item in found if item.level != "ok"] == [(str(tmp_path / "tls.crt"), "warning")]
+    assert levels(look_at_pod(Surroundings(config=config))) == ["ok", "ok"]

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from control.doctor.finding import Finding
-from control.doctor.probe import MARGIN_S, Deadline, Probe, look_at_all
+from framegate.control.doctor.finding import Finding
+from framegate.control.doctor.probe import MARGIN_S, Probe, look_at_all
 from tests.fakes.surroundings import levels
 
 SHORT_S = 0.05
@@ -65,18 +65,3 @@ def test_where_no_thread_is_to_be_had_that_is_said(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(threading.Thread, "start", refuse)
     (found,) = look_at_all([Probe("cpu", "x", lambda: [good("never")])], 10)
     assert (found.level, found.found) == ("unknown", "could not be looked at: can't start new thread")
-
-
-def test_nothing_to_look_at_is_nothing() -> None:
-    assert look_at_all([], 10) == []
-
-
-def test_a_deadline_counts_down_and_then_is_over() -> None:
-    now = [100.0]
-    deadline = Deadline(5, lambda: now[0])
-    assert deadline.left() == 5
-    now[0] = 104.75
-    assert deadline.left() == 0.25
-    now[0] = 105.0
-    with pytest.raises(TimeoutError):
-        deadline.left()

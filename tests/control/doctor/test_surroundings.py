@@ -1,12 +1,11 @@
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from control.doctor.surroundings import Surroundings, most_connections
-from proxy.config.limits import LimitsConfig, RateLimits
-from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
-from tests.fakes.surroundings import around, config_of
+from framegate.control.doctor.surroundings import most_connections
+from framegate.proxy.config.limits import LimitsConfig, RateLimits
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
+from tests.fakes.surroundings import around
 
 
 def config(listeners: dict[str, int], node: int = 0, protected: str | None = None) -> ProxyConfig:
@@ -55,21 +54,3 @@ def test_a_pod_and_a_container_are_known_by_their_signs(
 ) -> None:
     found = around(tmp_path, files, environment=environment)
     assert (found.in_kubernetes, found.in_container) == (kubernetes, container)
-
-
-def test_files_of_the_system_that_cannot_be_read_are_nothing(tmp_path: Path) -> None:
-    found = around(tmp_path, {"proc/a": " 12 rest\n", "proc/b": "max\n", "proc/c": ""})
-    assert [found.text("proc/a"), found.text("proc/none"), found.text("proc")] == ["12 rest", None, None]
-    assert [found.number(f"proc/{name}") for name in ("a", "b", "c", "none")] == [12, None, None, None]
-
-
-def test_the_running_framegates_process_is_looked_at_or_else_ours() -> None:
-    assert (Surroundings().process, Surroundings().whose) == (Path("/proc/self"), "this process")
-    assert (Surroundings(pid=7).process, Surroundings(pid=7).whose) == (Path("/proc/7"), "framegate, process 7")
-
-
-def test_processors_are_those_that_would_be_started(tmp_path: Path) -> None:
-    keys: dict[str, Any] = {"processors": 0}
-    files = {"sys/fs/cgroup/cpu.max": "100000 100000"}
-    assert around(tmp_path, files, config=config_of(**keys)).processors == 1
-    assert around(tmp_path, files, config=config_of(processors=3)).processors == 3

@@ -1,9 +1,8 @@
-"""control.events.backlog: what does not fit goes, the oldest first, and is said."""
+"""framegate.control.events.backlog: what does not fit goes, the oldest first, and is said."""
 
-import pytest
-
-from control.events import Event, Gap
-from control.events.backlog import Backlog
+from framegate.control.events import Event, Gap
+from framegate.control.events.backlog import Backlog
+from tests.fakes.cases import each_of
 
 
 def event(number: int) -> Event:
@@ -18,7 +17,7 @@ def taken(backlog: Backlog) -> list[int | Gap]:
     return found
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("count", "expected"),
     [(0, []), (1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (4, [Gap(1, 1, 1), 2, 3, 4]), (9, [Gap(1, 6, 6), 7, 8, 9])],
 )
@@ -30,7 +29,7 @@ def test_it_holds_as_many_as_it_may_and_says_which_went(count: int, expected: li
     assert (len(backlog), backlog.gap) == (0, None)
 
 
-@pytest.mark.parametrize(("size", "expected"), [(9, [1, 2]), (10, [1, 2]), (11, [Gap(1, 1, 1), 2]), (21, [Gap(1, 1, 1), 2])])
+@each_of(("size", "expected"), [(9, [1, 2]), (10, [1, 2]), (11, [Gap(1, 1, 1), 2]), (21, [Gap(1, 1, 1), 2])])
 def test_it_holds_as_many_bytes_as_it_may_and_always_the_newest(size: int, expected: list[int | Gap]) -> None:
     backlog = Backlog(max_bytes=20)
     backlog.append(event(1), 10)

@@ -1,4 +1,4 @@
-"""control.events.bus: one numbering, whoever publishes; what was missed is said; the end comes after what waits."""
+"""framegate.control.events.bus: one numbering, whoever publishes; what was missed is said; the end comes after what waits."""
 
 import asyncio
 import contextlib
@@ -9,9 +9,10 @@ import threading
 
 import pytest
 
-from control.errors import FailedPreconditionError
-from control.events import Bus, Event, Gap, Row, Subscriber, Subscription
-from control.logs import RowLog
+from framegate.control.errors import FailedPreconditionError
+from framegate.control.events import Bus, Event, Gap, Row, Subscriber, Subscription
+from framegate.control.logs import RowLog
+from tests.fakes.cases import each_of
 
 THREADS = 8
 EACH = 200
@@ -130,7 +131,7 @@ def test_the_log_is_given_the_line_that_was_meant_for_it() -> None:
     assert [size for _, _, size in log.offered][1:] == [7, 15]
 
 
-@pytest.mark.parametrize(("published", "kept"), [(2, [1, 2]), (3, [1, 2, 3]), (4, [2, 3, 4])])
+@each_of(("published", "kept"), [(2, [1, 2]), (3, [1, 2, 3]), (4, [2, 3, 4])])
 def test_the_last_events_are_kept_for_those_that_come_back(published: int, kept: list[int]) -> None:
     bus, _ = bus_of(max_events=3)
     fill(bus, published)
@@ -145,7 +146,7 @@ def test_the_last_events_are_kept_for_those_that_come_back(published: int, kept:
         assert (caught.value.reason, caught.value.metadata) == ("EVENTS_TOO_OLD", {"newest": "4", "oldest": "2"})
 
 
-@pytest.mark.parametrize("after", [-1, 1, 3])
+@each_of("after", [-1, 1, 3])
 def test_a_number_that_never_was_is_refused(after: int) -> None:
     bus, _ = bus_of()
     fill(bus, 2 if after == 3 else 0)

@@ -1,8 +1,8 @@
-"""control.events.event: a row is read once, by the first who asks, and the same for all."""
+"""framegate.control.events.event: a row is read once, by the first who asks, and the same for all."""
 
 import pytest
 
-from control.events import Event, Row
+from framegate.control.events import Event, Row
 
 
 def test_a_row_that_is_there_is_given_as_it_is() -> None:

@@ -1,8 +1,8 @@
-"""control.events.subscriber: what happened together comes as if it had come one after the other, unless a subscriber does better."""
+"""framegate.control.events.subscriber: what happened together comes as if it had come one after the other, unless a subscriber does better."""
 
 import pytest
 
-from control.events import Event, Row, Subscriber
+from framegate.control.events import Event, Row, Subscriber
 
 
 class Listed(Subscriber):

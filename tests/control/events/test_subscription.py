@@ -1,11 +1,12 @@
-"""control.events.subscription: each subscriber takes at its own pace; one that is slow, fails or leaves is nobody else's affair."""
+"""framegate.control.events.subscription: each subscriber takes at its own pace; one that is slow, fails or leaves is nobody else's affair."""
 
 import asyncio
 import threading
 
 import pytest
 
-from control.events import Bus, Event, Gap, Subscription
+from framegate.control.events import Bus, Event, Gap, Subscription
+from tests.fakes.cases import each_of
 
 Item = Event | Gap
 
@@ -72,7 +73,7 @@ def test_who_waits_is_woken_by_whatever_thread_publishes() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("published_first", [False, True])
+@each_of("published_first", [False, True])
 def test_a_wait_that_is_cancelled_or_timed_out_has_taken_nothing(published_first: bool) -> None:
     async def main() -> None:
         at = Stage()

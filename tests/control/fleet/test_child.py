@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from control.errors import StartError
-from control.fleet.child import Hiring
-from control.fleet.processor import KIND, Processor
-from control.fleet.reaper import Reaper
-from control.fleet.slot_cells import SlotCells
-from proxy.cells import CellLayout
-from proxy.config.model import to_wire
-from proxy.server.messages import StartMessage
-from proxy.server.protocol import WIRE_VERSION
+from framegate.control.errors import StartError
+from framegate.control.fleet.child import SpawnOptions
+from framegate.control.fleet.processor import KIND, Processor
+from framegate.control.fleet.reaper import Reaper
+from framegate.control.fleet.slot_cells import SlotCells
+from framegate.proxy.cells import CellLayout
+from framegate.proxy.config.model import to_wire
+from framegate.proxy.server.messages import StartMessage
+from framegate.proxy.server.protocol import WIRE_VERSION
 from tests.fakes.fleet import COMMAND, MemoryLog, fleet_config
 
 CONFIG = fleet_config(1)
@@ -35,7 +35,7 @@ def run(scenario: Callable[[Processor, MemoryLog], Awaitable[None]], command: tu
         reaper = Reaper()
         cells = SlotCells(0, CellLayout.of(CONFIG), ["a"])
         notices: list[Any] = []
-        processor = Processor(0, 7, cells, Hiring(KIND, command, reaper, log), lambda _, message: notices.append(message))
+        processor = Processor(0, 7, cells, SpawnOptions(KIND, command, reaper, log), lambda _, message: notices.append(message))
         try:
             async with asyncio.timeout(20):
                 await scenario(processor, log)
@@ -48,15 +48,6 @@ def run(scenario: Callable[[Processor, MemoryLog], Awaitable[None]], command: tu
 
     asyncio.run(main())
     return log
-
-
-def test_one_that_says_failed_did_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(processor: Processor, log: MemoryLog) -> None:
-        with pytest.raises(StartError, match="processor 0 could not start: the fake was told to"):
-            await processor.start(START)
-
-    monkeypatch.setenv("FAKE_PROCESSOR", "fail")
-    run(scenario)
 
 
 def test_one_that_ends_at_once_did_not_start_and_its_last_words_are_logged() -> None:
@@ -124,13 +115,6 @@ def environment() -> dict[str, str]:
     return found
 
 
-def test_a_processor_gets_the_allocator_settings_unless_the_user_has_set_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
-    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000000")
-    found = {name: value for name, value in environment().items() if name.startswith("MALLOC_")}
-    assert found == {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "1000000"}
-
-
 def test_a_processor_gets_what_it_needs_of_the_environment_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     needed = {
         "PATH": os.environ["PATH"],
@@ -162,7 +146,7 @@ def descriptors() -> set[str]:
 
 
 def make(cells: SlotCells, reaper: Reaper, command: tuple[str, ...] = COMMAND) -> Processor:
-    return Processor(0, 7, cells, Hiring(KIND, command, reaper, MemoryLog()), lambda _, message: None)
+    return Processor(0, 7, cells, SpawnOptions(KIND, command, reaper, MemoryLog()), lambda _, message: None)
 
 
 def test_a_processor_inherits_what_it_is_to_keep_and_no_other_of_our_files(tmp_path: pathlib.Path) -> None:
@@ -171,7 +155,7 @@ def test_a_processor_inherits_what_it_is_to_keep_and_no_other_of_our_files(tmp_p
     async def main() -> set[str]:
         reaper = Reaper()
         cells = SlotCells(0, CellLayout.of(CONFIG), ["a"])
-        processor = Processor(0, 7, cells, Hiring(KIND, COMMAND, reaper, MemoryLog(), (kept,)), lambda _, message: None)
+        processor = Processor(0, 7, cells, SpawnOptions(KIND, COMMAND, reaper, MemoryLog(), (kept,)), lambda _, message: None)
         try:
             await processor.start(START)
             folder = f"/proc/{processor.pid}/fd"

@@ -1,4 +1,4 @@
-"""control.fleet.connections: each connection has one closed row and ends on no books, in whatever order it is heard of."""
+"""framegate.control.fleet.connections: each connection has one closed row and ends on no books, in whatever order it is heard of."""
 
 import asyncio
 import dataclasses
@@ -6,12 +6,12 @@ import socket
 
 import pytest
 
-from control.events import Event
-from control.intake.acceptor import Handed
-from proxy.config.limits import LimitsConfig, RateLimits
-from proxy.config.log import AccessConfig, LogConfig
-from proxy.network.connection_id import format_connection_id
-from proxy.server.link import Handover, LinkError
+from framegate.control.accept.acceptor import PassedConnection
+from framegate.control.events import Event
+from framegate.proxy.config.limits import LimitsConfig, RateLimits
+from framegate.proxy.config.log import AccessConfig, LogConfig
+from framegate.proxy.network.connection_id import format_connection_id
+from framegate.proxy.server.link import Handover, LinkError
 from tests.fakes.fleet import Fleet, fleet, open_channels, run, until
 from tests.fakes.rows import access_row, closed_row, line_of
 
@@ -21,7 +21,7 @@ def test_each_connection_has_one_closed_row_with_the_id_it_was_listed_under() ->
 
     async def scenario(made: Fleet) -> None:
         ids = await open_channels(made, 3)
-        await made.steering.close_channels(ids[:1])
+        await made.steering.channels.act("close", ids[:1])
         made.supervisor.running[0].kill("died")
         await until(lambda: len([row for row in made.events if row["event"] == "closed"]) >= 3)
         await until(lambda: made.supervisor.status()[0].state == "running" and made.supervisor.status()[0].restarts == 1)
@@ -37,7 +37,7 @@ def test_a_row_that_overtakes_the_booking_of_its_connection_leaves_nothing_open(
         handover = Handover(5, socket.AF_INET, "a", "192.0.2.1:1")
         row = closed_row(id=1, listener="a", peer=handover.peer)
         made.supervisor._notice(processor, {"type": "closed", "rows": [line_of(row, handover.accepted_ns)]})
-        made.acceptor.handed.append(Handed(made.supervisor.connections.token(processor), handover))
+        made.acceptor.handed.append(PassedConnection(made.supervisor.connections.token(processor), handover))
         made.supervisor.connections.count_handed()
         assert processor.open == {}
         assert [event["id"] for event in made.events] == [1]
@@ -53,7 +53,7 @@ def test_a_row_is_told_as_it_came_and_of_who_was_handed_over_it_is_not_read() ->
         token = made.supervisor.connections.token(processor)
         for accepted_ns in (5, 6):
             made.acceptor.listeners["a"].handed += 1
-            made.acceptor.handed.append(Handed(token, Handover(accepted_ns, socket.AF_INET, "a", "192.0.2.1:1")))
+            made.acceptor.handed.append(PassedConnection(token, Handover(accepted_ns, socket.AF_INET, "a", "192.0.2.1:1")))
         lines = [line_of(closed_row(id=1, listener="a"), 5), line_of(closed_row(id=2, listener="a"), 6).replace("mutes", "mutters")]
         made.supervisor._notice(processor, {"type": "closed", "rows": lines})
         assert made.acceptor.listeners["a"].open == 0
@@ -75,7 +75,7 @@ def test_a_connection_that_was_given_to_the_dead_has_its_row_too() -> None:
         processor.kill("died")
         await until(lambda: made.supervisor.status()[0].state == "running" and made.supervisor.status()[0].restarts == 1)
         made.acceptor.listeners["a"].handed += 1
-        made.acceptor.handed.append(Handed(token, Handover(5, socket.AF_INET, "a", "192.0.2.1:1")))
+        made.acceptor.handed.append(PassedConnection(token, Handover(5, socket.AF_INET, "a", "192.0.2.1:1")))
         made.supervisor.connections.count_handed()
         (row,) = made.log.events("closed")
         assert (row["id"], row["peer"], row["cause"]) == (f"0-{processor.generation}-1", "192.0.2.1:1", "processor_died")

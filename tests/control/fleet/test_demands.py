@@ -1,9 +1,9 @@
-"""control.fleet.demands: what is asked of the rates in each processor."""
+"""framegate.control.fleet.demands: what is asked of the rates in each processor."""
 
 from typing import Any
 
-from control.fleet.demands import Demand, Demands, RateKey
-from proxy.server.limit_rows import DemandRow
+from framegate.control.fleet.demands import Demand, Demands, RateKey
+from framegate.proxy.server.rows import DemandRow
 
 
 def row(name: str, used: int, waiting: int) -> DemandRow:

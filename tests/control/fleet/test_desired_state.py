@@ -1,12 +1,12 @@
-"""control.fleet.desired_state: what a processor is told at its start, and all of it once more as one change."""
+"""framegate.control.fleet.desired_state: what a processor is told at its start, and all of it once more as one change."""
 
 import dataclasses
 
-from control.fleet.desired_state import DesiredState, default_part
-from proxy.config.limits import UNLIMITED
-from proxy.config.model import MIB, TapConfig, TapRule, rules_to_wire, to_wire
-from proxy.server.protocol import WIRE_VERSION
-from proxy.server.store_rows import Store
+from framegate.control.fleet.desired_state import DesiredState, default_part
+from framegate.proxy.config.limits import UNLIMITED
+from framegate.proxy.config.model import MIB, TapConfig, TapRule, rules_to_wire, to_wire
+from framegate.proxy.server.protocol import WIRE_VERSION
+from framegate.proxy.server.rows import Store
 from tests.fakes.fleet import fleet_config
 
 ENDPOINTS = {"u": [["127.0.0.1", 2, "127.0.0.1", 1]]}

@@ -7,21 +7,21 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from control.errors import StartError
-from control.fleet.child import Hiring
-from control.fleet.handler_process import KIND, HandlerPlace, HandlerProcess
-from control.fleet.reaper import Reaper
-from proxy.handler.cells import Beat
-from proxy.server.handler_messages import HandlerStartMessage
-from proxy.server.protocol import WIRE_VERSION, Message
+from framegate.control.errors import StartError
+from framegate.control.fleet.child import SpawnOptions
+from framegate.control.fleet.handler_process import KIND, HandlerProcess, HandlerSlot
+from framegate.control.fleet.reaper import Reaper
+from framegate.proxy.handler.cells import HeartbeatSample
+from framegate.proxy.server.messages import HandlerStartMessage
+from framegate.proxy.server.protocol import WIRE_VERSION, Message
 from tests.fakes.fleet import ECHO, HANDLER_COMMAND, MemoryLog
 
 SECOND = 10**9
-START = HandlerStartMessage(type="start", wire=WIRE_VERSION, slot=0, generation=7, node="n", handlers={"a": ECHO}, path=[], upstreams={"a": False})
+START = HandlerStartMessage(type="start", wire=WIRE_VERSION, slot=0, generation=7, node="n", handlers={"a": ECHO}, path=[])
 
 
-def beat(busy_ns: int = 0) -> Beat:
-    return Beat(handled=5, failed=1, busy_ns=busy_ns, in_handler=1, oldest_ns=2_500_000, queued=3)
+def last_sample(busy_ns: int = 0) -> HeartbeatSample:
+    return HeartbeatSample(handled=5, failed=1, busy_ns=busy_ns, in_handler=1, oldest_ns=2_500_000, queued=3)
 
 
 def run(scenario: Callable[[HandlerProcess], Awaitable[None]]) -> list[Message]:
@@ -29,8 +29,8 @@ def run(scenario: Callable[[HandlerProcess], Awaitable[None]]) -> list[Message]:
 
     async def main() -> None:
         reaper = Reaper()
-        hiring = Hiring(KIND, HANDLER_COMMAND, reaper, MemoryLog())
-        process = HandlerProcess(0, 7, hiring, lambda _, message: notices.append(message))
+        spawn_options = SpawnOptions(KIND, HANDLER_COMMAND, reaper, MemoryLog())
+        process = HandlerProcess(0, 7, spawn_options, lambda _, message: notices.append(message))
         try:
             async with asyncio.timeout(20):
                 await scenario(process)
@@ -72,11 +72,11 @@ def stop(process: HandlerProcess) -> None:
 
 def test_it_is_busy_for_a_share_of_the_last_seconds() -> None:
     async def scenario(process: HandlerProcess) -> None:
-        assert (process.busy, process.beat) == (0.0, None)
+        assert (process.busy, process.last_sample) == (0.0, None)
         stop(process)
         shares = []
         for second in range(21):
-            process._cells.write(beat(second * SECOND // 2 if second <= 10 else 5 * SECOND), (100 + second) * SECOND)
+            process._cells.write(last_sample(second * SECOND // 2 if second <= 10 else 5 * SECOND), (100 + second) * SECOND)
             for _ in range(3):
                 process.look()
             shares.append(round(process.busy, 2))
@@ -90,7 +90,7 @@ def test_looks_that_find_the_same_heartbeat_are_counted() -> None:
     async def scenario(process: HandlerProcess) -> None:
         stop(process)
         assert [process.look() for _ in range(3)] == [1, 2, 3]
-        process._cells.write(beat(), 100 * SECOND)
+        process._cells.write(last_sample(), 100 * SECOND)
         assert [process.look() for _ in range(3)] == [0, 1, 2]
 
     run(scenario)
@@ -107,7 +107,7 @@ def test_its_kill_is_harmless_once_it_has_ended() -> None:
 
 
 def test_a_place_shows_what_its_process_says_and_why_the_last_one_ended() -> None:
-    place = HandlerPlace(4)
+    place = HandlerSlot(4)
     assert (place.status({}).pid, place.status({}).state, place.status({}).handlers) == (0, "stopped", ())
 
     async def scenario(process: HandlerProcess) -> None:
@@ -116,7 +116,7 @@ def test_a_place_shows_what_its_process_says_and_why_the_last_one_ended() -> Non
         await process.start(START)
         place.process, place.state = process, "running"
         stop(process)
-        process._cells.write(beat(), SECOND)
+        process._cells.write(last_sample(), SECOND)
         found = place.status({"a": ECHO})
         assert (found.pid, found.handled, found.failed, found.in_handler, found.queued, found.oldest_ms) == (process.pid, 5, 1, 1, 3, 2)
         assert [item.listener for item in found.handlers] == ["a"]

@@ -11,22 +11,21 @@ from typing import Any
 
 import pytest
 
-from control.errors import StartError
-from control.fleet import handlers as module
-from control.fleet import supervisor
-from control.fleet.handler_process import HandlerProcess
-from control.fleet.handlers import Handlers, handler_names
-from control.plane import HandlerProcessStatus, HandlerStatus
-from proxy.config.model import MIB, HandlersConfig
-from proxy.server.protocol import Request
-from tests.fakes.fleet import ECHO, Fleet, fleet, fleet_config, until
+from framegate.control.errors import StartError
+from framegate.control.fleet import handlers as module
+from framegate.control.fleet import supervisor
+from framegate.control.fleet.handler_process import HandlerProcess
+from framegate.control.fleet.handlers import Handlers, handler_names
+from framegate.control.status import HandlerProcessStatus, HandlerStatus
+from framegate.proxy.config.model import MIB, HandlersConfig
+from tests.fakes.fleet import ECHO, FakeRequest, Fleet, fleet, fleet_config, until
 
 HANDLED: dict[str, Any] = {"handler": ECHO, "upstream": None}
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.fleet.place._BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr("framegate.control.fleet.process_slot._BACKOFF_FIRST_S", 0.01)
     monkeypatch.setattr(module, "_WATCH_INTERVAL_S", 0.02)
 
 
@@ -65,7 +64,7 @@ def names(handlers: Handlers) -> list[str]:
 
 async def told(made: Fleet) -> list[dict[str, Any]]:
     """What each processor says that it was handed over."""
-    request = Request[dict[str, Any]]({"type": "handlers"}, {"handlers": dict})
+    request = FakeRequest("handlers")
     return [await processor.request(request, 5000) for processor in made.supervisor.running]
 
 
@@ -87,7 +86,7 @@ def test_a_configuration_without_handlers_names_none() -> None:
 def test_every_place_runs_and_says_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(made: Fleet, handlers: Handlers) -> None:
         await until(lambda: all(item.handled == 0 and item.state == "running" for item in handlers.status()))
-        for slot, found in enumerate(made.steering.handler_processes()):
+        for slot, found in enumerate(made.steering.state.handler_processes()):
             assert (found.slot, found.state, found.restarts, found.last_reason, found.last_ended_ns) == (slot, "running", 0, "", 0)
             assert found.pid == process(handlers, slot).pid != os.getpid()
             assert found.resident > MIB
@@ -101,8 +100,8 @@ def test_every_place_runs_and_says_what_it_has(monkeypatch: pytest.MonkeyPatch) 
                     description="Answers every frame with itself.",
                 ),
             )
-        assert made.meters.snapshot()["framegate.handler.processes", ()] == 2
-        assert made.steering.health().ready
+        assert len(handlers.running) == 2
+        assert made.steering.state.health().ready
         assert len(made.log.events("handler_ready")) == 2
 
     run(monkeypatch, scenario, processes=2)
@@ -119,10 +118,10 @@ def test_each_processor_is_joined_with_each_process_however_they_come_and_go(mon
         made.supervisor.running[0].kill("died")
         await until(lambda: made.supervisor.status()[0].restarts == 1 and len(made.supervisor.running) == 2)
         await until_joined(made, handlers)
-        await made.steering.set_processors(3)
+        await made.steering.pool.set_processors(3)
         await until_joined(made, handlers)
         assert len(made.supervisor.running) == 3
-        await made.steering.set_processors(1)
+        await made.steering.pool.set_processors(1)
         await until_joined(made, handlers)
         assert len(made.supervisor.running) == 1
 
@@ -179,7 +178,7 @@ def test_nobody_is_joined_again_with_who_died_or_while_all_end(monkeypatch: pyte
         assert made.log.events("handler_rejoined") == []
         assert handlers._wiring.joined == 4
         await handlers.stop()  # the processors see the ends of their sockets
-        request = Request[dict[str, Any]]({"type": "handlers"}, {"handlers": dict})
+        request = FakeRequest("handlers")
         for processor in made.supervisor.running:
             while (await processor.request(request, 5000))["handlers"]:
                 await asyncio.sleep(0.005)
@@ -232,7 +231,7 @@ def test_one_that_hangs_or_grows_is_killed(monkeypatch: pytest.MonkeyPatch, mode
 def test_without_a_limit_or_below_it_nothing_is_killed(monkeypatch: pytest.MonkeyPatch, mode: str, limits: dict[str, int]) -> None:
     async def scenario(made: Fleet, handlers: Handlers) -> None:
         looks = handlers._looks
-        await until(lambda: process(handlers).beat is not None and handlers._looks > looks + 2 * module._LOOK_AT_MEMORY)
+        await until(lambda: process(handlers).last_sample is not None and handlers._looks > looks + 2 * module._LOOK_AT_MEMORY)
         assert (status(handlers).restarts, status(handlers).state) == (0, "running")
         assert status(handlers).oldest_ms == (3_600_000 if mode == "hanging" else 0)
 
@@ -249,7 +248,7 @@ def test_time_in_which_control_did_not_run_kills_nobody(monkeypatch: pytest.Monk
 
     async def scenario(made: Fleet, handlers: Handlers) -> None:
         pids = [process(handlers).pid, made.supervisor.running[0].pid]
-        await until(lambda: process(handlers).beat is not None)
+        await until(lambda: process(handlers).last_sample is not None)
         for pid in pids if who == "all" else []:
             os.kill(pid, signal.SIGSTOP)
         time.sleep(1.2)
@@ -266,7 +265,7 @@ def test_time_in_which_control_did_not_run_kills_nobody(monkeypatch: pytest.Monk
 
 def test_a_first_start_that_fails_is_raised_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
     for mode, said in (
-        ("fail", "handler process 0 could not start: listener a, handler proxy.handler.echo:echo: the fake has no such handler"),
+        ("fail", "handler process 0 could not start: listener a, handler framegate.proxy.handler.echo:echo: the fake has no such handler"),
         ("exits", "handler process 0 ended with code 3 before it was ready"),
         ("newer", "handler process 0 could not start: it speaks version .* of the link"),
         ("unversioned", "handler process 0 could not start: it speaks no version"),
@@ -277,7 +276,7 @@ def test_a_first_start_that_fails_is_raised_with_its_words(monkeypatch: pytest.M
                 await handlers.start()
             assert caught.value.reason == "HANDLER_START_FAILED"
             assert (status(handlers).pid, status(handlers).state) == (0, "stopped")
-            assert not made.steering.health().ready
+            assert not made.steering.state.health().ready
 
         run(monkeypatch, scenario, mode, start=False)
 
@@ -288,14 +287,14 @@ def test_a_later_start_that_fails_is_a_row_and_tried_again_and_meanwhile_the_pod
     monkeypatch.setenv("FAKE_HANDLER_LIVES", str(tmp_path / "life"))
 
     async def scenario(made: Fleet, handlers: Handlers) -> None:
-        assert made.steering.health().ready
+        assert made.steering.state.health().ready
         process(handlers).kill("died")
         await until(lambda: len(made.log.events("handler_start_failed")) >= 3)
         assert "the fake has no such handler" in made.log.events("handler_start_failed")[0]["error"]
-        assert not made.steering.health().ready
+        assert not made.steering.state.health().ready
         assert handlers._places[0].backoff.next_s >= 0.04
         os.environ["FAKE_HANDLER"] = ""
-        await until(lambda: made.steering.health().ready)
+        await until(lambda: made.steering.state.health().ready)
 
     run(monkeypatch, scenario, "+fail")
 
@@ -306,8 +305,8 @@ def test_while_one_is_left_the_pod_is_ready(monkeypatch: pytest.MonkeyPatch, tmp
     async def scenario(made: Fleet, handlers: Handlers) -> None:
         process(handlers).kill("died")
         await until(lambda: made.log.events("handler_start_failed"))
-        assert made.steering.health().ready
-        assert made.meters.snapshot()["framegate.handler.processes", ()] == 1
+        assert made.steering.state.health().ready
+        assert len(handlers.running) == 1
 
     run(monkeypatch, scenario, "+fail@0", processes=2)
 
@@ -328,7 +327,7 @@ def test_what_cannot_be_read_costs_that_and_no_more(monkeypatch: pytest.MonkeyPa
         await until(lambda: made.log.events("task_failed"))
         assert "no event dance" in made.log.events("task_failed")[0]["error"]
         assert [(row["handler"], row["type"]) for row in made.log.events("link_unknown")] == [(0, "dance")]
-        await until(lambda: process(handlers).beat is not None)
+        await until(lambda: process(handlers).last_sample is not None)
 
     run(monkeypatch, scenario, "babbling")
 
@@ -368,7 +367,7 @@ def test_stop_ends_them_and_one_that_does_not_hear_is_killed(monkeypatch: pytest
         assert made.log.events("handler_stopped")[0]["forced"]
 
     run(monkeypatch, scenario)
-    monkeypatch.setattr("control.fleet.place._STOP_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("framegate.control.fleet.process_slot._STOP_TIMEOUT_S", 0.05)
     run(monkeypatch, deaf, "deaf")
 
 
@@ -404,7 +403,7 @@ def test_a_start_that_is_cut_short_leaves_nobody(monkeypatch: pytest.MonkeyPatch
 
 def test_a_program_that_is_not_there_fails_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(made: Fleet, handlers: Handlers) -> None:
-        handlers._hiring = handlers._hiring._replace(command=("/nonexistent/handler",))
+        handlers._spawn_options = handlers._spawn_options._replace(command=("/nonexistent/handler",))
         with pytest.raises(StartError, match=r"handler process 0 could not be started: .*No such file"):
             await handlers.start()
 

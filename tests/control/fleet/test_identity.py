@@ -8,21 +8,21 @@ from typing import Any, cast
 
 import pytest
 
-from control.errors import StartError
-from control.fleet.child import Child
-from control.fleet.identity import Identity
-from control.guard import Guard
-from control.identity.files import IdentityFileError
-from control.identity.passwords import new_credentials
-from control.identity.users_file import UsersFile
-from control.meters import Meters
-from proxy.auth.messages import ApiRange
-from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
-from proxy.config.sasl import ListenerSasl
-from proxy.config.tls import UpstreamTls
-from proxy.config.upstream_sasl import UpstreamSasl
-from proxy.server.messages import QuestionNotice
-from proxy.server.store_rows import Store
+from framegate.control.errors import StartError
+from framegate.control.fleet.child import Child
+from framegate.control.fleet.identity import Identity
+from framegate.control.identity.files import IdentityFileError
+from framegate.control.identity.passwords import new_credentials
+from framegate.control.identity.users_file import UsersFile
+from framegate.control.meters import Meters
+from framegate.control.task_monitor import TaskMonitor
+from framegate.proxy.auth.messages import ApiRange
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
+from framegate.proxy.config.sasl import ListenerSasl
+from framegate.proxy.config.tls import UpstreamTls
+from framegate.proxy.config.upstream_sasl import UpstreamSasl
+from framegate.proxy.server.messages import QuestionNotice
+from framegate.proxy.server.rows import Store
 from tests.fakes.fleet import MemoryLog
 from tests.fakes.sasl_frames import known_apis, versions_answer
 from tests.fakes.tls import TlsWorld
@@ -57,7 +57,7 @@ class Rig:
                 ),
             ),
         )
-        self.identity = Identity(config, lambda: {"u": []}, dict, self.meters, self.log, Guard(self.log, self.meters))
+        self.identity = Identity(config, lambda: {"u": []}, dict, self.meters, self.log, TaskMonitor(self.log, self.meters))
         self.told: list[Any] = []
         self.link = self
         self.asked = 0
@@ -65,20 +65,20 @@ class Rig:
     def post(self, message: Any) -> None:
         self.told.append(message)
 
-    async def ask(self, kind: str, desk: str = "listener:a", **row: Any) -> tuple[str, dict[str, Any]]:
+    async def ask(self, kind: str, auth_queue: str = "listener:a", **row: Any) -> tuple[str, dict[str, Any]]:
         """What a question of a processor's is answered with."""
-        assert self.identity.questions is not None
+        assert self.identity.auth_requests is not None
         self.asked += 1
-        notice = QuestionNotice(type="question", number=self.asked, desk=desk, address="", kind=kind, row=row)
-        self.identity.questions.hear(cast(Child, self), notice)
+        notice = QuestionNotice(type="question", number=self.asked, desk=auth_queue, address="", kind=kind, row=row)
+        self.identity.auth_requests.hear(cast(Child, self), notice)
         while not self.told:
             await asyncio.sleep(0.001)
         (answer,) = self.told
         self.told.clear()
         return answer["kind"], answer["row"]
 
-    async def is_password(self, password: str, desk: str = "listener:a") -> bool:
-        return (await self.ask("CheckPassword", desk, user="alice", password=password))[0] == "Accepted"
+    async def is_password(self, password: str, auth_queue: str = "listener:a") -> bool:
+        return (await self.ask("CheckPassword", auth_queue, user="alice", password=password))[0] == "Accepted"
 
 
 def run(folder: Path, scenario: Scenario, data: bytes | None = None) -> Rig:
@@ -117,7 +117,7 @@ def test_each_listener_answers_from_its_files(tmp_path: Path) -> None:
         assert (await rig.ask("SupportedApis", "listener:h", version=3))[1] == {"answer": known_apis().answer.hex()}
         kind, row = await rig.ask("SupportedApis", version=3)
         assert (kind, row["reason"].partition(":")[0]) == ("Unavailable", "what the upstream u understands is not known")
-        assert (await rig.ask("SupportedApis", "listener:open", version=3))[1] == {"reason": "there is no desk listener:open"}
+        assert (await rig.ask("SupportedApis", "listener:open", version=3))[1] == {"reason": "there is no queue listener:open"}
         assert (rig.identity.files("a"), rig.identity.files("open")) == ({"sasl": str(rig.file)}, {})
 
     run(tmp_path, scenario)
@@ -172,7 +172,7 @@ def test_an_upstream_is_asked_with_what_is_in_force_and_not_with_what_lies_in_it
         )
         log, meters = MemoryLog(), Meters()
         address = ["127.0.0.1", int(socket.AF_INET), "127.0.0.1", port]
-        identity = Identity(config, lambda: {"u": [address]}, lambda: {"upstream/u": Store(1, files=known)}, meters, log, Guard(log, meters))
+        identity = Identity(config, lambda: {"u": [address]}, lambda: {"upstream/u": Store(1, files=known)}, meters, log, TaskMonitor(log, meters))
         try:
             await identity.start()
             while not names:

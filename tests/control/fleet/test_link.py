@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from control.errors import UnavailableError
-from control.fleet.link import Link
-from proxy.server.link import LinkReader, encode
-from proxy.server.protocol import Request, commit_request, drain_request, prepare_request
+from framegate.control.errors import UnavailableError
+from framegate.control.fleet.link import Link
+from framegate.proxy.server.link import LinkReader, encode
+from framegate.proxy.server.protocol import commit_request, drain_request, evict_request, prepare_request
 
-ANY = {"result": dict}
-A: Request[Any] = Request({"type": "a"}, ANY)
-B: Request[Any] = Request({"type": "b"}, ANY)
+A = evict_request(1, None)
+B = drain_request(5)
 Scenario = Callable[[Link, socket.socket, list[Any]], Awaitable[None]]
 
 
@@ -48,19 +47,10 @@ def test_answers_find_their_requests_in_any_order() -> None:
         while len(asked) < 2:
             asked += await receive(theirs, reader)
         for message in reversed(asked):
-            theirs.send(encode({"type": "result", "id": message["id"], "to": message["type"]}))
-        assert [(await one)["to"], (await two)["to"]] == ["a", "b"]
+            theirs.send(encode({"type": "result", "id": message["id"], **({"affected": [7]} if message["type"] == "evict" else {})}))
+        assert [await one, await two] == [{"type": "result", "id": 1, "affected": [7]}, {"type": "result", "id": 2}]
 
     assert run(scenario) == []
-
-
-def test_what_answers_nothing_is_a_notice_and_a_late_answer_is_nobodys() -> None:
-    async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
-        theirs.send(encode({"type": "log"}) + encode({"type": "result", "id": 77}) + encode({"type": "closed"}))
-        while len(told) < 2:
-            await asyncio.sleep(0)
-
-    assert run(scenario) == [{"type": "log"}, {"type": "closed"}]
 
 
 @pytest.mark.parametrize(
@@ -83,15 +73,6 @@ def test_what_is_no_answer_to_that_is_as_if_the_processor_had_failed(answer: dic
         assert await next_one == {"type": "result", "id": 2}
 
     assert run(scenario) == []
-
-
-def test_silence_ends_the_wait() -> None:
-    async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
-        with pytest.raises(UnavailableError) as caught:
-            await link.request(A, 20)
-        assert caught.value.reason == "PROCESSOR_SILENT"
-
-    run(scenario)
 
 
 def test_who_no_longer_wants_an_answer_leaves_nothing_behind() -> None:

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from control.errors import StartError, UnavailableError
-from control.fleet.child import Hiring
-from control.fleet.processor import KIND, Processor
-from control.fleet.reaper import Reaper
-from control.fleet.slot_cells import SlotCells
-from proxy.cells import CellLayout
-from proxy.config.model import to_wire
-from proxy.network.connection_id import format_connection_id
-from proxy.server.link import Handover, send_handovers
-from proxy.server.messages import StartMessage
-from proxy.server.protocol import WIRE_VERSION, holders_request, list_request
+from framegate.control.errors import StartError, UnavailableError
+from framegate.control.fleet.child import SpawnOptions
+from framegate.control.fleet.processor import KIND, Processor
+from framegate.control.fleet.reaper import Reaper
+from framegate.control.fleet.slot_cells import SlotCells
+from framegate.proxy.cells import CellLayout
+from framegate.proxy.config.model import to_wire
+from framegate.proxy.network.connection_id import format_connection_id
+from framegate.proxy.server.link import Handover, send_handovers
+from framegate.proxy.server.messages import StartMessage
+from framegate.proxy.server.protocol import WIRE_VERSION, holders_request, list_request
 from tests.fakes.fleet import COMMAND, MemoryLog, fleet_config
 
 CONFIG = fleet_config(1)
@@ -29,7 +29,7 @@ def run(scenario: Callable[[Processor, MemoryLog], Awaitable[None]], command: tu
         reaper = Reaper()
         cells = SlotCells(0, CellLayout.of(CONFIG), ["a"])
         notices: list[Any] = []
-        processor = Processor(0, 7, cells, Hiring(KIND, command, reaper, log), lambda _, message: notices.append(message))
+        processor = Processor(0, 7, cells, SpawnOptions(KIND, command, reaper, log), lambda _, message: notices.append(message))
         try:
             async with asyncio.timeout(20):
                 await scenario(processor, log)

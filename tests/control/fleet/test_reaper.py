@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 
-from control.fleet.reaper import Reaper
+from framegate.control.fleet.reaper import Reaper
 
 
 def test_every_child_is_reaped_and_its_watcher_told() -> None:

@@ -1,5 +1,5 @@
-from control.fleet.slot import Slot
-from proxy.cells import CellLayout, CellWriter
+from framegate.control.fleet.slot import Slot
+from framegate.proxy.cells import CellLayout, CellWriter
 from tests.fakes.fleet import fleet_config
 
 LAYOUT = CellLayout.of(fleet_config(1))

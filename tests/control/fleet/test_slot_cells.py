@@ -1,8 +1,8 @@
 import ctypes
 
-from control.fleet.slot_cells import SlotCells
-from proxy.cells import CellLayout, CellWriter, State
-from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
+from framegate.control.fleet.slot_cells import SlotCells
+from framegate.proxy.cells import CellLayout, CellWriter, State
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
 
 CONFIG = ProxyConfig(
     node="n",
@@ -64,30 +64,4 @@ def test_an_end_is_orderly_when_the_processor_said_so_itself() -> None:
         life = cells.end()
         assert life.orderly == orderly
         assert life.bounds["a", "request"] == 5
-    cells.close()
-
-
-def test_what_was_ended_by_force_is_counted_as_that() -> None:
-    cells = SlotCells(0, LAYOUT, ["a", "b"])
-    publish(cells, {("connection.active", "downstream", "b"): 2})
-    assert cells.end("drain_timeout").connections == {"b": 2}
-    assert cells.reader.cell("framegate.connection.closed", "b", "drain_timeout") == 2
-    assert cells.reader.cell("framegate.connection.closed", "b", "processor_died") == 0
-    cells.close()
-
-
-def test_who_still_reads_may_go_on_when_the_cells_are_given_back() -> None:
-    cells = SlotCells(0, LAYOUT, ["a", "b"])
-    publish(cells, {("tap.matched",): 5})
-    reader = cells.reader
-    cells.close()
-    assert reader.cell("framegate.tap.matched") == 5
-
-
-def test_a_processor_that_left_nothing_behind_changes_nothing() -> None:
-    cells = SlotCells(0, LAYOUT, ["a", "b"])
-    cells.begin()
-    publish(cells, {("tap.matched",): 5, ("tap.flushed",): 5})
-    life = cells.end()
-    assert (life.connections, life.matched) == ({}, 5)
     cells.close()

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from control.errors import StartError
-from control.fleet import supervisor as module
-from control.fleet.slot import Slot
-from control.fleet.slot_cells import Life
-from control.plane import RETIRED, ProcessorStatus
-from proxy.server.protocol import WIRE_VERSION
-from proxy.server.rows import TapRuleOffRow
+from framegate.control.errors import StartError
+from framegate.control.fleet import supervisor as module
+from framegate.control.fleet.slot import Slot
+from framegate.control.fleet.slot_cells import ProcessorTotals
+from framegate.control.status import RETIRED, ProcessorStatus
+from framegate.proxy.server.rows import TapRuleOffRow
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
 from tests.fakes.fleet import Fleet, fleet, run, until
@@ -43,22 +42,6 @@ def test_every_slot_runs_and_echoes() -> None:
     run(scenario)
 
 
-def test_closed_rows_are_logged_published_and_counted() -> None:
-    async def scenario(made: Fleet) -> None:
-        client = await made.connect()
-        assert await client.echo(b"hello") == b"hello"
-        await client.close()
-        await until(lambda: made.events)
-        (row,) = made.log.events("closed")
-        assert (row["cause"], row["peer"]) == ("peer_closed", made.events[0]["peer"])
-        assert row["id"].split("-")[2] == "1"
-        assert isinstance(made.events[0]["id"], int)
-        # The row may overtake the acceptor's thread, which counts and books a connection after it is handed over.
-        await until(lambda: made.acceptor.listeners["a"].open == 0 and booked(made) == [0])
-
-    run(scenario, 1)
-
-
 def test_a_processor_that_dies_takes_only_its_own_connections_and_is_replaced() -> None:
     async def scenario(made: Fleet) -> None:
         victim, other = await made.connect(), await made.connect()
@@ -80,20 +63,6 @@ def test_a_processor_that_dies_takes_only_its_own_connections_and_is_replaced() 
             assert await (await made.connect()).echo(b"new") == b"new"
 
     run(scenario)
-
-
-def test_restarts_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.fleet.place._BACKOFF_FIRST_S", 0.01)
-
-    async def scenario(made: Fleet) -> None:
-        slot = made.supervisor.slots[0]
-        for restarts in (1, 2, 3):
-            assert slot.processor is not None
-            slot.processor.kill("died")
-            await until(lambda expected=restarts: slot.restarts == expected and slot.state == "running")
-        assert slot.backoff.next_s == pytest.approx(0.08)
-
-    run(scenario, 1)
 
 
 def test_a_standing_heartbeat_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,17 +105,6 @@ def test_drained_slots_end_their_connections_and_take_no_more() -> None:
     run(scenario)
 
 
-def test_a_drain_that_is_not_answered_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE_S", 0.5)
-
-    async def scenario(made: Fleet) -> None:
-        assert await made.supervisor.drain_slots([0, 1], 1000) == [1]
-        (row,) = made.log.events("drain_incomplete")
-        assert (row["slot"], row["reason"]) == (1, "the processor did not answer within 500 ms")
-
-    run(scenario, 2, "deaf@1")
-
-
 def test_the_dead_of_one_slot_are_named_by_the_ids_that_were_listed() -> None:
     async def scenario(made: Fleet) -> None:
         clients = [await made.connect() for _ in range(4)]
@@ -155,7 +113,7 @@ def test_the_dead_of_one_slot_are_named_by_the_ids_that_were_listed() -> None:
         await clients[1].close()
         await until(lambda: made.events)
         made.events.clear()
-        rows, _ = await made.steering.list_channels()
+        rows, _ = await made.steering.channels.page()
         os.kill(made.supervisor.running[0].pid, signal.SIGKILL)
         await until(lambda: len(made.events) == 4)
         lost = {row["id"]: row["peer"] for row in made.events if row["event"] == "closed"}
@@ -213,49 +171,13 @@ def test_a_slot_that_is_gone_leaves_the_lists_and_its_counts_stay() -> None:
     run(scenario)
 
 
-def test_a_slot_that_leaves_gets_no_successor() -> None:
-    async def scenario(made: Fleet) -> None:
-        os.kill(made.supervisor.running[1].pid, signal.SIGSTOP)
-        leaving = asyncio.create_task(made.supervisor.remove_slots([1], 1000))
-        await until(lambda: status(made, 1).state == "draining")
-        os.kill(made.supervisor.running[1].pid, signal.SIGKILL)
-        await leaving
-        assert [item.slot for item in made.supervisor.status()] == [0]
-        assert made.log.events("processor_died")[0]["slot"] == 1
-        assert len(made.log.events("processor_ready")) == 2
-
-    run(scenario)
-
-
-def test_a_program_that_is_not_there_fails_the_first_start_and_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.fleet.place._BACKOFF_FIRST_S", 0.01)
-
-    async def scenario(made: Fleet) -> None:
-        there = made.supervisor._hiring
-        made.supervisor._hiring = there._replace(command=("/nonexistent/processor",))
-        with pytest.raises(StartError, match=r"processor 1 could not be started: .*No such file") as caught:
-            await made.supervisor.start_slots([1])
-        assert caught.value.reason == "PROCESSOR_START_FAILED"
-        assert [item.slot for item in made.supervisor.status()] == [0]
-        os.kill(made.supervisor.running[0].pid, signal.SIGKILL)
-        await until(lambda: len(made.log.events("processor_start_failed")) == 3)
-        assert status(made, 0).restarts >= 3
-        assert made.supervisor.slots[0].backoff.next_s >= 0.08
-        made.supervisor._hiring = there
-        await until(lambda: status(made, 0).state == "running")
-        assert await (await made.connect()).echo(b"x") == b"x"
-        assert [slot for slot, _ in made.ends][:2] == [1, 0]
-
-    run(scenario, 1)
-
-
 def test_what_fails_around_a_process_costs_that_process_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.fleet.place._BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr("framegate.control.fleet.process_slot._BACKOFF_FIRST_S", 0.01)
 
     async def scenario(made: Fleet) -> None:
         failures = 2
 
-        def ended(slot: Slot, life: Life) -> None:
+        def ended(slot: Slot, life: ProcessorTotals) -> None:
             nonlocal failures
             failures -= 1
             if failures >= 0:
@@ -294,27 +216,11 @@ def test_a_notice_that_cannot_be_read_costs_itself_alone() -> None:
     run(scenario, 1)
 
 
-def test_one_of_another_release_is_refused_in_a_row_and_tried_again() -> None:
-    """As when a release is installed while an old control runs, and one processor ends."""
-
-    async def scenario(made: Fleet) -> None:
-        os.environ["FAKE_PROCESSOR"] = "newer"
-        made.supervisor.running[0].kill("died")
-        await until(lambda: made.log.events("processor_start_failed"))
-        row = made.log.events("processor_start_failed")[0]
-        assert (row["level"], row["slot"]) == ("error", 0)
-        assert row["error"].endswith(f"of the link, and control version {WIRE_VERSION}: they are of different releases")
-        assert not made.supervisor.running
-        os.environ["FAKE_PROCESSOR"] = ""
-        await until(lambda: made.supervisor.running)
-        assert await (await made.connect()).echo(b"x") == b"x"
-
-    run(scenario, 1)
-
-
 def test_a_start_that_is_cancelled_leaves_no_process_and_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever it is cancelled: the turns of the loop are counted."""
-    monkeypatch.setattr("control.steering.pool.BALANCE_INTERVAL_S", 3600.0)  # it would share among those that run, and a busy machine is slow
+    monkeypatch.setattr(
+        "framegate.control.steering.pool.BALANCE_INTERVAL_S", 3600.0
+    )  # it would share among those that run, and a busy machine is slow
 
     async def main() -> None:
         async with fleet(1) as made:
@@ -324,14 +230,15 @@ def test_a_start_that_is_cancelled_leaves_no_process_and_no_slot(monkeypatch: py
                     await made.supervisor.remove_slots([1], 100)
                 assert [item.state for item in made.supervisor.status()] == ["running"]
                 assert list(made.supervisor.connections._processors.values())[-1] is not None
-                assert len(children()) == 1
+                assert len(children() - others) == 1
 
             made.desired.shares = {0: 1 << 20, 1: 1 << 20}
             assert await at_every_turn(lambda: made.supervisor.start_slots([1]), check) > 3
 
-    def children() -> list[str]:
-        return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    def children() -> set[str]:
+        return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
+    others = children()  # of tests before this one; they may end meanwhile
     run_cancelling(main())
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from control.errors import AbortedError, UnavailableError
-from control.fleet import supervisor, two_phases
-from control.fleet.supervisor import DesiredState
-from proxy.server.messages import Change
-from proxy.server.protocol import prepare_request
+from framegate.control.errors import AbortedError, UnavailableError
+from framegate.control.fleet import supervisor, two_phases
+from framegate.control.fleet.supervisor import DesiredState
+from framegate.proxy.server.messages import Change
+from framegate.proxy.server.protocol import prepare_request
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
 from tests.fakes.fleet import Fleet, fleet, until

@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from control.fleet import wiring as module
-from control.fleet.child import Child
-from control.fleet.wiring import Rejoined, Wiring
-from proxy.server.link import Handover, receive_handovers, send_handovers
+from framegate.control.fleet import wiring as module
+from framegate.control.fleet.child import Child
+from framegate.control.fleet.wiring import Rejoined, Wiring
+from framegate.proxy.server.link import Handover, receive_handovers, send_handovers
 
 
 class Side:
@@ -188,7 +188,7 @@ def test_a_wiring_that_is_closed_gives_back_what_it_holds() -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_AGAIN_S", 0.001)
-    monkeypatch.setattr("control.fleet.place._BACKOFF_FIRST_S", 0.001)
+    monkeypatch.setattr("framegate.control.fleet.process_slot._BACKOFF_FIRST_S", 0.001)
 
 
 def are_joined(one: Side, other: Side) -> int:

@@ -9,8 +9,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 
-from control.identity.jwks import parse_jwks
-from control.identity.tokens import TokenRules, Tokens
+from framegate.control.identity.jwks import parse_jwks
+from framegate.control.identity.tokens import TokenRules, Tokens
 
 NOW = 1_800_000_000
 RULES = TokenRules("https://issuer", "framegate")

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from control.identity.files import IdentityFileError, files_of, listener_answers, read_files
-from control.identity.passwords import new_credentials
-from control.identity.users_file import UsersFile
-from proxy.auth.messages import ApiRange, ApiVersionsAnswer
-from proxy.auth.questions import Accepted, CheckPassword, CheckToken, KnownApis, Refused, SupportedApis, Unavailable
-from proxy.config.sasl import ListenerSasl, TokenConfig
+from framegate.control.identity.files import IdentityFileError, files_of, listener_answers, read_files
+from framegate.control.identity.passwords import new_credentials
+from framegate.control.identity.users_file import UsersFile
+from framegate.proxy.auth.auth_requests import Accepted, CheckPassword, CheckToken, KnownApis, Refused, SupportedApis, Unavailable
+from framegate.proxy.auth.messages import ApiRange, ApiVersionsAnswer
+from framegate.proxy.config.sasl import ListenerSasl, TokenConfig
 from tests.control.identity.conftest import Signer
 
 TOKENS = TokenConfig(jwks="/jwks", issuer="https://issuer", audience="framegate", scopes=("write",), principal_claim="user")

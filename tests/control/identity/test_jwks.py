@@ -1,4 +1,4 @@
-"""control.identity.jwks: which keys are taken."""
+"""framegate.control.identity.jwks: which keys are taken."""
 
 import json
 from pathlib import Path
@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jwt import get_algorithm_by_name
 
-from control.identity.jwks import JwksError, parse_jwks, read_jwks
+from framegate.control.identity.jwks import JwksError, parse_jwks, read_jwks
 from tests.control.identity.conftest import Signer
+from tests.fakes.cases import each_of
 
 
 def parse(*keys: Any) -> list[Any]:
@@ -85,9 +86,7 @@ def test_a_name_comes_once(signer: Signer) -> None:
     assert len(parse(signer.jwk("rsa", kid=""), signer.jwk("p256", kid=""))) == 2
 
 
-@pytest.mark.parametrize(
-    "text", [b"", b"{", b"[]", b"{}", b'{"keys":{}}', b'{"keys":[]}', b'{"keys":[1]}', b"\xff", b"[" * 100_000, b'{"keys":[{"kty":"XYZ"}]}']
-)
+@each_of("text", [b"", b"{", b"[]", b"{}", b'{"keys":{}}', b'{"keys":[]}', b'{"keys":[1]}', b"\xff", b"[" * 100_000, b'{"keys":[{"kty":"XYZ"}]}'])
 def test_what_is_no_file_of_keys(text: bytes) -> None:
     with pytest.raises(JwksError):
         parse_jwks(text)

@@ -2,12 +2,13 @@
 
 import pytest
 
-from control.identity import password_checks as module
-from control.identity.password_checks import FIRST_S, FREE, FREE_OF_ADDRESS, MOST_S, WRONG, PasswordChecks
-from control.identity.users import Users
-from control.identity.users_file import UsersFile
-from proxy.auth.questions import Accepted, Answer, CheckPassword, Refused, Unavailable
-from proxy.auth.scram import HASHES
+from framegate.control.identity import password_checks as module
+from framegate.control.identity.password_checks import FIRST_S, FREE, FREE_OF_ADDRESS, MOST_S, WRONG, PasswordChecks
+from framegate.control.identity.users import Users
+from framegate.control.identity.users_file import UsersFile
+from framegate.proxy.auth.auth_requests import Accepted, AuthResponse, CheckPassword, Refused, Unavailable
+from framegate.proxy.auth.scram import HASHES
+from tests.fakes.cases import each_of
 from tests.fakes.sasl_frames import stored
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
@@ -19,9 +20,9 @@ class Counting(Users):
 
     hashes = 0
 
-    def check(self, question: CheckPassword) -> Accepted | Refused:
+    def check(self, auth_request: CheckPassword) -> Accepted | Refused:
         Counting.hashes += 1
-        return super().check(question)
+        return super().check(auth_request)
 
 
 def users(**passwords: str) -> Counting:
@@ -39,12 +40,12 @@ class Bench:
         self.checks = PasswordChecks(lambda: self.now_s)
         self.users = users(**(passwords or {"user": "pencil"}))
 
-    def check(self, password: str, user: str = "user", address: str = HERE) -> tuple[Answer, int]:
+    def check(self, password: str, user: str = "user", address: str = HERE) -> tuple[AuthResponse, int]:
         """The answer, and how much was hashed for it."""
         before = Counting.hashes
-        question = CheckPassword(user, password)
-        at_once = self.checks.at_once(self.users, question, address)
-        answer = self.checks.check(self.users, question, address)
+        auth_request = CheckPassword(user, password)
+        at_once = self.checks.at_once(self.users, auth_request, address)
+        answer = self.checks.check(self.users, auth_request, address)
         hashed = Counting.hashes - before
         assert (at_once == answer) is (hashed == 0)
         return answer, hashed
@@ -66,7 +67,7 @@ def test_who_came_in_is_known_from_everywhere_until_the_password_is_another() ->
     assert bench.check("brush")[0] == Accepted("user"), "who was gone is there again"
 
 
-@pytest.mark.parametrize(("user", "told"), [("user", WRONG_PASSWORD), ("nobody", NO_USER)])
+@each_of(("user", "told"), [("user", WRONG_PASSWORD), ("nobody", NO_USER)])
 def test_the_same_wrong_password_is_hashed_once_and_never_put_off(user: str, told: Refused) -> None:
     """Likewise of a user that there is not: neither the answers nor what they cost tell."""
     bench = Bench()
@@ -75,7 +76,7 @@ def test_the_same_wrong_password_is_hashed_once_and_never_put_off(user: str, tol
     assert bench.check("another", user) == (told, 1)
 
 
-@pytest.mark.parametrize("user", ["user", "nobody"])
+@each_of("user", ["user", "nobody"])
 def test_who_tries_others_is_put_off_for_longer_and_longer(user: str) -> None:
     bench = Bench()
     for tries in range(FREE):

@@ -1,21 +1,22 @@
-"""control.identity.passwords: what is stored, and whether it is the one."""
+"""framegate.control.identity.passwords: what is stored, and whether it is the one."""
 
 import pytest
 from click import IntRange
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.cli.users import add
-from control.identity import passwords
-from control.identity.passwords import format_credential, is_password_of, keys_of, new_credentials, parse_credential
-from proxy.auth.questions import WantScramKeys
-from proxy.auth.scram import HASHES, MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_SHA_256, SCRAM_SHA_512
+from framegate.control.cli.users import add
+from framegate.control.identity import passwords
+from framegate.control.identity.passwords import format_credential, is_password_of, keys_of, new_credentials, parse_credential
+from framegate.proxy.auth.auth_requests import WantScramKeys
+from framegate.proxy.auth.scram import HASHES, MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_SHA_256, SCRAM_SHA_512
+from tests.fakes.cases import each_of
 from tests.fakes.sasl_frames import ITERATIONS, SALT, keys, stored
 
 GOOD = format_credential(stored(SCRAM_SHA_256))
 
 
-@pytest.mark.parametrize("mechanism", HASHES)
+@each_of("mechanism", HASHES)
 def test_the_keys_are_those_of_the_formulas(mechanism: str) -> None:
     assert keys_of(mechanism, "pencil", SALT, ITERATIONS) == keys(WantScramKeys("a", mechanism, SALT, ITERATIONS))
 
@@ -36,7 +37,7 @@ def test_what_is_stored_is_salted_anew_for_each_mechanism_and_each_time() -> Non
 def test_the_text_form_comes_back(mechanism: str, salt: bytes, iterations: int, data: st.DataObject) -> None:
     size = {SCRAM_SHA_256: 32, SCRAM_SHA_512: 64}[mechanism]
     stored_key, server_key = (data.draw(st.binary(min_size=size, max_size=size)) for _ in range(2))
-    from proxy.auth.questions import ScramCredential
+    from framegate.proxy.auth.auth_requests import ScramCredential
 
     credential = ScramCredential(salt, iterations, stored_key, server_key)
     assert parse_credential(mechanism, format_credential(credential)) == credential
@@ -48,7 +49,7 @@ def test_kafkas_own_text_is_read() -> None:
     assert parse_credential(SCRAM_SHA_256, reordered) == stored(SCRAM_SHA_256)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "words"),
     [
         ("", "each once"),

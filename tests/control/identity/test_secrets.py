@@ -1,4 +1,4 @@
-"""control.identity.secrets: read each time, and never said."""
+"""framegate.control.identity.secrets: read each time, and never said."""
 
 import os
 import threading
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from control.files import read_file
-from control.identity.secrets import MAX_SECRET, SecretError, Secrets
+from framegate.control.files import read_file
+from framegate.control.identity.secrets import MAX_SECRET, SecretError, Secrets
 
 
 def test_the_file_is_read_each_time(tmp_path: Path) -> None:
@@ -62,8 +62,8 @@ def test_a_file_that_does_not_come_is_waited_for_once_and_holds_up_no_other(tmp_
             comes.wait()
         return read_file(path, most)
 
-    monkeypatch.setattr("control.identity.secrets.read_file", hanging)
-    monkeypatch.setattr("control.identity.secrets.PATIENCE_S", 0.05)
+    monkeypatch.setattr("framegate.control.identity.secrets.read_file", hanging)
+    monkeypatch.setattr("framegate.control.identity.secrets.PATIENCE_S", 0.05)
     for name in ("far", "near"):
         (tmp_path / name).write_text(name)
     secrets = Secrets({name: str(tmp_path / name) for name in ("far", "near")})

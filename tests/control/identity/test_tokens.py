@@ -1,4 +1,4 @@
-"""control.identity.tokens: what is let in, and everything that tries."""
+"""framegate.control.identity.tokens: what is let in, and everything that tries."""
 
 import hashlib
 import hmac
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.identity.jwks import parse_jwks
-from control.identity.tokens import MAX_TOKEN, TokenRules, Tokens
-from proxy.auth.questions import Accepted, Refused
+from framegate.control.identity.jwks import parse_jwks
+from framegate.control.identity.tokens import MAX_TOKEN, TokenRules, Tokens
+from framegate.proxy.auth.auth_requests import Accepted, Refused
 from tests.control.identity.conftest import NOW, RULES, Signer, b64
 
 EVERY = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")

@@ -1,13 +1,13 @@
-"""control.identity.users: who there is, and that nobody can tell."""
+"""framegate.control.identity.users: who there is, and that nobody can tell."""
 
 import dataclasses
 
-from control.identity import users as module
-from control.identity.passwords import DEFAULT_ITERATIONS, new_credentials
-from control.identity.users import Users
-from control.identity.users_file import UsersFile
-from proxy.auth.questions import Accepted, CheckPassword, Refused, WantCredential
-from proxy.auth.scram import HASHES, SCRAM_SHA_256, SCRAM_SHA_512
+from framegate.control.identity import users as module
+from framegate.control.identity.passwords import DEFAULT_ITERATIONS, new_credentials
+from framegate.control.identity.users import Users
+from framegate.control.identity.users_file import UsersFile
+from framegate.proxy.auth.auth_requests import Accepted, CheckPassword, Refused, WantCredential
+from framegate.proxy.auth.scram import HASHES, SCRAM_SHA_256, SCRAM_SHA_512
 from tests.fakes.sasl_frames import stored
 
 FILE = UsersFile()

@@ -1,4 +1,4 @@
-"""control.identity.users_file: read with every fault at once, changed as a whole, by one at a time."""
+"""framegate.control.identity.users_file: read with every fault at once, changed as a whole, by one at a time."""
 
 import fcntl
 import multiprocessing
@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.identity.passwords import new_credentials
-from control.identity.users_file import UserExistsError, UsersFile, UsersFileError, UserUnknownError, changing, read_users
-from proxy.auth.scram import HASHES, SCRAM_SHA_256
+from framegate.control.identity.passwords import new_credentials
+from framegate.control.identity.users_file import UserExistsError, UsersFile, UsersFileError, UserUnknownError, changing, read_users
+from framegate.proxy.auth.scram import HASHES, SCRAM_SHA_256
+from tests.fakes.cases import each_of
 from tests.fakes.sasl_frames import stored
 
 CREDENTIALS = {mechanism: stored(mechanism) for mechanism in HASHES}
@@ -45,7 +46,7 @@ def test_a_name_comes_back_or_nobody_can_have_it(name: str) -> None:
     assert list(UsersFile.parse(made.text()).users) == [name]
 
 
-@pytest.mark.parametrize("name", ["", "a\n", "\0", "a" * 256, "\ud800", "\u200b\u2028"])
+@each_of("name", ["", "a\n", "\0", "a" * 256, "\ud800", "\u200b\u2028"])
 def test_names_that_nobody_can_have(name: str) -> None:
     with pytest.raises(ValueError, match="a name has"):
         file_of(name)
@@ -96,7 +97,7 @@ def test_every_fault_is_told_with_its_line() -> None:
     assert str(caught.value).startswith("users:3: a line is NAME MECHANISM CREDENTIAL")
 
 
-@pytest.mark.parametrize(
+@each_of(
     "title",
     [
         "",

@@ -3,23 +3,10 @@
 import tomllib
 from pathlib import Path
 
-import pytest
-
-from control.kubernetes.component import files
-from control.kubernetes.workload import KINDS
+from framegate.control.kubernetes.component import files
+from framegate.control.kubernetes.workload import KINDS
 
 ROOT = Path(__file__).resolve().parents[3]
-KUSTOMIZE = ROOT / "deploy" / "kustomize"
-
-
-@pytest.mark.parametrize(("name", "text"), files().items())
-def test_a_file_is_as_it_is_written(name: str, text: str) -> None:
-    assert (KUSTOMIZE / name).read_text(encoding="utf-8") == text, "run: python -m control.kubernetes"
-
-
-def test_nothing_else_lies_there() -> None:
-    found = {str(path.relative_to(KUSTOMIZE)) for folder in ("framegate", "options") for path in (KUSTOMIZE / folder).rglob("*") if path.is_file()}
-    assert found - set(files()) == {"options/spark/kustomization.yaml", "options/spark/pipeline.yaml"}
 
 
 def test_the_image_is_that_of_this_version() -> None:

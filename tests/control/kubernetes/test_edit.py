@@ -2,8 +2,9 @@
 
 import pytest
 
-from control.kubernetes.edit import ANY, Edit, Layout, apply, block_text, graft, grafted, layout_of, newline_of, prune
-from control.kubernetes.manifest import ManifestError, Node, read_manifest
+from framegate.control.kubernetes.edit import ANY, Layout, apply, block_text, graft, grafted, layout_of, prune
+from framegate.control.kubernetes.manifest import ManifestError, Node, read_manifest
+from tests.fakes.cases import each_of
 
 LAYOUT = Layout(2, 2, "\n")
 
@@ -19,12 +20,7 @@ def with_(text: str, wanted: dict[str, object], layout: Layout = LAYOUT) -> str:
     return apply(text, graft(text, document.aliases, root(text), wanted, layout)[0])
 
 
-def test_of_two_edits_at_one_place_the_deeper_one_comes_first() -> None:
-    assert apply("ab", [Edit(1, 1, "1", 0), Edit(1, 1, "2", 4), Edit(1, 1, "3", 4), Edit(0, 1, "A", 0)]) == "A231b"
-    assert apply("ab", []) == "ab"
-
-
-@pytest.mark.parametrize(
+@each_of(
     ("text", "wanted", "expected"),
     [
         ("a: 1  # said\n# end\n", {"b": 2}, "a: 1  # said\nb: 2\n# end\n"),
@@ -61,7 +57,7 @@ def test_lines_of_a_text_stay_lines_whatever_is_in_them() -> None:
         assert root(block_text({"k": {"v": text}}, LAYOUT, 0) + "\n").value == {"k": {"v": text}}, text
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "words"),
     [
         ("a: &x {b: 1}\nc: *x\n", "a is used again as"),
@@ -76,25 +72,14 @@ def test_what_would_change_more_than_was_asked_is_refused(text: str, words: str)
         with_(text, {"a": {"d": 2}})
 
 
-def test_an_anchor_that_nobody_calls_is_no_reason() -> None:
-    assert with_("a: &x {b: 1}\n", {"a": {"d": 2}}) == 'a: &x {b: 1, "d": 2}\n'
-
-
-@pytest.mark.parametrize(
-    ("text", "layout"), [("s:\n    c:\n    - 1\n    m:\n        n: 1\n", (4, 0)), ("s:\n  c:\n    - 1\n", (2, 2)), ("s: {c: [1]}\n", (2, 0))]
-)
+@each_of(("text", "layout"), [("s:\n    c:\n    - 1\n    m:\n        n: 1\n", (4, 0)), ("s:\n  c:\n    - 1\n", (2, 2)), ("s: {c: [1]}\n", (2, 0))])
 def test_new_lines_are_indented_as_their_neighbours(text: str, layout: tuple[int, int]) -> None:
     parent = root(text).get("s")
     assert parent is not None
     assert layout_of(text, parent, "c")[:2] == layout
 
 
-def test_lines_end_as_the_first_one_does() -> None:
-    assert newline_of("a\r\nb\n") == "\r\n"
-    assert newline_of("a\nb\r\n") == newline_of("a") == newline_of("\n") == "\n"
-
-
-@pytest.mark.parametrize(
+@each_of(
     ("text", "cuts", "expected"),
     [
         ("a: 1\nb: 2\nc: 3\n", {"b": ANY}, "a: 1\nc: 3\n"),
@@ -117,8 +102,3 @@ def test_what_was_there_before_is_there_again() -> None:
     text = "a:\n  b: 1\nc:\n  d: 2\ne: 3\n"
     cuts = {"a": {"b": ANY}, "c": {"d": ANY}}
     assert apply(text, prune(text, root(text), cuts, {"a": "a: {} ", "c": None})[0]) == "a: {} \ne: 3\n"
-
-
-def test_a_mapping_of_which_nothing_is_left_says_so() -> None:
-    assert prune("a: 1\n", root("a: 1\n"), {"a": ANY}, {}) == ([], True)
-    assert prune("a: 1\n", root("a: 1\n"), {}, {}) == ([], False)

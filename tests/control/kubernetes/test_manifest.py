@@ -4,8 +4,9 @@ import time
 
 import pytest
 
-from control.kubernetes import manifest
-from control.kubernetes.manifest import ManifestError, Node, read_manifest
+from framegate.control.kubernetes import manifest
+from framegate.control.kubernetes.manifest import ManifestError, Node, read_manifest
+from tests.fakes.cases import each_of
 
 TEXT = """\
 # head
@@ -65,7 +66,7 @@ def test_values_are_plain_data() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("written", "value"),
     [
         ("y, Y, yes, Yes, YES, on, On, ON, true", [True] * 9),
@@ -97,21 +98,21 @@ def test_documents_begin_at_their_dashes() -> None:
     assert [document.root is None for document in found] == [False, True, False, False]
 
 
-@pytest.mark.parametrize(("text", "json"), [('{"a": 1}', True), (" [1]\n", True), ("a: 1", False), ("{}\n---\n{}", False), ("", False)])
+@each_of(("text", "json"), [('{"a": 1}', True), (" [1]\n", True), ("a: 1", False), ("{}\n---\n{}", False), ("", False)])
 def test_json_is_known_by_its_first_character(text: str, json: bool) -> None:
     assert read_manifest(text).json is json
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "line", "words"),
     [
         ("a: 1\nb: [\n", 3, "is not YAML"),
         ("a: 1\n\tb: 2\n", 2, "is not YAML"),
-        ("a: 1\nb: 2\na: 3\n", 3, "a stands here a second time; first on line 1"),
+        ("a: 1\nb: 2\na: 3\n", 3, "duplicate key a; the first is on line 1"),
         ("a: *nobody\n", 1, "is not YAML"),
         ("a: \x00\n", 0, "is not YAML"),
-        ("a: 1\nb: 2\rc: 3\n", 2, "ends a line by CR alone"),
-        ("a: 1\r", 1, "ends a line by CR alone"),
+        ("a: 1\nb: 2\rc: 3\n", 2, "ends a line with CR only"),
+        ("a: 1\r", 1, "ends a line with CR only"),
         ("{" * 102 + "}" * 102, 1, "nested more than 100 deep"),
     ],
 )

@@ -6,11 +6,12 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from control.kubernetes.manifest import ManifestError, read_manifest
-from control.kubernetes.needs import DEFAULT_NEEDS
-from control.kubernetes.objects import Wanted, key_of, objects_for
-from control.kubernetes.sidecar import Options
-from control.kubernetes.workload import KINDS, Workload, workloads
+from framegate.control.kubernetes.manifest import ManifestError, read_manifest
+from framegate.control.kubernetes.objects import Wanted, key_of, objects_for
+from framegate.control.kubernetes.pod_requirements import DEFAULT_REQUIREMENTS
+from framegate.control.kubernetes.sidecar import Options
+from framegate.control.kubernetes.workload import KINDS, Workload, workloads
+from tests.fakes.cases import each_of
 
 DEPLOYMENT = """\
 apiVersion: apps/v1
@@ -29,7 +30,7 @@ def workload(text: str = DEPLOYMENT) -> Workload:
 
 
 def made(wanted: Wanted = ALL, text: str = DEPLOYMENT, **needs: Any) -> dict[str, dict[str, Any]]:
-    found = objects_for(workload(text), Options(tap_claim="tap"), dataclasses.replace(DEFAULT_NEEDS, **needs), wanted)
+    found = objects_for(workload(text), Options(tap_claim="tap"), dataclasses.replace(DEFAULT_REQUIREMENTS, **needs), wanted)
     return {item["kind"]: item for item in found}
 
 
@@ -38,7 +39,7 @@ def test_nothing_is_made_that_nobody_asked_for() -> None:
 
 
 def test_all_of_them_are_in_the_workloads_namespace_and_known_again() -> None:
-    found = objects_for(workload(), Options(tap_claim="tap"), dataclasses.replace(DEFAULT_NEEDS, text="node: a\n"), ALL)
+    found = objects_for(workload(), Options(tap_claim="tap"), dataclasses.replace(DEFAULT_REQUIREMENTS, text="node: a\n"), ALL)
     assert [item["kind"] for item in found] == [
         "ConfigMap",
         "Certificate",
@@ -53,9 +54,9 @@ def test_all_of_them_are_in_the_workloads_namespace_and_known_again() -> None:
     assert len({key_of(item) for item in found}) == len(found)
 
 
-@pytest.mark.parametrize("version", ["1.29", "1.37"])
+@each_of("version", ["1.29", "1.37"])
 def test_those_of_kubernetes_are_valid_by_its_schemas(version: str) -> None:
-    found = objects_for(workload(), Options(tap_claim="tap"), dataclasses.replace(DEFAULT_NEEDS, text="node: a\n"), ALL)
+    found = objects_for(workload(), Options(tap_claim="tap"), dataclasses.replace(DEFAULT_REQUIREMENTS, text="node: a\n"), ALL)
     known = [item for item in found if item["kind"] not in ("Certificate", "PodMonitor")]
     assert len(known) == 4
     for item in known:
@@ -94,7 +95,7 @@ POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p%s}\nspec: {containers: []}\
 CRON = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: c, labels: {a: b}}\nspec: {jobTemplate: {spec: {template: {spec: {containers: []}}}}}\n"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "words"),
     [
         (POD % "", "no labels of their own"),
@@ -120,7 +121,7 @@ def test_pods_that_cannot_be_told_from_others_get_nothing_that_chooses_pods(text
     assert made(Wanted(issuer=("Issuer", "ca")), text)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_of("kind", KINDS)
 def test_a_budget_is_for_kinds_that_say_how_many_pods_they_want(kind: str) -> None:
     group, path = KINDS[kind]
     pod = "{metadata: {labels: {app: a}}, spec: {containers: []}}"
@@ -151,5 +152,5 @@ def test_the_certificate_is_for_the_secret_that_is_mounted() -> None:
 
 def test_the_certificate_has_the_names_of_all_that_mount_its_secret() -> None:
     other, elsewhere = workload(DEPLOYMENT.replace("name: lookup", "name: orders")), workload(DEPLOYMENT.replace("prod", "test"))
-    found = objects_for(workload(), Options(), DEFAULT_NEEDS, Wanted(issuer=("Issuer", "ca")), [workload(), other, elsewhere])
+    found = objects_for(workload(), Options(), DEFAULT_REQUIREMENTS, Wanted(issuer=("Issuer", "ca")), [workload(), other, elsewhere])
     assert found[0]["spec"]["dnsNames"] == ["lookup", "lookup.prod.svc", "orders", "orders.prod.svc"]

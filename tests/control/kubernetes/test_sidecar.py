@@ -1,31 +1,21 @@
 """What a pod gains follows from the configuration and from what was asked for."""
 
 import dataclasses
-import importlib.metadata
 from typing import Any
 
-import pytest
-from ruamel.yaml import YAML
-
-from control.kubernetes.needs import DEFAULT_NEEDS, Needs
-from control.kubernetes.sidecar import Options, grace_least_s, pod_template, quantity, template_text
-from proxy.config.model import MIB
+from framegate.control.kubernetes.pod_requirements import DEFAULT_REQUIREMENTS, PodRequirements
+from framegate.control.kubernetes.sidecar import Options, grace_least_s, pod_template, quantity
+from framegate.proxy.config.model import MIB
+from tests.fakes.cases import each_of
 
 
-def container_of(options: Options | None = None, needs: Needs = DEFAULT_NEEDS) -> dict[str, Any]:
+def container_of(options: Options | None = None, needs: PodRequirements = DEFAULT_REQUIREMENTS) -> dict[str, Any]:
     (container,) = pod_template(options or Options(), needs)["spec"]["initContainers"]
     return dict(container)
 
 
-def test_as_nobody_asked_for_anything_it_is_the_source() -> None:
-    source = YAML(typ="safe", pure=True).load(template_text())
-    made = pod_template(Options(), DEFAULT_NEEDS)
-    source["spec"]["initContainers"][0]["image"] = f"localhost/framegate:{importlib.metadata.version('framegate')}"
-    assert made == source
-
-
 def test_ports_are_those_of_the_configuration() -> None:
-    needs = dataclasses.replace(DEFAULT_NEEDS, data_ports=(1, 2), inner_ports=(3,), metrics_port=None, health_port=4, http_port=5)
+    needs = dataclasses.replace(DEFAULT_REQUIREMENTS, data_ports=(1, 2), inner_ports=(3,), metrics_port=None, health_port=4, http_port=5)
     assert container_of(needs=needs)["ports"] == [
         {"name": "framegate-data", "containerPort": 1},
         {"name": "fg-data-2", "containerPort": 2},
@@ -35,9 +25,9 @@ def test_ports_are_those_of_the_configuration() -> None:
     assert all(len(port["name"]) <= 15 for port in container_of()["ports"])
 
 
-@pytest.mark.parametrize("kind", ["startup", "readiness", "liveness"])
+@each_of("kind", ["startup", "readiness", "liveness"])
 def test_probes_ask_as_they_are_told_to(kind: str) -> None:
-    needs = dataclasses.replace(DEFAULT_NEEDS, health_port=4, http_port=5)
+    needs = dataclasses.replace(DEFAULT_REQUIREMENTS, health_port=4, http_port=5)
     by_grpc, by_http = container_of(needs=needs)[f"{kind}Probe"], container_of(Options(probes="http"), needs)[f"{kind}Probe"]
     assert by_grpc.pop("grpc") == {"port": 4, "service": f"framegate-{kind}"}
     assert by_http.pop("httpGet") == {"port": 5, "path": {"startup": "/startup", "readiness": "/ready", "liveness": "/healthz"}[kind]}
@@ -45,15 +35,15 @@ def test_probes_ask_as_they_are_told_to(kind: str) -> None:
     assert ("fg-http", 5) in [(port["name"], port["containerPort"]) for port in container_of(Options(probes="http"), needs)["ports"]]
 
 
-@pytest.mark.parametrize(("cpu_m", "seconds"), [(1000, 30), (101, 30), (100, 30), (99, 31), (30, 100), (1, 3000)])
+@each_of(("cpu_m", "seconds"), [(1000, 30), (101, 30), (100, 30), (99, 31), (30, 100), (1, 3000)])
 def test_a_start_may_take_as_long_as_its_share_of_a_cpu_needs(cpu_m: int, seconds: int) -> None:
     probe = container_of(Options(cpu_m=cpu_m))["startupProbe"]
     assert (probe["failureThreshold"], probe["periodSeconds"]) == (seconds, 1)
 
 
-@pytest.mark.parametrize(("drain_s", "least", "given"), [(0, 12, 30), (30, 42, 60), (3600, 3612, 3630)])
+@each_of(("drain_s", "least", "given"), [(0, 12, 30), (30, 42, 60), (3600, 3612, 3630)])
 def test_the_grace_period_outlasts_hook_drain_and_tap(drain_s: int, least: int, given: int) -> None:
-    needs = dataclasses.replace(DEFAULT_NEEDS, drain_s=drain_s)
+    needs = dataclasses.replace(DEFAULT_REQUIREMENTS, drain_s=drain_s)
     assert grace_least_s(needs) == least
     assert pod_template(Options(), needs)["spec"]["terminationGracePeriodSeconds"] == given
 
@@ -72,14 +62,14 @@ def test_what_is_requested_is_never_above_what_is_allowed() -> None:
 
 
 def test_only_volumes_that_are_needed_are_mounted() -> None:
-    needs = dataclasses.replace(DEFAULT_NEEDS, tls_folder=None, tap_folder=None)
+    needs = dataclasses.replace(DEFAULT_REQUIREMENTS, tls_folder=None, tap_folder=None)
     spec = pod_template(Options(), needs)["spec"]
     assert [volume["name"] for volume in spec["volumes"]] == ["framegate-config", "framegate-run"]
     assert [mount["name"] for mount in spec["initContainers"][0]["volumeMounts"]] == ["framegate-config", "framegate-run"]
 
 
 def test_volumes_are_mounted_where_the_configuration_looks() -> None:
-    needs = dataclasses.replace(DEFAULT_NEEDS, tls_folder="/tls", tap_folder="/tap", admin_socket="/admin/a.sock", tap_bytes=3 * MIB - 1)
+    needs = dataclasses.replace(DEFAULT_REQUIREMENTS, tls_folder="/tls", tap_folder="/tap", admin_socket="/admin/a.sock", tap_bytes=3 * MIB - 1)
     options = Options(config_map="c", tls_secret="t", secrets=(("s", "/sasl"),))
     spec = pod_template(options, needs)["spec"]
     (container,) = spec["initContainers"]
@@ -99,18 +89,13 @@ def test_volumes_are_mounted_where_the_configuration_looks() -> None:
     assert {"name": "FRAMEGATE_ADDRESS", "value": "unix:/admin/a.sock"} in container["env"]
 
 
-def test_a_claim_takes_the_place_of_the_tap() -> None:
-    volumes = {volume["name"]: volume for volume in pod_template(Options(tap_claim="mine"), DEFAULT_NEEDS)["spec"]["volumes"]}
-    assert volumes["framegate-tap"] == {"name": "framegate-tap", "persistentVolumeClaim": {"claimName": "mine"}}
-
-
 def test_only_a_claim_for_the_tap_brings_a_group_of_the_pods() -> None:
     group = {"fsGroup": 10001, "fsGroupChangePolicy": "OnRootMismatch"}
-    assert pod_template(Options(tap_claim="mine"), DEFAULT_NEEDS)["spec"]["securityContext"] == group
-    without_tap = dataclasses.replace(DEFAULT_NEEDS, tap_folder=None)
+    assert pod_template(Options(tap_claim="mine"), DEFAULT_REQUIREMENTS)["spec"]["securityContext"] == group
+    without_tap = dataclasses.replace(DEFAULT_REQUIREMENTS, tap_folder=None)
     for options, needs in [
-        (Options(), DEFAULT_NEEDS),
-        (Options(tap_claim="mine", fs_group=False), DEFAULT_NEEDS),
+        (Options(), DEFAULT_REQUIREMENTS),
+        (Options(tap_claim="mine", fs_group=False), DEFAULT_REQUIREMENTS),
         (Options(tap_claim="mine"), without_tap),
     ]:
         assert "securityContext" not in pod_template(options, needs)["spec"]
@@ -118,8 +103,8 @@ def test_only_a_claim_for_the_tap_brings_a_group_of_the_pods() -> None:
 
 def test_another_configuration_makes_other_pods_and_the_same_one_does_not() -> None:
     def annotation(text: str) -> str:
-        template = pod_template(Options(), dataclasses.replace(DEFAULT_NEEDS, text=text))
+        template = pod_template(Options(), dataclasses.replace(DEFAULT_REQUIREMENTS, text=text))
         return str(template["metadata"]["annotations"]["framegate.io/configuration"])
 
     assert annotation("a") == annotation("a") != annotation("b")
-    assert "annotations" not in pod_template(Options(), DEFAULT_NEEDS)["metadata"]
+    assert "annotations" not in pod_template(Options(), DEFAULT_REQUIREMENTS)["metadata"]

@@ -2,8 +2,9 @@
 
 import pytest
 
-from control.kubernetes.manifest import ManifestError, read_manifest
-from control.kubernetes.workload import KINDS, workloads
+from framegate.control.kubernetes.manifest import ManifestError, read_manifest
+from framegate.control.kubernetes.workload import KINDS, workloads
+from tests.fakes.cases import each_of
 
 POD = "{metadata: {labels: {a: b}}, spec: {containers: []}}"
 TEXTS = {
@@ -18,7 +19,7 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_of("kind", KINDS)
 def test_every_kind_has_its_pod_template(kind: str) -> None:
     (found,) = workloads(read_manifest(TEXTS[kind]))
     assert (found.kind, found.name, str(found)) == (kind, "a", f"{kind} a")
@@ -26,12 +27,7 @@ def test_every_kind_has_its_pod_template(kind: str) -> None:
     assert found.namespace == ("ns" if KINDS[kind][0] == "apps" else None)
 
 
-@pytest.mark.parametrize("version", ["apps/v1beta1", "apps/v1"])
-def test_any_version_of_the_group_will_do(version: str) -> None:
-    assert len(workloads(read_manifest(TEXTS["Deployment"].replace("apps/v1", version)))) == 1
-
-
-@pytest.mark.parametrize(
+@each_of(
     "text", ["kind: Deployment\n", TEXTS["Deployment"].replace("apps/v1", "example.com/v1"), "- a\n", "", "text", "kind: Service\napiVersion: v1\n"]
 )
 def test_what_only_looks_like_one_is_none(text: str) -> None:
@@ -43,11 +39,11 @@ def test_lists_are_looked_into() -> None:
     assert [item.kind for item in workloads(read_manifest(f"apiVersion: v1\nkind: List\nitems:\n{items}"))] == list(TEXTS)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("was", "now", "words"),
     [
         ("spec: {template", "spec: {other", "Deployment a has no pod template: spec.template.spec is missing"),
-        ("{containers: []}", "[]", "is missing, or no mapping"),
+        ("{containers: []}", "[]", "is missing, or is not a mapping"),
         ("{containers: []}", "*s", r"spec is the alias \*s"),
         ("template: {", "template: *s # {", r"template is the alias \*s"),
     ],
@@ -61,7 +57,7 @@ def test_without_a_pod_template_it_is_refused(was: str, now: str, words: str) ->
     assert caught.value.faults[0].line in (1, 4)
 
 
-@pytest.mark.parametrize(("label", "off"), [('"false"', True), ("'true'", False), ("false", False)])
+@each_of(("label", "off"), [('"false"', True), ("'true'", False), ("false", False)])
 def test_a_label_switches_it_off(label: str, off: bool) -> None:
     text = TEXTS["Job"].replace("{name: a}", f"{{name: a, labels: {{framegate.io/inject: {label}}}}}")
     assert workloads(read_manifest(text))[0].switched_off is off

@@ -5,17 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
-from control.fleet.handler_process import KIND as HANDLER
-from control.fleet.processor import KIND as PROCESSOR
-from control.logs.catalog import COMMON, EVENTS
-from proxy.config.log import LEVELS
-from proxy.server.protocol import EVENTS as OF_PROCESSORS
-from proxy.server.shape import shape_of
+from framegate.control.fleet.handler_process import KIND as HANDLER
+from framegate.control.fleet.processor import KIND as PROCESSOR
+from framegate.control.logs.catalog import COMMON, EVENTS
+from framegate.proxy.config.log import LEVELS
+from framegate.proxy.server.protocol import EVENTS as OF_PROCESSORS
+from framegate.proxy.server.schema import schema_of
+from tests.fakes.cases import each_of
 
 ROOT = Path(__file__).parents[3]
-TOLD_BY = {"write", "publish", "write_encoded", "write_lines", "publish_lines", "log", "_complain", "_tell", "offer"}
+TOLD_BY = {"write", "publish", "write_encoded", "write_lines", "publish_lines", "log", "_complain", "_report", "offer"}
 WORDS = (PROCESSOR.word, HANDLER.word)
 OTHERS = {"closed", "opened", "access", "row_failed"} | set(OF_PROCESSORS)
 """What comes over the link, by the name of its notice or of its row; and what stands in the place of a row that could not be written."""
@@ -65,7 +64,7 @@ def told(path: Path) -> Iterator[Told]:
         level = next((item.value.value for item in node.keywords if item.arg == "level" and isinstance(item.value, ast.Constant)), None)
         fields = frozenset(item.arg for item in node.keywords if item.arg is not None) - {"level", "line", "size", "reserved"}
         for event in names_in(node.args[0], is_child=node.func.attr == "log" and "fleet" in path.parts):
-            yield Told(f"{path}:{node.lineno}", event, fields if node.func.attr in ("write", "log", "_tell") else frozenset(), level)
+            yield Told(f"{path}:{node.lineno}", event, fields if node.func.attr in ("write", "log", "_report") else frozenset(), level)
 
 
 def source(room: str) -> Iterator[Told]:
@@ -78,10 +77,6 @@ def source(room: str) -> Iterator[Told]:
 # What is no event: reasons of what the tap's keeper complains of (``_complain(what, error)``), and files that are written to.
 ALL = [each for each in source("control") if not (each.where.startswith("control/tap/keeper.py") and each.event in {
     "keeper", "born", "carry", "deleted", "sweep", "seal", "orphans", "missing", "segments", "settlement"})]  # fmt: skip
-
-
-def test_there_is_something_to_find() -> None:
-    assert len({each.event for each in ALL}) > 60
 
 
 def test_every_event_of_the_code_is_in_the_catalog() -> None:
@@ -103,7 +98,7 @@ def test_the_level_that_the_code_names_is_one_of_the_catalogs() -> None:
     ] == []
 
 
-@pytest.mark.parametrize("name", EVENTS)
+@each_of("name", EVENTS)
 def test_an_event_has_fields_that_can_be_judged_and_none_that_every_row_has(name: str) -> None:
     event = EVENTS[name]
     assert event.levels
@@ -111,12 +106,5 @@ def test_an_event_has_fields_that_can_be_judged_and_none_that_every_row_has(name
     assert not event.fields.keys() & COMMON.keys()
     for hint in event.fields.values():
         bare = hint.__args__[0] if getattr(hint, "__name__", "") == "NotRequired" else hint
-        assert shape_of(bare).fault({"no": object()}) is not None
+        assert schema_of(bare).fault({"no": object()}) is not None
     assert event.required <= event.fields.keys()
-
-
-def test_an_event_that_is_forgotten_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "new.py").write_text('def f(log):\n    log.write("brand_new", level="error", some=1)\n    log.publish({"event": "newer", "x": 1})\n')
-    monkeypatch.setitem(globals(), "ROOT", tmp_path)
-    found = {(each.event, each.fields) for each in told(Path("new.py"))}
-    assert found == {("brand_new", frozenset({"some"})), ("newer", frozenset({"x"}))}

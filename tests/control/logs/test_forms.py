@@ -6,12 +6,12 @@ import re
 import unicodedata
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.logs.catalog import EVENTS
-from control.logs.forms import Form, JsonForm, TextForm, form_of
+from framegate.control.logs.catalog import EVENTS
+from framegate.control.logs.forms import Form, JsonForm, TextForm, form_of
+from tests.fakes.cases import each_of
 
 MOMENT = "2026-11-23T11:04:09.123Z"
 TEXT, JSON = TextForm(), JsonForm()
@@ -36,7 +36,7 @@ NASTY = {
 def test_a_row_of_text_is_time_level_event_the_sentence_and_then_what_it_has() -> None:
     fields = {"slot": 1, "pid": 7, "generation": 2, "exit_code": -9, "reason": "died", "connections": 3}
     assert TEXT.row(MOMENT, "error", "processor_died", fields) == (
-        f"{MOMENT} ERROR   processor_died A processor ended that should not have. slot=1 pid=7 generation=2 exit_code=-9 reason=died connections=3"
+        f"{MOMENT} ERROR   processor_died A processor ended unexpectedly. slot=1 pid=7 generation=2 exit_code=-9 reason=died connections=3"
     )
 
 
@@ -57,7 +57,7 @@ def test_objects_are_told_by_their_paths_and_what_is_empty_is_left_out() -> None
     )
 
 
-@pytest.mark.parametrize("nasty", NASTY.values(), ids=NASTY)
+@each_of("nasty", NASTY.values())
 def test_whatever_a_peer_had_us_write_its_row_is_one_line_of_printed_characters(nasty: str) -> None:
     rows = [
         TEXT.row(MOMENT, "info", "closed", {"peer": nasty, nasty: "key", "in": {nasty: [nasty, {nasty: nasty}]}}),
@@ -77,14 +77,14 @@ def test_no_text_gets_out_of_its_line(fields: dict[str, Any]) -> None:
     assert all(char == " " or unicodedata.category(char)[0] not in "CZ" for char in line), ascii(line)
 
 
-@pytest.mark.parametrize("nasty", NASTY.values(), ids=NASTY)
+@each_of("nasty", NASTY.values())
 def test_json_says_what_was_said_on_one_line(nasty: str) -> None:
     line = JSON.row(MOMENT, "info", "closed", {"peer": nasty})
     assert json.loads(line) == {"time": MOMENT, "level": "info", "event": "closed", "peer": nasty}
     assert "\n" not in line
 
 
-@pytest.mark.parametrize("form", [TEXT, JSON], ids=["text", "json"])
+@each_of("form", [TEXT, JSON])
 def test_rows_that_happened_together_are_lines_and_the_first_says_what_was_dropped(form: Form) -> None:
     first, second = form.lines(MOMENT, "debug", "opened", ['{"id": "0-1-2"}', '{"id": "0-1-3"}'], 7).split("\n")
     assert ("rows_dropped" in first, "rows_dropped" in second) == (True, False)
@@ -93,14 +93,14 @@ def test_rows_that_happened_together_are_lines_and_the_first_says_what_was_dropp
     assert form.lines(MOMENT, "debug", "opened", ['{"id": "0-1-3"}'], 0) == second
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", "5"])
+@each_of("text", ["{", "[1]", "5"])
 def test_a_row_that_cannot_be_read_is_shown_as_it_is_and_costs_no_other(text: str) -> None:
     bad, good = TEXT.lines(MOMENT, "info", "closed", [text, '{"id": "0-1-3"}'], 0).split("\n")
     assert f"unreadable={text}" in bad.replace('"', "")
     assert good.endswith(" id=0-1-3")
 
 
-@pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
+@each_of("level", ["debug", "info", "warning", "error"])
 def test_colour_is_of_the_level_and_of_nothing_else(level: str) -> None:
     plain, coloured = (TextForm(colour=colour).row(MOMENT, level, "stopping", {"reason": "\033[31m"}) for colour in (False, True))
     assert "\033" not in plain
@@ -108,7 +108,7 @@ def test_colour_is_of_the_level_and_of_nothing_else(level: str) -> None:
     assert coloured.count("\033") == 2
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("environment", "coloured"),
     [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False), ({"TERM": "xterm"}, True)],
 )

@@ -2,12 +2,13 @@
 
 import pytest
 
-from control.errors import InvalidArgumentError
-from control.logs.levels import Levels
-from proxy.config.log import LEVELS, LogLevel
+from framegate.control.errors import InvalidArgumentError
+from framegate.control.logs.levels import Levels
+from framegate.proxy.config.log import LEVELS, LogLevel
+from tests.fakes.cases import each_of
 
 
-@pytest.mark.parametrize("least", LEVELS)
+@each_of("least", LEVELS)
 def test_rows_from_the_level_on_are_written_and_those_below_are_not(least: LogLevel) -> None:
     levels = Levels(least)
     assert [levels.passes("closed", level) for level in LEVELS] == [LEVELS.index(level) >= LEVELS.index(least) for level in LEVELS]

@@ -3,10 +3,9 @@
 import logging
 import os
 
-import pytest
-
-from control.logs import LibraryRows, RowLog
+from framegate.control.logs import LibraryRows, RowLog
 from tests.control.logs.test_row_log import lines
+from tests.fakes.cases import each_of
 
 
 def test_what_a_library_logs_becomes_a_row_with_its_error() -> None:
@@ -43,7 +42,7 @@ def test_a_librarys_record_that_does_not_fit_its_arguments_is_a_row_and_an_excep
     os.close(writer)
 
 
-@pytest.mark.parametrize(("level", "shown"), [(logging.WARNING, "warning"), (logging.ERROR, "error"), (logging.CRITICAL, "error")])
+@each_of(("level", "shown"), [(logging.WARNING, "warning"), (logging.ERROR, "error"), (logging.CRITICAL, "error")])
 def test_its_level_is_one_of_ours(level: int, shown: str) -> None:
     reader, writer = os.pipe()
     log = RowLog(writer)

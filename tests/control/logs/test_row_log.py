@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from control.logs import Levels, RowLog, TextForm
-from control.logs import row_log as module
+from framegate.control.logs import Levels, RowLog
+from framegate.control.logs import row_log as module
+from tests.fakes.cases import each_of
 
 
 def lines(descriptor: int) -> list[dict[str, object]]:
@@ -120,21 +121,6 @@ def test_while_nobody_reads_other_rows_are_dropped_and_those_with_a_place_are_no
     until(log.reserve)
     log.write_reserved("audit", {"number": 3})
     log.close()
-    os.close(reader)
-    os.close(writer)
-
-
-def test_as_text_rows_are_dropped_and_counted_and_those_with_a_place_are_written_all_the_same() -> None:
-    reader, writer = os.pipe()
-    log = RowLog(writer, capacity=0, places=2, form=TextForm())
-    log.write("closed")
-    log.write_lines("closed", ['{"id": "0-1-2"}', '{"id": "0-1-3"}'])
-    assert log.reserve()
-    log.write_reserved("audit", {"who": "root", "request": {"reason": "a\nb"}})
-    log.close()
-    (line,) = os.read(reader, 1 << 16).decode().splitlines()
-    assert line.partition(" ")[2] == 'INFO    audit Somebody asked for a change. rows_dropped=3 who=root request.reason="a\\nb"'
-    assert log.dropped == 3
     os.close(reader)
     os.close(writer)
 
@@ -271,7 +257,7 @@ def test_rows_that_happened_together_are_lines_with_one_time_in_order() -> None:
     os.close(writer)
 
 
-@pytest.mark.parametrize(("room", "kept"), [(0, 0), (1, 1), (2, 2), (3, 3), (4, 3)])
+@each_of(("room", "kept"), [(0, 0), (1, 1), (2, 2), (3, 3), (4, 3)])
 def test_of_rows_that_happened_together_those_are_kept_that_there_is_room_for(room: int, kept: int) -> None:
     """Each counts, also those that wait together: the bound is one of rows."""
     reader, writer = os.pipe()

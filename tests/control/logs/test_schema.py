@@ -1,16 +1,14 @@
 """What is documented of rows is what the code says."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import jsonschema
-import pytest
 
-from control.logs.catalog import EVENTS, MEANINGS
-from control.logs.schema import json_schema, schema_text, table_text
-from proxy.relay.state import PairState
+from framegate.control.logs.catalog import EVENTS
+from framegate.control.logs.schema import json_schema, schema_text, table_text
+from tests.fakes.cases import each_of
 from tests.fakes.log import row_fault
 from tests.fakes.rows import access_row, closed_row, opened_row
 
@@ -28,9 +26,9 @@ ROWS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "made"), [("log.schema.json", schema_text), ("log.md", table_text)])
+@each_of(("name", "made"), [("log.schema.json", schema_text), ("log.md", table_text)])
 def test_what_lies_in_deploy_is_what_the_code_makes(name: str, made: Any) -> None:
-    assert (DEPLOY / name).read_text() == made(), "run python -m control.logs"
+    assert (DEPLOY / name).read_text() == made(), "run python -m framegate.control.logs"
 
 
 def test_the_schema_is_one_and_the_file_is_the_schema() -> None:
@@ -45,24 +43,14 @@ def test_the_table_names_every_event_and_every_field() -> None:
         assert all(f"`{field}`" in lines[name] for field in event.fields)
 
 
-def test_of_connections_each_field_is_explained() -> None:
-    assert {name for name, _ in MEANINGS} == {field for event in ("opened", "access", "closed") for field in EVENTS[event].fields}
-    assert all(f"| `{name}` | {meaning} |" in table_text() for name, meaning in MEANINGS)
-
-
-def test_the_states_that_are_explained_are_those_there_are() -> None:
-    named = set(re.findall(r"`([a-z_]+)`", dict(MEANINGS)["state"])) - {"closed"}
-    assert named == {state.value for state in PairState} - {"closed"} | {"draining"}
-
-
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-@pytest.mark.parametrize("more", [{}, {"rows_dropped": 3}, {"trace_id": "0" * 32, "span_id": "0" * 16}])
+@each_of("row", ROWS.values())
+@each_of("more", [{}, {"rows_dropped": 3}, {"trace_id": "0" * 32, "span_id": "0" * 16}])
 def test_a_row_is_valid_also_with_what_any_may_have(row: dict[str, Any], more: dict[str, Any]) -> None:
     SCHEMA.validate({**row, **more})
     assert row_fault({**row, **more}) == ""
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("name", "change", "told"),
     [
         ("closed", {"event": "clsoed"}, "clsoed"),
@@ -84,9 +72,3 @@ def test_a_row_that_is_not_as_the_catalog_says_is_not_valid(name: str, change: d
     assert bool(fault) is bool(told)
     assert told in fault
     assert bool(row_fault(row)) is bool(told), "what the rows of real runs are judged by"
-
-
-def test_a_field_that_is_missing_is_found() -> None:
-    for name, row in ROWS.items():
-        for field in EVENTS[name].required | {"time", "level", "event"}:
-            assert row_fault({key: value for key, value in row.items() if key != field}) != "", f"{name}.{field}"

@@ -1,24 +1,24 @@
-"""Files of users that are new are taken by who answers authenticators; what that is, ``control.fleet.identity`` tests."""
+"""Files of users that are new are taken by who answers authenticators; what that is, ``framegate.control.fleet.identity`` tests."""
 
 import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
-from control.errors import AbortedError
-from control.events import Bus
-from control.files import Contents
-from control.guard import Guard
-from control.identity.files import IdentityFileError
-from control.identity.users import Users
-from control.identity.users_file import UsersFile
-from control.meters import Meters
-from control.rotation.identity_files import IdentityFiles
-from control.rotation.rotation import Rotation
-from control.rotation.source import Refusal
-from proxy.auth.scram import SCRAM_SHA_256
-from proxy.config.model import ListenerConfig, ProxyConfig, RotationConfig
-from proxy.server.messages import Change, RevokedRow
+from framegate.control.errors import AbortedError
+from framegate.control.events import Bus
+from framegate.control.files import Contents
+from framegate.control.identity.files import IdentityFileError
+from framegate.control.identity.users import Users
+from framegate.control.identity.users_file import UsersFile
+from framegate.control.meters import Meters
+from framegate.control.rotation.identity_files import IdentityFiles
+from framegate.control.rotation.rotation import Rotation
+from framegate.control.rotation.source import Refusal
+from framegate.control.task_monitor import TaskMonitor
+from framegate.proxy.auth.scram import SCRAM_SHA_256
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, RotationConfig
+from framegate.proxy.server.messages import Change, RevokedRow
 from tests.fakes.fleet import MemoryLog
 from tests.fakes.sasl_frames import stored
 
@@ -132,7 +132,7 @@ def test_what_is_new_is_taken_for_each_listener_and_a_broken_file_keeps_no_other
             ("listener/a", "jwks", (identity.keys,)),
             ("listener/h", "sasl", (identity.path,)),
         ]
-        rotation = Rotation(RotationConfig(), Bus((log,), on_failure=lambda error: None), meters, Guard(log, meters))
+        rotation = Rotation(RotationConfig(), Bus((log,), on_failure=lambda error: None), meters, TaskMonitor(log, meters))
         for source in sources:
             rotation.watch(source)
 

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from control.events import Bus
-from control.files import Contents, Stamp, digest, stamp
-from control.guard import Guard
-from control.meters import Meters
-from control.plane import ReloadOutcome
-from control.rotation.rotation import RETRY_S, Rotation
-from control.rotation.source import Refusal, Source, Taker
-from proxy.config.model import RotationConfig
+from framegate.control.events import Bus
+from framegate.control.files import Contents, Stamp, digest, stamp
+from framegate.control.meters import Meters
+from framegate.control.rotation.rotation import RETRY_S, Rotation
+from framegate.control.rotation.source import Refusal, Reloader, Source
+from framegate.control.status import ReloadOutcome
+from framegate.control.task_monitor import TaskMonitor
+from framegate.proxy.config.model import RotationConfig
 from tests.fakes.fleet import MemoryLog
 
 
-class FakeTaker(Taker):
+class FakeTaker(Reloader):
     """Takes everything but what ends with ``bad``; ``before`` is waited for first."""
 
     def __init__(self) -> None:
@@ -46,15 +46,15 @@ class Bench:
         self.now_s = 0.0
         self.log = MemoryLog()
         self.meters = Meters()
-        self.taker = FakeTaker()
+        self.reloader = FakeTaker()
         events = Bus((self.log,), on_failure=lambda error: None)
         self.rotation = Rotation(
-            RotationConfig(poll_ms=1000, grace_ms=grace_ms), events, self.meters, Guard(self.log, self.meters), clock=lambda: self.now_s
+            RotationConfig(poll_ms=1000, grace_ms=grace_ms), events, self.meters, TaskMonitor(self.log, self.meters), clock=lambda: self.now_s
         )
         for owner in ("a", "b"):
             self.write(owner, b"1")
             path = str(folder / owner)
-            self.rotation.watch(Source(owner=owner, kind="sasl", paths=(path,), taker=self.taker, in_force=digest({path: b"1"})))
+            self.rotation.watch(Source(owner=owner, kind="sasl", paths=(path,), reloader=self.reloader, in_force=digest({path: b"1"})))
 
     def write(self, owner: str, content: bytes) -> None:
         (self.folder / owner).write_bytes(content)
@@ -81,18 +81,18 @@ def run(folder: Path, body: Callable[[Bench], Awaitable[None]], **options: int) 
 def test_what_two_looks_find_is_taken_once(tmp_path: Path) -> None:
     async def body(bench: Bench) -> None:
         await bench.look()
-        assert bench.taker.asked == []
+        assert bench.reloader.asked == []
         bench.write("a", b"2")
         await bench.look()
-        assert bench.taker.asked == [], "it may not be whole"
+        assert bench.reloader.asked == [], "it may not be whole"
         bench.write("a", b"22")
         await bench.look()
-        assert bench.taker.asked == []
+        assert bench.reloader.asked == []
         await bench.look()
-        assert bench.taker.asked == [{"a": {str(bench.folder / "a"): b"22"}}]
+        assert bench.reloader.asked == [{"a": {str(bench.folder / "a"): b"22"}}]
         for _ in range(3):
             await bench.look()
-        assert (len(bench.taker.asked), bench.told(), bench.count()) == (1, [("replaced", "a")], 1)
+        assert (len(bench.reloader.asked), bench.told(), bench.count()) == (1, [("replaced", "a")], 1)
 
     run(tmp_path, body)
 
@@ -103,7 +103,7 @@ def test_sources_that_are_new_at_once_are_taken_together_and_a_bad_one_keeps_no_
         bench.write("b", b"2")
         await bench.look()
         await bench.look()
-        assert [sorted(asked) for asked in bench.taker.asked] == [["a", "b"]]
+        assert [sorted(asked) for asked in bench.reloader.asked] == [["a", "b"]]
         assert bench.told() == [("replaced", "b")]
         assert bench.rotation.refusal("a", "sasl") is None, "it may become good yet"
 
@@ -116,16 +116,16 @@ def test_a_refusal_is_told_when_it_has_lasted_and_asked_again_after_a_while(tmp_
         await bench.look()
         for _ in range(9):
             await bench.look()
-        assert (bench.told(), bench.count("refused"), len(bench.taker.asked)) == ([], 0, 1)
+        assert (bench.told(), bench.count("refused"), len(bench.reloader.asked)) == ([], 0, 1)
         await bench.look()
         assert (bench.told(), bench.count("refused")) == ([("refused", "a")], 1)
         (row,) = bench.log.events("files_refused")
         assert (row["level"], row["kind"], row["file"], row["reason"]) == ("error", "sasl", str(bench.folder / "a"), "is bad")
         assert bench.rotation.refusal("a", "sasl") == Refusal(str(bench.folder / "a"), "is bad")
         await bench.look(RETRY_S)
-        assert len(bench.taker.asked) == 2
+        assert len(bench.reloader.asked) == 2
         await bench.look()
-        assert (bench.told(), bench.count("refused"), len(bench.taker.asked)) == ([("refused", "a")], 1, 2), "once is enough"
+        assert (bench.told(), bench.count("refused"), len(bench.reloader.asked)) == ([("refused", "a")], 1, 2), "once is enough"
         bench.write("a", b"3")
         await bench.look()
         await bench.look()
@@ -153,26 +153,26 @@ def test_a_file_that_is_missing_is_a_failure_of_its_own_and_what_was_comes_back(
         for _ in range(11):
             await bench.look()
         (row,) = bench.log.events("files_refused")
-        assert ("No such file" in row["reason"], bench.taker.asked) == (True, [])
+        assert ("No such file" in row["reason"], bench.reloader.asked) == (True, [])
         bench.write("a", b"1")
         await bench.look()
         assert (bench.told()[-1], bench.rotation.refusal("a", "sasl")) == (("restored", "a"), None)
         await bench.look(RETRY_S)
-        assert (len(bench.told()), bench.taker.asked) == (2, [])
+        assert (len(bench.told()), bench.reloader.asked) == (2, [])
 
     run(tmp_path, body)
 
 
 def test_a_taker_that_fails_takes_nothing_and_is_asked_again(tmp_path: Path) -> None:
     async def body(bench: Bench) -> None:
-        bench.taker.failure = RuntimeError("a secret")
+        bench.reloader.failure = RuntimeError("a secret")
         bench.write("a", b"2")
         for _ in range(11):
             await bench.look()
         (row,) = bench.log.events("files_refused")
         assert row["reason"] == "could not be judged: RuntimeError"
         assert bench.meters.value("task.failures", "rotation") == 1
-        bench.taker.failure = None
+        bench.reloader.failure = None
         await bench.look(RETRY_S)
         assert bench.told()[-1] == ("replaced", "a")
 
@@ -189,7 +189,7 @@ def test_a_reload_waits_for_nothing_and_says_what_became_of_each(tmp_path: Path)
         ]
         assert bench.told() == [("replaced", "a"), ("refused", "b")]
         assert [item.result for item in await bench.rotation.reload()] == ["unchanged", "refused"]
-        assert len(bench.taker.asked) == 2, "who asks is told anew"
+        assert len(bench.reloader.asked) == 2, "who asks is told anew"
         bench.write("b", b"1")
         assert [item.result for item in await bench.rotation.reload()] == ["unchanged", "unchanged"]
         assert bench.told()[-1] == ("restored", "b")
@@ -199,10 +199,10 @@ def test_a_reload_waits_for_nothing_and_says_what_became_of_each(tmp_path: Path)
 
 def test_a_reload_that_nobody_waits_for_goes_on_to_its_end_and_a_look_waits_for_it(tmp_path: Path) -> None:
     async def body(bench: Bench) -> None:
-        gate = bench.taker.before = asyncio.get_running_loop().create_future()
+        gate = bench.reloader.before = asyncio.get_running_loop().create_future()
         bench.write("a", b"2")
         call = asyncio.create_task(bench.rotation.reload())
-        while not bench.taker.asked:
+        while not bench.reloader.asked:
             await asyncio.sleep(0)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -212,7 +212,7 @@ def test_a_reload_that_nobody_waits_for_goes_on_to_its_end_and_a_look_waits_for_
         assert not look.done()
         gate.set_result(None)
         await look
-        assert (bench.told(), len(bench.taker.asked)) == ([("replaced", "a")], 1)
+        assert (bench.told(), len(bench.reloader.asked)) == ([("replaced", "a")], 1)
 
     run(tmp_path, body)
 
@@ -221,35 +221,17 @@ def test_it_looks_by_itself_until_it_is_closed(tmp_path: Path) -> None:
     async def main() -> None:
         bench = Bench(tmp_path)
         rotation = Rotation(
-            RotationConfig(poll_ms=100), Bus((bench.log,), on_failure=lambda error: None), bench.meters, Guard(bench.log, bench.meters)
+            RotationConfig(poll_ms=100), Bus((bench.log,), on_failure=lambda error: None), bench.meters, TaskMonitor(bench.log, bench.meters)
         )
         path = str(tmp_path / "a")
-        rotation.watch(Source(owner="a", kind="tls", paths=(path,), taker=bench.taker, in_force=digest({path: b"0"})))
+        rotation.watch(Source(owner="a", kind="tls", paths=(path,), reloader=bench.reloader, in_force=digest({path: b"0"})))
         rotation.start()
         async with asyncio.timeout(10):
-            while not bench.taker.asked:
+            while not bench.reloader.asked:
                 await asyncio.sleep(0.01)
         rotation.close()
 
     asyncio.run(main())
-
-
-def test_what_is_another_when_it_is_to_be_taken_is_not_asked_about(tmp_path: Path) -> None:
-    async def body(bench: Bench) -> None:
-        bench.write("a", b"2")
-        await bench.look()
-        item = bench.rotation._watched["a", "sasl"]
-        await item.look(bench.now_s)
-        bench.write("a", b"3")
-        item.settled = True
-        await bench.rotation._ask([item], bench.now_s)
-        assert bench.taker.asked == [], "half of it may be there"
-        await bench.look()
-        await bench.look()
-        await bench.look()
-        assert bench.taker.asked == [{"a": {str(tmp_path / "a"): b"3"}}]
-
-    run(tmp_path, body)
 
 
 @pytest.mark.parametrize(("age_ns", "seen"), [(1_000_000_000, True), (60_000_000_000, False)])
@@ -257,7 +239,7 @@ def test_what_changed_a_moment_ago_is_read_again_though_its_stamp_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age_ns: int, seen: bool
 ) -> None:
     changed = time.time_ns() - age_ns
-    monkeypatch.setattr("control.rotation.rotation.stamp", lambda paths: ((1, 1, 1, changed, changed),))
+    monkeypatch.setattr("framegate.control.rotation.rotation.stamp", lambda paths: ((1, 1, 1, changed, changed),))
 
     async def body(bench: Bench) -> None:
         await bench.look()
@@ -273,7 +255,7 @@ def test_a_reload_of_one_file_is_of_the_sources_that_it_belongs_to(tmp_path: Pat
     async def body(bench: Bench) -> None:
         shared = (str(tmp_path / "b"), str(tmp_path / "a"))
         before = digest({shared[0]: b"1", shared[1]: b"1"})
-        bench.rotation.watch(Source(owner="c", kind="sasl", paths=shared, taker=bench.taker, in_force=before))
+        bench.rotation.watch(Source(owner="c", kind="sasl", paths=shared, reloader=bench.reloader, in_force=before))
         bench.write("a", b"2")
         bench.write("b", b"bad")
         assert [(item.owner, item.result) for item in await bench.rotation.reload(str(tmp_path / "a"))] == [("a", "replaced"), ("c", "refused")]
@@ -292,7 +274,7 @@ def test_a_file_system_that_does_not_answer_holds_up_nothing_but_the_look(tmp_pa
             assert answers.wait(10)
             return stamp(paths)
 
-        monkeypatch.setattr("control.rotation.rotation.stamp", hanging)
+        monkeypatch.setattr("framegate.control.rotation.rotation.stamp", hanging)
         bench.write("a", b"2")
         look = asyncio.create_task(bench.look())
         for _ in range(100):
@@ -304,15 +286,3 @@ def test_a_file_system_that_does_not_answer_holds_up_nothing_but_the_look(tmp_pa
         assert bench.told() == [("replaced", "a")]
 
     run(tmp_path, body)
-
-
-def test_a_reload_tells_of_a_refusal_at_once_whatever_the_clock_says(tmp_path: Path) -> None:
-    async def body(bench: Bench) -> None:
-        for number in range(100):
-            bench.now_s = 3000 + number / 7
-            bench.write("a", b"%d bad" % number)
-            await bench.rotation.reload()
-            assert len(bench.log.events("files_refused")) == number + 1
-        assert any((3000 + number / 7 + 0.2) - (3000 + number / 7) < 0.2 for number in range(100)), "some of them are rounded down"
-
-    run(tmp_path, body, grace_ms=200)

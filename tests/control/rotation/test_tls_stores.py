@@ -1,6 +1,5 @@
 """New certificates go to every processor or to none; the processors are fakes, the judge is the real one."""
 
-import asyncio
 import os
 import signal
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.config.tls import ListenerTls
+from framegate.proxy.config.tls import ListenerTls
 from tests.fakes.certificates import Authority
 from tests.fakes.fleet import Fleet, facts, run, until
 
@@ -44,11 +43,11 @@ async def numbers(made: Fleet) -> list[dict[str, int]]:
 
 def test_they_are_in_force_everywhere_and_a_processor_that_starts_has_them(files: Renewable) -> None:
     async def scenario(made: Fleet) -> None:
-        (first,) = await made.steering.list_certificates()
+        (first,) = made.certificates.statuses(made.rotation)
         files.renew()
-        assert results(await made.steering.reload()) == [("listener/a", "replaced")]
+        assert results(await made.rotation.reload()) == [("listener/a", "replaced")]
         assert await numbers(made) == [{"listener/a": 2}, {"listener/a": 2}]
-        (second,) = await made.steering.list_certificates()
+        (second,) = made.certificates.statuses(made.rotation)
         assert (first.store, second.store, second.owner, second.use) == (1, 2, "listener/a", "certificate")
         assert second.fingerprint != first.fingerprint
         assert made.desired.stores["listener/a"].shown == second.fingerprint[:16]
@@ -57,7 +56,7 @@ def test_they_are_in_force_everywhere_and_a_processor_that_starts_has_them(files
         await until(lambda: len(made.supervisor.running) < 2)
         await until(lambda: len(made.supervisor.running) == 2)
         assert await numbers(made) == [{"listener/a": 2}, {"listener/a": 2}]
-        assert results(await made.steering.reload()) == [("listener/a", "unchanged")]
+        assert results(await made.rotation.reload()) == [("listener/a", "unchanged")]
         assert made.judged == 1
 
     run(scenario, tls=files.tls)
@@ -67,60 +66,22 @@ def test_they_are_in_force_everywhere_and_a_processor_that_starts_has_them(files
 def test_one_processor_that_refuses_keeps_them_from_all(files: Renewable, mode: str) -> None:
     async def scenario(made: Fleet) -> None:
         files.renew()
-        (outcome,) = await made.steering.reload()
+        (outcome,) = await made.rotation.reload()
         assert (outcome.result, "the fake was told to" in outcome.reason) == ("refused", True)
         assert await numbers(made) == [{"listener/a": 1}, {"listener/a": 1}]
         assert made.desired.stores["listener/a"].number == 1
-        (listed,) = await made.steering.list_certificates()
+        (listed,) = made.certificates.statuses(made.rotation)
         assert (listed.store, "the fake was told to" in listed.error) == (1, True)
         assert made.meters.value("reload.count", "tls", "refused") == 1
 
     run(scenario, mode=mode, tls=files.tls)
 
 
-def test_a_processor_that_dies_at_the_commit_comes_back_with_them(files: Renewable) -> None:
-    async def scenario(made: Fleet) -> None:
-        files.renew()
-        pids = {processor.pid for processor in made.supervisor.running}
-        assert results(await made.steering.reload()) == [("listener/a", "replaced")]
-        await until(lambda: len({processor.pid for processor in made.supervisor.running} - pids) == 1)
-        await until(lambda: len(made.supervisor.running) == 2)
-        assert await numbers(made) == [{"listener/a": 2}, {"listener/a": 2}]
-
-    run(scenario, mode="quitting@1", tls=files.tls)
-
-
-def test_a_processor_that_is_silent_keeps_them_from_all(files: Renewable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.fleet.two_phases.PATIENCE_S", 0.1)
-
-    async def scenario(made: Fleet) -> None:
-        files.renew()
-        (outcome,) = await made.steering.reload()
-        assert (outcome.result, "did not answer within" in outcome.reason) == ("refused", True)
-        assert await numbers(made) == [{"listener/a": 1}, {"listener/a": 1}]
-
-    run(scenario, mode="silent@1", tls=files.tls)
-
-
-def test_a_call_that_is_cancelled_goes_on_to_its_end(files: Renewable) -> None:
-    async def scenario(made: Fleet) -> None:
-        files.renew()
-        call = asyncio.create_task(made.steering.reload())
-        await until(lambda: made.judged == 1)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        assert results(await made.steering.reload()) == [("listener/a", "unchanged")]
-        assert await numbers(made) == [{"listener/a": 2}, {"listener/a": 2}]
-
-    run(scenario, tls=files.tls)
-
-
 def test_what_is_no_good_asks_no_processor(files: Renewable) -> None:
     async def scenario(made: Fleet) -> None:
         revision = made.desired.revision
         Path(files.paths[1]).write_bytes(files.authority.leaf_pem("server")[1])
-        (outcome,) = await made.steering.reload()
+        (outcome,) = await made.rotation.reload()
         assert (outcome.file, outcome.reason) == (files.paths[1], "is not the key of the certificate")
         assert made.desired.revision == revision
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from control.rotation.trial import TrialError, try_as_client, try_as_server
-from proxy.network.tls_context import client_context, server_context
+from framegate.control.rotation.trial import TrialError, try_as_client, try_as_server
+from framegate.proxy.network.tls_context import client_context, server_context
 from tests.fakes.certificates import Authority
 
 

@@ -11,14 +11,14 @@ import pytest
 from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
-import control.cli
-from control.gen.framegate.control import v1
-from control.service.access import METHODS, Access, Role, access_of
-from control.service.server import SERVICE_NAMES
-from proxy.config.model import TapConfig
+import framegate.control.cli
+from framegate.control import v1
+from framegate.control.service.access import METHODS, Access, Role, access_of
+from framegate.control.service.server import SERVICE_NAMES
+from framegate.proxy.config.model import TapConfig
 from tests.fakes.serving import Serving, run
 
-CLI = Path(control.cli.__file__).parent
+CLI = Path(framegate.control.cli.__file__).parent
 
 
 def services() -> Iterator[ServiceDescriptor]:

@@ -5,11 +5,11 @@ import dataclasses
 import grpc
 import pytest
 
-from control.gen.framegate.control.v1 import certificate_service_pb2 as pb2
-from control.gen.framegate.control.v1.certificate_service_pb2_grpc import CertificateServiceStub
-from control.gen.framegate.control.v1.proxy_service_pb2 import GetProxyRequest
-from control.gen.framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
-from control.plane import ReloadOutcome
+from framegate.control.status import ReloadOutcome
+from framegate.control.v1 import certificate_service_pb2 as pb2
+from framegate.control.v1.certificate_service_pb2_grpc import CertificateServiceStub
+from framegate.control.v1.proxy_service_pb2 import GetProxyRequest
+from framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
 from tests.fakes.plane import certificate
 from tests.fakes.serving import Serving, run
 

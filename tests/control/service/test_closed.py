@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from control.events import Event, Gap, Row
-from control.service.closed import CAPACITY, ClosedChannels
-from proxy.network.connection_id import format_connection_id, parse_connection_id
-from proxy.server.link import LinkError
+from framegate.control.events import Event, Gap, Row
+from framegate.control.service.closed import CAPACITY, ClosedChannels
+from framegate.proxy.network.connection_id import format_connection_id, parse_connection_id
+from framegate.proxy.server.link import LinkError
 from tests.fakes.plane import closed_row
 
 

@@ -4,14 +4,14 @@ import typing
 
 import pytest
 
-from control.gen.framegate.control.v1 import channel_service_pb2 as channel_pb2
-from control.gen.framegate.control.v1 import pool_service_pb2 as pool_pb2
-from control.plane import ProcessorState
-from control.service.convert import cause_name, channel_message, channel_number, duration
-from proxy.cause import Cause
-from proxy.cells import CAUSES
-from proxy.network import mute
-from proxy.relay.state import PairState
+from framegate.control.service.convert import cause_name, channel_message, channel_number, duration
+from framegate.control.status import ProcessorState
+from framegate.control.v1 import channel_service_pb2 as channel_pb2
+from framegate.control.v1 import pool_service_pb2 as pool_pb2
+from framegate.proxy.cause import Cause
+from framegate.proxy.cells import CAUSES
+from framegate.proxy.network import mute
+from framegate.proxy.relay.state import PairState
 from tests.fakes.plane import channel_row, closed_row
 
 

@@ -3,8 +3,8 @@
 import grpc
 import pytest
 
-from control.gen.framegate.control.v1 import handler_service_pb2 as pb2
-from control.gen.framegate.control.v1.handler_service_pb2_grpc import HandlerServiceStub
+from framegate.control.v1 import handler_service_pb2 as pb2
+from framegate.control.v1.handler_service_pb2_grpc import HandlerServiceStub
 from tests.fakes.plane import handler_process
 from tests.fakes.rows import OPENED_NS
 from tests.fakes.serving import Serving, run
@@ -20,7 +20,7 @@ def test_handler_processes_are_listed_with_their_handlers() -> None:
         assert (found.in_handler_count, found.queued_count, found.oldest_age.ToMilliseconds(), found.busy_share) == (1, 2, 40, 0.25)
         assert found.resident_bytes == 30 * 2**20
         (echo,) = found.handlers
-        assert (echo.listener, echo.name) == ("plain", "proxy.handler.echo:echo")
+        assert (echo.listener, echo.name) == ("plain", "framegate.proxy.handler.echo:echo")
         assert (echo.requests, echo.responses, echo.description) == (True, False, "Answers every frame.")
 
     run(body)

@@ -10,11 +10,11 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from control.gen.framegate.control.v1 import proxy_service_pb2, proxy_service_pb2_grpc
-from control.plane import Health
-from control.service import health as module
-from control.service import probes
-from control.service.health import SERVICES
+from framegate.control.service import health as module
+from framegate.control.service import probes
+from framegate.control.service.health import SERVICES
+from framegate.control.status import Health
+from framegate.control.v1 import proxy_service_pb2, proxy_service_pb2_grpc
 from tests.fakes.serving import Serving, run
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING

@@ -15,18 +15,18 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from control.errors import AbortedError, UnavailableError
-from control.gen.framegate.control.v1 import channel_service_pb2 as pb2
-from control.gen.framegate.control.v1 import (
+from framegate.control.errors import AbortedError, UnavailableError
+from framegate.control.service.access import METHODS
+from framegate.control.service.interceptor import CLIENT_KEY
+from framegate.control.v1 import channel_service_pb2 as pb2
+from framegate.control.v1 import (
     limit_service_pb2,
     listener_service_pb2,
     pool_service_pb2,
     proxy_service_pb2,
     upstream_service_pb2,
 )
-from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
-from control.service.access import METHODS
-from control.service.interceptor import CLIENT_KEY
+from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 from tests.fakes.plane import channel_row
 from tests.fakes.serving import Serving, run
 
@@ -140,7 +140,7 @@ def test_a_bug_is_internal_and_logged_with_its_traceback(caplog: pytest.LogCaptu
         assert caught.value.code() is grpc.StatusCode.INTERNAL
         assert "secret" not in str(caught.value.details())
 
-    with caplog.at_level(logging.ERROR, "control.service.interceptor"):
+    with caplog.at_level(logging.ERROR, "framegate.control.service.interceptor"):
         run(body)
     assert "secret" in caplog.text
 

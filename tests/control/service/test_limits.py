@@ -4,10 +4,10 @@ import grpc
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
-from control.gen.framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
-from control.service.quotas import QUOTA_FIELDS
-from proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
+from framegate.control.service.quotas import QUOTA_FIELDS
+from framegate.control.v1 import limit_service_pb2 as pb2
+from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
+from framegate.proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
 from tests.fakes.serving import Serving, run
 
 

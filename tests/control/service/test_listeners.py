@@ -3,8 +3,8 @@
 import grpc
 import pytest
 
-from control.gen.framegate.control.v1 import listener_service_pb2 as pb2
-from control.gen.framegate.control.v1.listener_service_pb2_grpc import ListenerServiceStub
+from framegate.control.v1 import listener_service_pb2 as pb2
+from framegate.control.v1.listener_service_pb2_grpc import ListenerServiceStub
 from tests.fakes.plane import channel_row
 from tests.fakes.serving import Serving, run
 

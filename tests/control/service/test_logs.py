@@ -3,8 +3,8 @@
 import grpc
 import pytest
 
-from control.gen.framegate.control.v1 import log_service_pb2 as pb2
-from control.gen.framegate.control.v1.log_service_pb2_grpc import LogServiceStub
+from framegate.control.v1 import log_service_pb2 as pb2
+from framegate.control.v1.log_service_pb2_grpc import LogServiceStub
 from tests.fakes.serving import Serving, run
 
 

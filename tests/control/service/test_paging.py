@@ -2,8 +2,8 @@
 
 import pytest
 
-from control.errors import InvalidArgumentError
-from control.service.paging import page
+from framegate.control.errors import InvalidArgumentError
+from framegate.control.service.paging import page
 
 ITEMS = [(name, name.upper()) for name in "abcde"]
 

@@ -1,10 +1,10 @@
 import dataclasses
 
-from control.gen.framegate.control.v1 import limit_service_pb2 as pb2
-from control.plane import Limit, NodeLimits
-from control.service.quotas import QUOTA_FIELDS, limit_message, node_message, overrides_of, quotas_of
-from control.service.validate import Violations
-from proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
+from framegate.control.service.quotas import QUOTA_FIELDS, limit_message, node_message, overrides_of, quotas_of
+from framegate.control.service.validate import Violations
+from framegate.control.status import Limit, NodeLimits
+from framegate.control.v1 import limit_service_pb2 as pb2
+from framegate.proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
 
 SIX = RateLimits(connections=1, connection_rate=2, request_bytes_rate=3, response_bytes_rate=4, request_frames_rate=5, response_frames_rate=6)
 

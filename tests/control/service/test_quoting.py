@@ -2,8 +2,8 @@
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from control.gen.framegate.control.v1 import limit_service_pb2, log_service_pb2, tap_service_pb2, user_service_pb2
-from control.service.quoting import MAX_QUOTED, shown
+from framegate.control.service.quoting import MAX_QUOTED, shown
+from framegate.control.v1 import limit_service_pb2, log_service_pb2, tap_service_pb2, user_service_pb2
 
 
 def test_what_is_marked_is_left_out_wherever_it_is() -> None:

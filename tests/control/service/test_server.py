@@ -10,12 +10,14 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from control.errors import StartError
-from control.gen.framegate.control.v1.limit_service_pb2 import GetNodeLimitsRequest, Limit, UpdateLimitRequest
-from control.gen.framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
-from control.plane import NodeLimits
-from control.service import start
-from control.service.server import MAX_CALLS, MAX_REQUEST, SERVICE_NAMES
+from framegate.control.errors import StartError
+from framegate.control.service import start
+from framegate.control.service.server import MAX_CALLS, MAX_REQUEST, SERVICE_NAMES
+from framegate.control.status import UpstreamStatus
+from framegate.control.v1.limit_service_pb2 import Limit, UpdateLimitRequest
+from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
+from framegate.control.v1.upstream_service_pb2 import ListUpstreamsRequest
+from framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceStub
 from tests.fakes.plane import FakePlane, fake_config
 from tests.fakes.serving import Serving, run
 
@@ -33,7 +35,7 @@ def test_only_the_owner_may_open_the_socket_and_it_is_gone_afterwards() -> None:
 def test_a_second_instance_is_refused_and_the_first_goes_on() -> None:
     async def body(at: Serving) -> None:
         with pytest.raises(StartError) as caught:
-            await start(at.plane, at.plane.config)
+            await start(at.plane.parts, at.plane.config)
         assert caught.value.reason == "ADMIN_ADDRESS_IN_USE"
         assert len(at.plane.subscribers) == 1
         names = await reflected_services(at.channel)
@@ -46,7 +48,7 @@ def test_a_socket_file_left_behind_does_not_matter(tmp_path: Path) -> None:
     async def main() -> None:
         plane = FakePlane(fake_config(f"unix:{tmp_path}/new/admin.sock", health=None))
         for _ in range(2):
-            service = await start(plane, plane.config)
+            service = await start(plane.parts, plane.config)
             assert service.health_address is None
             await service.stop(0)
             import socket
@@ -65,7 +67,7 @@ def test_a_start_that_is_cancelled_at_any_step_leaves_nothing_and_fails_nowhere(
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
         plane = FakePlane(fake_config(f"unix:{tmp_path}/admin.sock", health="127.0.0.1:0"))
-        starting = asyncio.ensure_future(start(plane, plane.config))
+        starting = asyncio.ensure_future(start(plane.parts, plane.config))
         for _ in range(steps):
             await asyncio.sleep(0)
         if starting.cancel():
@@ -75,7 +77,7 @@ def test_a_start_that_is_cancelled_at_any_step_leaves_nothing_and_fails_nowhere(
             await starting.result().stop(0)
         assert plane.subscribers == []
         assert not (tmp_path / "admin.sock").exists()
-        service = await start(plane, plane.config)
+        service = await start(plane.parts, plane.config)
         await service.stop(0)
         plane.close()
 
@@ -100,7 +102,7 @@ def test_an_address_that_cannot_be_served_says_so(tmp_path: Path, admin: str, he
     async def main() -> None:
         plane = FakePlane(fake_config(admin.format(folder=tmp_path), health))
         with pytest.raises(StartError) as caught:
-            await start(plane, plane.config)
+            await start(plane.parts, plane.config)
         assert caught.value.reason == reason
         assert plane.subscribers == []
         assert not (tmp_path / "admin.sock").exists()
@@ -140,23 +142,23 @@ def test_no_more_calls_than_the_bound_are_in_progress_and_who_is_refused_may_ask
     async def body(at: Serving) -> None:
         gate, inside = asyncio.Event(), 0
 
-        async def wait() -> NodeLimits:
+        async def wait() -> list[UpstreamStatus]:
             nonlocal inside
             inside += 1
             await gate.wait()
-            return NodeLimits(quotas=at.plane.config.limits, etag="")
+            return []
 
-        monkeypatch.setattr(at.plane, "get_node_limits", wait)
-        stub = LimitServiceStub(at.channel)
-        calls = [asyncio.ensure_future(stub.GetNodeLimits(GetNodeLimitsRequest())) for _ in range(MAX_CALLS)]
+        monkeypatch.setattr(at.plane.parts.upstreams, "statuses", wait)
+        stub = UpstreamServiceStub(at.channel)
+        calls = [asyncio.ensure_future(stub.ListUpstreams(ListUpstreamsRequest())) for _ in range(MAX_CALLS)]
         while inside < MAX_CALLS:
             await asyncio.sleep(0.005)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.GetNodeLimits(GetNodeLimitsRequest())
+            await stub.ListUpstreams(ListUpstreamsRequest())
         assert (caught.value.code(), inside) == (grpc.StatusCode.RESOURCE_EXHAUSTED, MAX_CALLS)
         gate.set()
         await asyncio.gather(*calls)
-        await stub.GetNodeLimits(GetNodeLimitsRequest())
+        await stub.ListUpstreams(ListUpstreamsRequest())
 
     run(body)
 

@@ -4,8 +4,8 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 
-from control import errors
-from control.service.status import CODES, code_of, status_of
+from framegate.control import errors
+from framegate.control.service.status import CODES, code_of, status_of
 
 
 def test_every_error_class_has_a_code() -> None:

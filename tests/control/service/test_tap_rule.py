@@ -3,11 +3,11 @@
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from control.gen.framegate.control.v1 import tap_service_pb2 as pb2
-from control.plane import TapRuleStatus, TapStop
-from control.service.tap_rule import FIELDS, changed_paths, new_values, rule_message, rule_row
-from control.service.validate import Violations
-from proxy.config.model import TapRule
+from framegate.control.service.tap_rule import FIELDS, changed_paths, new_values, rule_message, rule_row
+from framegate.control.service.validate import Violations
+from framegate.control.status import TapRuleStatus, TapStop
+from framegate.control.v1 import tap_service_pb2 as pb2
+from framegate.proxy.config.model import TapRule
 from tests.control.service.test_taps import WHOLE
 
 NOW = 1_700_000_000_000_000_000

@@ -3,8 +3,8 @@
 import grpc
 import pytest
 
-from control.gen.framegate.control.v1 import upstream_service_pb2 as pb2
-from control.gen.framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceStub
+from framegate.control.v1 import upstream_service_pb2 as pb2
+from framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceStub
 from tests.fakes.serving import Serving, run
 
 

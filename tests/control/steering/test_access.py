@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from control.errors import UnavailableError
-from control.guard import Guard
-from control.meters import Meters
-from control.steering import access as module
-from control.steering.access import AccessRows, interval_s
-from proxy.config.log import AccessConfig, LogConfig
-from tests.fakes.fleet import Fleet, MemoryLog, fleet, fleet_config, open_channels, run, until
+from framegate.control.errors import UnavailableError
+from framegate.control.steering import access as module
+from framegate.control.steering.access import AccessRows
+from framegate.proxy.config.log import AccessConfig, LogConfig
+from tests.fakes.fleet import Fleet, MemoryLog, fleet_config, open_channels, run, until
 
 EVERY_MS = 10_000
 SECOND = 10**9
@@ -38,7 +36,7 @@ def test_each_connection_has_a_row_each_time_and_none_before(monkeypatch: pytest
 
     async def scenario(made: Fleet) -> None:
         clock = Clock()
-        rows = AccessRows(made.supervisor, EVERY_MS, made.log, made.guard, clock)
+        rows = AccessRows(made.supervisor, EVERY_MS, made.log, made.task_monitor, clock)
         await open_channels(made, 7)
         began_ns = time.monotonic_ns()
         clock.ns = began_ns + 9 * SECOND
@@ -73,7 +71,7 @@ def test_pages_rest_between_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def scenario(made: Fleet) -> None:
         clock = Clock()
-        rows = AccessRows(made.supervisor, EVERY_MS, made.log, made.guard, clock)
+        rows = AccessRows(made.supervisor, EVERY_MS, made.log, made.task_monitor, clock)
         await open_channels(made, 7)
         clock.ns = time.monotonic_ns() + 13 * SECOND
         monkeypatch.setattr(module.asyncio, "sleep", resting)
@@ -89,7 +87,7 @@ def test_pages_rest_between_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_that_nobody_wants_are_not_asked_for_and_do_not_come_later() -> None:
     async def scenario(made: Fleet) -> None:
         clock = Clock()
-        rows = AccessRows(made.supervisor, EVERY_MS, made.log, made.guard, clock)
+        rows = AccessRows(made.supervisor, EVERY_MS, made.log, made.task_monitor, clock)
         await open_channels(made, 3)
         began_ns = time.monotonic_ns()
         made.log.levels.change(None, {"access": False})
@@ -115,7 +113,7 @@ def test_while_stdout_is_not_read_they_wait_and_then_go_on_where_they_were(monke
 
     async def scenario(made: Fleet) -> None:
         clock = Clock()
-        rows = AccessRows(made.supervisor, EVERY_MS, made.log, made.guard, clock)
+        rows = AccessRows(made.supervisor, EVERY_MS, made.log, made.task_monitor, clock)
         await open_channels(made, 5)
         began_ns = time.monotonic_ns()
         clock.ns = began_ns + 13 * SECOND
@@ -138,7 +136,7 @@ def test_while_stdout_is_not_read_they_wait_and_then_go_on_where_they_were(monke
 def test_a_processor_that_does_not_answer_is_asked_again_and_holds_up_no_other(reason: str) -> None:
     async def scenario(made: Fleet) -> None:
         clock = Clock()
-        rows = AccessRows(made.supervisor, EVERY_MS, made.log, made.guard, clock)
+        rows = AccessRows(made.supervisor, EVERY_MS, made.log, made.task_monitor, clock)
         await open_channels(made, 6)
         began_ns = time.monotonic_ns()
         first = made.supervisor.running[0]
@@ -166,7 +164,7 @@ def test_a_processor_that_does_not_answer_is_asked_again_and_holds_up_no_other(r
 def test_after_the_end_of_a_processor_nothing_is_told_of_what_went_with_it() -> None:
     async def scenario(made: Fleet) -> None:
         clock = Clock()
-        rows = AccessRows(made.supervisor, EVERY_MS, made.log, made.guard, clock)
+        rows = AccessRows(made.supervisor, EVERY_MS, made.log, made.task_monitor, clock)
         ids = await open_channels(made, 4)
         clock.ns = time.monotonic_ns() + 13 * SECOND
         made.supervisor.running[0].kill("died")
@@ -210,31 +208,6 @@ def test_it_ends_in_the_middle_of_a_look(monkeypatch: pytest.MonkeyPatch) -> Non
         assert made.log.events("task_failed") == []
 
     run(scenario, 1)
-
-
-@pytest.mark.parametrize(
-    ("every_ms", "seconds"), [(10_000, 1.0), (60_000, 1.0), (60_060, 1.001), (600_000, 10.0), (600_001, 10.0), (86_400_000, 10.0)]
-)
-def test_a_look_is_a_sixtieth_of_the_time_from_one_to_ten_seconds(every_ms: int, seconds: float) -> None:
-    assert interval_s(every_ms) == pytest.approx(seconds)
-
-
-def test_it_looks_by_itself_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "interval_s", lambda every_ms: 0.001)
-    looks: list[int] = []
-
-    async def scenario() -> None:
-        async with fleet(1) as made:
-            rows = AccessRows(made.supervisor, EVERY_MS, made.log, Guard(made.log, Meters()))
-
-            async def look() -> None:
-                looks.append(1)
-
-            rows.look = look  # type: ignore[method-assign]
-            await until(lambda: len(looks) >= 3)
-            rows.close()
-
-    asyncio.run(scenario())
 
 
 def test_where_the_configuration_says_never_nobody_asks() -> None:

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.steering.balance import CALM_SAMPLES, LEAST_MOVE, Need, Sample, moved_shares
+from framegate.control.steering.balance import CALM_SAMPLES, LEAST_MOVE, Need, Sample, moved_shares
 
 MIB = 1 << 20
 

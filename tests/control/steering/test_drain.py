@@ -1,4 +1,4 @@
-"""control.steering.drain: what is open ends, whoever waits for it."""
+"""framegate.control.steering.drain: what is open ends, whoever waits for it."""
 
 import asyncio
 import dataclasses
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from control.errors import FailedPreconditionError, UnavailableError
-from proxy.config.model import DrainConfig
+from framegate.control.errors import FailedPreconditionError, UnavailableError
+from framegate.proxy.config.model import DrainConfig
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
 from tests.fakes.fleet import Fleet, fleet, open_channels, run, until
@@ -16,17 +16,17 @@ from tests.fakes.fleet import Fleet, fleet, open_channels, run, until
 def test_drain_ends_what_is_open_and_the_proxy_is_no_longer_ready() -> None:
     async def scenario(made: Fleet) -> None:
         await open_channels(made, 3)
-        assert made.steering.health().ready
-        result = await made.steering.drain(1000)
+        assert made.steering.state.health().ready
+        result = await made.steering.drain.run(1000)
         assert (result.closed, result.open) == (3, 0)
-        health = made.steering.health()
+        health = made.steering.state.health()
         assert (health.started, health.alive, health.ready) == (True, True, False)
-        (listener,) = await made.steering.list_listeners()
+        (listener,) = made.steering.listeners.statuses()
         assert not listener.accepting
-        again = await made.steering.drain(1000)
+        again = await made.steering.drain.run(1000)
         assert (again.closed, again.open) == (0, 0)
         with pytest.raises(FailedPreconditionError):
-            await made.steering.set_processors(3)
+            await made.steering.pool.set_processors(3)
 
     run(scenario)
 
@@ -35,16 +35,16 @@ def test_drain_ends_what_is_open_and_the_proxy_is_no_longer_ready() -> None:
 def test_the_gauges_say_draining_from_the_first_request_on(accept: Any) -> None:
     async def scenario(made: Fleet) -> None:
         def shown() -> dict[str, float]:
-            values = made.steering.measurements()
+            values = made.steering.state.measurements()
             ready = {f"ready {dict(at)['framegate.probe']}": value for (name, at), value in values.items() if name == "framegate.ready"}
             return ready | {"draining": values["framegate.draining", ()], "time": values["framegate.drain.time", ()]}
 
         assert shown() == {"ready startup": 1, "ready readiness": 1, "ready liveness": 1, "draining": 0, "time": 0}
-        await made.steering.drain(wait=False, accept=accept)
+        await made.steering.drain.run(wait=False, accept=accept)
         first = shown()
         assert (first["ready readiness"], first["ready liveness"], first["draining"]) == (0, 1, 1)
         await asyncio.sleep(0.01)
-        await made.steering.drain(wait=False, accept=accept)
+        await made.steering.drain.run(wait=False, accept=accept)
         assert shown()["time"] >= first["time"] + 0.01  # a second request does not begin it anew
 
     run(scenario)
@@ -53,7 +53,7 @@ def test_the_gauges_say_draining_from_the_first_request_on(accept: Any) -> None:
 def test_a_drain_waits_for_the_end_of_a_processor_that_dies_meanwhile() -> None:
     async def scenario(made: Fleet) -> None:
         await open_channels(made, 4)
-        draining = asyncio.ensure_future(made.steering.drain(5000))
+        draining = asyncio.ensure_future(made.steering.drain.run(5000))
         await until(lambda: made.steering.pool.draining)
         made.supervisor.running[1].kill("died")
         assert (await draining).open == 0
@@ -68,23 +68,23 @@ def test_a_drain_that_is_cancelled_goes_on() -> None:
             ends: list[int] = []
 
             async def check() -> None:
-                await until(lambda: not made.steering._transactions._running)
-                ends.append(sum(item.connections for item in await made.steering.list_listeners()))
+                await until(lambda: not made.steering.transactions._running)
+                ends.append(sum(item.connections for item in made.steering.listeners.statuses()))
 
-            assert await at_every_turn(lambda: made.steering.drain(1000), check) >= 2
+            assert await at_every_turn(lambda: made.steering.drain.run(1000), check) >= 2
             assert ends[:2] == [3, 0]
             assert made.log.events("change_settled")[0]["change"] == "drain"
-            assert [item.state for item in await made.steering.status()] == ["draining", "draining"]
+            assert [item.state for item in made.steering.state.processor_statuses()] == ["draining", "draining"]
 
     run_cancelling(main())
 
 
 def test_a_drain_that_a_processor_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.fleet.supervisor.PATIENCE_S", 0.5)
+    monkeypatch.setattr("framegate.control.fleet.supervisor.PATIENCE_S", 0.5)
 
     async def scenario(made: Fleet) -> None:
         with pytest.raises(UnavailableError, match="processor 1 has not said so") as caught:
-            await made.steering.drain(1000)
+            await made.steering.drain.run(1000)
         assert caught.value.metadata == {"processors": "1"}
 
     run(scenario, 2, "deaf@1")
@@ -93,16 +93,16 @@ def test_a_drain_that_a_processor_does_not_answer_is_said(monkeypatch: pytest.Mo
 def test_until_the_stop_connections_go_on_and_are_taken_and_only_readiness_is_gone() -> None:
     async def scenario(made: Fleet) -> None:
         await open_channels(made, 2)
-        result = await made.steering.drain(wait=False, by="framegate cli", reason="preStop")
+        result = await made.steering.drain.run(wait=False, by="framegate cli", reason="preStop")
         assert (result.closed, result.open) == (0, 2)
-        health = made.steering.health()
+        health = made.steering.state.health()
         assert (health.ready, health.alive, health.draining) == (False, True, True)
-        (listener,) = await made.steering.list_listeners()
+        (listener,) = made.steering.listeners.statuses()
         assert listener.accepting
         assert await made._clients[0].echo(b"old") == b"old"
         assert await (await made.connect()).echo(b"new") == b"new"
-        await made.steering.drain(wait=False, by="framegate cli")  # once is enough
-        result = await made.steering.drain(1000, by="signal")
+        await made.steering.drain.run(wait=False, by="framegate cli")  # once is enough
+        result = await made.steering.drain.run(1000, by="signal")
         assert (result.closed, result.open) == (3, 0)
         assert [row for row in made.log.rows if row["event"].startswith("drain")] == [
             {"event": "drain_began", "level": "info", "accept": "until_stop", "by": "framegate cli", "reason": "preStop", "connections": 2},
@@ -129,22 +129,11 @@ def test_who_speaks_of_an_end_or_of_refusal_gets_it(options: Any, configured: An
         desired = made.supervisor.desired
         desired.config = dataclasses.replace(desired.config, drain=DrainConfig(timeout_ms=1000, accept=configured))
         await open_channels(made, 1)
-        await made.steering.drain(**options)
-        (listener,) = await made.steering.list_listeners()
+        await made.steering.drain.run(**options)
+        (listener,) = made.steering.listeners.statuses()
         assert listener.accepting is not ends
         if ends:
             await until(lambda: made.log.events("drain_ended") != [])
-        assert (made.steering._listeners.connections(), len(made.log.events("drain_ended"))) == ((0, 1) if ends else (1, 0))
+        assert (made.steering.listeners.connections(), len(made.log.events("drain_ended"))) == ((0, 1) if ends else (1, 0))
 
     run(scenario, 1)
-
-
-def test_an_end_that_nobody_waits_for_is_told_once() -> None:
-    async def scenario(made: Fleet) -> None:
-        await open_channels(made, 2)
-        await made.steering.drain(1000, wait=False)
-        await until(lambda: made.log.events("drain_ended") != [])
-        await made.steering.drain(1000, by="signal")
-        assert [row["event"] for row in made.log.rows if row["event"].startswith("drain")] == ["drain_began", "drain_ended", "drain_asked_again"]
-
-    run(scenario)

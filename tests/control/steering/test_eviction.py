@@ -1,11 +1,11 @@
-"""control.steering.eviction: who makes room when the node has more connections than it may."""
+"""framegate.control.steering.eviction: who makes room when the node has more connections than it may."""
 
 from typing import Any
 
 import pytest
 
-from control.steering.eviction import parts
-from proxy.config.limits import LimitsConfig
+from framegate.control.steering.eviction import parts
+from framegate.proxy.config.limits import LimitsConfig
 from tests.fakes.fleet import Fleet, open_channels, run, until
 
 
@@ -61,10 +61,10 @@ def test_a_limit_of_the_node_that_is_lowered_closes_the_idlest_and_one_of_a_list
 
     async def scenario(made: Fleet) -> None:
         ids = await open_channels(made, 5)
-        await made.steering.set_limit("a", quotas={"connections": 2})
+        await made.steering.limits.change("a", quotas={"connections": 2})
         await made.steering._eviction._step()
         assert made.acceptor.listeners["a"].open == 5
-        await made.steering.set_node_limits({"connections": 3})
+        await made.steering.limits.change_node({"connections": 3})
         await until(lambda: made.acceptor.listeners["a"].open == 3)
         assert [row["id"] for row in made.events if row["event"] == "closed"] == ids[:2], "the fake says that the oldest are the idlest"
         await made.steering._eviction._step()
@@ -96,11 +96,11 @@ def test_what_is_being_closed_counts_as_closed() -> None:
 
 
 def test_a_processor_that_does_not_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.steering.eviction._PATIENCE_MS", 50)
+    monkeypatch.setattr("framegate.control.steering.eviction._PATIENCE_MS", 50)
 
     async def scenario(made: Fleet) -> None:
         await open_channels(made, 3)
-        await made.steering.set_node_limits({"connections": 2})
+        await made.steering.limits.change_node({"connections": 2})
         await until(lambda: len(made.log.events("eviction_failed")) >= 2)
         assert made.log.events("task_failed") == []
 

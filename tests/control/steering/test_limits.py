@@ -1,21 +1,21 @@
-"""control.steering.limits: limits change everywhere or nowhere."""
+"""framegate.control.steering.limits: limits change everywhere or nowhere."""
 
 import asyncio
 from typing import Any
 
 import pytest
 
-from control.errors import AbortedError, EtagError, FailedPreconditionError, InvalidArgumentError, NotFoundError
-from proxy.config.limits import UNLIMITED_NODE, LimitOverride, LimitsConfig, RateLimits
-from proxy.config.model import MIB, quotas_to_wire
+from framegate.control.errors import AbortedError, EtagError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from framegate.proxy.config.limits import UNLIMITED_NODE, LimitOverride, LimitsConfig, RateLimits
+from framegate.proxy.config.model import MIB, quotas_to_wire
 from tests.fakes.fleet import Fleet, facts, run, until
 
 
 def test_a_limit_changes_everywhere_and_is_what_new_processors_get() -> None:
     async def scenario(made: Fleet) -> None:
-        assert (await made.steering.set_limit("a", 7)).max_receive_size == 7
-        assert [item.max_receive_size for item in await made.steering.get_limits()] == [7]
-        assert made.steering.config.listeners[0].max_receive_size == 7
+        assert (await made.steering.limits.change("a", 7)).max_receive_size == 7
+        assert [item.max_receive_size for item in made.steering.limits.get()] == [7]
+        assert made.steering.state.config.listeners[0].max_receive_size == 7
         assert {each["max_receive_size"]["a"] for each in await facts(made)} == {7}
         assert made.meters.value("config.changes", "") == 1
 
@@ -25,16 +25,16 @@ def test_a_limit_changes_everywhere_and_is_what_new_processors_get() -> None:
 def test_limits_out_of_range_are_refused_before_anybody_is_asked() -> None:
     async def scenario(made: Fleet) -> None:
         with pytest.raises(NotFoundError):
-            await made.steering.set_limit("none", 7)
+            await made.steering.limits.change("none", 7)
         with pytest.raises(NotFoundError):
-            await made.steering.get_limits("none")
+            made.steering.limits.get("none")
         for size in (0, 2**31):
             with pytest.raises(InvalidArgumentError):
-                await made.steering.set_limit("a", size)
+                await made.steering.limits.change("a", size)
         with pytest.raises(FailedPreconditionError) as caught:
-            await made.steering.set_limit("a", 6 * MIB + 1)
+            await made.steering.limits.change("a", 6 * MIB + 1)
         assert caught.value.reason == "POOL_BELOW_MAX_RECEIVE_SIZE"
-        assert (await made.steering.set_limit("a", 6 * MIB)).max_receive_size == 6 * MIB
+        assert (await made.steering.limits.change("a", 6 * MIB)).max_receive_size == 6 * MIB
         assert made.meters.value("config.changes", "invalid") == 2
         assert made.meters.value("config.changes", "refused") == 2
 
@@ -44,8 +44,8 @@ def test_limits_out_of_range_are_refused_before_anybody_is_asked() -> None:
 def test_a_refused_limit_is_in_force_nowhere() -> None:
     async def scenario(made: Fleet) -> None:
         with pytest.raises(AbortedError):
-            await made.steering.set_limit("a", 7)
-        assert (await made.steering.get_limits("a"))[0].max_receive_size == MIB
+            await made.steering.limits.change("a", 7)
+        assert (made.steering.limits.get("a"))[0].max_receive_size == MIB
         assert made.meters.value("config.changes", "refused") == 1
 
     run(scenario, 1, "refuse")
@@ -56,26 +56,28 @@ def test_quotas_change_everywhere_and_at_the_door() -> None:
 
     async def scenario(made: Fleet) -> None:
         quotas = made.acceptor._admission._quotas
-        plane = made.steering
-        assert (await plane.set_limit("a", quotas={"connections": 2, "request_bytes_rate": 9})).quotas == RateLimits(
+        steering = made.steering
+        assert (await steering.limits.change("a", quotas={"connections": 2, "request_bytes_rate": 9})).quotas == RateLimits(
             connections=2, request_bytes_rate=9
         )
-        node = await plane.set_node_limits({"connections": 5, "per_address": {"connections": 3}, "overrides": (LimitOverride(network="10.0.0.0/8"),)})
-        assert node == await plane.get_node_limits()
-        await plane.set_node_limits({"per_address": {"connection_rate": 4}}, node.etag)
+        node = await steering.limits.change_node(
+            {"connections": 5, "per_address": {"connections": 3}, "overrides": (LimitOverride(network="10.0.0.0/8"),)}
+        )
+        assert node == steering.limits.get_node()
+        await steering.limits.change_node({"per_address": {"connection_rate": 4}}, node.etag)
         expected = LimitsConfig(connections=5, per_address=RateLimits(connections=3, connection_rate=4), overrides=node.quotas.overrides)
-        assert plane.config.limits == expected
+        assert steering.state.config.limits == expected
         for each in await facts(made):
-            assert each["limits"] == quotas_to_wire(plane.config)
+            assert each["limits"] == quotas_to_wire(steering.state.config)
             assert each["limits"]["listeners"]["a"]["request_bytes_rate"] == 9
             assert each["max_receive_size"]["a"] == MIB
         assert (quotas.limits.node, quotas.limits.listeners["a"].connections) == (expected, 2)
         assert quotas.limits.addresses.of("10.0.0.1").limits == RateLimits(connections=3, connection_rate=4)
-        assert (await plane.list_listeners())[0].max_connections == 2
+        assert steering.listeners.statuses()[0].max_connections == 2
         clients = [await made.connect() for _ in range(3)]
         assert [await client.echo(b"x") for client in clients[:2]] == [b"x", b"x"]
         clients[2].writer.write(b"y")
-        await plane.set_limit("a", quotas={"connections": 0})
+        await steering.limits.change("a", quotas={"connections": 0})
         assert await clients[2].reader.read(1) == b"y", "a limit that is raised wakes who waits"
 
     run(scenario)
@@ -83,7 +85,7 @@ def test_quotas_change_everywhere_and_at_the_door() -> None:
 
 def test_one_that_starts_later_has_the_quotas_in_force() -> None:
     async def scenario(made: Fleet) -> None:
-        await made.steering.set_node_limits({"response_frames_rate": 6})
+        await made.steering.limits.change_node({"response_frames_rate": 6})
         made.supervisor.running[0].kill("died")
         await until(lambda: made.supervisor.status()[0].restarts == 1 and made.supervisor.status()[0].state == "running")
         assert [each["limits"]["node"]["response_frames_rate"] for each in await facts(made)] == [6]
@@ -107,17 +109,17 @@ BAD: list[dict[str, Any]] = [
 
 def test_quotas_that_cannot_be_are_refused_before_anybody_is_asked() -> None:
     async def scenario(made: Fleet) -> None:
-        plane = made.steering
+        steering = made.steering
         before = (await facts(made))[0]["limits"]
         for changes in BAD:
             with pytest.raises(InvalidArgumentError):
-                await plane.set_node_limits(changes)
+                await steering.limits.change_node(changes)
         for quotas in ({}, {"colour": 1}, {"connections": -1}, {"request_bytes_rate": 2**40 + 1}):
             with pytest.raises(InvalidArgumentError):
-                await plane.set_limit("a", quotas=quotas)
+                await steering.limits.change("a", quotas=quotas)
         with pytest.raises(EtagError):
-            await plane.set_node_limits({"connections": 1}, "beef")
-        assert plane.config.limits == UNLIMITED_NODE
+            await steering.limits.change_node({"connections": 1}, "beef")
+        assert steering.state.config.limits == UNLIMITED_NODE
         assert (await facts(made))[0]["limits"] == before
 
     run(scenario, 1)
@@ -125,10 +127,10 @@ def test_quotas_that_cannot_be_are_refused_before_anybody_is_asked() -> None:
 
 def test_refused_quotas_are_in_force_nowhere_not_even_at_the_door() -> None:
     async def scenario(made: Fleet) -> None:
-        for call in (made.steering.set_limit("a", quotas={"connections": 1}), made.steering.set_node_limits({"connections": 1})):
+        for call in (made.steering.limits.change("a", quotas={"connections": 1}), made.steering.limits.change_node({"connections": 1})):
             with pytest.raises(AbortedError):
                 await call
-        assert (await made.steering.get_node_limits()).quotas == UNLIMITED_NODE
+        assert (made.steering.limits.get_node()).quotas == UNLIMITED_NODE
         assert not made.acceptor._admission._quotas.limited("a")
 
     run(scenario, 1, "refuse")
@@ -138,18 +140,18 @@ def test_two_changes_at_once_both_hold() -> None:
     """What is changed is what is in force when a change's turn comes, not what was when it was asked for."""
 
     async def scenario(made: Fleet) -> None:
-        plane = made.steering
+        steering = made.steering
         await asyncio.gather(
-            plane.set_node_limits({"connections": 7}),
-            plane.set_limit("a", quotas={"connections": 8}),
-            plane.set_node_limits({"per_address": {"connections": 9}}),
-            plane.set_limit("a", 5),
+            steering.limits.change_node({"connections": 7}),
+            steering.limits.change("a", quotas={"connections": 8}),
+            steering.limits.change_node({"per_address": {"connections": 9}}),
+            steering.limits.change("a", 5),
         )
-        assert (plane.config.limits, plane.config.listeners[0].limits) == (
+        assert (steering.state.config.limits, steering.state.config.listeners[0].limits) == (
             LimitsConfig(connections=7, per_address=RateLimits(connections=9)),
             RateLimits(connections=8),
         )
         for each in await facts(made):
-            assert (each["limits"], each["max_receive_size"]) == (quotas_to_wire(plane.config), {"a": 5})
+            assert (each["limits"], each["max_receive_size"]) == (quotas_to_wire(steering.state.config), {"a": 5})
 
     run(scenario)

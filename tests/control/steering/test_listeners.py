@@ -1,9 +1,9 @@
-"""control.steering.listeners: one is found by its name, and the connections of all are counted."""
+"""framegate.control.steering.listeners: one is found by its name, and the connections of all are counted."""
 
 import pytest
 
-from control.errors import NotFoundError
-from control.steering.listeners import Listeners, find_listener
+from framegate.control.errors import NotFoundError
+from framegate.control.steering.listeners import Listeners, find_listener
 from tests.fakes.fleet import Fleet, fleet_config, open_channels, run, until
 
 
@@ -20,7 +20,7 @@ def test_connections_are_those_that_are_open_now() -> None:
         assert listeners.connections() == 0
         ids = await open_channels(made, 3)
         assert (listeners.connections(), [item.connections for item in listeners.statuses()]) == (3, [3])
-        await made.steering.close_channels(ids[:2], reason="test")
+        await made.steering.channels.act("close", ids[:2], reason="test")
         await until(lambda: listeners.connections() == 1)
 
     run(scenario)

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from control.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, UnavailableError
-from control.meters import Meters
-from control.steering.pool import counted, equal_shares
-from proxy.config.model import CUT_ABOVE, MIB, Forwarding
+from framegate.control.errors import FailedPreconditionError, UnavailableError
+from framegate.control.steering.pool import equal_shares
+from framegate.proxy.config.model import CUT_ABOVE, MIB, Forwarding
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
 from tests.fakes.fleet import Fleet, fleet, until
@@ -49,44 +48,6 @@ def test_shares_are_equal_and_sum_to_the_size() -> None:
     assert equal_shares(8, 1) == {0: 8}
 
 
-@pytest.mark.parametrize(
-    ("error", "word"),
-    [
-        (None, ""),
-        (InvalidArgumentError([]), "invalid"),
-        (AbortedError("no", reason="CHANGE_REFUSED"), "refused"),
-        (asyncio.CancelledError(), "refused"),
-    ],
-)
-def test_changes_are_counted_by_how_they_ended(error: BaseException | None, word: str) -> None:
-    meters = Meters()
-
-    def change() -> None:
-        with counted(meters):
-            if error is not None:
-                raise error
-
-    if error is None:
-        change()
-    else:
-        with pytest.raises(type(error)):
-            change()
-    assert meters.value("config.changes", word) == 1
-
-
-def test_a_size_is_divided_and_one_that_is_too_small_refused() -> None:
-    async def scenario(made: Fleet) -> None:
-        await made.steering.pool.set_size(5 * MIB + 1)
-        assert shares(made) == [5 * MIB // 2 + 1, 5 * MIB // 2]
-        with pytest.raises(FailedPreconditionError):
-            await made.steering.pool.set_size(2 * MIB - 1)
-        with pytest.raises(InvalidArgumentError):
-            await made.steering.pool.set_size(0)
-        assert shares(made) == [5 * MIB // 2 + 1, 5 * MIB // 2]
-
-    run(scenario)
-
-
 def test_a_change_of_the_size_keeps_what_listeners_are_guaranteed() -> None:
     async def scenario(made: Fleet) -> None:
         pool = dataclasses.replace(made.desired.config.memory_pool, shares={"a": 50})
@@ -99,24 +60,12 @@ def test_a_change_of_the_size_keeps_what_listeners_are_guaranteed() -> None:
 
 def test_the_largest_frame_that_passes_whole_is_the_least_share() -> None:
     async def scenario(made: Fleet) -> None:
-        await made.steering.set_limit("a", 100 * MIB)
+        await made.steering.limits.change("a", 100 * MIB)
         await made.steering.pool.set_size(2 * (CUT_ABOVE - 4))
         with pytest.raises(FailedPreconditionError):
             await made.steering.pool.set_size(2 * (CUT_ABOVE - 4) - 1)
 
     run(scenario, forwarding=Forwarding(requests="cut_through"))
-
-
-def test_gone_processors_are_no_longer_listed() -> None:
-    async def scenario(made: Fleet) -> None:
-        pool = await made.steering.pool.set_processors(6)
-        assert (pool.processors, len(pool.shares)) == (6, 6)
-        pool = await made.steering.pool.set_processors(1)
-        assert [(item.slot, item.share) for item in pool.shares] == [(0, 12 * MIB)]
-        assert [item.slot for item in made.supervisor.status()] == [0]
-        await check_whole(made)
-
-    run(scenario, 1)
 
 
 @pytest.mark.slow  # each turn starts a process
@@ -129,9 +78,9 @@ def test_growing_that_is_cancelled_anywhere_leaves_all_as_it_was_or_all_grown() 
                 await check_whole(made)
                 ends.add(made.desired.config.processors)
                 if made.desired.config.processors == 2:
-                    await made.steering.set_processors(1)
+                    await made.steering.pool.set_processors(1)
 
-            assert await at_every_turn(lambda: made.steering.set_processors(2), check, stride=2) >= 4
+            assert await at_every_turn(lambda: made.steering.pool.set_processors(2), check, stride=2) >= 4
             assert ends == {1, 2}
 
     run_cancelling(main())
@@ -147,9 +96,9 @@ def test_shrinking_that_is_cancelled_anywhere_ends_whoever_waits() -> None:
                 await check_whole(made)
                 ends.add(made.desired.config.processors)
                 if made.desired.config.processors == 1:
-                    await made.steering.set_processors(2)
+                    await made.steering.pool.set_processors(2)
 
-            assert await at_every_turn(lambda: made.steering.set_processors(1), check, stride=3) >= 3
+            assert await at_every_turn(lambda: made.steering.pool.set_processors(1), check, stride=3) >= 3
             assert ends == {1, 2}
             assert "made" in {row["result"] for row in made.log.events("change_settled")}
 
@@ -162,9 +111,9 @@ def test_a_size_that_is_cancelled_anywhere_is_in_force_everywhere_or_nowhere() -
 
             async def check() -> None:
                 await check_whole(made)
-                await made.steering.set_pool_size(12 * MIB)
+                await made.steering.pool.set_size(12 * MIB)
 
-            assert await at_every_turn(lambda: made.steering.set_pool_size(8 * MIB), check) >= 3
+            assert await at_every_turn(lambda: made.steering.pool.set_size(8 * MIB), check) >= 3
 
     run_cancelling(main())
 
@@ -176,12 +125,12 @@ def test_changes_do_not_wait_until_processors_that_go_have_drained_and_those_hav
     async def scenario(made: Fleet) -> None:
         clients = [await made.connect() for _ in range(4)]
         assert [await client.echo(b"x") for client in clients] == [b"x"] * 4
-        shrinking = asyncio.ensure_future(made.steering.set_processors(1))
+        shrinking = asyncio.ensure_future(made.steering.pool.set_processors(1))
         await until(lambda: made.supervisor.status()[1].state == "draining")
-        counting = asyncio.ensure_future(made.steering.set_processors(2))
+        counting = asyncio.ensure_future(made.steering.pool.set_processors(2))
         async with asyncio.timeout(2):
-            await made.steering.set_pool_size(8 * MIB)
-            await made.steering.set_limit("a", 7)
+            await made.steering.pool.set_size(8 * MIB)
+            await made.steering.limits.change("a", 7)
         assert shares(made) == [4 * MIB, 4 * MIB]
         assert [slot.cells.reader.cell("framegate.frame.size.limit", "a") for slot in made.supervisor.slots.values()] == [7, 7]
         assert not shrinking.done()
@@ -198,9 +147,9 @@ def test_changes_do_not_wait_until_processors_that_go_have_drained_and_those_hav
 
 def test_growing_that_fails_leaves_all_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(made: Fleet) -> None:
-        made.supervisor._hiring = made.supervisor._hiring._replace(command=("/nonexistent/processor",))
+        made.supervisor._spawn_options = made.supervisor._spawn_options._replace(command=("/nonexistent/processor",))
         with pytest.raises(UnavailableError, match=r"no processor was added: processor 1 could not be started: .*No such file") as caught:
-            await made.steering.set_processors(2)
+            await made.steering.pool.set_processors(2)
         assert caught.value.reason == "PROCESSOR_START_FAILED"
         await check_whole(made)
 
@@ -212,7 +161,7 @@ def test_processors_are_neither_added_nor_taken_away_once_the_proxy_drains() -> 
         made.steering.pool.draining = True
         for count in (1, 3):
             with pytest.raises(FailedPreconditionError):
-                await made.steering.set_processors(count)
+                await made.steering.pool.set_processors(count)
 
     run(scenario)
 
@@ -230,8 +179,8 @@ def test_shares_move_to_the_needy_and_back() -> None:
 
 
 def test_shares_that_are_out_of_step_with_the_size_are_set_right_for_one_processor_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.steering.pool.BALANCE_INTERVAL_S", 0.01)
-    monkeypatch.setattr("control.steering.balance.CALM_SAMPLES", 1)
+    monkeypatch.setattr("framegate.control.steering.pool.BALANCE_INTERVAL_S", 0.01)
+    monkeypatch.setattr("framegate.control.steering.balance.CALM_SAMPLES", 1)
 
     async def scenario(made: Fleet) -> None:
         made.desired.shares = {0: 7 * MIB}
@@ -241,13 +190,13 @@ def test_shares_that_are_out_of_step_with_the_size_are_set_right_for_one_process
 
 
 def test_a_balancer_that_fails_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.steering.pool.BALANCE_INTERVAL_S", 0.01)
-    monkeypatch.setattr("control.guard._PAUSE_S", 0.0)
+    monkeypatch.setattr("framegate.control.steering.pool.BALANCE_INTERVAL_S", 0.01)
+    monkeypatch.setattr("framegate.control.task_monitor._PAUSE_S", 0.0)
 
     async def scenario(made: Fleet) -> None:
         kept, made.desired.shares = made.desired.shares, {}
         await until(lambda: made.meters.value("task.failures", "shares") >= 2)
         made.desired.shares = kept
-        assert made.steering.health().alive
+        assert made.steering.state.health().alive
 
     run(scenario, 1)

@@ -1,9 +1,9 @@
-"""control.steering.tap_losses: rows when the tap begins to lose frames, each minute, and when that is over."""
+"""framegate.control.steering.tap_losses: rows when the tap begins to lose frames, each minute, and when that is over."""
 
 from typing import cast
 
-from control.steering.tap_losses import EACH_S, OVER_S, TapLosses
-from proxy.cells import CellReader
+from framegate.control.steering.tap_losses import EACH_S, OVER_S, TapLosses
+from framegate.proxy.cells import CellReader
 from tests.fakes.fleet import MemoryLog
 
 
@@ -62,16 +62,3 @@ def test_a_loss_that_is_not_over_when_framegate_stops_is_told_with_all_that_was_
     bench.losses.close()
     bench.losses.close()
     assert [(row["event"], row["frames"]) for row in bench.log.rows] == [("tap_losing", {"disk_full": 5}), ("tap_losing_ended", {"disk_full": 12})]
-
-
-def test_what_rules_leave_out_and_what_was_closed_is_no_loss_of_the_log() -> None:
-    bench = Bench()
-    assert bench.after(1, sampled=5, closed=1, undelivered=1) == []
-
-
-def test_a_disk_that_is_low_is_a_trouble_beside_a_loss() -> None:
-    bench = Bench()
-    bench.low = "little is left"
-    assert bench.losses.troubles == ["little is left"]
-    bench.after(1, disk_full=1)
-    assert len(bench.losses.troubles) == 2

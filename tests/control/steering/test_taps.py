@@ -10,11 +10,18 @@ from typing import Any
 
 import pytest
 
-from control.errors import AbortedError, AlreadyExistsError, EtagError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
-from control.fleet import supervisor, two_phases
-from control.steering.taps import MAX_RULES, etag_of, has_expired
-from proxy.config.model import TapConfig, TapRule, rules_to_wire
-from proxy.server.protocol import Request
+from framegate.control.errors import (
+    AlreadyExistsError,
+    EtagError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+)
+from framegate.control.fleet import two_phases
+from framegate.control.steering.taps import MAX_RULES, etag_of
+from framegate.proxy.config.model import TapConfig, TapRule, rules_to_wire
+from framegate.proxy.server.protocol import Request
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
 from tests.fakes.fleet import Fleet, facts, fleet, open_channels, until
@@ -45,20 +52,20 @@ async def names_in_force(made: Fleet) -> list[str]:
     rows = rules_to_wire(held(made))
     wire = [{key: list(value) if isinstance(value, tuple) else value for key, value in row.items()} for row in rows]
     assert [each["tap_rules"] for each in await facts(made)] == [wire] * len(made.supervisor.running)
-    assert [status.rule for status in await made.steering.list_tap_rules()] == list(held(made))
+    assert [status.rule for status in made.steering.taps.rules()] == list(held(made))
     return [rule.name for rule in held(made)]
 
 
 def test_rules_are_added_changed_moved_and_removed_everywhere() -> None:
     async def scenario(made: Fleet) -> None:
-        plane = made.steering
+        taps = made.steering.taps
         assert await names_in_force(made) == ["first", "second"]
-        added = await plane.create_tap_rule(TapRule(name="third", listeners=("a",)), "second")
+        added = await taps.create(TapRule(name="third", listeners=("a",)), "second")
         assert (added.rule.name, added.expired, added.stops) == ("third", False, ())
         assert await names_in_force(made) == ["first", "third", "second"]
-        await plane.create_tap_rule(TapRule(name="fourth"))
+        await taps.create(TapRule(name="fourth"))
         assert await names_in_force(made) == ["first", "third", "second", "fourth"]
-        changed = await plane.update_tap_rule("third", {"sample_frames": 0.5, "networks": ("10.0.0.0/8",)})
+        changed = await taps.update("third", {"sample_frames": 0.5, "networks": ("10.0.0.0/8",)})
         assert changed.rule == TapRule(name="third", listeners=("a",), sample_frames=0.5, networks=("10.0.0.0/8",))
         assert await names_in_force(made) == ["first", "third", "second", "fourth"]
         for before, order in (
@@ -67,10 +74,10 @@ def test_rules_are_added_changed_moved_and_removed_everywhere() -> None:
             ("fourth", ["first", "fourth", "third", "second"]),
             ("", ["first", "third", "second", "fourth"]),
         ):
-            await plane.update_tap_rule("fourth", {}, before)
+            await taps.update("fourth", {}, before)
             assert await names_in_force(made) == order
         for name in ("first", "fourth", "second", "third"):
-            await plane.delete_tap_rule(name)
+            await taps.delete(name)
         assert await names_in_force(made) == []
         assert made.meters.value("config.changes", "") == 11
         assert made.desired.revision == 12
@@ -79,25 +86,25 @@ def test_rules_are_added_changed_moved_and_removed_everywhere() -> None:
 
 
 REFUSALS: list[tuple[str, Callable[[Any], Awaitable[Any]], type[Exception], str]] = [
-    ("name that is taken", lambda plane: plane.create_tap_rule(TapRule(name="first")), AlreadyExistsError, "tap_rule.name"),
-    ("before nobody", lambda plane: plane.create_tap_rule(TapRule(name="x"), "none"), NotFoundError, "none"),
-    ("name", lambda plane: plane.create_tap_rule(TapRule(name="X y")), InvalidArgumentError, "name"),
-    ("listener", lambda plane: plane.create_tap_rule(TapRule(name="x", listeners=("a", "b"))), InvalidArgumentError, "listeners[1]"),
-    ("network", lambda plane: plane.create_tap_rule(TapRule(name="x", networks=("10.0.0.1/8",))), InvalidArgumentError, "networks[0]"),
-    ("no direction", lambda plane: plane.create_tap_rule(TapRule(name="x", directions=())), InvalidArgumentError, "directions"),
-    ("share", lambda plane: plane.update_tap_rule("first", {"sample_frames": 1.1}), InvalidArgumentError, "sample_frames"),
-    ("no number", lambda plane: plane.update_tap_rule("first", {"sample_connections": float("nan")}), InvalidArgumentError, "sample_connections"),
-    ("percent", lambda plane: plane.update_tap_rule("first", {"max_cpu_percent": 101.0}), InvalidArgumentError, "max_cpu_percent"),
-    ("size", lambda plane: plane.update_tap_rule("first", {"max_frame_bytes": 2**31}), InvalidArgumentError, "max_frame_bytes"),
-    ("sizes", lambda plane: plane.update_tap_rule("first", {"min_size": 9, "max_size": 8}), InvalidArgumentError, "min_size"),
-    ("API", lambda plane: plane.update_tap_rule("first", {"apis": ("Fetch", "Fech")}), InvalidArgumentError, "apis[1]"),
-    ("range", lambda plane: plane.update_tap_rule("first", {"blank": ("15-0",)}), InvalidArgumentError, "blank[0]"),
-    ("ranges", lambda plane: plane.update_tap_rule("first", {"blank": ("0-9",), "hash": ("9-",)}), InvalidArgumentError, "hash"),
-    ("change of nobody", lambda plane: plane.update_tap_rule("none", {"capture": "hash"}), NotFoundError, "none"),
-    ("move before nobody", lambda plane: plane.update_tap_rule("first", {}, "none"), NotFoundError, "none"),
-    ("change of another state", lambda plane: plane.update_tap_rule("first", {"capture": "hash"}, None, "beef"), EtagError, "first"),
-    ("end of nobody", lambda plane: plane.delete_tap_rule("none"), NotFoundError, "none"),
-    ("end of another state", lambda plane: plane.delete_tap_rule("first", "beef"), EtagError, "first"),
+    ("name that is taken", lambda taps: taps.create(TapRule(name="first")), AlreadyExistsError, "tap_rule.name"),
+    ("before nobody", lambda taps: taps.create(TapRule(name="x"), "none"), NotFoundError, "none"),
+    ("name", lambda taps: taps.create(TapRule(name="X y")), InvalidArgumentError, "name"),
+    ("listener", lambda taps: taps.create(TapRule(name="x", listeners=("a", "b"))), InvalidArgumentError, "listeners[1]"),
+    ("network", lambda taps: taps.create(TapRule(name="x", networks=("10.0.0.1/8",))), InvalidArgumentError, "networks[0]"),
+    ("no direction", lambda taps: taps.create(TapRule(name="x", directions=())), InvalidArgumentError, "directions"),
+    ("share", lambda taps: taps.update("first", {"sample_frames": 1.1}), InvalidArgumentError, "sample_frames"),
+    ("no number", lambda taps: taps.update("first", {"sample_connections": float("nan")}), InvalidArgumentError, "sample_connections"),
+    ("percent", lambda taps: taps.update("first", {"max_cpu_percent": 101.0}), InvalidArgumentError, "max_cpu_percent"),
+    ("size", lambda taps: taps.update("first", {"max_frame_bytes": 2**31}), InvalidArgumentError, "max_frame_bytes"),
+    ("sizes", lambda taps: taps.update("first", {"min_size": 9, "max_size": 8}), InvalidArgumentError, "min_size"),
+    ("API", lambda taps: taps.update("first", {"apis": ("Fetch", "Fech")}), InvalidArgumentError, "apis[1]"),
+    ("range", lambda taps: taps.update("first", {"blank": ("15-0",)}), InvalidArgumentError, "blank[0]"),
+    ("ranges", lambda taps: taps.update("first", {"blank": ("0-9",), "hash": ("9-",)}), InvalidArgumentError, "hash"),
+    ("change of nobody", lambda taps: taps.update("none", {"capture": "hash"}), NotFoundError, "none"),
+    ("move before nobody", lambda taps: taps.update("first", {}, "none"), NotFoundError, "none"),
+    ("change of another state", lambda taps: taps.update("first", {"capture": "hash"}, None, "beef"), EtagError, "first"),
+    ("end of nobody", lambda taps: taps.delete("none"), NotFoundError, "none"),
+    ("end of another state", lambda taps: taps.delete("first", "beef"), EtagError, "first"),
 ]
 
 
@@ -108,7 +115,7 @@ def test_what_cannot_be_is_refused_by_name_and_asked_of_nobody(validate_only: bo
             """Has ``validate_only`` in each call."""
 
             def __getattr__(self, name: str) -> Any:
-                method = getattr(made.steering, name)
+                method = getattr(made.steering.taps, name)
                 return lambda *arguments: method(*arguments, validate_only=validate_only)
 
         for _, call, kind, where in REFUSALS:
@@ -129,9 +136,9 @@ def test_what_cannot_be_is_refused_by_name_and_asked_of_nobody(validate_only: bo
 
 def test_without_a_tap_there_are_no_rules_and_none_can_be_made() -> None:
     async def scenario(made: Fleet) -> None:
-        assert await made.steering.list_tap_rules() == []
+        assert made.steering.taps.rules() == []
         with pytest.raises(FailedPreconditionError) as caught:
-            await made.steering.create_tap_rule(TapRule(name="x"))
+            await made.steering.taps.create(TapRule(name="x"))
         assert caught.value.reason == "NO_TAP"
 
     run(scenario, 1, tap=None)
@@ -140,21 +147,21 @@ def test_without_a_tap_there_are_no_rules_and_none_can_be_made() -> None:
 def test_there_is_a_largest_number_of_rules() -> None:
     async def scenario(made: Fleet) -> None:
         with pytest.raises(FailedPreconditionError) as caught:
-            await made.steering.create_tap_rule(TapRule(name="one-more"))
+            await made.steering.taps.create(TapRule(name="one-more"))
         assert caught.value.reason == "TOO_MANY_TAP_RULES"
-        await made.steering.delete_tap_rule("rule-7")
-        await made.steering.create_tap_rule(TapRule(name="one-more"))
+        await made.steering.taps.delete("rule-7")
+        await made.steering.taps.create(TapRule(name="one-more"))
 
     run(scenario, 1, tap=dataclasses.replace(TAP, rules=tuple(TapRule(name=f"rule-{number}") for number in range(MAX_RULES))))
 
 
 def test_only_validated_it_says_what_would_be_and_nothing_is() -> None:
     async def scenario(made: Fleet) -> None:
-        plane = made.steering
+        taps = made.steering.taps
         new = TapRule(name="new", sample_frames=0.5)
-        assert (await plane.create_tap_rule(new, "first", validate_only=True)).rule == new
-        assert (await plane.update_tap_rule("first", {"capture": "hash"}, validate_only=True)).rule == dataclasses.replace(FIRST, capture="hash")
-        await plane.delete_tap_rule("first", validate_only=True)
+        assert (await taps.create(new, "first", validate_only=True)).rule == new
+        assert (await taps.update("first", {"capture": "hash"}, validate_only=True)).rule == dataclasses.replace(FIRST, capture="hash")
+        await taps.delete("first", validate_only=True)
         assert await names_in_force(made) == ["first", "second"]
         assert (held(made), made.desired.revision, made.tapped) == (TAP.rules, 1, [])
 
@@ -163,17 +170,17 @@ def test_only_validated_it_says_what_would_be_and_nothing_is() -> None:
 
 def test_a_change_for_a_rule_as_it_was_is_made_once() -> None:
     async def scenario(made: Fleet) -> None:
-        plane = made.steering
-        (first, second) = await plane.list_tap_rules()
+        taps = made.steering.taps
+        (first, second) = taps.rules()
         assert first.etag == etag_of(FIRST) != second.etag
         outcomes = await asyncio.gather(
-            *(plane.update_tap_rule("first", {"sample_frames": share}, None, first.etag) for share in (0.25, 0.5, 0.75)), return_exceptions=True
+            *(taps.update("first", {"sample_frames": share}, None, first.etag) for share in (0.25, 0.5, 0.75)), return_exceptions=True
         )
         (made_one,) = [item for item in outcomes if not isinstance(item, BaseException)]
         assert [type(item) for item in outcomes if isinstance(item, BaseException)] == [EtagError, EtagError]
-        assert (await plane.list_tap_rules())[0] == made_one
-        assert (await plane.list_tap_rules())[1] == second
-        await plane.delete_tap_rule("first", made_one.etag)
+        assert (taps.rules())[0] == made_one
+        assert (taps.rules())[1] == second
+        await taps.delete("first", made_one.etag)
         assert await names_in_force(made) == ["second"]
 
     run(scenario)
@@ -183,7 +190,7 @@ def test_changes_that_are_asked_for_at_once_are_all_made() -> None:
     """Each of the rules that the one before it has left, not of those that were when it was asked for."""
 
     async def scenario(made: Fleet) -> None:
-        await asyncio.gather(*(made.steering.create_tap_rule(TapRule(name=f"rule-{number}")) for number in range(8)))
+        await asyncio.gather(*(made.steering.taps.create(TapRule(name=f"rule-{number}")) for number in range(8)))
         assert sorted(await names_in_force(made)) == ["first", *(f"rule-{number}" for number in range(8)), "second"]
 
     run(scenario)
@@ -194,35 +201,29 @@ def test_an_expired_rule_is_shown_as_such_and_goes_with_the_next_change() -> Non
     later = TapRule(name="later", expires_ns=time.time_ns() + HOUR_NS)
 
     async def scenario(made: Fleet) -> None:
-        plane = made.steering
-        assert [(item.rule.name, item.expired) for item in await plane.list_tap_rules()] == [("gone", True), ("first", False), ("later", False)]
-        await plane.create_tap_rule(TapRule(name="new"), "gone")
+        taps = made.steering.taps
+        assert [(item.rule.name, item.expired) for item in taps.rules()] == [("gone", True), ("first", False), ("later", False)]
+        await taps.create(TapRule(name="new"), "gone")
         assert await names_in_force(made) == ["new", "first", "later"]
-        await plane.update_tap_rule("later", {"expires_ns": 5})
-        assert [item.expired for item in await plane.list_tap_rules()] == [False, False, True]
-        await plane.update_tap_rule("later", {"expires_ns": 0})
-        assert [item.expired for item in await plane.list_tap_rules()] == [False, False, False]
-        await plane.update_tap_rule("later", {"expires_ns": 5})
-        await plane.create_tap_rule(TapRule(name="later", capture="hash"), "first")
+        await taps.update("later", {"expires_ns": 5})
+        assert [item.expired for item in taps.rules()] == [False, False, True]
+        await taps.update("later", {"expires_ns": 0})
+        assert [item.expired for item in taps.rules()] == [False, False, False]
+        await taps.update("later", {"expires_ns": 5})
+        await taps.create(TapRule(name="later", capture="hash"), "first")
         assert await names_in_force(made) == ["new", "later", "first"]
 
     run(scenario, 1, tap=dataclasses.replace(TAP, rules=(gone, FIRST, later)))
-
-
-def test_a_time_is_over_from_its_first_nanosecond_on() -> None:
-    rule = TapRule(name="x", expires_ns=100)
-    assert [has_expired(rule, now) for now in (99, 100, 101)] == [False, True, True]
-    assert not has_expired(FIRST, 2**62)
 
 
 def test_the_keeper_hears_of_both_before_a_change_and_of_the_new_ones_after_it() -> None:
     answers = TapRule(name="answers", directions=("response",))
 
     async def scenario(made: Fleet) -> None:
-        await made.steering.create_tap_rule(answers)
+        await made.steering.taps.create(answers)
         assert made.tapped == [(FIRST, FIRST, answers), (FIRST, answers)]
         made.tapped.clear()
-        await made.steering.delete_tap_rule("first")
+        await made.steering.taps.delete("first")
         assert made.tapped == [(FIRST, answers, answers), (answers,)]
 
     run(scenario, 1, tap=dataclasses.replace(TAP, rules=(FIRST,)))
@@ -241,9 +242,9 @@ def test_the_keeper_hears_nothing_of_rules_that_are_not_the_last_any_more(monkey
             await late.wait()
 
         monkeypatch.setattr(made.supervisor, "change", change_late)
-        first = asyncio.ensure_future(made.steering.delete_tap_rule("first"))
+        first = asyncio.ensure_future(made.steering.taps.delete("first"))
         await until(lambda: made.tapped)
-        await made.steering.create_tap_rule(both)
+        await made.steering.taps.create(both)
         late.set()
         await first
         assert made.tapped == [(FIRST,), (both,), (both,)]
@@ -253,105 +254,27 @@ def test_the_keeper_hears_nothing_of_rules_that_are_not_the_last_any_more(monkey
 
 def test_a_rule_that_turned_itself_off_is_shown_by_processor_until_it_is_changed_or_the_processor_ends() -> None:
     async def scenario(made: Fleet) -> None:
-        plane = made.steering
-        doubtful = await plane.create_tap_rule(TapRule(name="doubtful", max_loss_percent=1.0))
+        taps = made.steering.taps
+        doubtful = await taps.create(TapRule(name="doubtful", max_loss_percent=1.0))
         await open_channels(made, 2)
         await until(lambda: len(made.log.events("tap_rule_off")) == 2)
-        (status,) = [item for item in await plane.list_tap_rules() if item.stops]
+        (status,) = [item for item in taps.rules() if item.stops]
         assert [(stop.slot, stop.cause, stop.percent, stop.limit) for stop in status.stops] == [(0, "loss", 7.5, 1.0), (1, "loss", 8.5, 1.0)]
         assert (status.rule, status.etag) == (doubtful.rule, doubtful.etag)
         assert abs(status.stops[0].since_ns - time.time_ns()) < HOUR_NS
         os.environ["FAKE_PROCESSOR"] = ""
         made.supervisor.running[0].kill("died")
         await until(lambda: made.supervisor.slots[0].restarts == 1 and len(made.supervisor.running) == 2)
-        assert [stop.slot for item in await plane.list_tap_rules() for stop in item.stops] == [1]
-        await plane.create_tap_rule(TapRule(name="other"))
-        assert [len(item.stops) for item in await plane.list_tap_rules()] == [0, 0, 1, 0]
-        await plane.delete_tap_rule("doubtful")
-        assert [item.stops for item in await plane.list_tap_rules()] == [(), (), ()]
+        assert [stop.slot for item in taps.rules() for stop in item.stops] == [1]
+        await taps.create(TapRule(name="other"))
+        assert [len(item.stops) for item in taps.rules()] == [0, 0, 1, 0]
+        await taps.delete("doubtful")
+        assert [item.stops for item in taps.rules()] == [(), (), ()]
 
     run(scenario, 2, "off")
 
 
 # --- in force everywhere or nowhere
-
-
-def test_refused_by_one_nobody_has_it() -> None:
-    async def scenario(made: Fleet) -> None:
-        with pytest.raises(AbortedError, match="processor 1: the fake was told to"):
-            await made.steering.delete_tap_rule("first")
-        assert await names_in_force(made) == ["first", "second"]
-        assert (made.tapped, made.meters.value("config.changes", "refused")) == ([], 1)
-
-    run(scenario, 2, "refuse@1")
-
-
-def test_one_that_is_silent_keeps_it_from_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(made: Fleet) -> None:
-        monkeypatch.setattr(two_phases, "PATIENCE_S", 0.05)
-        with pytest.raises(AbortedError) as caught:
-            await made.steering.delete_tap_rule("first")
-        assert caught.value.reason == "PROCESSOR_SILENT"
-        assert await names_in_force(made) == ["first", "second"]
-
-    run(scenario, 2, "silent@1")
-
-
-@pytest.mark.parametrize("mode", ["dying@1", "quitting@1", "broken@1"])
-def test_one_that_dies_between_the_phases_has_a_successor_with_the_rules(mode: str) -> None:
-    async def scenario(made: Fleet) -> None:
-        await made.steering.update_tap_rule("first", {"capture": "hash"})
-        assert held(made)[0].capture == "hash"
-        os.environ["FAKE_PROCESSOR"] = ""
-        await until(lambda: made.supervisor.slots[1].restarts >= 1 and len(made.supervisor.running) == 2)
-        assert await names_in_force(made) == ["first", "second"]
-        await made.steering.delete_tap_rule("first")
-        assert await names_in_force(made) == ["second"]
-
-    run(scenario, 2, mode)
-
-
-def test_one_that_starts_meanwhile_has_the_rules_before_it_takes_connections() -> None:
-    async def scenario(made: Fleet) -> None:
-        slot = made.supervisor.slots[0]
-        assert slot.processor is not None
-        slot.processor.kill("died")
-        await until(lambda: slot.state == "restarting" and slot.processor is not None)
-        await made.steering.delete_tap_rule("first")
-        assert slot.state == "restarting"
-        await until(lambda: slot.state == "running")
-        assert await names_in_force(made) == ["second"]
-
-    run(scenario, 1, "slow_start")
-
-
-def test_a_busy_one_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(made: Fleet) -> None:
-        busy = made.supervisor.running[1]
-        os.kill(busy.pid, signal.SIGSTOP)
-        changing = asyncio.ensure_future(made.steering.delete_tap_rule("first"))
-        await asyncio.wait((changing,), timeout=0.3)
-        assert not changing.done()
-        assert [item.rule.name for item in await made.steering.list_tap_rules()] == ["first", "second"]
-        os.kill(busy.pid, signal.SIGCONT)
-        await changing
-        assert await names_in_force(made) == ["second"]
-        assert made.supervisor.running[1] is busy
-
-    run(scenario)
-
-
-def test_one_whose_heart_stands_is_replaced_by_one_that_has_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "HEARTBEAT_LIMIT_S", 0.3)
-    monkeypatch.setattr(supervisor, "_WATCH_INTERVAL_S", 0.02)
-
-    async def scenario(made: Fleet) -> None:
-        os.kill(made.supervisor.running[1].pid, signal.SIGSTOP)
-        await made.steering.delete_tap_rule("first")
-        await until(lambda: made.supervisor.slots[1].restarts == 1 and len(made.supervisor.running) == 2)
-        assert await names_in_force(made) == ["second"]
-
-    run(scenario)
 
 
 def test_a_change_that_is_not_confirmed_is_decided_and_the_keeper_is_told_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,7 +290,7 @@ def test_a_change_that_is_not_confirmed_is_decided_and_the_keeper_is_told_of_bot
         monkeypatch.setattr(two_phases, "PATIENCE_S", 0.2)
         monkeypatch.setattr(processor.link, "ask", ask)
         with pytest.raises(UnavailableError) as caught:
-            await made.steering.delete_tap_rule("first")
+            await made.steering.taps.delete("first")
         os.kill(processor.pid, signal.SIGCONT)
         assert caught.value.reason == "CHANGE_PENDING"
         monkeypatch.undo()
@@ -380,21 +303,21 @@ def test_a_change_that_is_not_confirmed_is_decided_and_the_keeper_is_told_of_bot
 def test_a_change_that_is_cancelled_anywhere_is_had_by_all_or_none_and_the_next_can_be_made() -> None:
     async def main() -> None:
         async with fleet(2, tap=TAP) as made:
-            await made.steering.update_tap_rule("first", {}, validate_only=True)  # what judges is loaded
+            await made.steering.taps.update("first", {}, validate_only=True)  # what judges is loaded
             ends: set[bool] = set()
             number = 0
 
             def call() -> Any:
                 nonlocal number
                 number += 1
-                return made.steering.create_tap_rule(TapRule(name=f"rule-{number}"))
+                return made.steering.taps.create(TapRule(name=f"rule-{number}"))
 
             async def check() -> None:
-                await until(lambda: not made.steering._transactions._running)
+                await until(lambda: not made.steering.transactions._running)
                 there = f"rule-{number}" in await names_in_force(made)
                 ends.add(there)
                 if there:
-                    await made.steering.delete_tap_rule(f"rule-{number}")
+                    await made.steering.taps.delete(f"rule-{number}")
                 assert await names_in_force(made) == ["first", "second"]
 
             cancelled = await at_every_turn(call, check)

@@ -3,9 +3,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from control.errors import AbortedError
-from control.events import Bus
-from control.steering.transactions import Transaction, Transactions
+from framegate.control.errors import AbortedError
+from framegate.control.events import Bus
+from framegate.control.steering.transactions import Transaction, Transactions
 from tests.fakes.fleet import MemoryLog
 
 

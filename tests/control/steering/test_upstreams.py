@@ -1,7 +1,7 @@
-"""control.steering.upstreams: new addresses reach every processor, and what processors leave out is listed."""
+"""framegate.control.steering.upstreams: new addresses reach every processor, and what processors leave out is listed."""
 
-from control.intake.resolver import Resolution
-from control.plane import DownEndpoint
+from framegate.control.accept.resolver import Resolution
+from framegate.control.status import DownEndpoint
 from tests.fakes.fleet import Fleet, facts, run
 
 
@@ -33,7 +33,7 @@ def test_addresses_that_a_processor_refused_are_offered_again() -> None:
 
 def test_endpoints_that_processors_leave_out_are_listed_with_how_many_do() -> None:
     async def scenario(made: Fleet) -> None:
-        (upstream,) = await made.steering.list_upstreams()
+        (upstream,) = await made.steering.upstreams.statuses()
         assert upstream.down == (DownEndpoint(address="127.0.0.1:1", reason="refused", detail="says 0", processors=2),)
 
     run(scenario, 2, "down")

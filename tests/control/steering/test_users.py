@@ -14,24 +14,24 @@ from typing import Any, cast
 
 import pytest
 
-from control.errors import AlreadyExistsError, ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
-from control.events import Bus
-from control.fleet.identity import Identity
-from control.fleet.supervisor import Supervisor
-from control.guard import Guard
-from control.identity import users_file
-from control.identity.passwords import new_credentials
-from control.identity.users_file import changing, read_users
-from control.meters import Meters
-from control.plane import UserStatus
-from control.rotation.identity_files import IdentityFiles
-from control.rotation.rotation import Rotation
-from control.steering.transactions import Transactions
-from control.steering.users import Users
-from proxy.auth.questions import Accepted, CheckPassword, ScramCredential
-from proxy.config.model import ListenerConfig, ProxyConfig, RotationConfig
-from proxy.config.sasl import ListenerSasl, TokenConfig
-from proxy.server.messages import Change
+from framegate.control.errors import AlreadyExistsError, ControlError, FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
+from framegate.control.events import Bus
+from framegate.control.fleet.identity import Identity
+from framegate.control.fleet.supervisor import Supervisor
+from framegate.control.identity import users_file
+from framegate.control.identity.passwords import new_credentials
+from framegate.control.identity.users_file import changing, read_users
+from framegate.control.meters import Meters
+from framegate.control.rotation.identity_files import IdentityFiles
+from framegate.control.rotation.rotation import Rotation
+from framegate.control.status import UserStatus
+from framegate.control.steering.transactions import Transactions
+from framegate.control.steering.users import Users
+from framegate.control.task_monitor import TaskMonitor
+from framegate.proxy.auth.auth_requests import Accepted, CheckPassword, ScramCredential
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, RotationConfig
+from framegate.proxy.config.sasl import ListenerSasl, TokenConfig
+from framegate.proxy.server.messages import Change
 from tests.fakes.fleet import MemoryLog
 
 FIRST, SECOND = (new_credentials(password, iterations=4096) for password in ("first", "second"))
@@ -58,9 +58,9 @@ class Rig:
         listeners = [ListenerConfig(name=name, address="x", handler="m:h", protocol="kafka", sasl=sasl) for name, sasl in sections.items()]
         self.config = ProxyConfig(node="n", listeners=(*listeners, ListenerConfig(name="open", address="x", handler="m:h")), upstreams=())
         self.log, self.meters = MemoryLog(), Meters()
-        guard = Guard(self.log, self.meters)
-        self.identity = Identity(self.config, dict, dict, self.meters, self.log, guard)
-        self.rotation = Rotation(RotationConfig(), Bus((self.log,), on_failure=lambda error: None), self.meters, guard)
+        task_monitor = TaskMonitor(self.log, self.meters)
+        self.identity = Identity(self.config, dict, dict, self.meters, self.log, task_monitor)
+        self.rotation = Rotation(RotationConfig(), Bus((self.log,), on_failure=lambda error: None), self.meters, task_monitor)
         self.now_s = 0.0
         self.changes: list[Change] = []
         self.supervisor = cast(Supervisor, SimpleNamespace(desired=SimpleNamespace(config=self.config), change=self._change))
@@ -147,15 +147,6 @@ def test_what_cannot_be_changes_nothing(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_without_any_sasl_there_is_no_file_either(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        supervisor = cast(Supervisor, SimpleNamespace(desired=SimpleNamespace(config=rig.config)))
-        users = Users(supervisor, Transactions(Bus((rig.log,), on_failure=lambda error: None)), rig.rotation, None)
-        assert (await refused(users.list("open"), FailedPreconditionError)).reason == "NO_USERS_FILE"
-
-    run(tmp_path, scenario)
-
-
 def test_what_is_only_tried_is_judged_and_not_written(tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
         before = rig.path.read_bytes()
@@ -237,16 +228,6 @@ def test_a_broken_file_is_told_and_stays_as_it_is(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_another_file_of_the_listener_that_is_broken_keeps_no_user_back(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.jwks.write_text("{")
-        await rig.put("alice", listener="b")
-        assert [rig.is_password("alice", "first", listener) for listener in "ab"] == [True, True]
-        assert (await rig.users.list("b")).error == ""
-
-    run(tmp_path, scenario)
-
-
 def test_a_file_that_breaks_meanwhile_is_written_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(rig: Rig) -> None:
         replace = users_file._replace
@@ -259,15 +240,6 @@ def test_a_file_that_breaks_meanwhile_is_written_and_that_is_said(tmp_path: Path
         error = await refused(rig.put("alice", listener="b"), FailedPreconditionError)
         assert error.message.startswith("the file is written; what lies in the files of listener/b is not taken: ")
         assert not rig.is_password("alice", "first", "b")
-
-    run(tmp_path, scenario)
-
-
-def test_a_file_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.path.unlink()
-        error = await refused(rig.put("alice"), FailedPreconditionError)
-        assert ("No such file" in error.message, rig.path.exists(), rig.is_password("bob", "first")) == (True, False, True)
 
     run(tmp_path, scenario)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from control.errors import StartError
-from control.tap.directory_lock import DirectoryLock
-from proxy.tap.record import LOCK_NAME, WRITERS_NAME
+from framegate.control.errors import StartError
+from framegate.control.tap.directory_lock import DirectoryLock
+from framegate.proxy.tap.record import LOCK_NAME, WRITERS_NAME
 
 
 def test_a_directory_belongs_to_one_until_it_is_released(tmp_path: pathlib.Path) -> None:
@@ -48,7 +48,7 @@ def test_who_comes_next_sees_when_the_last_holder_was_alive(tmp_path: pathlib.Pa
     assert second.last_ns == 5
     assert (tmp_path / LOCK_NAME).stat().st_mtime_ns > 5, "it is alive itself"
     os.utime(tmp_path / LOCK_NAME, ns=(6, 6))
-    second.beat()
+    second.heartbeat()
     assert (tmp_path / LOCK_NAME).stat().st_mtime_ns > 6
     second.release()
 
@@ -58,7 +58,7 @@ def test_the_largest_number_that_was_noted_is_kept_and_older_files_have_none(tmp
     for noted, before in ((7, 0), (5, 7), (8, 7), (0, 8), (0, 8)):
         lock = DirectoryLock(str(tmp_path), "tap directory")
         assert lock.noted == before
-        lock.beat(noted)
+        lock.heartbeat(noted)
         with pytest.raises(StartError, match=f"process {os.getpid()}\\)"):
             DirectoryLock(str(tmp_path), "tap directory")
         lock.release()

@@ -1,4 +1,4 @@
-"""control.tap.keeper: a processor that died is settled, and what fails in the keeper's thread costs itself."""
+"""framegate.control.tap.keeper: a processor that died is settled, and what fails in the keeper's thread costs itself."""
 
 import errno
 import queue
@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from control.errors import StartError
-from control.tap import keeper as module
-from control.tap import settlement
-from control.tap.keeper import tapped_pairs
-from proxy.config.model import TapRule
-from proxy.tap import log_reader
-from proxy.tap import sums as sums_of
-from proxy.tap.block_builder import BlockBuilder
-from proxy.tap.gap import Gap
-from proxy.tap.ledger import read_ledger
-from proxy.tap.record import stream_name
-from proxy.tap.segment import SegmentLog
+from framegate.control.errors import StartError
+from framegate.control.tap import keeper as module
+from framegate.control.tap import settlement
+from framegate.control.tap.keeper import tapped_pairs
+from framegate.proxy.config.model import TapRule
+from framegate.proxy.tap import log_reader
+from framegate.proxy.tap import sums as sums_of
+from framegate.proxy.tap.block_builder import BlockBuilder
+from framegate.proxy.tap.gap import Gap
+from framegate.proxy.tap.ledger import read_ledger
+from framegate.proxy.tap.record import stream_name
+from framegate.proxy.tap.segment import SegmentLog
 from tests.fakes.tap_keeper import death, gaps, keeper, processor, until
 from tests.fakes.tap_log import MINUTE_NS, START_NS
 from tests.fakes.tap_read import read_blocks
@@ -48,7 +48,7 @@ def test_a_death_with_frames_unaccounted_leaves_a_gap_for_each_listener_and_dire
     assert (row["recovery"], row["frames"], row["certainty"], row["slot"]) == (stream, {"request": 6, "response": 5}, "at_most", 0)
     assert row["listeners"] == {"a": {"request": 6, "response": 5}}
     ledger = read_ledger(str(tmp_path))
-    assert all(fate.settled for fate in ledger.streams.values())
+    assert all(stream_record.settled for stream_record in ledger.streams.values())
     assert ledger.streams["n.0.boot"].end == 0
     assert ledger.streams[stream].end == log_reader.end_offset(str(tmp_path), stream) > 0
 

@@ -1,4 +1,4 @@
-"""control.tap.keeper: a disk that takes no settlement, or none any more, and the reserve that it is given up for."""
+"""framegate.control.tap.keeper: a disk that takes no settlement, or none any more, and the reserve that it is given up for."""
 
 import errno
 import os
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from control.tap import keeper as module
-from control.tap import settlement
-from proxy.tap.completeness import verify
-from proxy.tap.ledger import read_ledger
+from framegate.control.tap import keeper as module
+from framegate.control.tap import settlement
+from framegate.proxy.tap.completeness import verify
+from framegate.proxy.tap.ledger import read_ledger
 from tests.fakes.tap_keeper import death, gaps, keeper, until
 
 
@@ -63,8 +63,8 @@ def test_a_disk_that_refuses_to_the_end_is_told_with_its_count_and_the_next_star
     assert (row["level"], row["stream"], row["counted"], row["frames"]) == ("error", "n.0.boot", True, {"a": {"request": 6, "response": 5}})
     assert "No space" in row["error"]
     assert os.path.getsize(tmp_path / "_reserve") == 0, "all of the reserve was given up for it"
-    fate = read_ledger(str(tmp_path)).streams["n.0.boot"]
-    assert (fate.settled, fate.end) == (False, 0), "it ended, and nobody can say what it lacks"
+    stream_record = read_ledger(str(tmp_path)).streams["n.0.boot"]
+    assert (stream_record.settled, stream_record.end) == (False, 0), "it ended, and nobody can say what it lacks"
     assert not verify(str(tmp_path)).complete
     disk.refuses = False
     tap, log, _ = keeper(tmp_path)

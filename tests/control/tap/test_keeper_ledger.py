@@ -1,4 +1,4 @@
-"""control.tap.keeper: the ledger says first what is born, deleted and tapped; the budget, the consumers."""
+"""framegate.control.tap.keeper: the ledger says first what is born, deleted and tapped; the budget, the consumers."""
 
 import errno
 import os
@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from control.errors import StartError
-from control.tap import keeper as module
-from proxy.config.model import TapRule
-from proxy.tap import ledger_writer, log_reader
-from proxy.tap.completeness import verify
-from proxy.tap.consumer import remove_consumer, write_consumer
-from proxy.tap.ledger import read_ledger
-from proxy.tap.record import SEGMENT_HEADER_BYTES, segment_file, stream_name
+from framegate.control.errors import StartError
+from framegate.control.tap import keeper as module
+from framegate.proxy.config.model import TapRule
+from framegate.proxy.tap import ledger_writer, log_reader
+from framegate.proxy.tap.completeness import verify
+from framegate.proxy.tap.consumer import remove_consumer, write_consumer
+from framegate.proxy.tap.ledger import read_ledger
+from framegate.proxy.tap.record import SEGMENT_HEADER_BYTES, segment_file, stream_name
 from tests.fakes.tap_keeper import death, gaps, keeper, processor, until
 from tests.fakes.tap_log import START_NS, FakeProcessor
 
@@ -90,9 +90,9 @@ def test_what_retention_takes_is_in_the_ledger_first_and_still_counts(tmp_path: 
     until(lambda: log.events("tap_deleted"))
     tap.died(death("boot", request=41))
     tap.stop()
-    fate = read_ledger(str(tmp_path)).streams["n.0.boot"]
-    assert fate.deleted_to >= log_reader.first_offset(str(tmp_path), "n.0.boot") > 0
-    assert (fate.cut_from_ns, fate.cut_until_ns) == (START_NS, START_NS)
+    stream_record = read_ledger(str(tmp_path)).streams["n.0.boot"]
+    assert stream_record.deleted_to >= log_reader.first_offset(str(tmp_path), "n.0.boot") > 0
+    assert (stream_record.cut_from_ns, stream_record.cut_until_ns) == (START_NS, START_NS)
     assert at_unlink
     assert min(at_unlink) > 0
     assert gaps(tmp_path) == [("n.recovery.boot", "a", "request", 1, "processor_died", "at_most")]
@@ -128,8 +128,8 @@ def test_a_dead_stream_that_retention_took_whole_is_cut_beside_what_control_wrot
         ("n.0.boot", "a", "response", "cut"),
     }
     assert sorted({(row.seen, row.stored) for row in verdict.rows}) == [(0, 0), (3, 0)]
-    fate = read_ledger(str(tmp_path)).streams["n.0.boot"]
-    assert before_ns <= fate.cut_from_ns == fate.born_ns <= fate.cut_until_ns <= time.time_ns()
+    stream_record = read_ledger(str(tmp_path)).streams["n.0.boot"]
+    assert before_ns <= stream_record.cut_from_ns == stream_record.born_ns <= stream_record.cut_until_ns <= time.time_ns()
 
 
 def test_a_ledger_without_room_does_not_keep_retention_from_making_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

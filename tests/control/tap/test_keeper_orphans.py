@@ -1,4 +1,4 @@
-"""control.tap.keeper: processors that outlive their control are left alone until they are gone."""
+"""framegate.control.tap.keeper: processors that outlive their control are left alone until they are gone."""
 
 import errno
 import os
@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from control.tap import keeper as module
-from proxy.tap import ledger, log_reader
-from proxy.tap.completeness import verify
-from proxy.tap.ledger import read_ledger
+from framegate.control.tap import keeper as module
+from framegate.proxy.tap import ledger, log_reader
+from framegate.proxy.tap.completeness import verify
+from framegate.proxy.tap.ledger import read_ledger
 from tests.fakes.tap_keeper import crash, death, gaps, keeper, processor, until
 from tests.fakes.tap_read import read_gaps
 
@@ -34,10 +34,10 @@ class Orphan:
         self.writer = processor(directory, "boot")
         self.writer.block([b"kept"] * 3)
         crash(tap)
-        self.born = self.fate
+        self.born = self.stream_record
 
     @property
-    def fate(self) -> ledger.Fate:
+    def stream_record(self) -> ledger.StreamRecord:
         """What the ledger says of its stream now."""
         return read_ledger(str(self._directory)).streams["n.0.boot"]
 
@@ -62,18 +62,18 @@ def test_what_an_orphan_writes_is_settled_when_it_is_gone_and_not_before(tmp_pat
     tap.born(0, "mine")
     tap.died(death("mine", request=6))
     until(lambda: read_ledger(str(tmp_path)).streams["n.0.mine"].settled)
-    assert orphan.fate == orphan.born, "what is ours is settled meanwhile, nothing else"
+    assert orphan.stream_record == orphan.born, "what is ours is settled meanwhile, nothing else"
     (row,) = log.events("tap_orphans")
     assert (row["level"], row["streams"]) == ("warning", ["n.0.boot"])
     orphan.writer.send([b"more"] * 4)
     orphan.writer.close()
     orphan.end()
-    until(lambda: orphan.fate.settled)
+    until(lambda: orphan.stream_record.settled)
     tap.stop()
     assert [row["streams"] for row in log.events("tap_orphans_gone")] == [["n.0.boot"]]
     assert [row["stream"] for row in log.events("tap_gap")] == ["n.0.mine"]
     assert log.events("tap_sealed") == [], "it did that itself"
-    assert orphan.fate.end == log_reader.end_offset(str(tmp_path), "n.0.boot")
+    assert orphan.stream_record.end == log_reader.end_offset(str(tmp_path), "n.0.boot")
     rows = [row for row in verify(str(tmp_path)).rows if row.stream == "n.0.boot"]
     assert [(row.seen, row.stored, row.state) for row in rows] == [(7, 7, "complete")]
 
@@ -84,7 +84,7 @@ def test_an_orphan_that_is_killed_is_settled_up_to_then(tmp_path: Path, orphan: 
     os.utime(tmp_path / ".framegate.lock", ns=(1, 1))
     killed_ns = time.time_ns()
     orphan.end()
-    until(lambda: orphan.fate.settled)
+    until(lambda: orphan.stream_record.settled)
     tap.stop()
     assert [(found[:3], *found[4:]) for found in gaps(tmp_path)] == [
         (("n.recovery.boot", "a", direction), "processor_died", "unknown") for direction in ("request", "response")
@@ -99,12 +99,12 @@ def test_who_ends_while_orphans_live_leaves_them_to_the_next(tmp_path: Path, orp
         tap.stop()
         assert log.events("tap_orphans")
         assert log.events("tap_incomplete") == []
-        assert orphan.fate == orphan.born
+        assert orphan.stream_record == orphan.born
     tap, log, _ = keeper(tmp_path)
     until(lambda: log.events("tap_orphans"))
     tap._jobs.put(orphan.end)  # after the last look
     tap.stop()
-    assert orphan.fate.settled
+    assert orphan.stream_record.settled
 
 
 def test_retention_and_sealing_leave_what_an_orphan_writes_alone(tmp_path: Path, orphan: Orphan) -> None:
@@ -147,8 +147,8 @@ def test_whether_orphans_live_is_asked_again_when_there_is_no_answer(tmp_path: P
         tap, log, _ = keeper(tmp_path)
         for _ in range(3):
             asked.get(timeout=5)
-        assert orphan.fate == orphan.born
-    until(lambda: orphan.fate.settled)
+        assert orphan.stream_record == orphan.born
+    until(lambda: orphan.stream_record.settled)
     tap.stop()
     (row,) = log.events("tap_keeper_failed")
     assert row["error"] == "nobody knows whether processors of earlier runs live: [Errno 5] Input/output error"

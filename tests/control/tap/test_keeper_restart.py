@@ -1,4 +1,4 @@
-"""control.tap.keeper: control and its processors ended together; the next start settles their streams."""
+"""framegate.control.tap.keeper: control and its processors ended together; the next start settles their streams."""
 
 import errno
 import os
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from control.tap import keeper as module
-from proxy.config.model import TapRule
-from proxy.tap import log_reader
-from proxy.tap.completeness import verify
-from proxy.tap.ledger import read_ledger
-from proxy.tap.ledger_writer import LedgerWriter
-from proxy.tap.retention import Sweep
+from framegate.control.tap import keeper as module
+from framegate.proxy.config.model import TapRule
+from framegate.proxy.tap import log_reader
+from framegate.proxy.tap.completeness import verify
+from framegate.proxy.tap.ledger import read_ledger
+from framegate.proxy.tap.ledger_writer import LedgerWriter
+from framegate.proxy.tap.retention import Sweep
 from tests.fakes.tap_keeper import crash, death, gaps, keeper, processor, until
 from tests.fakes.tap_log import START_NS, FakeProcessor
 from tests.fakes.tap_read import read_blocks, read_gaps
@@ -47,7 +47,7 @@ def test_streams_of_a_control_that_was_killed_get_an_unknown_gap(tmp_path: Path,
         assert [(totals.direction, totals.frames) for totals in block.totals()] == [("response", 3)]
     (row,) = log.events("tap_gap")
     assert row["certainty"] == "unknown"
-    assert all(fate.settled for fate in read_ledger(str(tmp_path)).streams.values())
+    assert all(stream_record.settled for stream_record in read_ledger(str(tmp_path)).streams.values())
     tap, log, _ = keeper(tmp_path)
     tap.stop()
     assert log.events("tap_gap") == [], "it is settled once"
@@ -63,8 +63,8 @@ def test_a_stream_that_its_processor_ended_in_order_after_control_was_killed_lac
     tap, log, _ = keeper(tmp_path)
     tap.stop()
     assert log.events("tap_gap") == []
-    fate = read_ledger(str(tmp_path)).streams["n.0.boot"]
-    assert (fate.settled, fate.end) == (True, log_reader.end_offset(str(tmp_path), "n.0.boot"))
+    stream_record = read_ledger(str(tmp_path)).streams["n.0.boot"]
+    assert (stream_record.settled, stream_record.end) == (True, log_reader.end_offset(str(tmp_path), "n.0.boot"))
 
 
 def test_a_settlement_that_was_written_before_control_was_killed_is_not_written_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,10 @@ def test_a_settlement_that_was_written_before_control_was_killed_is_not_written_
     tap, _log, _ = keeper(tmp_path)
     tap.stop()
     assert gaps(tmp_path) == [("n.recovery.boot", "a", "request", 6, "processor_died", "at_most")]
-    assert {name: fate.settled for name, fate in read_ledger(str(tmp_path)).streams.items()} == {"n.0.boot": True, "n.recovery.boot": True}
+    assert {name: stream_record.settled for name, stream_record in read_ledger(str(tmp_path)).streams.items()} == {
+        "n.0.boot": True,
+        "n.recovery.boot": True,
+    }
 
 
 def test_streams_from_before_the_ledger_are_adopted(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from control.tap.reserve import PIECE_BYTES, RESERVE_BYTES, RESERVE_NAME, Reserve, is_full
+from framegate.control.tap.reserve import PIECE_BYTES, RESERVE_BYTES, RESERVE_NAME, Reserve, is_full
 
 
 def held(directory: Path) -> int:

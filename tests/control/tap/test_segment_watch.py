@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from control.tap.segment_watch import SegmentWatch
-from proxy.tap.headers import Seal
-from proxy.tap.log_reader import Segment, segments, streams
-from proxy.tap.recovery import seal_stream
+from framegate.control.tap.segment_watch import SegmentWatch
+from framegate.proxy.tap.headers import Seal
+from framegate.proxy.tap.log_reader import Segment, segments, streams
+from framegate.proxy.tap.recovery import seal_stream
 from tests.fakes.tap_keeper import keeper, until
 from tests.fakes.tap_log import FakeProcessor
 
@@ -100,17 +100,6 @@ def test_one_that_is_damaged_is_told_as_a_failure_once_and_costs_no_other(bench:
     assert len(bench.failures) == 1
     assert bench.look() == []
     assert len(bench.failures) == 1
-
-
-def test_one_that_is_gone_is_forgotten(bench: Bench) -> None:
-    assert bench.look() == []
-    processor = FakeProcessor(bench.directory)
-    processor.block([b"one"])
-    processor.close()
-    assert len(bench.look()) == 2
-    next(bench.directory.glob("*/*.seg")).unlink()
-    assert bench.look() == []
-    assert not any((bench.watch._known or {}).values())
 
 
 def test_the_keeper_tells_what_its_processors_wrote_up_to_the_end(tmp_path: Path) -> None:

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from control.fleet.slot_cells import Life
-from control.tap import settlement as module
-from control.tap.reserve import Reserve
-from control.tap.settlement import Case, Settlement
-from proxy.tap import sums
-from proxy.tap.ledger import read_ledger
-from proxy.tap.ledger_writer import LedgerWriter
-from proxy.tap.log_reader import BlockRef, LogError, segments, walk_segment
-from proxy.tap.record import REASON_PROCESSOR_DIED
+from framegate.control.fleet.slot_cells import ProcessorTotals
+from framegate.control.tap import settlement as module
+from framegate.control.tap.reserve import Reserve
+from framegate.control.tap.settlement import Case, Settlement
+from framegate.proxy.tap import sums
+from framegate.proxy.tap.ledger import read_ledger
+from framegate.proxy.tap.ledger_writer import LedgerWriter
+from framegate.proxy.tap.log_reader import BlockRef, LogError, segments, walk_segment
+from framegate.proxy.tap.record import REASON_PROCESSOR_DIED
 from tests.fakes.fleet import MemoryLog
 from tests.fakes.tap_log import START_NS, FakeProcessor
 from tests.fakes.tap_read import read_gaps
@@ -22,12 +22,12 @@ REQUEST, RESPONSE = ("main", "request"), ("main", "response")
 END = START_NS + 5_000_000_000
 
 
-def life(requests: int, *, reserved: int | None = None, orderly: bool = False, **dropped: int) -> Life:
+def life(requests: int, *, reserved: int | None = None, orderly: bool = False, **dropped: int) -> ProcessorTotals:
     none = dict.fromkeys(("closed", "disk_error", "disk_full"), 0)
-    return Life({}, orderly, requests, {REQUEST: requests, RESPONSE: 0}, {REQUEST: reserved or requests, RESPONSE: 0}, {**none, **dropped})
+    return ProcessorTotals({}, orderly, requests, {REQUEST: requests, RESPONSE: 0}, {REQUEST: reserved or requests, RESPONSE: 0}, {**none, **dropped})
 
 
-def case(known: Life | None, stream: str = "edge.0.b0") -> Case:
+def case(known: ProcessorTotals | None, stream: str = "edge.0.b0") -> Case:
     return Case(stream, START_NS, END, [REQUEST, RESPONSE], known)
 
 
@@ -65,8 +65,8 @@ def test_the_bound_of_one_that_died_is_what_it_had_reserved_and_of_an_orderly_en
 
 def test_what_was_never_born_in_the_ledger_is_when_it_is_settled(bench: Bench) -> None:
     assert bench.work(case(life(0))) == ""
-    fate = bench.ledger.ledger.streams["edge.0.b0"]
-    assert (fate.tapped, fate.end, fate.settled) == ([REQUEST, RESPONSE], 0, True)
+    stream_record = bench.ledger.ledger.streams["edge.0.b0"]
+    assert (stream_record.tapped, stream_record.end, stream_record.settled) == ([REQUEST, RESPONSE], 0, True)
     assert bench.settlement.cases == {}
 
 

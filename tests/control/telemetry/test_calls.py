@@ -5,17 +5,15 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.trace import INVALID_SPAN, get_current_span
 
-from control.errors import AbortedError, ControlError, UnavailableError
-from control.gen.framegate.control.v1 import channel_service_pb2 as pb2
-from control.gen.framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
-from control.telemetry.calls import CallSpans
-from control.telemetry.traces import trace_fields
+from framegate.control.errors import AbortedError, ControlError, UnavailableError
+from framegate.control.telemetry.calls import CallSpans
+from framegate.control.telemetry.traces import trace_fields
+from framegate.control.v1 import channel_service_pb2 as pb2
+from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 from tests.fakes.otlp_receiver import attributes_of
 from tests.fakes.plane import channel_row
 from tests.fakes.serving import Serving, run
@@ -63,17 +61,6 @@ def test_a_caller_that_names_two_spans_begins_a_trace(other: str) -> None:
         CallSpans(made.traces).begin("a.B/C", (("traceparent", other), ("traceparent", f"00-{TRACE}-{CALLER}-01")), current=False).end("OK")
         (span,) = made.spans()
     assert span.parent_span_id == b""
-
-
-def test_a_state_in_several_headers_is_one_list() -> None:
-    async def body(at: Serving) -> None:
-        metadata = (("traceparent", f"00-{TRACE}-{CALLER}-01"), ("tracestate", "a=1"), ("tracestate", "b=2"))
-        await ChannelServiceStub(at.channel).ListChannels(pb2.ListChannelsRequest(), metadata=metadata)
-
-    with tracing() as made:
-        run(body, tracer=CallSpans(made.traces))
-        (span,) = made.spans()
-    assert (parent_of(span), span.trace_state) == ((TRACE, CALLER), "a=1,b=2")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +144,7 @@ def test_a_call_that_ends_before_its_answer_has_a_span_that_says_so(by: str) -> 
             finally:
                 ended.set()
 
-        at.plane.mute_channels = stands  # type: ignore[method-assign, assignment]
+        at.plane.parts.channels.act = stands  # type: ignore[method-assign, assignment]
         call = ChannelServiceStub(at.channel).MuteChannels(MUTE, timeout=0.2 if by == "deadline" else None)
         await began.wait()
         if by == "cancel":
@@ -177,13 +164,13 @@ def test_what_a_call_does_belongs_to_its_span_and_its_audit_row_says_which() -> 
 
     async def body(at: Serving) -> None:
         at.plane.add(channel_row("0-1-7"))
-        mute = at.plane.mute_channels
+        mute = at.plane.parts.channels.act
 
         async def watched(*args: Any, **kwargs: Any) -> Any:
             inside.append(trace_fields())
             return await mute(*args, **kwargs)
 
-        at.plane.mute_channels = watched  # type: ignore[method-assign]
+        at.plane.parts.channels.act = watched  # type: ignore[method-assign]
         await ChannelServiceStub(at.channel).MuteChannels(MUTE)
         (row,) = at.plane.audits
         inside.append({key: row[key] for key in ("trace_id", "span_id")})
@@ -193,49 +180,6 @@ def test_what_a_call_does_belongs_to_its_span_and_its_audit_row_says_which() -> 
         run(body, tracer=CallSpans(made.traces))
         (span,) = made.spans()
     assert inside == [{"trace_id": span.trace_id.hex(), "span_id": span.span_id.hex()}] * 2
-
-
-def test_behind_its_call_a_span_is_not_current_any_more() -> None:
-    with tracing() as made:
-        span = CallSpans(made.traces).begin("a.B/C", (), current=True)
-        assert trace_fields() == span.fields
-        span.end("OK")
-        assert get_current_span() is INVALID_SPAN
-
-
-def test_calls_at_one_time_have_spans_of_their_own() -> None:
-    async def body(at: Serving) -> None:
-        at.plane.add(channel_row("0-1-7"))
-        stub = ChannelServiceStub(at.channel)
-        await asyncio.gather(*(stub.MuteChannels(MUTE, metadata=(("traceparent", f"00-{number:032x}-{CALLER}-01"),)) for number in range(1, 21)))
-        assert sorted(int(row["trace_id"], 16) for row in at.plane.audits) == list(range(1, 21))
-
-    with tracing() as made:
-        run(body, tracer=CallSpans(made.traces))
-        assert sorted(int(span.trace_id.hex(), 16) for span in made.spans()) == list(range(1, 21))
-
-
-def test_a_stream_has_one_span() -> None:
-    """Reflection, as grpcurl asks."""
-
-    async def body(at: Serving) -> None:
-        stub = reflection_pb2_grpc.ServerReflectionStub(at.channel)  # type: ignore[no-untyped-call]
-        call = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")] * 2))
-        assert len([answer async for answer in call]) == 2
-
-    with tracing() as made:
-        run(body, tracer=CallSpans(made.traces))
-        (span,) = made.spans()
-    assert (span.name, attributes_of(span)["rpc.response.status_code"]) == ("grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "OK")
-
-
-def test_without_a_tracer_an_audit_row_has_no_ids() -> None:
-    async def body(at: Serving) -> None:
-        await ChannelServiceStub(at.channel).MuteChannels(MUTE)
-        (row,) = at.plane.audits
-        assert not {"trace_id", "span_id"} & row.keys()
-
-    run(body)
 
 
 def test_the_time_of_a_call_has_its_span_as_an_exemplar() -> None:

@@ -13,12 +13,11 @@ from opentelemetry.context import Context
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from opentelemetry.trace import SpanKind, use_span
 
-from control.events import Bus, Line, Row
-from control.telemetry import event_spans
-from control.telemetry.event_spans import RATE, SLOW_NS, EventSpans
-from proxy.cells.metrics import METRICS
-from proxy.network.connection_id import format_connection_id
-from proxy.network.tls_failure import describe, handshake_error
+from framegate.control.events import Bus, Line, Row
+from framegate.control.telemetry import event_spans
+from framegate.control.telemetry.event_spans import RATE, SLOW_NS, EventSpans
+from framegate.proxy.network.connection_id import format_connection_id
+from framegate.proxy.network.tls_failure import describe, handshake_error
 from tests.fakes.clock import FakeClock
 from tests.fakes.otlp_receiver import attributes_of
 from tests.fakes.rows import CHANNEL, OPENED_NS
@@ -41,7 +40,7 @@ class Bench:
         self.bus.attach(self.events)
 
     def lines(self, name: str, *rows: Row) -> None:
-        """Connections, as ``control.fleet.connections`` publishes them."""
+        """Connections, as ``framegate.control.fleet.connections`` publishes them."""
         lines: list[Line] = []
         for row in rows:
             shown = {**row, "id": format_connection_id(row["id"])}
@@ -93,22 +92,6 @@ def test_a_connection_that_is_open_has_a_span_of_its_way_to_the_upstream() -> No
     assert span.status.code == Status.STATUS_CODE_UNSET
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "found"),
-    [
-        ("[2001:db8::1]:9", {"network.peer.address": "2001:db8::1", "network.peer.port": 9}),
-        ("unix:/run/x", {"network.peer.address": "/run/x", "network.transport": "unix"}),
-        ("broker", {"network.peer.address": "broker"}),
-        ("", {}),
-    ],
-)
-def test_an_address_is_told_by_its_parts(endpoint: str, found: dict[str, Any]) -> None:
-    with bench() as at:
-        at.lines("opened", opened(endpoint=endpoint))
-        (span,) = at.spans()
-    assert {key: value for key, value in attributes_of(span).items() if key.startswith("network.")} == found
-
-
 @pytest.mark.parametrize(("took_ns", "slow"), [(SLOW_NS - 1, False), (SLOW_NS, True), (SLOW_NS + 1, True)])
 def test_a_handshake_that_took_long_has_a_span(took_ns: int, slow: bool) -> None:
     with bench() as at:
@@ -122,12 +105,6 @@ def test_a_handshake_that_took_long_has_a_span(took_ns: int, slow: bool) -> None
         shown = attributes_of(found[0])
         assert (shown["tls.protocol.version"], shown["tls.cipher"], shown["network.peer.address"]) == ("1.3", "TLS_AES_256_GCM_SHA384", "10.0.0.9")
         assert "detail" not in shown
-
-
-def test_without_tls_nothing_is_a_slow_handshake() -> None:
-    with bench() as at:
-        at.lines("opened", opened(handshake_ns=5 * SLOW_NS, tls=None))
-        assert [span.name for span in at.spans()] == ["framegate.upstream.connect"]
 
 
 def test_where_a_handler_answers_there_is_no_way_to_an_upstream() -> None:
@@ -234,20 +211,6 @@ def test_a_failed_handshake_is_called_what_its_metric_calls_it(failure: ssl.SSLE
     assert (attributes_of(span)["error.type"], span.status.message) == (error, str(told))
 
 
-def test_what_is_not_known_ends_when_the_connection_was_closed() -> None:
-    with bench() as at:
-        at.lines("closed", closed(state="connecting_upstream", cause="upstream_timeout", side="upstream", connect_ns=None))
-        (span,) = at.spans()
-    assert times(span) == (BEGAN_NS, OPENED_NS + 50 * MS)
-
-
-def test_a_clock_that_was_set_back_makes_no_negative_span() -> None:
-    with bench() as at:
-        at.lines("closed", closed(state="connecting_upstream", cause="upstream_timeout", side="upstream", connect_ns=None, closed_ns=BEGAN_NS - 1))
-        (span,) = at.spans()
-    assert times(span) == (BEGAN_NS, BEGAN_NS)
-
-
 def test_a_row_that_cannot_be_read_costs_its_span_and_is_told() -> None:
     def broken() -> Row:
         raise ValueError("no row")
@@ -257,11 +220,6 @@ def test_a_row_that_cannot_be_read_costs_its_span_and_is_told() -> None:
         at.lines("opened", opened())
         assert len(at.spans()) == 1
     assert [str(error) for error in at.failures] == ["no row"]
-
-
-def test_the_bound_is_in_the_table_of_metrics() -> None:
-    (metric,) = (metric for metric in METRICS if metric.name == "framegate.telemetry.skipped")
-    assert f"at most {RATE} a second" in metric.description
 
 
 def test_spans_of_connections_are_bounded_in_a_second_and_the_rest_is_counted() -> None:
@@ -340,29 +298,12 @@ def test_an_endpoint_that_was_left_out_has_one_span_from_the_first_failure_to_it
     assert span.status.code == Status.STATUS_CODE_ERROR
 
 
-@pytest.mark.parametrize(("server_name", "address"), [(None, "10.1.0.1"), ("", "10.1.0.1"), ("broker.example", "broker.example")])
-def test_an_outage_names_its_server_as_connects_do(server_name: str | None, address: str) -> None:
-    with bench() as at:
-        at.bus.publish({"event": "endpoint_down", **DOWN, "server_name": server_name})
-        (span,) = at.spans()
-    found = attributes_of(span)
-    assert (found["server.address"], found["server.port"], found["network.peer.address"]) == (address, 9092, "10.1.0.1")
-
-
 def test_what_lasts_to_the_end_ends_there_and_says_so() -> None:
     with bench() as at:
         at.bus.publish({"event": "endpoint_down", **DOWN})
         at.bus.publish({"event": "endpoint_down", **DOWN, "slot": 2})
         spans = at.spans()
     assert [attributes_of(span)["framegate.unfinished"] for span in spans] == [True, True]
-
-
-def test_the_end_of_what_never_began_is_nothing() -> None:
-    with bench() as at:
-        at.bus.publish({"event": "endpoint_up", **UP})
-        at.bus.publish({"event": "processor_ready", "slot": 0, "pid": 7, "generation": 1})
-        at.bus.publish({"event": "drain_ended", "connections": 0})
-        assert (at.spans(), at.failures) == ([], [])
 
 
 @pytest.mark.parametrize("word", ["processor", "handler"])
@@ -422,15 +363,6 @@ def test_files_that_were_replaced_are_a_span_since_they_were_seen() -> None:
         (span,) = at.spans()
     assert (span.name, times(span), span.status.code) == ("framegate.reload", (ended - 30 * MS, ended), Status.STATUS_CODE_UNSET)
     assert attributes_of(span) == {"framegate.file.owner": "listener/kafka", "framegate.file.kind": "tls", "file.path": ["tls.crt", "tls.key"]}
-
-
-def test_files_that_were_refused_are_an_error_with_the_reason() -> None:
-    row = {"event": "files_refused", "owner": "listener/kafka", "kind": "tls", "file": "tls.key", "reason": "does not belong to it", "took_ns": 0}
-    with bench() as at:
-        at.bus.publish(row, level="error")
-        (span,) = at.spans()
-    assert (span.status.code, span.status.message) == (Status.STATUS_CODE_ERROR, "does not belong to it")
-    assert (attributes_of(span)["error.type"], attributes_of(span)["file.path"]) == ("refused", ["tls.key"])
 
 
 @pytest.mark.parametrize(

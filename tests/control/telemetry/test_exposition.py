@@ -1,8 +1,6 @@
 """What a scrape gets, over HTTP."""
 
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +10,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricsData
 from opentelemetry.sdk.resources import Resource
 
-from control.telemetry.exposition import Scrapes, families
+from framegate.control.telemetry.exposition import Scrapes, families
 
 
 def measured() -> MetricsData:
@@ -149,16 +147,3 @@ def test_a_scrape_that_fails_is_500_and_logged(at: Serving, caplog: pytest.LogCa
     assert "our bug" in caplog.text
     at.collect = measured
     assert "frames_sent_total 3.0" in at.ask()
-
-
-def test_it_may_be_stopped_before_it_serves() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        server = Scrapes(sock, lambda: None)
-        server.stop()
-        server.serve()
-
-
-def test_nothing_of_it_is_loaded_before_somebody_scrapes() -> None:
-    code = "import sys, control.telemetry.prometheus; print(sorted({'prometheus_client', 'http.server'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

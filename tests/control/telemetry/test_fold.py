@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from control.telemetry.fold import PER_WORKER, WORKER, Fold, Folded
-from proxy.cells import HistogramValue
-from proxy.config.model import MAX_PROCESSORS
+from framegate.control.telemetry.fold import PER_WORKER, WORKER, Fold, Folded
+from framegate.proxy.cells import HistogramValue
+from framegate.proxy.config.model import MAX_PROCESSORS
 from tests.fakes.cells import fill
 from tests.fakes.plane import FakePlane, fake_config
 
@@ -26,12 +26,6 @@ def test_counters_of_all_processors_are_summed(plane: FakePlane) -> None:
     fill(plane, 1, {key: 4})
     attributes = (("framegate.side", "downstream"), ("network.io.direction", "receive"), ("framegate.listener", "kafka"))
     assert Fold(plane).end().points["framegate.frame.count"][attributes] == 7
-
-
-def test_a_limit_is_not_summed(plane: FakePlane) -> None:
-    for slot in (0, 1):
-        fill(plane, slot, {("framegate.frame.size.limit", "plain"): 1024})
-    assert Fold(plane).end().points["framegate.frame.size.limit"][("framegate.listener", "plain"),] == 1024
 
 
 def test_endpoints_are_not_summed_and_the_processor_that_leaves_most_out_counts(plane: FakePlane) -> None:
@@ -72,20 +66,6 @@ def test_histograms_are_summed_bucket_by_bucket(plane: FakePlane) -> None:
     assert value == HistogramValue((2, 2, *[0] * 9, 1), 1024)
 
 
-def test_what_control_counts_is_there(plane: FakePlane) -> None:
-    plane.measured["framegate.worker.restarts", (("framegate.reason", "died"),)] = 2
-    assert Fold(plane).end().points["framegate.worker.restarts"] == {(("framegate.reason", "died"),): 2}
-
-
-def test_one_collection_sees_one_moment_and_the_next_another(plane: FakePlane) -> None:
-    fold, key = Fold(plane), ("framegate.tap.io",)
-    fill(plane, 0, {key: 1})
-    first = fold.now()
-    fill(plane, 0, {key: 2})
-    assert fold.end() is first
-    assert fold.end().points["framegate.tap.io"][()] == 2
-
-
 def test_a_sum_of_many_slots_is_that_of_their_snapshots() -> None:
     config = dataclasses.replace(fake_config("unix:unused", None), processors=MAX_PROCESSORS)
     plane = FakePlane(config)
@@ -102,13 +82,6 @@ def test_a_sum_of_many_slots_is_that_of_their_snapshots() -> None:
             assert folded.points[row.metric.name][row.attributes] == pytest.approx(expected)
     finally:
         plane.close()
-
-
-def test_of_draining_the_larger_stands_whoever_says_it(plane: FakePlane) -> None:
-    for said, told, expected in ((0, 1, 1), (1, 0, 1), (0, 0, 0)):
-        fill(plane, 0, {("framegate.draining",): said})
-        plane.measured["framegate.draining", ()] = told
-        assert Fold(plane).end().points["framegate.draining"] == {(): expected}
 
 
 def test_a_slot_that_is_forgotten_meanwhile_costs_no_series(plane: FakePlane, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,19 +4,20 @@ from collections.abc import Iterator
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Metric, Sum
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric, Sum
 
-from control.telemetry.fold import Fold
-from control.telemetry.instruments import PLAIN_GAUGES, observe_fold, observe_processes
-from control.telemetry.process import ProcessMetrics
-from proxy.cells import METRICS
-from proxy.cells.standard_metrics import PROCESS_METRICS
+from framegate.control.telemetry.fold import Fold
+from framegate.control.telemetry.instruments import observe_fold, observe_processes
+from framegate.control.telemetry.process import ProcessMetrics
+from framegate.proxy.cells import METRICS
+from tests.fakes.cells import fill
 from tests.fakes.plane import FakePlane, fake_config
 
 
 @pytest.fixture
 def metrics() -> Iterator[dict[str, Metric]]:
     plane = FakePlane(fake_config("unix:unused", None))
+    plane.writers[0].publish(plane.layout.count * (1).to_bytes(8, "little"))
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
     meter = provider.get_meter("test")
@@ -37,18 +38,23 @@ def test_counters_are_monotonic_sums_and_gauges_are_not(metrics: dict[str, Metri
             assert (metrics[metric.name].unit, metrics[metric.name].description) == (metric.unit, metric.description)
 
 
-def test_what_must_not_be_summed_is_a_plain_gauge(metrics: dict[str, Metric]) -> None:
-    for name in ("framegate.frame.size.limit", "framegate.draining", "process.uptime"):
-        assert isinstance(metrics[name].data, Gauge)
+def test_a_counter_of_one_thing_among_many_begins_with_its_first_event() -> None:
+    plane = FakePlane(fake_config("unix:unused", None))
+    reader = InMemoryMetricReader()
+    fold = Fold(plane)
+    observe_fold(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), fold)
 
+    def points(name: str) -> list[dict[str, str]]:
+        data = reader.get_metrics_data()
+        fold.end()
+        assert data is not None
+        found = [metric for scope in data.resource_metrics[0].scope_metrics for metric in scope.metrics if metric.name == name]
+        return [dict(point.attributes) for metric in found for point in metric.data.data_points]  # type: ignore[arg-type]
 
-def test_histograms_are_no_instruments(metrics: dict[str, Metric]) -> None:
-    assert not {metric.name for metric in METRICS if metric.kind == "histogram"} & set(metrics)
-
-
-def test_the_processes_are_there(metrics: dict[str, Metric]) -> None:
-    assert {metric.name for metric in PROCESS_METRICS} <= set(metrics)
-
-
-def test_a_plain_gauge_is_one_that_there_is() -> None:
-    assert {metric.name for metric in (*METRICS, *PROCESS_METRICS) if metric.kind == "gauge"} >= PLAIN_GAUGES
+    assert points("framegate.connection.closed") == points("framegate.channel.mute.time") == []
+    assert len(points("framegate.connection.accepted")) == len(plane.config.listeners)
+    assert len(points("framegate.channel.muted")) == 7, "a gauge says 0"
+    assert {key for point in points("framegate.tap.dropped") for key in point} == {"framegate.reason"}, "its alert speaks at the first"
+    fill(plane, 0, {("framegate.connection.closed", "plain", "peer_closed"): 1})
+    assert points("framegate.connection.closed") == [{"framegate.listener": "plain", "framegate.cause": "peer_closed"}]
+    plane.close()

@@ -1,6 +1,5 @@
 """Rows as log records, as a receiver of the protocol gets them."""
 
-import dataclasses
 import json
 import logging
 import os
@@ -9,21 +8,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 from opentelemetry.context import Context
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
 from opentelemetry.trace import SpanKind, use_span
 
-from control.events import Bus
-from control.logs import LibraryRows, RowCopy, RowLog
-from control.telemetry.account import Account
-from control.telemetry.exporters import log_exporter
-from control.telemetry.log_records import LogRecords
-from control.telemetry.traces import trace_fields
-from proxy.config.log import LogLevel
+from framegate.control.events import Bus
+from framegate.control.logs import LibraryRows, RowCopy, RowLog
+from framegate.control.telemetry.log_records import LogRecords
+from framegate.control.telemetry.traces import trace_fields
+from framegate.proxy.config.log import LogLevel
 from tests.fakes.otlp_receiver import OtlpReceiver, attributes_of
-from tests.fakes.tracing import RESOURCE, log_settings, recording, tracing
+from tests.fakes.tracing import recording, tracing
 
 
 @pytest.fixture
@@ -147,26 +143,6 @@ def test_the_queue_is_bounded_and_what_finds_no_room_is_counted(log: RowLog, cou
         assert len(receiver.logs) == count - dropped
 
 
-def test_of_rows_that_happened_together_as_many_are_taken_as_there_is_room_for(log: RowLog) -> None:
-    with recording(queue=3, size=1, delay_ms=1) as (records, receiver, account):
-        log.copy_to = records.take
-        receiver.hold.clear()
-        log.write_lines("closed", [f'{{"number": {number}}}' for number in range(5)])
-        receiver.hold.set()
-        records.stop()
-        assert ([attributes_of(record)["framegate.number"] for record in receiver.logs], account.dropped("logs")) == ([0, 1, 2], 2)
-
-
-def test_a_collector_that_refuses_costs_records_which_are_counted(log: RowLog) -> None:
-    with recording() as (records, receiver, account):
-        receiver.refuse = grpc.StatusCode.PERMISSION_DENIED
-        log.copy_to = records.take
-        for _ in range(3):
-            log.write("x", a=1)
-        records.stop()
-        assert (receiver.logs, account.dropped("logs")) == ([], 3)
-
-
 def test_a_collector_that_hangs_does_not_hold_up_the_end(log: RowLog) -> None:
     with recording() as (records, receiver, _):
         receiver.hold.clear()
@@ -183,7 +159,7 @@ def test_what_exporters_say_is_on_stdout_only(log: RowLog, tmp_path: Path) -> No
     handler = LibraryRows(log)
 
     def write() -> None:
-        for name in ("opentelemetry.sdk", "control.telemetry.exporters", "grpc._cython", "asyncio"):
+        for name in ("opentelemetry.sdk", "framegate.control.telemetry.exporters", "grpc._cython", "asyncio"):
             handler.emit(logging.LogRecord(name, logging.WARNING, "", 0, "it fails", (), None))
 
     assert [attributes_of(record)["framegate.logger"] for record in exported(log, write)] == ["asyncio"]
@@ -215,30 +191,6 @@ def test_a_row_that_cannot_be_said_is_counted_and_costs_no_other(log: RowLog) ->
         records.take(RowCopy(1.0, "info", "good", {"a": 1}))
         records.stop()
         assert ([record.event_name for record in receiver.logs], account.dropped("logs")) == (["framegate.good"], 6)
-
-
-def test_nobody_pays_for_copies_that_nobody_wants(log: RowLog, tmp_path: Path) -> None:
-    log.write("x", a=1)
-    (row,) = rows(log, tmp_path)
-    assert list(row) == ["time", "level", "event", "a"]
-
-
-def test_a_provider_of_metrics_that_the_environment_names_is_not_asked_for(log: RowLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_PYTHON_METER_PROVIDER", "nope")
-    assert len(exported(log, lambda: log.write("serving"))) == 1
-
-
-def test_attributes_beyond_the_limit_are_counted_in_the_record_and_told_nowhere_else(log: RowLog, recwarn: pytest.WarningsRecorder) -> None:
-    with OtlpReceiver() as receiver:
-        account = Account()
-        settings = dataclasses.replace(log_settings(receiver), limits=(("max_attributes", 0),))
-        records = LogRecords(settings, RESOURCE, "1.2.3", log_exporter(settings, account), account)
-        log.copy_to = records.take
-        log.write("serving", processors=2)
-        records.stop()
-        (record,) = receiver.logs
-    assert (list(record.attributes), record.dropped_attributes_count > 0) == ([], True)
-    assert [str(warning.message) for warning in recwarn] == []
 
 
 def test_the_resource_says_who_exports(log: RowLog) -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from control.telemetry.names import label_name, prometheus_name
-from proxy.cells import METRICS
+from framegate.control.telemetry.names import label_name, prometheus_name
+from framegate.proxy.cells import METRICS
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from control.telemetry.process import ProcessMetrics
-from proxy.cells.standard_metrics import PROCESS_METRICS
+from framegate.control.telemetry.process import ProcessMetrics
+from framegate.proxy.cells.standard_metrics import PROCESS_METRICS
 from tests.fakes.plane import FakePlane, fake_config, handler_process
 
 
@@ -61,7 +61,7 @@ def test_memory_is_that_of_the_process(plane: FakePlane) -> None:
 
 def test_a_process_that_is_gone_is_left_out(plane: FakePlane) -> None:
     plane.writers[0].start(2**22 + 1, 2, 1)
-    assert {attributes["framegate.process"] for attributes, _ in ProcessMetrics(plane).read("process.thread.count")} == {"control"}
+    assert {attributes["framegate.process"] for attributes, _ in ProcessMetrics(plane).read("process.memory.usage")} == {"control"}
 
 
 def test_processor_time_goes_on_when_another_process_takes_the_slot(plane: FakePlane) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 
-from control.errors import StartError
-from control.telemetry import exposition, prometheus
-from control.telemetry.fold import Fold, Source
-from control.telemetry.instruments import observe_fold
-from control.telemetry.prometheus import PrometheusReader
+from framegate.control.errors import StartError
+from framegate.control.telemetry import exposition, prometheus
+from framegate.control.telemetry.fold import Fold, Source
+from framegate.control.telemetry.instruments import observe_fold
+from framegate.control.telemetry.prometheus import PrometheusReader
 from tests.fakes.plane import FakePlane, fake_config
 
 
@@ -41,31 +41,6 @@ def test_labels_are_escaped_and_every_family_has_help(plane: FakePlane) -> None:
     assert 'odd_name_total{a_b="quote \\" and \\\\ and \\n"} 3.0' in text
     assert '# HELP odd_name_total says "hi"' in text
     assert "target_info{" in text
-
-
-def test_openmetrics_is_spoken_when_asked_for(plane: FakePlane) -> None:
-    reader = PrometheusReader(plane, Fold(plane), "127.0.0.1:0", {})
-    MeterProvider([reader], shutdown_on_exit=False).get_meter("x").create_counter("things").add(1)
-    head, text = get(reader.address, accept="application/openmetrics-text; version=1.0.0")
-    reader.shutdown()
-    assert "application/openmetrics-text" in head
-    assert text.endswith("# EOF\n")
-
-
-def test_before_anything_is_measured_a_scrape_is_empty_and_good(plane: FakePlane) -> None:
-    reader = PrometheusReader(plane, Fold(plane), "127.0.0.1:0", {})
-    MeterProvider([reader], shutdown_on_exit=False)
-    head, text = get(reader.address)
-    reader.shutdown()
-    assert ("200" in head.splitlines()[0], text) == (True, "")
-
-
-def test_ipv6_is_served(plane: FakePlane) -> None:
-    reader = PrometheusReader(plane, Fold(plane), "[::1]:0", {})
-    MeterProvider([reader], shutdown_on_exit=False)
-    assert reader.address.startswith("[::1]:")
-    assert get(reader.address)[0].startswith("HTTP/1.0 200")
-    reader.shutdown()
 
 
 def test_its_end_does_not_wait_for_a_client_that_says_nothing(plane: FakePlane) -> None:

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from control.telemetry.room import Room
+from framegate.control.telemetry.room import Room
 
 
 @pytest.mark.parametrize(("asked", "taken"), [(2, 2), (3, 3), (4, 3)])

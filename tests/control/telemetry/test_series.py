@@ -11,18 +11,18 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from control.telemetry.fold import PER_WORKER, WORKER, Fold, Folded
-from control.telemetry.provider import start
-from proxy.cells import CAUSES, LISTENER, METRICS, CellLayout, Metric
-from proxy.config.model import ListenerConfig, PrometheusConfig, ProxyConfig, TelemetryConfig, UpstreamConfig
-from proxy.network.memory_pool import MemoryPool
-from proxy.network.receive import ReceiveLimit
-from proxy.network.run import Run
-from proxy.relay.counters import ERROR_INDEX, Counters
-from proxy.relay.ending import CLOSED_BY
-from proxy.relay.opening import ACCEPTED
-from proxy.relay.pairing import Pairing
-from proxy.relay.publisher import Publisher
+from framegate.control.telemetry.fold import PER_WORKER, WORKER, Fold, Folded
+from framegate.control.telemetry.provider import start
+from framegate.proxy.cells import CAUSES, LISTENER, METRICS, CellLayout, Metric
+from framegate.proxy.config.model import ListenerConfig, PrometheusConfig, ProxyConfig, TelemetryConfig, UpstreamConfig
+from framegate.proxy.network.memory_pool import MemoryPool
+from framegate.proxy.network.receive import ReceiveLimit
+from framegate.proxy.network.run import Run
+from framegate.proxy.relay.counters import ERROR_INDEX, Counters
+from framegate.proxy.relay.ending import CLOSED_BY
+from framegate.proxy.relay.opening import ACCEPTED
+from framegate.proxy.relay.pairing import Pairing
+from framegate.proxy.relay.publisher import Publisher
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.plane import FakePlane, fake_config
 

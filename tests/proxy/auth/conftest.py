@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from proxy.auth import questions as q
-from proxy.auth.messages import ApiRange
-from proxy.auth.questions import Answer, CredentialSource, Inquiry, Question
-from proxy.errors import AuthenticationError
-from proxy.network.authenticator import WAIT, Authenticator
-from proxy.network.frame_exchange import TransportFrames
-from proxy.network.memory_pool import MemoryPool
-from proxy.network.transport import DONE, WANT_READ
+from framegate.proxy.auth import auth_requests as q
+from framegate.proxy.auth.auth_requests import AuthRequest, AuthResponse, CredentialSource, PendingAuth
+from framegate.proxy.auth.messages import ApiRange
+from framegate.proxy.errors import AuthenticationError
+from framegate.proxy.network.authenticator import WAIT, Authenticator
+from framegate.proxy.network.frame_exchange import TransportFrames
+from framegate.proxy.network.memory_pool import MemoryPool
+from framegate.proxy.network.transport import DONE, WANT_READ
 from tests.fakes.clock import SECOND, FakeClock
 from tests.fakes.network import NetBench, net_bench
 from tests.fakes.sasl_frames import PASSWORD, USER_NAME, keys, known_apis, stored
@@ -20,23 +20,23 @@ from tests.fakes.transport import memory_transports
 from tests.proxy.network.test_authenticator import Alarm
 
 
-def usual_answer(question: Question) -> Answer:
+def usual_answer(auth_request: AuthRequest) -> AuthResponse:
     """One user, whose token is ``good``; for him as a client, too."""
-    if isinstance(question, q.SupportedApis):
+    if isinstance(auth_request, q.SupportedApis):
         return known_apis(ApiRange(0, 3, 11))
-    if isinstance(question, q.WantCredential):
-        return stored(question.mechanism, is_known=question.user == USER_NAME)
-    if isinstance(question, q.CheckPassword):
-        return q.Accepted(USER_NAME) if (question.user, question.password) == (USER_NAME, PASSWORD) else q.Refused("no")
-    if isinstance(question, q.CheckToken):
-        return q.Accepted(USER_NAME) if question.token == "good" else q.Refused("bad token")
-    if isinstance(question, q.WantSecret) and question.credential == "token":
+    if isinstance(auth_request, q.WantCredential):
+        return stored(auth_request.mechanism, is_known=auth_request.user == USER_NAME)
+    if isinstance(auth_request, q.CheckPassword):
+        return q.Accepted(USER_NAME) if (auth_request.user, auth_request.password) == (USER_NAME, PASSWORD) else q.Refused("no")
+    if isinstance(auth_request, q.CheckToken):
+        return q.Accepted(USER_NAME) if auth_request.token == "good" else q.Refused("bad token")
+    if isinstance(auth_request, q.WantSecret) and auth_request.credential == "token":
         return q.Secret("good")
-    assert isinstance(question, q.WantSecret | q.WantScramKeys)
-    return keys(question)
+    assert isinstance(auth_request, q.WantSecret | q.WantScramKeys)
+    return keys(auth_request)
 
 
-class Desk(CredentialSource):
+class AuthSource(CredentialSource):
     """Answers at once, or when told to.
 
     Attributes:
@@ -48,27 +48,27 @@ class Desk(CredentialSource):
     """
 
     def __init__(self) -> None:
-        self.answer: Callable[[Question], Answer] = usual_answer
+        self.answer: Callable[[AuthRequest], AuthResponse] = usual_answer
         self.late = False
-        self.asked: list[Question] = []
-        self.open: list[Inquiry] = []
-        self.forgotten: list[Inquiry] = []
+        self.asked: list[AuthRequest] = []
+        self.open: list[PendingAuth] = []
+        self.forgotten: list[PendingAuth] = []
 
-    def ask(self, inquiry: Inquiry) -> None:
-        self.asked.append(inquiry.question)
-        self.open.append(inquiry)
+    def ask(self, pending_auth: PendingAuth) -> None:
+        self.asked.append(pending_auth.auth_request)
+        self.open.append(pending_auth)
         if not self.late:
             self.settle()
 
     def settle(self) -> None:
         """Answer what is open."""
         waiting, self.open = self.open, []
-        for inquiry in waiting:
-            inquiry.settle(self.answer(inquiry.question))
+        for pending_auth in waiting:
+            pending_auth.complete(self.answer(pending_auth.auth_request))
 
-    def forget(self, inquiry: Inquiry) -> None:
-        self.forgotten.append(inquiry)
-        self.open.remove(inquiry)
+    def forget(self, pending_auth: PendingAuth) -> None:
+        self.forgotten.append(pending_auth)
+        self.open.remove(pending_auth)
 
 
 @pytest.fixture
@@ -84,8 +84,8 @@ def tls_world(tmp_path_factory: pytest.TempPathFactory) -> TlsWorld:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def auth_source() -> AuthSource:
+    return AuthSource()
 
 
 class Talk:

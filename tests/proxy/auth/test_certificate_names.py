@@ -1,4 +1,4 @@
-"""proxy.auth.certificate_names: what cryptography writes is read, and garbage is refused."""
+"""framegate.proxy.auth.certificate_names: what cryptography writes is read, and garbage is refused."""
 
 import contextlib
 import datetime
@@ -11,8 +11,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.auth.certificate_names import alternative_names
-from proxy.errors import AuthenticationError
+from framegate.proxy.auth.certificate_names import alternative_names
+from framegate.proxy.errors import AuthenticationError
+from tests.fakes.cases import each_of
 
 NAMES = (
     x509.DNSName("a.example"),
@@ -41,7 +42,7 @@ def certificate(*names: x509.GeneralName, critical: bool = False) -> bytes:
 GOOD = certificate(*NAMES)
 
 
-@pytest.mark.parametrize("critical", [False, True])
+@each_of("critical", [False, True])
 def test_each_kind_in_the_order_of_the_certificate(critical: bool) -> None:
     data = certificate(*NAMES, critical=critical)
     assert alternative_names(data, "dns") == ["a.example", "*.b.example", "d" * 60 + ".example." + "e" * 60]
@@ -53,7 +54,7 @@ def test_without_the_extension_there_is_none() -> None:
     assert alternative_names(certificate(), "uri") == []
 
 
-@pytest.mark.parametrize("bad", [b"\0", b" ", b"\x7f", b"\xff"])
+@each_of("bad", [b"\0", b" ", b"\x7f", b"\xff"])
 def test_a_name_that_could_be_taken_for_another_is_refused(bad: bytes) -> None:
     data = GOOD.replace(b"a@example.org", b"a@example" + bad + b"org")
     with pytest.raises(AuthenticationError, match="email name"):

@@ -1,4 +1,4 @@
-"""proxy.auth.certificate_pins: keys as cryptography sees them."""
+"""framegate.proxy.auth.certificate_pins: keys as cryptography sees them."""
 
 import base64
 import hashlib
@@ -7,10 +7,11 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from proxy.auth.certificate_pins import PinnedAuthenticators, key_pin, pin_fault
-from proxy.errors import AuthenticationError
-from proxy.network.authenticator import CertificateAuthenticators
-from proxy.network.transport import Identity
+from framegate.proxy.auth.certificate_pins import PinnedAuthenticators, key_pin, pin_fault
+from framegate.proxy.errors import AuthenticationError
+from framegate.proxy.network.authenticator import CertificateAuthenticators
+from framegate.proxy.network.transport import Identity
+from tests.fakes.cases import each_of
 from tests.proxy.auth.test_certificate_names import certificate
 
 ONE, OTHER = certificate(), certificate(x509.DNSName("h"))
@@ -22,7 +23,7 @@ def pin_of(data: bytes) -> str:
     return "sha256/" + base64.b64encode(hashlib.sha256(der).digest()).decode()
 
 
-@pytest.mark.parametrize("data", [ONE, OTHER])
+@each_of("data", [ONE, OTHER])
 def test_the_pin_of_a_key(data: bytes) -> None:
     assert key_pin(data) == pin_of(data)
 
@@ -36,16 +37,21 @@ def test_who_has_one_of_the_keys_passes_and_others_are_named() -> None:
         factory.make(Identity())
 
 
-@pytest.mark.parametrize("data", [b"", b"\x30\x00", b"\x30\x02\x30\x00", ONE[:200]])
+@each_of("data", [b"", b"\x30\x00", b"\x30\x02\x30\x00", ONE[:200]])
 def test_what_is_no_certificate_is_refused(data: bytes) -> None:
     with pytest.raises(AuthenticationError, match="cannot be read"):
         key_pin(data)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("pin", "words"),
-    [(pin_of(ONE), None), ("sha1/x", "must be sha256/"), ("sha256/!", "no base64"), ("sha256/YQ==", "has 1 bytes"), ("sha256/YQ", "no base64")],
-    ids=["good", "other hash", "no base64", "short", "cut"],  # a key is made anew each time, and pytest-xdist wants the same names in each process
+    [
+        (pin_of(ONE), None),
+        ("sha1/x", "must be sha256/"),
+        ("sha256/!", "no base64"),
+        ("sha256/YQ==", "has 1 bytes"),
+        ("sha256/YQ", "no base64"),
+    ],  # a key is made anew each time, and pytest-xdist wants the same names in each process
 )
 def test_what_is_no_pin_says_why(pin: str, words: str | None) -> None:
     fault = pin_fault(pin)

@@ -1,13 +1,14 @@
-"""proxy.auth.certificates: which name of a certificate is the principal."""
+"""framegate.proxy.auth.certificates: which name of a certificate is the principal."""
 
 import pytest
 from cryptography import x509
 
-from proxy.auth.certificates import MappedAuthenticators
-from proxy.auth.mapping_rules import MappingRules
-from proxy.errors import AuthenticationError
-from proxy.network.authenticator import ANONYMOUS
-from proxy.network.transport import Identity
+from framegate.proxy.auth.certificates import MappedAuthenticators
+from framegate.proxy.auth.mapping_rules import MappingRules
+from framegate.proxy.errors import AuthenticationError
+from framegate.proxy.network.authenticator import ANONYMOUS
+from framegate.proxy.network.transport import Identity
+from tests.fakes.cases import each_of
 from tests.proxy.auth.test_certificate_names import certificate
 
 SPIFFE = certificate(x509.UniformResourceIdentifier("https://a"), x509.UniformResourceIdentifier("spiffe://td/ns/x/sa/y"), x509.DNSName("h"))
@@ -25,12 +26,12 @@ def test_the_first_alternative_name_that_a_rule_matches() -> None:
     assert MappedAuthenticators(MappingRules(), "dns").make(identity).principal == "h"
 
 
-@pytest.mark.parametrize("source", ["subject", "uri"])
+@each_of("source", ["subject", "uri"])
 def test_who_shows_no_certificate_is_anonymous_whatever_the_rules(source: str) -> None:
     assert MappedAuthenticators(MappingRules(""), source).make(Identity()).principal == ANONYMOUS  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("rules", "source", "words"),
     [
         ("RULE:CN=b/b/", "subject", "no rule matches the subject name 'CN=a'"),

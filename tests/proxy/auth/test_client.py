@@ -1,4 +1,4 @@
-"""proxy.auth.client: the exchange with an upstream; and with our own server, over real sockets and channels."""
+"""framegate.proxy.auth.client: the exchange with an upstream; and with our own server, over real sockets and channels."""
 
 import base64
 import random
@@ -8,19 +8,19 @@ from typing import cast
 
 import pytest
 
-from proxy.auth import questions as q
-from proxy.auth.client import FIRST_CORRELATION_ID, SaslClientAuthenticator, SaslClientAuthenticators, SaslClientSettings
-from proxy.auth.messages import ApiRange
-from proxy.auth.scram import SCRAM_SHA_256, SCRAM_SHA_512
-from proxy.auth.server import SaslServerAuthenticators, SaslServerSettings
-from proxy.auth.withheld import WITHHELD
-from proxy.cause import Cause
-from proxy.errors import LoginError
-from proxy.network.authenticator import ANONYMOUS, WAIT
-from proxy.network.run import Run
-from proxy.network.state import ChannelState
-from proxy.network.timer import NEVER
-from proxy.network.transport import DONE, Identity
+from framegate.proxy.auth import auth_requests as q
+from framegate.proxy.auth.client import FIRST_CORRELATION_ID, SaslClientAuthenticator, SaslClientAuthenticators, SaslClientSettings
+from framegate.proxy.auth.messages import ApiRange
+from framegate.proxy.auth.scram import SCRAM_SHA_256, SCRAM_SHA_512
+from framegate.proxy.auth.secret_redaction import REDACTED
+from framegate.proxy.auth.server import SaslServerAuthenticators, SaslServerSettings
+from framegate.proxy.cause import Cause
+from framegate.proxy.errors import LoginError
+from framegate.proxy.network.authenticator import ANONYMOUS, WAIT
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.state import ChannelState
+from framegate.proxy.network.timer import NEVER
+from framegate.proxy.network.transport import DONE, Identity
 from tests.fakes.clock import MS, SECOND
 from tests.fakes.network import NetBench, frame, tcp_pair
 from tests.fakes.sasl_frames import (
@@ -36,24 +36,24 @@ from tests.fakes.sasl_frames import (
     versions_answer,
 )
 from tests.fakes.tls import TlsWorld
-from tests.proxy.auth.conftest import Desk, Talk, usual_answer
+from tests.proxy.auth.conftest import AuthSource, Talk, usual_answer
 
 ID = FIRST_CORRELATION_ID
 KNOWN = (ApiRange(17, 0, 1), ApiRange(36, 0, 2))
 
 
-def client(desk: Desk, mechanism: str = "PLAIN", *, chance: random.Random | None = None) -> SaslClientAuthenticator:
+def client(auth_source: AuthSource, mechanism: str = "PLAIN", *, chance: random.Random | None = None) -> SaslClientAuthenticator:
     settings = SaslClientSettings(mechanism, "" if mechanism == "OAUTHBEARER" else "user", "token" if mechanism == "OAUTHBEARER" else "a", "c")
-    return SaslClientAuthenticators(settings, desk, nonce=lambda: CLIENT_NONCE, chance=chance).make(Identity())
+    return SaslClientAuthenticators(settings, auth_source, nonce=lambda: CLIENT_NONCE, chance=chance).make(Identity())
 
 
 def offered(*ranges: ApiRange, error: int = 0) -> bytes:
     return answered(versions_answer(0, *ranges, error=error), ID)
 
 
-def begun(desk: Desk, mechanism: str = "PLAIN", *ranges: ApiRange, chance: random.Random | None = None) -> Talk:
+def begun(auth_source: AuthSource, mechanism: str = "PLAIN", *ranges: ApiRange, chance: random.Random | None = None) -> Talk:
     """One whose mechanism has begun."""
-    one = Talk(client(desk, mechanism, chance=chance))
+    one = Talk(client(auth_source, mechanism, chance=chance))
     assert one.say() == [versions(0, ID)]
     version = min(item.most for item in ranges or KNOWN if item.key == 17)
     bare = not any(item.key == 36 for item in ranges or KNOWN)
@@ -66,8 +66,8 @@ def accept(one: Talk, mechanism: str = "PLAIN") -> list[bytes]:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_plain(desk: Desk, version: int) -> None:
-    one = begun(desk, "PLAIN", ApiRange(17, 0, 1), ApiRange(36, 0, version))
+def test_plain(auth_source: AuthSource, version: int) -> None:
+    one = begun(auth_source, "PLAIN", ApiRange(17, 0, 1), ApiRange(36, 0, version))
     assert accept(one) == [token(plain_token(), ID + 2, version)]
     assert not one.one.complete
     assert one.say(answered(token_answer(version=version), ID + 2)) == []
@@ -77,9 +77,9 @@ def test_plain(desk: Desk, version: int) -> None:
 
 @pytest.mark.parametrize("mechanism", [SCRAM_SHA_256, SCRAM_SHA_512])
 @pytest.mark.parametrize("bare", [False, True])
-def test_scram(desk: Desk, mechanism: str, bare: bool) -> None:
+def test_scram(auth_source: AuthSource, mechanism: str, bare: bool) -> None:
     exchange = scram_exchange(mechanism)
-    one = begun(desk, mechanism, ApiRange(17, 0, 1), *(() if bare else (ApiRange(36, 0, 2),)))
+    one = begun(auth_source, mechanism, ApiRange(17, 0, 1), *(() if bare else (ApiRange(36, 0, 2),)))
     assert accept(one, mechanism) == [exchange.client[0] if bare else token(exchange.client[0], ID + 2)]
     first, final = (part if bare else answered(token_answer(part), ID + 2 + index) for index, part in enumerate(exchange.server))
     assert one.say(first) == [exchange.client[1] if bare else token(exchange.client[1], ID + 3)]
@@ -87,13 +87,13 @@ def test_scram(desk: Desk, mechanism: str, bare: bool) -> None:
     assert one.one.complete
 
 
-def test_an_upstream_with_newer_versions_is_spoken_to_in_ours(desk: Desk) -> None:
-    one = begun(desk, "PLAIN", ApiRange(17, 0, 9), ApiRange(36, 0, 9), ApiRange(3, 0, 20))
+def test_an_upstream_with_newer_versions_is_spoken_to_in_ours(auth_source: AuthSource) -> None:
+    one = begun(auth_source, "PLAIN", ApiRange(17, 0, 9), ApiRange(36, 0, 9), ApiRange(3, 0, 20))
     assert accept(one) == [token(plain_token(), ID + 2, 2)]
 
 
-def test_ids_are_kafkas_eight_and_come_round(desk: Desk) -> None:
-    one = client(desk)
+def test_ids_are_kafkas_eight_and_come_round(auth_source: AuthSource) -> None:
+    one = client(auth_source)
     ids = [one._header(36, 2).correlation_id for _ in range(17)]
     assert ids == [*range(ID, ID + 8), *range(ID, ID + 8), ID]
     assert ids[7] == 0x7FFFFFFF
@@ -107,8 +107,8 @@ def test_ids_are_kafkas_eight_and_come_round(desk: Desk) -> None:
         ((ApiRange(17, 2, 3), ApiRange(36, 0, 2)), "wants no SASL"),
     ],
 )
-def test_an_upstream_without_sasl(desk: Desk, ranges: tuple[ApiRange, ...], words: str) -> None:
-    one = Talk(client(desk))
+def test_an_upstream_without_sasl(auth_source: AuthSource, ranges: tuple[ApiRange, ...], words: str) -> None:
+    one = Talk(client(auth_source))
     one.say()
     assert words in str(one.refused(offered(*ranges)))
 
@@ -124,8 +124,8 @@ def test_an_upstream_without_sasl(desk: Desk, ranges: tuple[ApiRange, ...], word
         (b"", "correlation id"),
     ],
 )
-def test_an_answer_to_versions_that_is_none(desk: Desk, answer: bytes, words: str) -> None:
-    one = Talk(client(desk))
+def test_an_answer_to_versions_that_is_none(auth_source: AuthSource, answer: bytes, words: str) -> None:
+    one = Talk(client(auth_source))
     one.say()
     error = one.refused(answer)
     assert words in str(error)
@@ -140,8 +140,8 @@ def test_an_answer_to_versions_that_is_none(desk: Desk, answer: bytes, words: st
         (handshake_answer(error=-1), "error -1"),
     ],
 )
-def test_a_handshake_that_is_refused(desk: Desk, answer: bytes, words: str) -> None:
-    assert words in str(begun(desk).refused(answered(answer, ID + 1)))
+def test_a_handshake_that_is_refused(auth_source: AuthSource, answer: bytes, words: str) -> None:
+    assert words in str(begun(auth_source).refused(answered(answer, ID + 1)))
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_a_handshake_that_is_refused(desk: Desk, answer: bytes, words: str) -> N
         (token_answer(b"more?"), "5 bytes where the server has nothing to say"),
     ],
 )
-def test_a_login_that_is_refused(desk: Desk, answer: bytes, words: str) -> None:
-    one = begun(desk)
+def test_a_login_that_is_refused(auth_source: AuthSource, answer: bytes, words: str) -> None:
+    one = begun(auth_source)
     accept(one)
     error = one.refused(answered(answer, ID + 2))
     assert words in str(error)
@@ -169,15 +169,15 @@ def test_a_login_that_is_refused(desk: Desk, answer: bytes, words: str) -> None:
     assert "pencil" not in str(error)
 
 
-def test_a_refusal_of_oauthbearer_is_confirmed_before_its_words_come(desk: Desk) -> None:
-    one = begun(desk, "OAUTHBEARER")
+def test_a_refusal_of_oauthbearer_is_confirmed_before_its_words_come(auth_source: AuthSource) -> None:
+    one = begun(auth_source, "OAUTHBEARER")
     assert accept(one, "OAUTHBEARER") == [token(b"n,,\x01auth=Bearer good\x01\x01", ID + 2)]
     assert one.say(answered(token_answer(b'{"status":"invalid_token"}'), ID + 2)) == [token(b"\x01", ID + 3)]
     assert "invalid_token" in str(one.refused(answered(token_answer(error=58, message='{"status":"invalid_token"}'), ID + 3)))
 
 
-def test_an_upstream_that_does_not_know_the_password_is_not_believed(desk: Desk) -> None:
-    one = begun(desk, SCRAM_SHA_256)
+def test_an_upstream_that_does_not_know_the_password_is_not_believed(auth_source: AuthSource) -> None:
+    one = begun(auth_source, SCRAM_SHA_256)
     accept(one, SCRAM_SHA_256)
     one.say(answered(token_answer(scram_exchange(SCRAM_SHA_256).server[0]), ID + 2))
     assert "its signature is wrong" in str(one.refused(answered(token_answer(b"v=AAAA"), ID + 3)))
@@ -198,12 +198,12 @@ def test_an_upstream_that_does_not_know_the_password_is_not_believed(desk: Desk)
         ([b"x"], None, "protocol"),
     ],
 )
-def test_what_became_of_it_is_counted_once(desk: Desk, bodies: list[bytes], answer: q.Answer | None, counted: str) -> None:
+def test_what_became_of_it_is_counted_once(auth_source: AuthSource, bodies: list[bytes], answer: q.AuthResponse | None, counted: str) -> None:
     found: list[tuple[str, str]] = []
     if answer is not None:
-        desk.answer = lambda question: answer
+        auth_source.answer = lambda auth_request: answer
     settings = SaslClientSettings("PLAIN", "user", "a", "c")
-    one = Talk(SaslClientAuthenticators(settings, desk, count=lambda *what: found.append(what)).make(Identity()))
+    one = Talk(SaslClientAuthenticators(settings, auth_source, count=lambda *what: found.append(what)).make(Identity()))
     one.say()
     for body in bodies[:-1]:
         one.say(body)
@@ -219,26 +219,26 @@ def test_what_became_of_it_is_counted_once(desk: Desk, bodies: list[bytes], answ
 # Who has to be asked.
 
 
-def test_the_password_is_waited_for_and_given_up(desk: Desk) -> None:
-    desk.late = True
-    one = begun(desk)
+def test_the_password_is_waited_for_and_given_up(auth_source: AuthSource) -> None:
+    auth_source.late = True
+    one = begun(auth_source)
     assert accept(one) == []
-    assert (one.code, desk.asked) == (WAIT, [q.WantSecret("a")])
+    assert (one.code, auth_source.asked) == (WAIT, [q.WantSecret("a")])
     assert one.say() == []
-    desk.settle()
+    auth_source.settle()
     assert one.say() == [token(plain_token(), ID + 2)]
-    other = begun(desk)
+    other = begun(auth_source)
     accept(other)
-    inquiry = desk.open[0]
+    pending_auth = auth_source.open[0]
     other.one.close()
     other.one.close()
-    assert (desk.forgotten, inquiry.is_cancelled) == ([inquiry], True)
+    assert (auth_source.forgotten, pending_auth.is_cancelled) == ([pending_auth], True)
 
 
-def test_a_secret_that_is_not_there_is_the_end(desk: Desk) -> None:
-    desk.answer = lambda question: q.Unavailable("password.txt cannot be read")
-    error = begun(desk).refused(answered(handshake_answer("PLAIN"), ID + 1))
-    assert str(error) == "PLAIN as user: the secret is not to be had: password.txt cannot be read"
+def test_a_secret_that_is_not_there_is_the_end(auth_source: AuthSource) -> None:
+    auth_source.answer = lambda auth_request: q.Unavailable("password.txt cannot be read")
+    error = begun(auth_source).refused(answered(handshake_answer("PLAIN"), ID + 1))
+    assert str(error) == "PLAIN as user: the secret is not available: password.txt cannot be read"
     assert isinstance(error, LoginError)
     assert not error.refused, "nobody refused it"
 
@@ -247,8 +247,8 @@ def test_a_secret_that_is_not_there_is_the_end(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("lifetime", [0, -1, 1, 10_000, 1 << 41, (1 << 63) - 1])
-def test_it_is_renewed_before_it_ends(desk: Desk, lifetime: int) -> None:
-    one = begun(desk, chance=random.Random(1))
+def test_it_is_renewed_before_it_ends(auth_source: AuthSource, lifetime: int) -> None:
+    one = begun(auth_source, chance=random.Random(1))
     accept(one)
     one.say(answered(token_answer(lifetime=lifetime), ID + 2))
     assert one.one.complete
@@ -260,10 +260,10 @@ def test_it_is_renewed_before_it_ends(desk: Desk, lifetime: int) -> None:
     assert 0.85 * lifetime * MS <= renew - 1000 * SECOND <= 0.95 * lifetime * MS
 
 
-def test_not_all_are_renewed_at_once(desk: Desk) -> None:
+def test_not_all_are_renewed_at_once(auth_source: AuthSource) -> None:
     chance, times = random.Random(1), set()
     for _ in range(20):
-        one = begun(desk, chance=chance)
+        one = begun(auth_source, chance=chance)
         accept(one)
         one.say(answered(token_answer(lifetime=10_000), ID + 2))
         times.add(one.one.renew_ns)  # type: ignore[attr-defined]
@@ -275,12 +275,14 @@ def test_not_all_are_renewed_at_once(desk: Desk) -> None:
 MECHANISMS = ("PLAIN", SCRAM_SHA_256, SCRAM_SHA_512, "OAUTHBEARER")
 
 
-def join(net: NetBench, desk: Desk, mechanism: str, user: str = "user", *, delay_ms: int = 0, world: TlsWorld | None = None, most: int = 0):
+def join(
+    net: NetBench, auth_source: AuthSource, mechanism: str, user: str = "user", *, delay_ms: int = 0, world: TlsWorld | None = None, most: int = 0
+):
     """A channel that is a client of another's."""
     ours, theirs = tcp_pair()
-    servers = SaslServerAuthenticators(SaslServerSettings(MECHANISMS, most), desk)
+    servers = SaslServerAuthenticators(SaslServerSettings(MECHANISMS, most), auth_source)
     name = "" if mechanism == "OAUTHBEARER" else user
-    clients = SaslClientAuthenticators(SaslClientSettings(mechanism, name, "token" if mechanism == "OAUTHBEARER" else "a"), desk)
+    clients = SaslClientAuthenticators(SaslClientSettings(mechanism, name, "token" if mechanism == "OAUTHBEARER" else "a"), auth_source)
     options = net.options(authenticators=servers, failed_authentication_delay_ns=delay_ms * MS, tls=world and world.server_settings())
     server = net.register(ours, 1, options)
     upstream = net.register(theirs, 2, net.options(side="upstream", authenticators=clients, tls=world and world.client_settings()))
@@ -290,9 +292,9 @@ def join(net: NetBench, desk: Desk, mechanism: str, user: str = "user", *, delay
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("tls", [False, True])
 def test_a_channel_and_its_peer_know_each_other_and_traffic_goes_on(
-    net: NetBench, desk: Desk, tls_world: TlsWorld, mechanism: str, tls: bool
+    net: NetBench, auth_source: AuthSource, tls_world: TlsWorld, mechanism: str, tls: bool
 ) -> None:
-    server, upstream = join(net, desk, mechanism, world=tls_world if tls else None, most=60_000)
+    server, upstream = join(net, auth_source, mechanism, world=tls_world if tls else None, most=60_000)
     data = frame(9) + frame(7)
     net.poll_until(lambda: upstream.is_open)
     upstream.send(Run(None, 0, data, 0, len(data), 2, 0))
@@ -305,8 +307,8 @@ def test_a_channel_and_its_peer_know_each_other_and_traffic_goes_on(
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", SCRAM_SHA_256])
 @pytest.mark.parametrize("delay_ms", [0, 100])
-def test_a_refusal_is_told_after_the_delay_and_ends_both(net: NetBench, desk: Desk, mechanism: str, delay_ms: int) -> None:
-    server, upstream = join(net, desk, mechanism, "nobody", delay_ms=delay_ms)
+def test_a_refusal_is_told_after_the_delay_and_ends_both(net: NetBench, auth_source: AuthSource, mechanism: str, delay_ms: int) -> None:
+    server, upstream = join(net, auth_source, mechanism, "nobody", delay_ms=delay_ms)
     net.poll(30)
     if delay_ms:
         assert (server.state, upstream.state) == (ChannelState.AUTHENTICATING, ChannelState.AUTHENTICATING)
@@ -318,42 +320,42 @@ def test_a_refusal_is_told_after_the_delay_and_ends_both(net: NetBench, desk: De
     assert (server.error.side, upstream.error.side) == ("downstream", "upstream")
 
 
-def test_a_client_that_hangs_up_while_somebody_is_asked_frees_the_question(net: NetBench, desk: Desk) -> None:
-    desk.late = True
-    server, upstream = join(net, desk, "PLAIN")
-    net.poll_until(lambda: any(isinstance(item.question, q.WantSecret) or desk.settle() for item in desk.open))
-    desk.settle()
-    net.poll_until(lambda: any(isinstance(item.question, q.CheckPassword) for item in desk.open))
+def test_a_client_that_hangs_up_while_somebody_is_asked_frees_the_question(net: NetBench, auth_source: AuthSource) -> None:
+    auth_source.late = True
+    server, upstream = join(net, auth_source, "PLAIN")
+    net.poll_until(lambda: any(isinstance(item.auth_request, q.WantSecret) or auth_source.settle() for item in auth_source.open))
+    auth_source.settle()
+    net.poll_until(lambda: any(isinstance(item.auth_request, q.CheckPassword) for item in auth_source.open))
     upstream.close(Cause.ADMIN)
     net.poll_until(lambda: server.close_cause is Cause.PEER_CLOSED)
-    assert [type(item.question) for item in desk.forgotten] == [q.CheckPassword]
-    assert desk.open == []
+    assert [type(item.auth_request) for item in auth_source.forgotten] == [q.CheckPassword]
+    assert auth_source.open == []
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
 @pytest.mark.parametrize("write", [str, lambda text: base64.b64encode(f"\0user\0{text}".encode()).decode(), lambda text: f"x{text[1:-1]}x"])
-def test_what_a_server_says_of_a_secret_is_in_no_line_of_ours(desk: Desk, mechanism: str, write: Callable[[str], str]) -> None:
-    desk.answer = lambda question: q.Secret("canary.7f3a9c")
-    one = begun(desk, mechanism)
+def test_what_a_server_says_of_a_secret_is_in_no_line_of_ours(auth_source: AuthSource, mechanism: str, write: Callable[[str], str]) -> None:
+    auth_source.answer = lambda auth_request: q.Secret("canary.7f3a9c")
+    one = begun(auth_source, mechanism)
     accept(one, mechanism)
     error = one.refused(answered(token_answer(error=58, message=f"no such login: {write('canary.7f3a9c')}"), ID + 2))
-    assert str(error).partition(": ")[2] == WITHHELD
+    assert str(error).partition(": ")[2] == REDACTED
 
 
-def test_what_a_server_makes_of_the_keys_of_a_password_is_in_no_line_of_ours(desk: Desk) -> None:
+def test_what_a_server_makes_of_the_keys_of_a_password_is_in_no_line_of_ours(auth_source: AuthSource) -> None:
     exchange = scram_exchange(SCRAM_SHA_256)
-    one = begun(desk, SCRAM_SHA_256)
+    one = begun(auth_source, SCRAM_SHA_256)
     accept(one, SCRAM_SHA_256)
     one.say(answered(token_answer(exchange.server[0]), ID + 2))
-    (asked,) = desk.asked
+    (asked,) = auth_source.asked
     keys = usual_answer(asked)
     assert isinstance(keys, q.ScramKeys)
     error = one.refused(answered(token_answer(f"e={base64.b64encode(keys.client_key).decode()}".encode()), ID + 3))
-    assert str(error) == f"SCRAM-SHA-256 as user: {WITHHELD}"
+    assert str(error) == f"SCRAM-SHA-256 as user: {REDACTED}"
 
 
-def test_who_is_let_in_keeps_no_secret(desk: Desk) -> None:
-    one = begun(desk)
+def test_who_is_let_in_keeps_no_secret(auth_source: AuthSource) -> None:
+    one = begun(auth_source)
     accept(one)
     authenticator = cast(SaslClientAuthenticator, one.one)
     assert authenticator._mechanism is not None
@@ -362,10 +364,10 @@ def test_who_is_let_in_keeps_no_secret(desk: Desk) -> None:
     assert (one.code, authenticator._mechanism) == (DONE, None)
 
 
-def test_who_logs_in_again_begins_with_the_handshake(desk: Desk) -> None:
+def test_who_logs_in_again_begins_with_the_handshake(auth_source: AuthSource) -> None:
     """Kafka's brokers take nothing else behind the end of a session, and have said that they know these versions."""
     settings = SaslClientSettings("PLAIN", "user", "a", "c")
-    one = Talk(SaslClientAuthenticators(settings, desk).again(Identity(), "CN=broker"))
+    one = Talk(SaslClientAuthenticators(settings, auth_source).again(Identity(), "CN=broker"))
     assert one.say() == [handshake("PLAIN", ID)]
     assert one.say(answered(handshake_answer("PLAIN"), ID)) == [token(plain_token(), ID + 1, 1)]
     one.say(answered(token_answer(version=1, lifetime=60_000), ID + 1))

@@ -1,4 +1,4 @@
-"""proxy.auth.factories: what settings ask for, and nothing that they do not."""
+"""framegate.proxy.auth.factories: what settings ask for, and nothing that they do not."""
 
 import subprocess
 import sys
@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from proxy.auth.factories import of_clients, of_upstream
-from proxy.config.model import ListenerConfig, UpstreamConfig
-from proxy.config.tls import ListenerTls, PrincipalConfig, UpstreamTls
-from proxy.errors import AuthenticationError
-from proxy.network.authenticator import ANONYMOUS, AnonymousAuthenticators
-from proxy.network.transport import Identity
+from framegate.proxy.auth.factories import of_clients, of_upstream
+from framegate.proxy.config.model import ListenerConfig, UpstreamConfig
+from framegate.proxy.config.tls import ListenerTls, PrincipalConfig, UpstreamTls
+from framegate.proxy.errors import AuthenticationError
+from framegate.proxy.network.authenticator import ANONYMOUS, AnonymousAuthenticators
+from framegate.proxy.network.transport import Identity
 from tests.proxy.auth.test_certificates import SPIFFE
 
 ASKED = ListenerTls(certificate="c", key="k", client_auth="requested", client_ca="ca")
@@ -63,9 +63,10 @@ def test_an_upstream_is_its_subject_and_with_pins_one_of_their_keys() -> None:
 
 def test_who_asks_for_nothing_loads_nothing() -> None:
     script = (
-        "import sys; from proxy.auth.factories import of_clients, of_upstream; from proxy.config.model import ListenerConfig, UpstreamConfig\n"
+        "import sys; from framegate.proxy.auth.factories import of_clients, of_upstream\n"
+        "from framegate.proxy.config.model import ListenerConfig, UpstreamConfig\n"
         "of_clients(ListenerConfig(name='l', address='127.0.0.1:0')); of_upstream(UpstreamConfig(name='u', endpoints=('127.0.0.1:1',)))\n"
-        "print([name for name in sys.modules if name in ('hashlib', 'ssl') or name.startswith('proxy.auth.')])"
+        "print([name for name in sys.modules if name in ('hashlib', 'ssl') or name.startswith('framegate.proxy.auth.')])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
-    assert done.stdout.strip() == "['proxy.auth.factories']"
+    assert done.stdout.strip() == "['framegate.proxy.auth.factories']"

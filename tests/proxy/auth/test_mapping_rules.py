@@ -1,10 +1,11 @@
-"""proxy.auth.mapping_rules: Kafka's rules, with its edge cases."""
+"""framegate.proxy.auth.mapping_rules: Kafka's rules, with its edge cases."""
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.auth.mapping_rules import MappingRules, RuleError, compile_pattern
+from framegate.proxy.auth.mapping_rules import MappingRules, RuleError, compile_pattern
+from tests.fakes.cases import each_of
 
 RULES = ", ".join(
     (
@@ -17,7 +18,7 @@ RULES = ", ".join(
 )
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("name", "principal"),
     [
         ("CN=Duke,OU=ServiceUsers,O=Org,C=US", "duke"),
@@ -31,7 +32,7 @@ def test_the_first_rule_that_matches_wins(name: str, principal: str) -> None:
     assert MappingRules(RULES).apply(name) == principal
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "count"),
     [
         ("DEFAULT", 1),
@@ -54,7 +55,7 @@ def test_rules_are_parsed_not_split(text: str, count: int) -> None:
     assert len(MappingRules(text)) == count
 
 
-@pytest.mark.parametrize(
+@each_of(
     "text",
     [
         "default",
@@ -90,7 +91,7 @@ def test_no_rule_matches_nothing_and_no_match_is_told() -> None:
     assert MappingRules("RULE:CN=a/b/").apply("CN=b") is None
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("rule", "name", "principal"),
     [
         (r"RULE:^CN=((\\, *|\w)+)(,.*|$)/$1/", r"CN=Tkac\, Adam,OU=ITZ,DC=geodis,DC=cz", r"Tkac\, Adam"),
@@ -135,19 +136,17 @@ def test_any_text_is_rules_or_a_fault(text: str) -> None:
     assert 0 <= position <= len(text)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "text"), [(r"app-\d+", "app-١٢"), (r"\w+", "ſink"), ("(?i)sink", "ſink"), ("(?i)kafka", "\u212aafka"), (r"a\sb", "a\u2003b")]
-)
+@each_of(("pattern", "text"), [(r"app-\d+", "app-١٢"), (r"\w+", "ſink"), ("(?i)sink", "ſink"), ("(?i)kafka", "\u212aafka"), (r"a\sb", "a\u2003b")])
 def test_classes_and_case_are_asciis_as_in_java(pattern: str, text: str) -> None:
     assert compile_pattern(pattern).fullmatch(text) is None
 
 
-@pytest.mark.parametrize(("pattern", "text"), [(r"app-\d+", "app-12"), (r"\w+", "s_1"), ("(?i)sink", "SINK"), (r"a\sb", "a\tb"), ("ü.", "üx")])
+@each_of(("pattern", "text"), [(r"app-\d+", "app-12"), (r"\w+", "s_1"), ("(?i)sink", "SINK"), (r"a\sb", "a\tb"), ("ü.", "üx")])
 def test_and_know_those(pattern: str, text: str) -> None:
     assert compile_pattern(pattern).fullmatch(text) is not None
 
 
-@pytest.mark.parametrize("pattern", ["a{99999999999999}", "(" * 600 + ")" * 600, "[a-z&&[^b]]", "[[a]b]", "(?u)a", "(", "a**"])
+@each_of("pattern", ["a{99999999999999}", "(" * 600 + ")" * 600, "[a-z&&[^b]]", "[[a]b]", "(?u)a", "(", "a**"])
 def test_what_is_no_pattern_or_another_in_java_is_a_fault(pattern: str) -> None:
     with pytest.raises(RuleError, match="is none"):
         compile_pattern(pattern)

@@ -1,12 +1,13 @@
-"""proxy.auth.mechanism: what mechanisms share."""
+"""framegate.proxy.auth.mechanism: what mechanisms share."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.auth.mechanism import Mechanism, Next, RefusalError, Reply, escape_name, expect, unescape_name
-from proxy.auth.questions import Accepted, Refused, Unavailable
-from proxy.errors import InternalError
+from framegate.proxy.auth.auth_requests import Accepted, Refused, Unavailable
+from framegate.proxy.auth.mechanism import Mechanism, Next, RefusalError, Reply, escape_name, expect, unescape_name
+from framegate.proxy.errors import InternalError
+from tests.fakes.cases import each_of
 
 AWKWARD = ("user=1", "user,1", "a b", "=", ",", "=,=,", "user\\", "%", "=2C", "=3D", "Ü,=ß")
 
@@ -16,7 +17,7 @@ class Silent(Mechanism):
         return Reply(token)
 
 
-@pytest.mark.parametrize("name", AWKWARD)
+@each_of("name", AWKWARD)
 def test_awkward_names_come_back(name: str) -> None:
     assert unescape_name(escape_name(name)) == name
 
@@ -28,7 +29,7 @@ def test_every_name_comes_back(name: str) -> None:
     assert unescape_name(text) == name
 
 
-@pytest.mark.parametrize("text", ["", "a,b", "a=b", "=2c", "=", "a=3", "\0", "a=2Cb=3"])
+@each_of("text", ["", "a,b", "a=b", "=2c", "=", "a=3", "\0", "a=2Cb=3"])
 def test_what_is_no_name_is_refused(text: str) -> None:
     with pytest.raises(RefusalError):
         unescape_name(text)

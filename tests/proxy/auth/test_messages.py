@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.auth import messages
-from proxy.auth.messages import (
+from framegate.proxy.auth import messages
+from framegate.proxy.auth.messages import (
     ApiRange,
     ApiVersionsAnswer,
     ApiVersionsRequest,
@@ -22,8 +22,9 @@ from proxy.auth.messages import (
     read_request_header,
     request_writer,
 )
-from proxy.auth.wire import MalformedError, Reader
+from framegate.proxy.auth.wire import MalformedError, Reader
 from tests.fakes import sasl_frames as frames
+from tests.fakes.cases import each_of
 
 RANGES = (ApiRange(0, 3, 11), ApiRange(17, 0, 1))
 MESSAGES: list[tuple[int, int, Any]] = [
@@ -68,7 +69,7 @@ def read_answer(data: bytes, key: int, version: int, kind: Any) -> Any:
     return kind.read(*((reader, version) if kind in VERSIONED else (reader,)))
 
 
-@pytest.mark.parametrize(("key", "version", "message"), MESSAGES)
+@each_of(("key", "version", "message"), MESSAGES)
 def test_a_request_is_read_as_it_was_written(key: int, version: int, message: Any) -> None:
     data = request_of(key, version, message)
     assert read_request(data, type(message)) == (RequestHeader(key, version, 7, "c"), message)
@@ -79,7 +80,7 @@ def test_a_request_is_read_as_it_was_written(key: int, version: int, message: An
         read_request(data + b"\0", type(message))
 
 
-@pytest.mark.parametrize(("key", "version", "message"), ANSWERS)
+@each_of(("key", "version", "message"), ANSWERS)
 def test_an_answer_is_read_as_it_was_written(key: int, version: int, message: Any) -> None:
     data = answer_of(key, version, message)
     assert read_answer(data, key, version, type(message)) == message
@@ -128,7 +129,7 @@ PYTHON = {
 }
 
 
-@pytest.mark.parametrize(("name", "written"), PYTHON.items())
+@each_of(("name", "written"), PYTHON.items())
 def test_another_librarys_bytes(name: str, written: str) -> None:
     what, key, version = name.split()
     made, kinds = (request_of, MESSAGES) if what == "request" else (answer_of, ANSWERS)
@@ -136,14 +137,14 @@ def test_another_librarys_bytes(name: str, written: str) -> None:
     assert made(int(key), int(version), message).hex() == written
 
 
-@pytest.mark.parametrize("key", [0, 3, 19, 99, -1])
+@each_of("key", [0, 3, 19, 99, -1])
 def test_of_another_request_nothing_but_its_first_eight_bytes_is_read(key: int) -> None:
     reader = Reader(key.to_bytes(2, "big", signed=True) + b"\0\1\0\0\0\7\x7f\xffgarbage")
     header = read_request_header(reader)
     assert (header.is_supported, header.correlation_id, header.client_id, reader.position) == (False, 7, None, 8)
 
 
-@pytest.mark.parametrize(("key", "version"), [(18, 5), (18, 99), (18, -1), (17, 2), (36, 3)])
+@each_of(("key", "version"), [(18, 5), (18, 99), (18, -1), (17, 2), (36, 3)])
 def test_of_a_version_that_is_not_known_neither(key: int, version: int) -> None:
     reader = Reader(key.to_bytes(2, "big") + version.to_bytes(2, "big", signed=True) + b"\0\0\0\7garbage")
     assert not read_request_header(reader).is_supported
@@ -165,7 +166,7 @@ def test_the_answer_to_another_request_is_none() -> None:
         answer_reader(b"\0\0\0\x08", RequestHeader(36, 2, 7))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("name", "version", "good"),
     [("a", "1", True), ("a-b.c", "1.0-rc.1", True), ("", "1", False), ("a", "", False), ("-a", "1", False), ("a-", "1", False), ("a b", "1", False)],
 )
@@ -212,7 +213,7 @@ FEATURES = bytes.fromhex(
 )
 
 
-@pytest.mark.parametrize("version", [3, 4])
+@each_of("version", [3, 4])
 def test_what_a_broker_says_of_its_features_and_what_nobody_knows_comes_out_byte_for_byte(version: int) -> None:
     header = RequestHeader(18, version, 7)
     answer = ApiVersionsAnswer.read(answer_reader(FEATURES, header), version)

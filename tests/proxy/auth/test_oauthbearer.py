@@ -1,4 +1,4 @@
-"""proxy.auth.oauthbearer: the grammar of the first message, and the two steps of a refusal."""
+"""framegate.proxy.auth.oauthbearer: the grammar of the first message, and the two steps of a refusal."""
 
 import json
 
@@ -6,15 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.auth.mechanism import Ask, RefusalError, Reply
-from proxy.auth.oauthbearer import OAuthBearerClient, OAuthBearerServer
-from proxy.auth.questions import Accepted, CheckToken, Refused, Secret, WantSecret
+from framegate.proxy.auth.auth_requests import Accepted, CheckToken, Refused, Secret, WantSecret
+from framegate.proxy.auth.mechanism import Ask, RefusalError, Reply
+from framegate.proxy.auth.oauthbearer import OAuthBearerClient, OAuthBearerServer
+from tests.fakes.cases import each_of
 
 TOKEN = "aaa.bbb-_~+/.ccc=="
 GOOD = f"n,,\x01auth=Bearer {TOKEN}\x01\x01".encode()
 
 
-@pytest.mark.parametrize(
+@each_of(
     "message",
     [
         GOOD,
@@ -31,7 +32,7 @@ def test_a_good_message(message: bytes) -> None:
     assert (server.complete, server.principal, server.lifetime_ms) == (True, "user", -5)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "message",
     [
         b"",
@@ -63,7 +64,7 @@ def test_what_is_no_such_message_is_refused(message: bytes) -> None:
     assert TOKEN not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("refused", "said"),
     [
         (Refused("expired"), {"status": "invalid_token"}),
@@ -105,13 +106,13 @@ def test_the_client_says_what_the_server_reads() -> None:
     assert client.complete
 
 
-@pytest.mark.parametrize("extensions", [{"auth": "x"}, {"k1": "x"}, {"": "x"}, {"k": ""}, {"k": "a\x01b"}])
+@each_of("extensions", [{"auth": "x"}, {"k1": "x"}, {"": "x"}, {"k": ""}, {"k": "a\x01b"}])
 def test_an_extension_that_cannot_be_said(extensions: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="no extension"):
         OAuthBearerClient("a", extensions=extensions)
 
 
-@pytest.mark.parametrize("token", ["", "a b", "a\x01auth=Bearer b", "ü", "a\n"])
+@each_of("token", ["", "a b", "a\x01auth=Bearer b", "ü", "a\n"])
 def test_a_token_that_would_be_read_otherwise_is_not_sent(token: str) -> None:
     with pytest.raises(RefusalError) as caught:
         OAuthBearerClient("a").resume(Secret(token))

@@ -1,13 +1,14 @@
-"""proxy.auth.plain: one message, checked by somebody else."""
+"""framegate.proxy.auth.plain: one message, checked by somebody else."""
 
 import pytest
 
-from proxy.auth.mechanism import Ask, RefusalError, Reply
-from proxy.auth.plain import PlainClient, PlainServer
-from proxy.auth.questions import Accepted, CheckPassword, Refused, Secret, Unavailable, WantSecret
+from framegate.proxy.auth.auth_requests import Accepted, CheckPassword, Refused, Secret, Unavailable, WantSecret
+from framegate.proxy.auth.mechanism import Ask, RefusalError, Reply
+from framegate.proxy.auth.plain import PlainClient, PlainServer
+from tests.fakes.cases import each_of
 
 
-@pytest.mark.parametrize("authorization", ["", "user"])
+@each_of("authorization", ["", "user"])
 def test_a_user_with_his_password(authorization: str) -> None:
     server = PlainServer()
     assert server.evaluate(f"{authorization}\0user\0pencil".encode()) == Ask(CheckPassword("user", "pencil"))
@@ -16,7 +17,7 @@ def test_a_user_with_his_password(authorization: str) -> None:
     assert (server.complete, server.principal, server.lifetime_ms) == (True, "user", 77)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("message", "told"),
     [
         (b"\0\0pencil", "Authentication failed: username not specified"),

@@ -1,12 +1,13 @@
-"""proxy.auth.scram: the RFCs' examples, both sides, and everything that must not be let in."""
+"""framegate.proxy.auth.scram: the RFCs' examples, both sides, and everything that must not be let in."""
 
 import base64
 
 import pytest
 
-from proxy.auth.mechanism import Ask, Next, RefusalError, Reply
-from proxy.auth.questions import ScramCredential, ScramKeys, Unavailable, WantCredential, WantScramKeys
-from proxy.auth.scram import HASHES, SCRAM_SHA_256, SCRAM_SHA_512, ScramClient, ScramServer, new_nonce
+from framegate.proxy.auth.auth_requests import ScramCredential, ScramKeys, Unavailable, WantCredential, WantScramKeys
+from framegate.proxy.auth.mechanism import Ask, Next, RefusalError, Reply
+from framegate.proxy.auth.scram import HASHES, SCRAM_SHA_256, SCRAM_SHA_512, ScramClient, ScramServer, new_nonce
+from tests.fakes.cases import each_of
 from tests.fakes.sasl_frames import CLIENT_NONCE, ITERATIONS, SALT, SERVER_NONCE, keys, scram_exchange, stored
 
 # RFC 7677, 3.
@@ -39,9 +40,9 @@ def test_the_example_of_the_rfc() -> None:
     assert said(other.begin()) == CLIENT_FIRST
     assert one.evaluate(CLIENT_FIRST) == Ask(WantCredential(SCRAM_SHA_256, "user"))
     assert said(one.resume(stored(SCRAM_SHA_256))) == SERVER_FIRST
-    question = WantScramKeys("brokers", SCRAM_SHA_256, SALT, ITERATIONS)
-    assert other.evaluate(SERVER_FIRST) == Ask(question)
-    answer = keys(question)
+    auth_request = WantScramKeys("brokers", SCRAM_SHA_256, SALT, ITERATIONS)
+    assert other.evaluate(SERVER_FIRST) == Ask(auth_request)
+    answer = keys(auth_request)
     assert isinstance(answer, ScramKeys)
     assert said(other.resume(answer)) == CLIENT_FINAL
     assert not one.complete
@@ -67,16 +68,16 @@ def test_the_formulas_are_those_of_rfc_5802(monkeypatch: pytest.MonkeyPatch) -> 
     assert said(one.evaluate(final)) == b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ="
 
 
-@pytest.mark.parametrize("mechanism", [SCRAM_SHA_256, SCRAM_SHA_512])
-@pytest.mark.parametrize("user", ["user", "a b", "a,b=c", "=2C", "Ü"])
+@each_of("mechanism", [SCRAM_SHA_256, SCRAM_SHA_512])
+@each_of("user", ["user", "a b", "a,b=c", "=2C", "Ü"])
 def test_both_sides_understand_each_other(mechanism: str, user: str) -> None:
     one, other = ScramServer(mechanism), ScramClient(mechanism, user, "brokers")
     step = one.evaluate(said(other.begin()))
     assert step == Ask(WantCredential(mechanism, user))
     step = other.evaluate(said(one.resume(stored(mechanism, lifetime_ms=9))))
     assert isinstance(step, Ask)
-    assert isinstance(step.question, WantScramKeys)
-    final = said(other.resume(keys(step.question)))
+    assert isinstance(step.auth_request, WantScramKeys)
+    final = said(other.resume(keys(step.auth_request)))
     other.evaluate(said(one.evaluate(final)))
     assert (one.complete, other.complete, one.principal, one.lifetime_ms) == (True, True, user, 9)
 
@@ -104,7 +105,7 @@ FINALS = {
 }
 
 
-@pytest.mark.parametrize("name", FINALS)
+@each_of("name", FINALS)
 def test_a_final_message_that_is_not_the_one(name: str) -> None:
     one = server()
     with pytest.raises(RefusalError) as caught:
@@ -112,7 +113,7 @@ def test_a_final_message_that_is_not_the_one(name: str) -> None:
     assert (one.complete, one.principal, caught.value.told) == (False, "", "")
 
 
-@pytest.mark.parametrize("bit", range(0, 256, 5))
+@each_of("bit", range(0, 256, 5))
 def test_every_bit_of_the_proof_counts(bit: int) -> None:
     head, proof = CLIENT_FINAL.split(b",p=")
     changed = bytearray(base64.b64decode(proof))
@@ -147,7 +148,7 @@ def test_who_is_not_there_gets_a_salt_like_everybody() -> None:
     assert said(one.resume(stored(SCRAM_SHA_256, is_known=False))) == SERVER_FIRST
 
 
-@pytest.mark.parametrize(("header", "good"), [(b"n,a=user,", True), (b"n,a=admin,", False)])
+@each_of(("header", "good"), [(b"n,a=user,", True), (b"n,a=admin,", False)])
 def test_an_authorization_id_must_be_the_user(header: bytes, good: bool) -> None:
     one = ScramServer(SCRAM_SHA_256, lambda: SERVER_NONCE)
     message = CLIENT_FIRST.replace(b"n,,", header)
@@ -172,7 +173,7 @@ def test_a_delegation_token_is_no_user() -> None:
             one.evaluate(message)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("first", "words"),
     [
         (SERVER_FIRST.replace(b"r=rOpr", b"r=xOpr"), "does not go on from ours"),
@@ -191,14 +192,14 @@ def test_a_client_asks_for_keys_only_of_a_good_server(first: bytes, words: str) 
         one.evaluate(first)
 
 
-@pytest.mark.parametrize("iterations", [4096, 16384])
+@each_of("iterations", [4096, 16384])
 def test_the_bounds_of_the_iterations_are_within(iterations: int) -> None:
     one = client()
     one.begin()
     assert isinstance(one.evaluate(SERVER_FIRST.replace(b"i=4096", f"i={iterations}".encode())), Ask)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("final", "words"),
     [
         (b"v=" + base64.b64encode(b"\0" * 32), "its signature is wrong"),
@@ -213,7 +214,7 @@ def test_a_client_believes_only_who_knows_the_user(final: bytes, words: str) -> 
     one.begin()
     step = one.evaluate(SERVER_FIRST)
     assert isinstance(step, Ask)
-    one.resume(keys(step.question))  # type: ignore[arg-type]
+    one.resume(keys(step.auth_request))  # type: ignore[arg-type]
     with pytest.raises(RefusalError, match=words):
         one.evaluate(final)
     assert not one.complete

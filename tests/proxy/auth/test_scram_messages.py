@@ -1,4 +1,4 @@
-"""proxy.auth.scram_messages: RFC 5802's grammar."""
+"""framegate.proxy.auth.scram_messages: RFC 5802's grammar."""
 
 import contextlib
 
@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.auth.mechanism import RefusalError
-from proxy.auth.scram_messages import ClientFinal, ClientFirst, ServerFinal, ServerFirst
+from framegate.proxy.auth.mechanism import RefusalError
+from framegate.proxy.auth.scram_messages import ClientFinal, ClientFirst, ServerFinal, ServerFirst
+from tests.fakes.cases import each_of
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("message", "user", "authorization", "extensions"),
     [
         (b"n,,n=user,r=abc", "user", "", ()),
@@ -27,7 +28,7 @@ def test_a_good_client_first(message: bytes, user: str, authorization: str, exte
     assert found.write() == message
 
 
-@pytest.mark.parametrize(
+@each_of(
     "message",
     [
         b"",
@@ -69,7 +70,7 @@ def test_a_good_server_first() -> None:
     assert ServerFirst.read(b"r=abc,s=c2FsdA==,i=1,x=y").iterations == 1
 
 
-@pytest.mark.parametrize(
+@each_of(
     "message",
     [
         b"r=abc,s=c2FsdA==,i=0",
@@ -98,9 +99,7 @@ def test_a_good_client_final() -> None:
     assert ClientFinal.of("n,,", "abc").write(b"proof") == b"c=biws,r=abc,p=cHJvb2Y="
 
 
-@pytest.mark.parametrize(
-    "message", [b"c=biws,r=abc", b"c=biws,p=cHJvb2Y=", b"r=abc,p=cHJvb2Y=", b"c=b!ws,r=abc,p=cHJvb2Y=", b"c=biws,r=abc,p=!", b""]
-)
+@each_of("message", [b"c=biws,r=abc", b"c=biws,p=cHJvb2Y=", b"r=abc,p=cHJvb2Y=", b"c=b!ws,r=abc,p=cHJvb2Y=", b"c=biws,r=abc,p=!", b""])
 def test_what_is_no_client_final(message: bytes) -> None:
     with pytest.raises(RefusalError):
         ClientFinal.read(message)

@@ -1,4 +1,4 @@
-"""proxy.auth.server: Kafka's exchange with a client, in every order that a client may think of."""
+"""framegate.proxy.auth.server: Kafka's exchange with a client, in every order that a client may think of."""
 
 import struct
 
@@ -6,18 +6,26 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.auth import questions as q
-from proxy.auth.admission import Admission
-from proxy.auth.messages import SUPPORTED, ApiRange, ApiVersionsAnswer, RequestHeader, answer_reader
-from proxy.auth.oauthbearer import MAX_PAIRS
-from proxy.auth.scram import SCRAM_SHA_256, SCRAM_SHA_512
-from proxy.auth.scram_messages import MAX_EXTENSIONS
-from proxy.auth.server import CANNOT_TELL, MAX_MESSAGE, MECHANISMS, SaslServerAuthenticator, SaslServerAuthenticators, SaslServerSettings, Session
-from proxy.auth.wire import MAX_TAGS
-from proxy.errors import AuthenticationError, WrongProtocolError
-from proxy.network.authenticator import WAIT
-from proxy.network.timer import NEVER
-from proxy.network.transport import DONE, WANT_READ, Identity
+from framegate.proxy.auth import auth_requests as q
+from framegate.proxy.auth.allowed_principals import AllowedPrincipals
+from framegate.proxy.auth.messages import SUPPORTED, ApiRange, ApiVersionsAnswer, RequestHeader, answer_reader
+from framegate.proxy.auth.oauthbearer import MAX_PAIRS
+from framegate.proxy.auth.scram import SCRAM_SHA_256, SCRAM_SHA_512
+from framegate.proxy.auth.scram_messages import MAX_EXTENSIONS
+from framegate.proxy.auth.server import (
+    CANNOT_TELL,
+    MAX_MESSAGE,
+    MECHANISMS,
+    SaslServerAuthenticator,
+    SaslServerAuthenticators,
+    SaslServerSettings,
+    Session,
+)
+from framegate.proxy.auth.wire import MAX_TAGS
+from framegate.proxy.errors import AuthenticationError, WrongProtocolError
+from framegate.proxy.network.authenticator import WAIT
+from framegate.proxy.network.timer import NEVER
+from framegate.proxy.network.transport import DONE, WANT_READ, Identity
 from tests.fakes.clock import SECOND
 from tests.fakes.sasl_frames import (
     SERVER_NONCE,
@@ -33,19 +41,23 @@ from tests.fakes.sasl_frames import (
     versions,
     versions_answer,
 )
-from tests.proxy.auth.conftest import Desk, Talk
+from tests.proxy.auth.conftest import AuthSource, Talk
 
 ALL = ("PLAIN", SCRAM_SHA_256, SCRAM_SHA_512, "OAUTHBEARER")
 NEUTRAL = "Authentication failed during authentication due to invalid credentials with SASL mechanism "
 
 
-def talk(desk: Desk, *, mechanisms: tuple[str, ...] = ALL, max_session_ms: int = 0, max_frame: int = 524288, session: Session | None = None) -> Talk:
-    return Talk(SaslServerAuthenticator(SaslServerSettings(mechanisms, max_session_ms, max_frame), desk, session=session, nonce=lambda: SERVER_NONCE))
+def talk(
+    auth_source: AuthSource, *, mechanisms: tuple[str, ...] = ALL, max_session_ms: int = 0, max_frame: int = 524288, session: Session | None = None
+) -> Talk:
+    return Talk(
+        SaslServerAuthenticator(SaslServerSettings(mechanisms, max_session_ms, max_frame), auth_source, session=session, nonce=lambda: SERVER_NONCE)
+    )
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_versions_are_told_and_the_client_goes_on(desk: Desk, version: int) -> None:
-    one = talk(desk)
+def test_versions_are_told_and_the_client_goes_on(auth_source: AuthSource, version: int) -> None:
+    one = talk(auth_source)
     answer = versions_answer(version, ApiRange(0, 3, 11), *(() if version >= 3 else (ApiRange(17, 0, 1), ApiRange(18, 0, 4), ApiRange(36, 0, 2))))
     assert one.say(versions(version)) == [answer]
     assert one.say(handshake("PLAIN"), token(plain_token())) == [handshake_answer(*ALL), token_answer()]
@@ -53,8 +65,8 @@ def test_versions_are_told_and_the_client_goes_on(desk: Desk, version: int) -> N
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_without_versions_and_with_each_version_of_the_tokens(desk: Desk, version: int) -> None:
-    one = talk(desk)
+def test_without_versions_and_with_each_version_of_the_tokens(auth_source: AuthSource, version: int) -> None:
+    one = talk(auth_source)
     assert one.say(handshake("PLAIN", 5), token(plain_token(), 6, version)) == [
         handshake_answer(*ALL, correlation=5),
         token_answer(version=version, correlation=6),
@@ -65,9 +77,9 @@ def test_without_versions_and_with_each_version_of_the_tokens(desk: Desk, versio
 
 @pytest.mark.parametrize("mechanism", [SCRAM_SHA_256, SCRAM_SHA_512])
 @pytest.mark.parametrize("bare", [False, True])
-def test_scram_in_requests_and_in_bare_tokens(desk: Desk, mechanism: str, bare: bool) -> None:
+def test_scram_in_requests_and_in_bare_tokens(auth_source: AuthSource, mechanism: str, bare: bool) -> None:
     exchange = scram_exchange(mechanism)
-    one = talk(desk)
+    one = talk(auth_source)
     assert one.say(handshake(mechanism, version=0 if bare else 1)) == [handshake_answer(*ALL)]
     first, final = (part if bare else token(part) for part in exchange.client)
     assert one.say(first) == [exchange.server[0] if bare else token_answer(exchange.server[0])]
@@ -75,16 +87,16 @@ def test_scram_in_requests_and_in_bare_tokens(desk: Desk, mechanism: str, bare: 
     assert (one.one.complete, one.one.principal) == (True, "user")
 
 
-def test_an_empty_answer_is_sent_all_the_same(desk: Desk) -> None:
-    one = talk(desk)
+def test_an_empty_answer_is_sent_all_the_same(auth_source: AuthSource) -> None:
+    one = talk(auth_source)
     assert one.say(handshake("PLAIN", version=0), plain_token()) == [handshake_answer(*ALL), b""]
 
 
 # Versions.
 
 
-def test_a_version_that_nobody_knows_is_answered_in_the_oldest_form_and_may_be_asked_again(desk: Desk) -> None:
-    one = talk(desk)
+def test_a_version_that_nobody_knows_is_answered_in_the_oldest_form_and_may_be_asked_again(auth_source: AuthSource) -> None:
+    one = talk(auth_source)
     for version in (5, 99, 32767):
         assert one.say(request(18, version, 9, b"whatever")) == [struct.pack(">ihihhh", 9, 35, 1, 18, 0, 4)]
     assert one.say(versions(3)) == [versions_answer(3, ApiRange(0, 3, 11))]
@@ -92,48 +104,48 @@ def test_a_version_that_nobody_knows_is_answered_in_the_oldest_form_and_may_be_a
     assert one.one.complete
 
 
-def test_a_blank_name_is_invalid_and_may_be_said_again(desk: Desk) -> None:
-    one = talk(desk)
+def test_a_blank_name_is_invalid_and_may_be_said_again(auth_source: AuthSource) -> None:
+    one = talk(auth_source)
     assert one.say(versions(3, name="")) == [struct.pack(">ih", 7, 42) + b"\1" + struct.pack(">i", 0) + b"\0"]
-    assert desk.asked == []
+    assert auth_source.asked == []
     assert one.say(versions(3)) == [versions_answer(3, ApiRange(0, 3, 11))]
 
 
 @pytest.mark.parametrize("before", [(versions(3),), (handshake("PLAIN"),), (handshake("PLAIN", version=0),)])
-def test_versions_may_be_asked_for_once_and_before_the_handshake(desk: Desk, before: tuple[bytes, ...]) -> None:
-    one = talk(desk)
+def test_versions_may_be_asked_for_once_and_before_the_handshake(auth_source: AuthSource, before: tuple[bytes, ...]) -> None:
+    one = talk(auth_source)
     one.say(*before)
     assert one.refused(versions(3)).answer == b""
 
 
-def test_what_the_source_knows_of_our_own_requests_does_not_count(desk: Desk) -> None:
-    desk.answer = lambda question: known_apis(ApiRange(36, 0, 9), ApiRange(3, 0, 12), ApiRange(1, 4, 17))
-    assert talk(desk).say(versions(3)) == [versions_answer(3, ApiRange(1, 4, 17), ApiRange(3, 0, 12))]
+def test_what_the_source_knows_of_our_own_requests_does_not_count(auth_source: AuthSource) -> None:
+    auth_source.answer = lambda auth_request: known_apis(ApiRange(36, 0, 9), ApiRange(3, 0, 12), ApiRange(1, 4, 17))
+    assert talk(auth_source).say(versions(3)) == [versions_answer(3, ApiRange(1, 4, 17), ApiRange(3, 0, 12))]
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_what_the_broker_says_besides_is_told_in_the_versions_that_have_it(desk: Desk, version: int) -> None:
+def test_what_the_broker_says_besides_is_told_in_the_versions_that_have_it(auth_source: AuthSource, version: int) -> None:
     features = ((0, b"supported"), (1, bytes(8)), (2, b"finalized"), (9, b"later"))
     known = (ApiRange(3, 0, 12, ((6, b"of Metadata"),)), ApiRange(36, 0, 9, ((6, b"not of ours"),)))
-    desk.answer = lambda question: known_apis(*known, tags=features)
-    [said] = talk(desk).say(versions(version))
+    auth_source.answer = lambda auth_request: known_apis(*known, tags=features)
+    [said] = talk(auth_source).say(versions(version))
     answer = ApiVersionsAnswer.read(answer_reader(said, RequestHeader(18, version, 7)), version)
     assert answer.tags == (features if version >= 3 else ())
     assert answer.ranges == (ApiRange(3, 0, 12, known[0].tags if version >= 3 else ()), *(SUPPORTED[key] for key in (17, 18, 36)))
-    assert desk.asked == [q.SupportedApis(version)]
+    assert auth_source.asked == [q.SupportedApis(version)]
 
 
-def test_without_knowing_what_will_be_understood_nothing_is_said(desk: Desk) -> None:
-    desk.answer = lambda question: q.Unavailable("the link is down")
-    error = talk(desk).refused(versions(3))
+def test_without_knowing_what_will_be_understood_nothing_is_said(auth_source: AuthSource) -> None:
+    auth_source.answer = lambda auth_request: q.Unavailable("the link is down")
+    error = talk(auth_source).refused(versions(3))
     assert (error.answer, str(error)) == (b"", "cannot be checked: the link is down")
 
 
 # What is refused.
 
 
-def test_a_mechanism_that_is_not_enabled_is_answered_with_those_that_are_and_is_the_end(desk: Desk) -> None:
-    one = talk(desk, mechanisms=("PLAIN", SCRAM_SHA_256))
+def test_a_mechanism_that_is_not_enabled_is_answered_with_those_that_are_and_is_the_end(auth_source: AuthSource) -> None:
+    one = talk(auth_source, mechanisms=("PLAIN", SCRAM_SHA_256))
     error = one.refused(handshake("GSSAPI"))
     assert error.answer == handshake_answer("PLAIN", SCRAM_SHA_256, error=33)
     assert "Unsupported SASL mechanism 'GSSAPI'" in str(error)
@@ -142,61 +154,61 @@ def test_a_mechanism_that_is_not_enabled_is_answered_with_those_that_are_and_is_
 
 @pytest.mark.parametrize("key", [0, 3, 37, 99, -5, 20304])
 @pytest.mark.parametrize("before", [(), (versions(3),)])
-def test_any_other_request_is_refused_by_its_header(desk: Desk, key: int, before: tuple[bytes, ...]) -> None:
-    one = talk(desk)
+def test_any_other_request_is_refused_by_its_header(auth_source: AuthSource, key: int, before: tuple[bytes, ...]) -> None:
+    one = talk(auth_source)
     one.say(*before)
     error = one.refused(struct.pack(">hhi", key, 0, 1) + b"\x7f\xffthe rest is not looked at")
     assert (error.answer, f"type {key} " in str(error)) == (b"", True)
     assert ("Kafka client" in str(error)) is (not before)
 
 
-def test_a_token_before_the_handshake_is_refused(desk: Desk) -> None:
-    assert "type 36 where SaslHandshake belongs" in str(talk(desk).refused(token(plain_token())))
-    assert desk.asked == []
+def test_a_token_before_the_handshake_is_refused(auth_source: AuthSource) -> None:
+    assert "type 36 where SaslHandshake belongs" in str(talk(auth_source).refused(token(plain_token())))
+    assert auth_source.asked == []
 
 
 @pytest.mark.parametrize("body", [b"", b"\0", b"\0\x11\0\1", b"\x60\x82\x01\x02gssapi of old", handshake("PLAIN")[:-1], handshake("PLAIN") + b"x"])
-def test_what_is_no_request_is_refused(desk: Desk, body: bytes) -> None:
-    assert talk(desk).refused(body).answer == b""
+def test_what_is_no_request_is_refused(auth_source: AuthSource, body: bytes) -> None:
+    assert talk(auth_source).refused(body).answer == b""
 
 
 @pytest.mark.parametrize("body", [handshake("PLAIN", version=2), request(36, 3, 1, b"\0", flexible=True), request(0, 0, 1, b"")])
-def test_a_version_that_cannot_be_answered(desk: Desk, body: bytes) -> None:
-    assert talk(desk).refused(body).answer == b""
+def test_a_version_that_cannot_be_answered(auth_source: AuthSource, body: bytes) -> None:
+    assert talk(auth_source).refused(body).answer == b""
 
 
 @pytest.mark.parametrize("body", [request(36, 3, 1, b"\0", flexible=True), request(3, 1, 1, b""), handshake("PLAIN"), b"\xff", b""])
-def test_only_tokens_come_after_the_handshake(desk: Desk, body: bytes) -> None:
-    one = talk(desk)
+def test_only_tokens_come_after_the_handshake(auth_source: AuthSource, body: bytes) -> None:
+    one = talk(auth_source)
     one.say(handshake("PLAIN"))
     assert one.refused(body).answer == b""
 
 
-def test_a_length_within_a_frame_is_not_believed(desk: Desk) -> None:
-    one = talk(desk)
+def test_a_length_within_a_frame_is_not_believed(auth_source: AuthSource) -> None:
+    one = talk(auth_source)
     one.say(handshake("PLAIN"))
     error = one.refused(request(36, 1, 7, b"\x7f\xff\xff\xff"))
     assert "token of 2147483647 bytes where 0 are left" in str(error)
 
 
-def test_http_is_named_before_anything_else(desk: Desk) -> None:
-    one = talk(desk)
+def test_http_is_named_before_anything_else(auth_source: AuthSource) -> None:
+    one = talk(auth_source)
     one.peer.write(b"GET / HTTP/1.1\r\n")
     with pytest.raises(WrongProtocolError, match="HTTP"):
         one.one.step()
 
 
 @pytest.mark.parametrize("before", [(), (handshake("PLAIN"),), (handshake("PLAIN", version=0),)])
-def test_the_bound_of_a_frame_holds_in_every_phase(desk: Desk, before: tuple[bytes, ...]) -> None:
-    one = talk(desk, max_frame=100)
+def test_the_bound_of_a_frame_holds_in_every_phase(auth_source: AuthSource, before: tuple[bytes, ...]) -> None:
+    one = talk(auth_source, max_frame=100)
     one.say(*before)
     one.peer.write(struct.pack(">i", 101))
     with pytest.raises(AuthenticationError, match="frame of 101 bytes"):
         one.one.step()
 
 
-def fail(desk: Desk, mechanism: str, *tokens: bytes, **extra: object) -> AuthenticationError:
-    one = talk(desk, **extra)  # type: ignore[arg-type]
+def fail(auth_source: AuthSource, mechanism: str, *tokens: bytes, **extra: object) -> AuthenticationError:
+    one = talk(auth_source, **extra)  # type: ignore[arg-type]
     one.say(handshake(mechanism))
     one.say(*(token(part) for part in tokens[:-1]))
     return one.refused(token(tokens[-1], 8))
@@ -206,37 +218,37 @@ def told(text: str) -> bytes:
     return token_answer(error=58, message=text, correlation=8)
 
 
-def test_what_clients_of_plain_are_told(desk: Desk) -> None:
+def test_what_clients_of_plain_are_told(auth_source: AuthSource) -> None:
     wrong = "Authentication failed: Invalid username or password"
-    assert fail(desk, "PLAIN", plain_token("wrong")).answer == told(wrong)
-    assert fail(desk, "PLAIN", plain_token(user="nobody")).answer == told(wrong)
-    assert fail(desk, "PLAIN", b"\0\0p").answer == told("Authentication failed: username not specified")
-    assert fail(desk, "PLAIN", b"a\0b").answer == told(NEUTRAL + "PLAIN")
+    assert fail(auth_source, "PLAIN", plain_token("wrong")).answer == told(wrong)
+    assert fail(auth_source, "PLAIN", plain_token(user="nobody")).answer == told(wrong)
+    assert fail(auth_source, "PLAIN", b"\0\0p").answer == told("Authentication failed: username not specified")
+    assert fail(auth_source, "PLAIN", b"a\0b").answer == told(NEUTRAL + "PLAIN")
 
 
-def test_what_clients_of_scram_are_told_tells_nothing(desk: Desk) -> None:
+def test_what_clients_of_scram_are_told_tells_nothing(auth_source: AuthSource) -> None:
     exchange = scram_exchange(SCRAM_SHA_256)
     unknown = scram_exchange(SCRAM_SHA_256, "nobody")
     answers = {
-        fail(desk, SCRAM_SHA_256, exchange.client[0], exchange.client[1][:-8] + b"AAAAAAA=").answer,
-        fail(desk, SCRAM_SHA_256, *unknown.client).answer,
-        fail(desk, SCRAM_SHA_256, b"no message of SCRAM").answer,
-        fail(desk, SCRAM_SHA_256, exchange.client[0], exchange.client[1].replace(b"r=rO", b"r=x")).answer,
+        fail(auth_source, SCRAM_SHA_256, exchange.client[0], exchange.client[1][:-8] + b"AAAAAAA=").answer,
+        fail(auth_source, SCRAM_SHA_256, *unknown.client).answer,
+        fail(auth_source, SCRAM_SHA_256, b"no message of SCRAM").answer,
+        fail(auth_source, SCRAM_SHA_256, exchange.client[0], exchange.client[1].replace(b"r=rO", b"r=x")).answer,
     }
     assert answers == {told(NEUTRAL + SCRAM_SHA_256)}
 
 
-def test_what_clients_of_oauthbearer_are_told(desk: Desk) -> None:
+def test_what_clients_of_oauthbearer_are_told(auth_source: AuthSource) -> None:
     bad = b"n,,\x01auth=Bearer bad\x01\x01"
-    one = talk(desk)
+    one = talk(auth_source)
     assert one.say(handshake("OAUTHBEARER"), token(bad))[1] == token_answer(b'{"status": "invalid_token"}')
     assert one.refused(token(b"\x01", 8)).answer == told('{"status": "invalid_token"}')
 
 
-def test_why_a_token_was_refused_is_told_of_clients_that_do_not_look(desk: Desk) -> None:
+def test_why_a_token_was_refused_is_told_of_clients_that_do_not_look(auth_source: AuthSource) -> None:
     """aiokafka takes the refusal for a welcome, and asks on."""
     counted: list[tuple[str, str, int]] = []
-    factory = SaslServerAuthenticators(SaslServerSettings(("OAUTHBEARER",)), desk, count=lambda *what: counted.append(what))
+    factory = SaslServerAuthenticators(SaslServerSettings(("OAUTHBEARER",)), auth_source, count=lambda *what: counted.append(what))
     one = Talk(factory.make(Identity()))
     one.say(handshake("OAUTHBEARER"), token(b"n,,\x01auth=Bearer bad\x01\x01"))
     refused = one.refused(request(3, 9, 1, b""))
@@ -245,24 +257,24 @@ def test_why_a_token_was_refused_is_told_of_clients_that_do_not_look(desk: Desk)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", SCRAM_SHA_256, "OAUTHBEARER"])
-def test_what_went_wrong_inside_is_told_to_nobody_but_the_log(desk: Desk, mechanism: str) -> None:
-    desk.answer = lambda question: q.Unavailable("/etc/framegate/users cannot be read")
+def test_what_went_wrong_inside_is_told_to_nobody_but_the_log(auth_source: AuthSource, mechanism: str) -> None:
+    auth_source.answer = lambda auth_request: q.Unavailable("/etc/framegate/users cannot be read")
     first = {"PLAIN": plain_token(), "OAUTHBEARER": b"n,,\x01auth=Bearer good\x01\x01"}.get(mechanism, scram_exchange(SCRAM_SHA_256).client[0])
-    error = fail(desk, mechanism, first)
+    error = fail(auth_source, mechanism, first)
     assert error.answer == token_answer(error=-1, message=CANNOT_TELL, correlation=8), "no client takes that for final"
     assert "/etc/framegate/users" in str(error)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", SCRAM_SHA_256])
-def test_who_speaks_in_bare_tokens_is_told_nothing(desk: Desk, mechanism: str) -> None:
-    one = talk(desk)
+def test_who_speaks_in_bare_tokens_is_told_nothing(auth_source: AuthSource, mechanism: str) -> None:
+    one = talk(auth_source)
     one.say(handshake(mechanism, version=0))
     assert one.refused(b"a").answer == b""
 
 
-def test_no_error_holds_a_password(desk: Desk) -> None:
+def test_no_error_holds_a_password(auth_source: AuthSource) -> None:
     for text in (plain_token("canary"), b"canary\0canary", b"\0u\0canary\0", b"\xffcanary"):
-        error = fail(desk, "PLAIN", text)
+        error = fail(auth_source, "PLAIN", text)
         assert "canary" not in str(error) + repr(error)
         assert b"canary" not in error.answer
 
@@ -270,34 +282,34 @@ def test_no_error_holds_a_password(desk: Desk) -> None:
 # Who has to be asked.
 
 
-def test_while_somebody_is_asked_nothing_is_read(desk: Desk) -> None:
-    desk.late = True
-    one = talk(desk)
+def test_while_somebody_is_asked_nothing_is_read(auth_source: AuthSource) -> None:
+    auth_source.late = True
+    one = talk(auth_source)
     assert one.say(versions(3), handshake("PLAIN"), token(plain_token())) == []
     assert one.code == WAIT
     for _ in range(3):
         assert one.say() == []
     assert one.frames.received == 1
-    desk.settle()
+    auth_source.settle()
     assert one.alarm.woken == 1
     assert one.say() == [versions_answer(3, ApiRange(0, 3, 11)), handshake_answer(*ALL)]
     assert (one.code, one.one.complete) == (WAIT, False)
-    desk.settle()
+    auth_source.settle()
     assert one.say() == [token_answer()]
     assert one.code == DONE
-    assert desk.asked == [q.SupportedApis(3), q.CheckPassword("user", "pencil")]
+    assert auth_source.asked == [q.SupportedApis(3), q.CheckPassword("user", "pencil")]
 
 
 @pytest.mark.parametrize("frames", [1, 2])
-def test_who_goes_away_is_not_waited_for(desk: Desk, frames: int) -> None:
-    desk.late = True
-    one = talk(desk)
+def test_who_goes_away_is_not_waited_for(auth_source: AuthSource, frames: int) -> None:
+    auth_source.late = True
+    one = talk(auth_source)
     one.say(*(versions(3),) if frames == 1 else (handshake("PLAIN"), token(plain_token())))
-    inquiry = desk.open[0]
+    pending_auth = auth_source.open[0]
     one.one.close()
     one.one.close()
-    assert (desk.forgotten, inquiry.is_cancelled) == ([inquiry], True)
-    inquiry.settle(q.Accepted("user"))
+    assert (auth_source.forgotten, pending_auth.is_cancelled) == ([pending_auth], True)
+    pending_auth.complete(q.Accepted("user"))
     assert (one.alarm.woken, one.one.complete) == (0, False)
 
 
@@ -320,18 +332,18 @@ def test_who_goes_away_is_not_waited_for(desk: Desk, frames: int) -> None:
 )
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_the_lesser_lifetime_is_told_and_ends_whatever_was_told(
-    desk: Desk, lifetime: int | None, most: int, told_ms: int, ends: int | None, version: int
+    auth_source: AuthSource, lifetime: int | None, most: int, told_ms: int, ends: int | None, version: int
 ) -> None:
-    desk.answer = lambda question: q.Accepted("user", lifetime)
-    one = talk(desk, max_session_ms=most)
+    auth_source.answer = lambda auth_request: q.Accepted("user", lifetime)
+    one = talk(auth_source, max_session_ms=most)
     assert one.say(handshake("PLAIN"), token(plain_token(), version=version))[1] == token_answer(lifetime=told_ms, version=version)
     expected = NEVER if ends is None else max(1000 * SECOND + ends * 1_000_000, 1)
     assert one.one.expires_ns == expected
 
 
-def test_scrams_lifetime_is_told_at_its_end_only(desk: Desk) -> None:
+def test_scrams_lifetime_is_told_at_its_end_only(auth_source: AuthSource) -> None:
     exchange = scram_exchange(SCRAM_SHA_256)
-    one = talk(desk, max_session_ms=9000)
+    one = talk(auth_source, max_session_ms=9000)
     answers = one.say(handshake(SCRAM_SHA_256), *(token(part) for part in exchange.client))
     assert answers[1:] == [token_answer(exchange.server[0]), token_answer(exchange.server[1], lifetime=9000)]
 
@@ -339,32 +351,32 @@ def test_scrams_lifetime_is_told_at_its_end_only(desk: Desk) -> None:
 # Once more.
 
 
-def test_who_is_known_may_prove_it_once_more(desk: Desk) -> None:
-    one = talk(desk, session=Session("user", "PLAIN"), max_session_ms=5000)
+def test_who_is_known_may_prove_it_once_more(auth_source: AuthSource) -> None:
+    one = talk(auth_source, session=Session("user", "PLAIN"), max_session_ms=5000)
     assert one.say(handshake("PLAIN"), token(plain_token())) == [handshake_answer(*ALL), token_answer(lifetime=5000)]
     assert one.one.principal == "user"
 
 
-def test_as_somebody_else_it_may_not(desk: Desk) -> None:
-    desk.answer = lambda question: q.Accepted("other")
-    error = fail(desk, "PLAIN", plain_token(user="other"), session=Session("user", "PLAIN"))
+def test_as_somebody_else_it_may_not(auth_source: AuthSource) -> None:
+    auth_source.answer = lambda auth_request: q.Accepted("other")
+    error = fail(auth_source, "PLAIN", plain_token(user="other"), session=Session("user", "PLAIN"))
     assert "was 'user' and is 'other'" in str(error)
     assert error.answer == told("Cannot change principals during re-authentication")
 
 
-def test_by_another_mechanism_it_is_refused_with_the_next_token(desk: Desk) -> None:
-    one = talk(desk, session=Session("user", "PLAIN"))
+def test_by_another_mechanism_it_is_refused_with_the_next_token(auth_source: AuthSource) -> None:
+    one = talk(auth_source, session=Session("user", "PLAIN"))
     assert one.say(handshake(SCRAM_SHA_256)) == [handshake_answer(*ALL)]
     assert "not the one" in str(one.refused(token(scram_exchange(SCRAM_SHA_256).client[0])))
 
 
-def test_the_text_says_that_it_was_once_more(desk: Desk) -> None:
-    error = fail(desk, "PLAIN", b"no", session=Session("user", "PLAIN"))
+def test_the_text_says_that_it_was_once_more(auth_source: AuthSource) -> None:
+    error = fail(auth_source, "PLAIN", b"no", session=Session("user", "PLAIN"))
     assert error.answer == told(NEUTRAL.replace("during authentication", "during re-authentication") + "PLAIN")
 
 
-def test_versions_are_not_asked_for_once_more(desk: Desk) -> None:
-    assert talk(desk, session=Session("user", "PLAIN")).refused(versions(3)).answer == b""
+def test_versions_are_not_asked_for_once_more(auth_source: AuthSource) -> None:
+    assert talk(auth_source, session=Session("user", "PLAIN")).refused(versions(3)).answer == b""
 
 
 # Anything.
@@ -393,26 +405,26 @@ FRAMES = [
 @given(st.lists(st.sampled_from(FRAMES), max_size=8), st.booleans())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_comes_only_a_proof_makes_it_known(sent: list[bytes], late: bool) -> None:
-    desk = Desk()
-    desk.late = late
-    one = talk(desk)
+    auth_source = AuthSource()
+    auth_source.late = late
+    one = talk(auth_source)
     try:
         for body in sent:
             if one.one.complete:
                 break
             one.say(body)
-            desk.settle()
+            auth_source.settle()
             one.say()
     except AuthenticationError:
         assert not one.one.complete
-    proved = any(isinstance(question, q.CheckPassword | q.WantCredential) for question in desk.asked)
+    proved = any(isinstance(auth_request, q.CheckPassword | q.WantCredential) for auth_request in auth_source.asked)
     assert (one.one.principal == "user") is one.one.complete
     assert proved or not one.one.complete
     one.one.close()
 
 
-def test_the_factory_makes_one_for_each(desk: Desk) -> None:
-    factory = SaslServerAuthenticators(SaslServerSettings(("PLAIN",)), desk)
+def test_the_factory_makes_one_for_each(auth_source: AuthSource) -> None:
+    factory = SaslServerAuthenticators(SaslServerSettings(("PLAIN",)), auth_source)
     first, second = factory.make(Identity()), factory.make(Identity())
     assert first is not second
     assert Talk(first).say(handshake("PLAIN")) == [handshake_answer("PLAIN")]
@@ -420,10 +432,10 @@ def test_the_factory_makes_one_for_each(desk: Desk) -> None:
     assert (second.mechanism_name, other.say(), other.code) == ("", [], WANT_READ)
 
 
-def of_clients(desk: Desk, counted: list[tuple[str, str, int]], **settings: object) -> SaslServerAuthenticators:
+def of_clients(auth_source: AuthSource, counted: list[tuple[str, str, int]], **settings: object) -> SaslServerAuthenticators:
     """The factory of a listener with sessions of a minute, which counts."""
     made = SaslServerSettings(("PLAIN", SCRAM_SHA_256), 60_000, **settings)  # type: ignore[arg-type]
-    return SaslServerAuthenticators(made, desk, lambda: SERVER_NONCE, lambda *what: counted.append(what))
+    return SaslServerAuthenticators(made, auth_source, lambda: SERVER_NONCE, lambda *what: counted.append(what))
 
 
 @pytest.mark.parametrize(
@@ -440,11 +452,13 @@ def of_clients(desk: Desk, counted: list[tuple[str, str, int]], **settings: obje
         ([b"x"], None, ("", "protocol")),
     ],
 )
-def test_what_became_of_it_is_counted_once(desk: Desk, bodies: list[bytes], answer: q.Answer | None, counted: tuple[str, str]) -> None:
+def test_what_became_of_it_is_counted_once(
+    auth_source: AuthSource, bodies: list[bytes], answer: q.AuthResponse | None, counted: tuple[str, str]
+) -> None:
     found: list[tuple[str, str, int]] = []
     if answer is not None:
-        desk.answer = lambda question: answer
-    one = Talk(of_clients(desk, found).make(Identity()))
+        auth_source.answer = lambda auth_request: answer
+    one = Talk(of_clients(auth_source, found).make(Identity()))
     one.alarm.clock.advance_ms(7)
     if counted[1]:
         one.refused(*bodies)
@@ -455,37 +469,37 @@ def test_what_became_of_it_is_counted_once(desk: Desk, bodies: list[bytes], answ
 
 
 @pytest.mark.parametrize("entries", [["user"], ["RULE:us.."], ["other", "RULE:.*"]])
-def test_who_may_come_in_is_told_so(desk: Desk, entries: list[str]) -> None:
+def test_who_may_come_in_is_told_so(auth_source: AuthSource, entries: list[str]) -> None:
     found: list[tuple[str, str, int]] = []
-    one = Talk(of_clients(desk, found, admission=Admission(entries)).make(Identity()))
+    one = Talk(of_clients(auth_source, found, allowed_principals=AllowedPrincipals(entries)).make(Identity()))
     assert one.say(handshake("PLAIN"), token(plain_token()))[1] == token_answer(lifetime=60_000)
     assert (one.one.principal, found) == ("user", [("PLAIN", "", 0)])
 
 
 @pytest.mark.parametrize("entries", [["other"], ["RULE:use"], ["User"]])
-def test_who_may_not_is_told_that_and_not_that_its_password_was_good(desk: Desk, entries: list[str]) -> None:
+def test_who_may_not_is_told_that_and_not_that_its_password_was_good(auth_source: AuthSource, entries: list[str]) -> None:
     found: list[tuple[str, str, int]] = []
-    one = Talk(of_clients(desk, found, admission=Admission(entries)).make(Identity()))
+    one = Talk(of_clients(auth_source, found, allowed_principals=AllowedPrincipals(entries)).make(Identity()))
     error = one.refused(handshake("PLAIN"), token(plain_token()))
     assert str(error) == "PLAIN: the principal 'user' is none of allowed_principals"
     assert error.answer == token_answer(error=58, message="Authentication failed: the principal is not allowed to connect")
     assert (one.one.complete, one.one.principal, found) == (False, "", [("PLAIN", "denied", 0)])
-    wrong = Talk(of_clients(desk, found, admission=Admission(entries)).make(Identity()))
+    wrong = Talk(of_clients(auth_source, found, allowed_principals=AllowedPrincipals(entries)).make(Identity()))
     refusal = wrong.refused(handshake("PLAIN"), token(plain_token("wrong")))
     assert b"not allowed" not in refusal.answer, "who may come in is told to those alone who are who they say"
 
 
 @pytest.mark.parametrize(("size", "words"), [(MAX_MESSAGE, "PLAIN: "), (MAX_MESSAGE + 1, f"a message of {MAX_MESSAGE + 1} bytes")])
-def test_a_message_that_no_client_needs_is_refused_as_one_that_is_not_good(desk: Desk, size: int, words: str) -> None:
+def test_a_message_that_no_client_needs_is_refused_as_one_that_is_not_good(auth_source: AuthSource, size: int, words: str) -> None:
     found: list[tuple[str, str, int]] = []
-    one = Talk(of_clients(desk, found).make(Identity()))
+    one = Talk(of_clients(auth_source, found).make(Identity()))
     assert words in str(one.refused(handshake("PLAIN"), token(b"\0user\0" + b"p" * (size - 6), version=1)))
     assert found == [("PLAIN", "credentials", 0)]
 
 
 @pytest.mark.parametrize("first", [b"n,a=" + b"\x01" * 60_000 + b",n=user,r=xyz", b"n,a=user,n=" + b"u" * 60_000 + b",r=x"])
-def test_what_nobody_has_proved_makes_no_long_lines(desk: Desk, first: bytes) -> None:
-    error = Talk(of_clients(desk, []).make(Identity())).refused(handshake(SCRAM_SHA_256), token(first, version=1))
+def test_what_nobody_has_proved_makes_no_long_lines(auth_source: AuthSource, first: bytes) -> None:
+    error = Talk(of_clients(auth_source, []).make(Identity())).refused(handshake(SCRAM_SHA_256), token(first, version=1))
     assert "wants to be" in str(error)
     assert len(str(error)) < 1000
 
@@ -507,17 +521,17 @@ def tagged(count: int) -> bytes:
         ((handshake("OAUTHBEARER"), token(b"n,,\1auth=Bearer good\1" + b"a=b\1" * (MAX_PAIRS + 1) + b"\1", version=1)), "130 pairs"),
     ],
 )
-def test_what_nobody_has_proved_holds_up_nobody_for_long(desk: Desk, bodies: tuple[bytes, ...], words: str) -> None:
-    one = Talk(SaslServerAuthenticators(SaslServerSettings(MECHANISMS), desk).make(Identity()))
+def test_what_nobody_has_proved_holds_up_nobody_for_long(auth_source: AuthSource, bodies: tuple[bytes, ...], words: str) -> None:
+    one = Talk(SaslServerAuthenticators(SaslServerSettings(MECHANISMS), auth_source).make(Identity()))
     if words:
         assert words in str(one.refused(*bodies))
     else:
         assert len(one.say(*bodies)) == len(bodies)
 
 
-def test_who_has_proved_it_is_to_do_it_by_the_same_mechanism_again(desk: Desk) -> None:
+def test_who_has_proved_it_is_to_do_it_by_the_same_mechanism_again(auth_source: AuthSource) -> None:
     found: list[tuple[str, str, int]] = []
-    factory, identity = of_clients(desk, found), Identity()
+    factory, identity = of_clients(auth_source, found), Identity()
     one = Talk(factory.make(identity))
     one.say(handshake("PLAIN"), token(plain_token()))
     assert identity.mechanism == "PLAIN"
@@ -530,8 +544,8 @@ def test_who_has_proved_it_is_to_do_it_by_the_same_mechanism_again(desk: Desk) -
     assert found == [("PLAIN", "", 0), ("PLAIN", "", 0), (SCRAM_SHA_256, "credentials", 0)]
 
 
-def test_where_nobody_does_it_again_the_time_runs_out_untold(desk: Desk) -> None:
-    factory, identity = of_clients(desk, [], reauthenticates=False), Identity()
+def test_where_nobody_does_it_again_the_time_runs_out_untold(auth_source: AuthSource) -> None:
+    factory, identity = of_clients(auth_source, [], reauthenticates=False), Identity()
     one = Talk(factory.make(identity))
     assert one.say(handshake("PLAIN"), token(plain_token()))[1] == token_answer(lifetime=0)
     assert one.one.expires_ns == one.alarm.clock.now + 60 * SECOND

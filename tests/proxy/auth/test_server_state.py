@@ -1,13 +1,14 @@
-"""proxy.auth.server_state: every state, every event."""
+"""framegate.proxy.auth.server_state: every state, every event."""
 
 import pytest
 
-from proxy.auth.server_state import TRANSITIONS, ServerEvent, ServerState, next_state
-from proxy.errors import IllegalTransitionError
+from framegate.proxy.auth.server_state import TRANSITIONS, ServerEvent, ServerState, next_state
+from framegate.proxy.errors import IllegalTransitionError
+from tests.fakes.cases import each_of
 
 
-@pytest.mark.parametrize("state", ServerState)
-@pytest.mark.parametrize("event", ServerEvent)
+@each_of("state", ServerState)
+@each_of("event", ServerEvent)
 def test_a_row_or_a_bug(state: ServerState, event: ServerEvent) -> None:
     if (state, event) in TRANSITIONS:
         assert next_state(state, event) is TRANSITIONS[state, event]
@@ -21,7 +22,7 @@ def test_nothing_leads_to_complete_but_a_proof() -> None:
     assert {state for state, event in TRANSITIONS if event is ServerEvent.PROVED} == {ServerState.AUTHENTICATE, ServerState.RAW}
 
 
-@pytest.mark.parametrize("last", [ServerState.COMPLETE, ServerState.OTHER_MECHANISM])
+@each_of("last", [ServerState.COMPLETE, ServerState.OTHER_MECHANISM])
 def test_where_it_ends(last: ServerState) -> None:
     assert not [event for state, event in TRANSITIONS if state is last]
 

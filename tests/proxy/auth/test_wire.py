@@ -1,10 +1,11 @@
-"""proxy.auth.wire: every type there and back, and nothing believed that is not there."""
+"""framegate.proxy.auth.wire: every type there and back, and nothing believed that is not there."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.auth.wire import MalformedError, Reader, Writer
+from framegate.proxy.auth.wire import MalformedError, Reader, Writer
+from tests.fakes.cases import each_of
 
 TEXT = st.none() | st.text(max_size=300).filter(lambda text: len(text.encode(errors="ignore")) < 32768)
 
@@ -15,7 +16,7 @@ def written(name: str, *values: object, **extra: object) -> bytes:
     return writer.message()
 
 
-@pytest.mark.parametrize(("name", "bits"), [("int16", 16), ("int32", 32), ("int64", 64)])
+@each_of(("name", "bits"), [("int16", 16), ("int32", 32), ("int64", 64)])
 def test_integers(name: str, bits: int) -> None:
     for value in (0, 1, -1, (1 << (bits - 1)) - 1, -(1 << (bits - 1))):
         data = written(name, value)
@@ -26,15 +27,13 @@ def test_integers(name: str, bits: int) -> None:
                 getattr(Reader(data[:size]), name)("x")
 
 
-@pytest.mark.parametrize(
-    ("value", "data"), [(0, b"\0"), (127, b"\x7f"), (128, b"\x80\x01"), (300, b"\xac\x02"), (0xFFFFFFFF, b"\xff\xff\xff\xff\x0f")]
-)
+@each_of(("value", "data"), [(0, b"\0"), (127, b"\x7f"), (128, b"\x80\x01"), (300, b"\xac\x02"), (0xFFFFFFFF, b"\xff\xff\xff\xff\x0f")])
 def test_varints(value: int, data: bytes) -> None:
     assert written("uvarint", value) == data
     assert Reader(data).uvarint("x") == value
 
 
-@pytest.mark.parametrize("data", [b"", b"\x80", b"\xff" * 5, b"\xff\xff\xff\xff\x10", b"\x80\x80\x80\x80\x80\x01"])
+@each_of("data", [b"", b"\x80", b"\xff" * 5, b"\xff\xff\xff\xff\x10", b"\x80\x80\x80\x80\x80\x01"])
 def test_what_is_no_varint(data: bytes) -> None:
     with pytest.raises(MalformedError):
         Reader(data).uvarint("x")
@@ -64,7 +63,7 @@ def test_bytes(value: bytes, compact: bool) -> None:
     assert Reader(written("data", value, compact=compact)).data("x", compact=compact) == value
 
 
-@pytest.mark.parametrize("size", [0x7FFFFFFF, -1, -2, 3])
+@each_of("size", [0x7FFFFFFF, -1, -2, 3])
 def test_an_array_is_not_begun_that_cannot_be(size: int) -> None:
     read: list[int] = []
     reader = Reader(size.to_bytes(4, "big", signed=True) + b"\0" * 5)

@@ -1,13 +1,12 @@
-"""proxy.cells.bounds: each bound is a series of each set of labels, in every export."""
+"""framegate.proxy.cells.bounds: each bound is a series of each set of labels, in every export."""
 
 import itertools
 
-import pytest
+from framegate.proxy.cells import bounds
+from tests.fakes.cases import each_of
 
-from proxy.cells import bounds
 
-
-@pytest.mark.parametrize("name", bounds.__all__)
+@each_of("name", bounds.__all__)
 def test_bounds_go_up_and_are_few(name: str) -> None:
     values = getattr(bounds, name)
     assert all(one < other for one, other in itertools.pairwise(values))

@@ -1,7 +1,7 @@
-"""proxy.cells.kafka_apis: the names are Kafka's, as users write them in tap rules."""
+"""framegate.proxy.cells.kafka_apis: the names are Kafka's, as users write them in tap rules."""
 
-from proxy.cells import MEASURED_APIS
-from proxy.config.selection import KAFKA_APIS, api_key
+from framegate.proxy.cells import MEASURED_APIS
+from framegate.proxy.config.selection import KAFKA_APIS, api_key
 
 
 def test_every_api_of_the_list_is_one_of_kafkas() -> None:

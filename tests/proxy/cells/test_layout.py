@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from proxy.cells import (
+from framegate.proxy.cells import (
     CELL_SIZE,
     HEADER_SIZE,
     LISTENER_BLOCK,
@@ -14,6 +14,7 @@ from proxy.cells import (
     UPSTREAM_BLOCK,
     CellLayout,
 )
+from tests.fakes.cases import each_of
 
 
 def _config(*listeners: str) -> SimpleNamespace:
@@ -69,7 +70,7 @@ def test_histograms_come_last():
     assert kinds == {(False, True), (True, False)}
 
 
-@pytest.mark.parametrize("asked", [("framegate.nothing",), ("framegate.connection.closed", "nothing"), ("framegate.io", "receive")])
+@each_of("asked", [("framegate.nothing",), ("framegate.connection.closed", "nothing"), ("framegate.io", "receive")])
 def test_what_is_not_in_a_block_is_an_error(asked):
     with pytest.raises(KeyError):
         LISTENER_BLOCK.at(*asked)

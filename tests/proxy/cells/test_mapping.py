@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from proxy.cells import (
+from framegate.proxy.cells import (
     METRICS,
     CellLayout,
     CellReader,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.cells.metric import Metric
+from framegate.proxy.cells.metric import Metric
 
 
 def test_what_is_counted_in_nanoseconds_is_exported_in_seconds() -> None:

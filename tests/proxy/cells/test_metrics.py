@@ -1,6 +1,6 @@
 """The table of metrics."""
 
-from proxy.cells import (
+from framegate.proxy.cells import (
     CAUSES,
     METRICS,
 )

@@ -2,14 +2,14 @@
 
 import inspect
 
-import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.semconv._incubating.metrics import cpython_metrics, process_metrics, rpc_metrics
 
-from proxy.cells.metric import Metric
-from proxy.cells.metrics import METRICS
-from proxy.cells.standard_metrics import CALLS, PROCESS_METRICS
+from framegate.proxy.cells.metric import Metric
+from framegate.proxy.cells.metrics import METRICS
+from framegate.proxy.cells.standard_metrics import CALLS, PROCESS_METRICS
+from tests.fakes.cases import each_of
 
 
 def conventional_unit(name: str) -> str | None:
@@ -25,7 +25,7 @@ def conventional_unit(name: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("metric", [*PROCESS_METRICS, CALLS], ids=lambda metric: metric.name)
+@each_of("metric", [*PROCESS_METRICS, CALLS])
 def test_names_and_units_are_those_of_the_conventions(metric: Metric) -> None:
     assert conventional_unit(metric.name) == metric.unit
     assert metric.source == "control"

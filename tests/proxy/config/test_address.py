@@ -3,15 +3,16 @@ import socket
 
 import pytest
 
-from proxy.config.address import format_peer, format_sockaddr, parse_address
+from framegate.proxy.config.address import format_peer, format_sockaddr, parse_address
+from tests.fakes.cases import each_of
 
 
-@pytest.mark.parametrize("text", ["127.0.0.1:9092", "[::1]:9092", "broker-0.internal:1", "localhost:65535", "unix:/run/a.sock"])
+@each_of("text", ["127.0.0.1:9092", "[::1]:9092", "broker-0.internal:1", "localhost:65535", "unix:/run/a.sock"])
 def test_an_address_reads_back(text: str) -> None:
     assert str(parse_address(text)) == text
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "part"),
     [
         ("foo", "not an address"),
@@ -45,7 +46,7 @@ def test_where_unix_cannot_be_used_it_is_refused() -> None:
         parse_address("unix:/a", unix=False)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("one", "other", "collide"),
     [
         ("127.0.0.1:9", "127.0.0.1:9", True),
@@ -72,7 +73,7 @@ def test_addresses_collide_when_both_cannot_be_bound(one: str, other: str, colli
     assert (first.collides(second), second.collides(first)) == (collide, collide)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("endpoint", "listener", "meets"),
     [
         ("127.0.0.1:9", "127.0.0.1:9", True),
@@ -99,7 +100,7 @@ def test_kernel_addresses_become_text() -> None:
     assert format_sockaddr(socket.AF_UNIX, "/run/a b") == "unix:/run/a b"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("family", "sockaddr", "text"),
     [
         (socket.AF_INET, ("1.2.3.4", 5), "1.2.3.4:5"),
@@ -118,7 +119,7 @@ def test_an_address_knows_its_family() -> None:
     assert {text: parse_address(text).family for text in families} == families
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("name", "text"),
     [
         (b"\0abstract", "unix:@abstract"),

@@ -3,8 +3,8 @@ import json
 
 import pytest
 
-from proxy.config.key import keys
-from proxy.config.limits import (
+from framegate.proxy.config.key import keys
+from framegate.proxy.config.limits import (
     ANY_ADDRESS,
     UNLIMITED,
     AddressLimits,
@@ -16,13 +16,14 @@ from proxy.config.limits import (
     limits_to_wire,
     parse_network,
 )
-from proxy.server.limit_rows import LimitsRow, OverrideRow, RateRow
-from proxy.server.shape import shape_of
+from framegate.proxy.server.rows import LimitsRow, OverrideRow, RateRow
+from framegate.proxy.server.schema import schema_of
+from tests.fakes.cases import each_of
 
 SIX = {"connections", "connection_rate", "request_bytes_rate", "response_bytes_rate", "request_frames_rate", "response_frames_rate"}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("peer", "key"),
     [
         ("10.1.2.3:5", "10.1.2.3"),
@@ -50,7 +51,7 @@ OVERRIDES = (
 )
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("peer", "network", "connections", "rate", "denied"),
     [
         ("9.255.255.255:1", ANY_ADDRESS, 3, 9, False),
@@ -86,7 +87,7 @@ def test_a_network_of_everybody_is_a_network() -> None:
     assert not nobody.of("::/64").denied
 
 
-@pytest.mark.parametrize("text", ["10.0.0.1/8", "10.0.0.0/33", "::1/128", "2001:db8::/65", "example.org", "", "10.0.0.0/8/8"])
+@each_of("text", ["10.0.0.1/8", "10.0.0.0/33", "::1/128", "2001:db8::/65", "example.org", "", "10.0.0.0/8/8"])
 def test_a_network_that_cannot_be_used_says_why(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse_network(text)
@@ -96,7 +97,7 @@ def test_all_quotas_survive_the_link() -> None:
     limits = LimitsConfig(connections=1, response_frames_rate=2, per_address=RateLimits(connection_rate=3), overrides=OVERRIDES)
     listeners = {"a": RateLimits(request_frames_rate=4), "b": UNLIMITED}
     row = json.loads(json.dumps(limits_to_wire(limits, listeners)))
-    assert shape_of(LimitsRow).fault(row) == ""
+    assert schema_of(LimitsRow).fault(row) == ""
     node, by_listener, addresses = limits_from_wire(row)
     assert (node, by_listener) == (RateLimits(connections=1, response_frames_rate=2), listeners)
     assert addresses.of("10.1.0.1") == (RateLimits(connections=0, connection_rate=3, request_bytes_rate=5), "10.1.0.0/16", False)

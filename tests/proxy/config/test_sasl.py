@@ -2,11 +2,11 @@
 
 import typing
 
-from control.identity.jwks import ALGORITHMS
-from control.identity.tokens import TokenRules
-from proxy.auth.server import MECHANISMS
-from proxy.config.sasl import ListenerSasl, Mechanism, TokenAlgorithm, TokenConfig
-from proxy.network.frame_exchange import MAX_FRAME
+from framegate.control.identity.jwks import ALGORITHMS
+from framegate.control.identity.tokens import TokenRules
+from framegate.proxy.auth.server import MECHANISMS
+from framegate.proxy.config.sasl import ListenerSasl, Mechanism, TokenAlgorithm, TokenConfig
+from framegate.proxy.network.frame_exchange import MAX_FRAME
 
 
 def test_the_words_are_those_of_the_modules_that_take_them() -> None:

@@ -1,6 +1,7 @@
 import pytest
 
-from proxy.config.selection import KAFKA_APIS, ByteRange, api_key, byte_range, overlap
+from framegate.proxy.config.selection import KAFKA_APIS, ByteRange, api_key, byte_range, overlap
+from tests.fakes.cases import each_of
 
 
 def test_an_api_is_named_in_any_case_or_by_its_key() -> None:
@@ -8,7 +9,7 @@ def test_an_api_is_named_in_any_case_or_by_its_key() -> None:
     assert all(api_key(name) == key for key, name in KAFKA_APIS.items())
 
 
-@pytest.mark.parametrize("text", ["", "Fetsch", "-1", "32768", "1.5", "api-", "²"])
+@each_of("text", ["", "Fetsch", "-1", "32768", "1.5", "api-", "²"])
 def test_what_is_no_api_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a Kafka API"):
         api_key(text)
@@ -20,7 +21,7 @@ def test_a_range_names_its_first_and_last_byte() -> None:
     assert byte_range("64-") == ByteRange(64, 2**31 - 1)
 
 
-@pytest.mark.parametrize("text", ["", "-", "-5", "5", "9-8", "0-2147483647", "2147483647-", "0-15,20-", "a-b", "0--1"])
+@each_of("text", ["", "-", "-5", "5", "9-8", "0-2147483647", "2147483647-", "0-15,20-", "a-b", "0--1"])
 def test_what_is_no_range_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a range of bytes"):
         byte_range(text)

@@ -1,7 +1,7 @@
 """Who we are to an upstream: the logins that the configuration asks for, and where their secrets are."""
 
-from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig, from_wire, to_wire
-from proxy.config.upstream_sasl import Login, UpstreamIdentity, UpstreamSasl, logins_of, secret_files
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig, from_wire, to_wire
+from framegate.proxy.config.upstream_sasl import Login, UpstreamIdentity, UpstreamSasl, logins_of, secret_files
 
 FOR_ALL = UpstreamSasl(mechanism="PLAIN", user="gate", password_file="/p")
 BY_RULE = UpstreamSasl(

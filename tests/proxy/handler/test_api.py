@@ -2,14 +2,14 @@
 
 import pytest
 
-import proxy.handler
-from proxy.handler import CLOSE, DROP, PASS, Answer, Close, Context, Drop, Pass, Replace, Verdict, api, handler
-from proxy.relay import handler_wire as wire
+import framegate.proxy.handler
+from framegate.proxy.handler import CLOSE, DROP, PASS, Answer, Close, Context, Drop, Pass, Replace, Verdict, api, handler
+from framegate.proxy.relay import handler_wire as wire
 
 
 def test_the_package_exports_what_the_module_does():
-    assert proxy.handler.__all__ == api.__all__
-    assert all(getattr(proxy.handler, name) is getattr(api, name) for name in api.__all__)
+    assert framegate.proxy.handler.__all__ == api.__all__
+    assert all(getattr(framegate.proxy.handler, name) is getattr(api, name) for name in api.__all__)
 
 
 @pytest.mark.parametrize(

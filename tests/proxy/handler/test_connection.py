@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from proxy.handler import CLOSE, DROP, PASS, Answer, Drop, Pass, Replace, Verdict
-from proxy.handler import connection as module
-from proxy.handler.connection import Connection
-from proxy.handler.load import LoadedHandler
-from proxy.relay import handler_wire as wire
+from framegate.proxy.handler import CLOSE, DROP, PASS, Answer, Drop, Pass, Replace, Verdict
+from framegate.proxy.handler import connection as module
+from framegate.proxy.handler.connection import Connection
+from framegate.proxy.handler.load import LoadedHandler
+from framegate.proxy.relay import handler_wire as wire
 from tests.fakes.handler_process import facts
 
 

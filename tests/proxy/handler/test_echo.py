@@ -1,8 +1,8 @@
 """The echo handler."""
 
-from proxy.handler import Context
-from proxy.handler.echo import echo
-from proxy.handler.load import load
+from framegate.proxy.handler import Context
+from framegate.proxy.handler.echo import echo
+from framegate.proxy.handler.load import load
 
 
 def test_every_frame_is_its_own_answer():
@@ -10,4 +10,4 @@ def test_every_frame_is_its_own_answer():
 
 
 def test_several_of_a_connection_may_be_under_way():
-    assert load("proxy.handler.echo:echo").facts() == {"directions": ["request", "response"]}
+    assert load("framegate.proxy.handler.echo:echo").facts() == {"directions": ["request", "response"]}

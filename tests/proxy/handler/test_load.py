@@ -1,12 +1,13 @@
 """From a name to a handler."""
 
 import functools
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from proxy.handler.load import LoadedHandler, LoadError, error_line, extend_path, load
+from framegate.proxy.handler.load import LoadedHandler, LoadError, error_line, extend_path, load
 
 SOURCE = '''
 """A module of handlers."""
@@ -69,7 +70,8 @@ def folder(tmp_path, monkeypatch):
     before = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - before:
-        del sys.modules[name]
+        if not name.startswith("framegate."):  # a second copy of ours would confuse the tests that follow
+            del sys.modules[name]
 
 
 def found(name: str) -> LoadedHandler:
@@ -173,3 +175,25 @@ def test_an_error_in_one_line_names_the_last_line_of_code():
     line = fails.__code__.co_firstlineno + 1
     assert error_line(caught.value) == f"KeyError: 'x' ({Path(__file__)}:{line})"
     assert error_line(ValueError("y")) == "ValueError: y"
+
+
+def test_the_old_name_is_accepted_unless_a_package_has_it(folder):
+    (folder / "old.py").write_text("from proxy.handler import handler, PASS\n\n@handler()\ndef handle(frame, context):\n    return PASS\n")
+    (folder / "taken").mkdir()
+    (folder / "taken" / "proxy.py").touch()
+    code = f"""
+import subprocess
+import sys
+from framegate.proxy.handler.load import LoadError, load
+sys.path[:0] = [{str(folder)!r}, *sys.argv[1:]]
+try:
+    print(load("old:handle").name, load("proxy.handler.echo:echo").name)
+except LoadError as error:
+    print(error)
+"""
+    said = [
+        subprocess.run([sys.executable, "-P", "-c", code, *words], cwd=folder, capture_output=True, text=True, check=False).stdout
+        for words in ([], [str(folder / "taken")])
+    ]
+    assert said[0] == "old:handle proxy.handler.echo:echo\n"
+    assert "'proxy' is not a package" in said[1]

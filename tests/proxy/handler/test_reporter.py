@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from proxy.handler.activity import Activity, Interrupted
-from proxy.handler.cells import BeatCells, create_cells
-from proxy.handler.reporter import EXIT_NS, INTERRUPTS_NS, Reporter
-from proxy.server.link import LinkReader, encode
+from framegate.proxy.handler.activity import Activity, Interrupted
+from framegate.proxy.handler.cells import HeartbeatCells, create_cells
+from framegate.proxy.handler.reporter import EXIT_NS, INTERRUPTS_NS, Reporter
+from framegate.proxy.server.link import LinkReader, encode
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def link():
     ours, theirs = socket.socketpair()
     ours.settimeout(10)
     descriptor = create_cells("test")
-    reporter = Reporter(theirs, LinkReader(), Activity(), BeatCells(descriptor))
+    reporter = Reporter(theirs, LinkReader(), Activity(), HeartbeatCells(descriptor))
     os.close(descriptor)
     yield ours, reporter
     reporter._cells.close()
@@ -40,8 +40,8 @@ def heard(sock: socket.socket, count: int) -> list[dict]:
 def test_what_is_told_leaves_in_order(link):
     ours, reporter = link
     for index in range(3):
-        reporter.tell({"type": "log", "index": index})
-    reporter.tell_ready({"type": "ready"})
+        reporter.notify({"type": "log", "index": index})
+    reporter.notify_ready({"type": "ready"})
     reporter._write()
     assert heard(ours, 4) == [*({"type": "log", "index": index} for index in range(3)), {"type": "ready"}]
 
@@ -49,10 +49,10 @@ def test_what_is_told_leaves_in_order(link):
 def test_the_heartbeat_moves_from_the_first_words_to_the_last(link):
     _, reporter = link
     told = []
-    reporter._beat(1)
+    reporter._heartbeat(1)
     told.append(reporter._cells.heartbeat_ns)
-    reporter.tell_ready({"type": "ready"})
-    reporter._beat(2)
+    reporter.notify_ready({"type": "ready"})
+    reporter._heartbeat(2)
     told.append(reporter._cells.heartbeat_ns)
     assert reporter._cells.read() == (0, 0, 0, 0, 0, 0)
     finishing = threading.Thread(target=reporter.finish)
@@ -62,16 +62,16 @@ def test_the_heartbeat_moves_from_the_first_words_to_the_last(link):
     while not reporter._flushed.is_set():
         reporter._write()
     finishing.join()
-    reporter._beat(3)
+    reporter._heartbeat(3)
     assert [*told, reporter._cells.heartbeat_ns] == [0, 2, 2]
 
 
 def test_rows_that_control_does_not_take_are_lost_and_the_first_words_and_broken_sockets_are_not(link):
     ours, reporter = link
     for _ in range(2000):
-        reporter.tell({"type": "log", "text": "x" * 1000})
-    reporter.tell({"type": "parted", "pair": 5, "error": "x"})
-    reporter.tell({"type": "failed", "error": "x"})
+        reporter.notify({"type": "log", "text": "x" * 1000})
+    reporter.notify({"type": "parted", "pair": 5, "error": "x"})
+    reporter.notify({"type": "failed", "error": "x"})
     reporter._write()
     lost = reporter._writer.dropped_count
     assert 0 < lost < 2000
@@ -86,7 +86,7 @@ def test_rows_that_control_does_not_take_are_lost_and_the_first_words_and_broken
 
 def test_finish_waits_until_control_has_taken_what_was_told(link):
     ours, reporter = link
-    reporter.tell({"type": "failed", "error": "x" * 1_000_000})
+    reporter.notify({"type": "failed", "error": "x" * 1_000_000})
     finishing = threading.Thread(target=reporter.finish)
     finishing.start()
     while len(reporter._rows) < 2:
@@ -106,7 +106,7 @@ def test_control_that_is_gone_is_the_end(link):
     called: list[int] = []
     reporter.at_end(lambda: called.append(1))
     ours.close()
-    reporter.tell({"type": "log"})
+    reporter.notify({"type": "log"})
     reporter._write()
     assert reporter.is_ending
     assert not reporter._read_command()

@@ -6,8 +6,8 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.handler import CLOSE, DROP, Answer, Context
-from proxy.relay import handler_wire as wire
+from framegate.proxy.handler import CLOSE, DROP, Answer, Context
+from framegate.proxy.relay import handler_wire as wire
 from tests.fakes.handler_process import facts, request
 from tests.fakes.handling import Handled, in_loop
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.cause import Cause
-from proxy.network.authentication import Authentication
-from proxy.network.channel import Channel
-from proxy.network.epoll import UNREGISTERED
-from proxy.network.refusals import MAX_WAITING
-from proxy.network.run import Run
-from proxy.network.state import ChannelState
+from framegate.proxy.cause import Cause
+from framegate.proxy.network.authentication import Authentication
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.delayed_refusals import MAX_WAITING
+from framegate.proxy.network.epoll import UNREGISTERED
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.state import ChannelState
 from tests.fakes.authenticator import (
     Act,
     Await,
@@ -29,8 +29,9 @@ from tests.fakes.authenticator import (
     settle,
     steps_in,
 )
+from tests.fakes.cases import each_of
 from tests.fakes.clock import SECOND
-from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, reset, tcp_pair, trace_of
+from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, net_bench, reset, tcp_pair, trace_of
 from tests.fakes.tls import TlsWorld
 
 AUTHENTICATING = ChannelState.AUTHENTICATING
@@ -51,8 +52,8 @@ SENT = framed(b"who") + framed(b"") + framed(b"k" * 20)
 FIRST = frame(7) + frame(9)
 
 
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("split", range(len(SENT + FIRST) + 1))
+@each_of("side", SIDES)
+@each_of("split", range(len(SENT + FIRST) + 1), fresh={"net": net_bench})
 def test_wherever_the_peers_bytes_are_cut_nothing_is_lost(net: NetBench, side: str, split: int) -> None:
     channel, peer, authenticator = begin(net, *TALK, side=side)
     data = SENT + FIRST
@@ -69,16 +70,7 @@ def test_wherever_the_peers_bytes_are_cut_nothing_is_lost(net: NetBench, side: s
     assert peer.recv(100) == framed(b"me") + framed(b"")
 
 
-def test_byte_by_byte(net: NetBench) -> None:
-    channel, peer, _ = begin(net, *TALK)
-    for position in range(len(SENT)):
-        assert channel.state is AUTHENTICATING
-        peer.sendall(SENT[position : position + 1])
-        settle(net)
-    assert channel.is_open
-
-
-@pytest.mark.parametrize("side", SIDES)
+@each_of("side", SIDES, fresh={"net": net_bench})
 def test_over_tls_what_came_in_one_record_with_the_last_frame_is_the_channels(net: NetBench, tls_world: TlsWorld, side: str) -> None:
     ours, theirs = tcp_pair()
     settings = {"downstream": tls_world.server_settings(), "upstream": tls_world.client_settings()}
@@ -95,7 +87,7 @@ def test_over_tls_what_came_in_one_record_with_the_last_frame_is_the_channels(ne
     assert net.listener.data[peer] == framed(b"me") + framed(b"")
 
 
-@pytest.mark.parametrize("side", SIDES)
+@each_of("side", SIDES, fresh={"net": net_bench})
 def test_an_answer_that_the_socket_does_not_take_is_waited_for(net: NetBench, side: str) -> None:
     large = b"a" * 12_000_000
     channel, peer, authenticator = begin(net, Say(large), Expect(b"x"), Say(large), side=side)
@@ -120,8 +112,8 @@ def test_an_answer_that_the_socket_does_not_take_is_waited_for(net: NetBench, si
 # Waiting.
 
 
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("waiting", [b"", frame(3)])
+@each_of("side", SIDES)
+@each_of("waiting", [b"", frame(3)], fresh={"net": net_bench})
 def test_an_outside_event_is_waited_for_without_a_step(net: NetBench, side: str, waiting: bytes) -> None:
     channel, peer, authenticator = begin(net, Expect(b"a"), Await(), Say(b"b"), Expect(b"c"), side=side)
     peer.sendall(framed(b"a"))
@@ -260,7 +252,7 @@ def test_a_peer_that_goes_away_is_noticed(net: NetBench, phase: Callable[[str], 
     assert (authenticator.closed, net.pool.used) == (1, 0)
 
 
-@pytest.mark.parametrize(("tcp", "interest"), [(True, 0), (False, UNREGISTERED)])
+@each_of(("tcp", "interest"), [(True, 0), (False, UNREGISTERED)], fresh={"net": net_bench})
 def test_who_went_away_behind_bytes_that_are_not_read_yet_is_not_announced_again(net: NetBench, tcp: bool, interest: int) -> None:
     channel, peer, authenticator = begin(net, Await(), tcp=tcp)
     peer.sendall(frame(3))
@@ -279,9 +271,9 @@ def test_who_went_away_behind_bytes_that_are_not_read_yet_is_not_announced_again
 # Refusal.
 
 
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("delay_ms", [0, 100])
-@pytest.mark.parametrize("behind", [b"", b"more" * 1000])
+@each_of("side", SIDES)
+@each_of("delay_ms", [0, 100])
+@each_of("behind", [b"", b"more" * 1000], fresh={"net": net_bench})
 def test_a_refusal_is_answered_after_the_delay_and_then_closed(net: NetBench, side: str, delay_ms: int, behind: bytes) -> None:
     channel, peer, authenticator = begin(net, Expect(b"right", answer=b"no"), side=side, delay_ms=delay_ms)
     peer.sendall(framed(b"wrong") + behind)
@@ -358,7 +350,7 @@ def test_a_refusal_whose_answer_is_not_read_ends_with_the_time_for_the_handshake
     assert (channel.close_cause, channel2.close_cause) == (Cause.HANDSHAKE_TIMEOUT, Cause.AUTH_FAILED)
 
 
-@pytest.mark.parametrize("delay_ms", [0, 100])
+@each_of("delay_ms", [0, 100], fresh={"net": net_bench})
 def test_what_is_no_frame_is_refused_by_its_header(net: NetBench, delay_ms: int) -> None:
     for header, words in ((b"\0\x08\0\x01", "frame of 524289 bytes"), (b"\xff\xff\xff\xff", "frame of -1 bytes")):
         channel, peer, _ = begin(net, Expect(b"x"), delay_ms=delay_ms)
@@ -369,15 +361,6 @@ def test_what_is_no_frame_is_refused_by_its_header(net: NetBench, delay_ms: int)
         assert channel.close_cause is Cause.AUTH_FAILED
         assert words in channel.detail
         assert read_all(peer) == b""
-
-
-@pytest.mark.parametrize(("first", "name"), [(b"\x16\x03\x01\x02", "TLS"), (b"GET ", "HTTP")])
-def test_another_protocol_has_its_name(net: NetBench, first: bytes, name: str) -> None:
-    channel, peer, _ = begin(net, Expect(b"x"), delay_ms=1000)
-    peer.sendall(first)
-    settle(net)
-    assert channel.close_cause is Cause.WRONG_PROTOCOL
-    assert name in channel.detail
 
 
 def test_a_bug_of_an_authenticators_costs_its_channel_only(net: NetBench) -> None:
@@ -428,7 +411,7 @@ def test_a_channel_that_is_closed_from_within_a_step_is_closed(net: NetBench) ->
     assert (channel.close_cause, net.listener.words(channel)) == (Cause.ADMIN, ["closed"])
 
 
-@pytest.mark.parametrize("script", [(), (Expect(b"x"),), (Await(),), (Refuse("no"),)])
+@each_of("script", [(), (Expect(b"x"),), (Await(),), (Refuse("no"),)], fresh={"net": net_bench})
 def test_a_closed_channels_authenticator_goes_without_the_garbage_collector(net: NetBench, script: tuple[Act, ...]) -> None:
     factory = ScriptedAuthenticators(*script)
     sink = RecorderSink(Recorder())

@@ -1,22 +1,21 @@
-"""proxy.network.authentication: a mute does not stop it, and what it holds is bounded while memory is short."""
+"""framegate.proxy.network.authentication: a mute does not stop it, and what it holds is bounded while memory is short."""
 
 import socket
 
-import pytest
-
-from proxy.cause import Cause
-from proxy.network import mute
-from proxy.network.authenticator import Waker
-from proxy.network.frame_exchange import FrameExchange
-from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD
+from framegate.proxy.cause import Cause
+from framegate.proxy.network import mute
+from framegate.proxy.network.authenticator import Waker
+from framegate.proxy.network.frame_exchange import FrameExchange
+from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD
 from tests.fakes.authenticator import Expect, ScriptedAuthenticator, ScriptedAuthenticators, begin, framed, settle, steps_in
+from tests.fakes.cases import each_of
 from tests.fakes.clock import MS
-from tests.fakes.network import NetBench, frame, reset
+from tests.fakes.network import NetBench, frame, net_bench, reset
 
 SIDES = ("downstream", "upstream")
 
 
-@pytest.mark.parametrize("cause", [mute.PEER, mute.ADMIN])
+@each_of("cause", [mute.PEER, mute.ADMIN], fresh={"net": net_bench})
 def test_a_mute_does_not_stop_it_and_holds_from_the_first_frame(net: NetBench, cause: int) -> None:
     channel, peer, _ = begin(net, Expect(b"abc"))
     channel.mute(cause)
@@ -28,8 +27,8 @@ def test_a_mute_does_not_stop_it_and_holds_from_the_first_frame(net: NetBench, c
     net.poll_until(lambda: channel.frames_received == 1)
 
 
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("tcp", [True, False])
+@each_of("side", SIDES)
+@each_of("tcp", [True, False], fresh={"net": net_bench})
 def test_while_memory_is_short_a_body_stays_in_the_kernel_until_it_is_whole(net: NetBench, side: str, tcp: bool) -> None:
     channel, peer, authenticator = begin(net, Expect(b"b" * 5000), side=side, tcp=tcp)
     net.pool.common.charge(BEGUN, net.pool.size)
@@ -89,7 +88,7 @@ def test_a_time_that_is_waited_for_comes_though_memory_was_short_before(net: Net
     assert steps_in(net, authenticator) == 1
 
 
-@pytest.mark.parametrize("end", ["close", "shut", "reset"])
+@each_of("end", ["close", "shut", "reset"], fresh={"net": net_bench})
 def test_a_peer_that_ends_within_a_body_that_waits_for_memory_is_noticed(net: NetBench, end: str) -> None:
     channel, peer, _ = begin(net, Expect(b"b" * 5000))
     net.pool.common.charge(BEGUN, net.pool.size)

@@ -1,4 +1,4 @@
-"""proxy.network.authenticator: one suite over every authenticator, so that the fake is as good as the real ones."""
+"""framegate.proxy.network.authenticator: one suite over every authenticator, so that the fake is as good as the real ones."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -6,15 +6,24 @@ from typing import Final
 
 import pytest
 
-from proxy.auth.certificates import MappedAuthenticators
-from proxy.auth.client import FIRST_CORRELATION_ID, SaslClientAuthenticator, SaslClientAuthenticators, SaslClientSettings
-from proxy.auth.mapping_rules import MappingRules
-from proxy.auth.messages import ApiRange
-from proxy.auth.questions import Accepted, CheckPassword, CheckToken, CredentialSource, Inquiry, Refused, SupportedApis, WantCredential
-from proxy.auth.scram import SCRAM_SHA_256
-from proxy.auth.server import SaslServerAuthenticator, SaslServerAuthenticators, SaslServerSettings
-from proxy.errors import AuthenticationError
-from proxy.network.authenticator import (
+from framegate.proxy.auth.auth_requests import (
+    Accepted,
+    CheckPassword,
+    CheckToken,
+    CredentialSource,
+    PendingAuth,
+    Refused,
+    SupportedApis,
+    WantCredential,
+)
+from framegate.proxy.auth.certificates import MappedAuthenticators
+from framegate.proxy.auth.client import FIRST_CORRELATION_ID, SaslClientAuthenticator, SaslClientAuthenticators, SaslClientSettings
+from framegate.proxy.auth.mapping_rules import MappingRules
+from framegate.proxy.auth.messages import ApiRange
+from framegate.proxy.auth.scram import SCRAM_SHA_256
+from framegate.proxy.auth.server import SaslServerAuthenticator, SaslServerAuthenticators, SaslServerSettings
+from framegate.proxy.errors import AuthenticationError
+from framegate.proxy.network.authenticator import (
     ANONYMOUS,
     USER,
     WAIT,
@@ -25,10 +34,10 @@ from proxy.network.authenticator import (
     HandshakeAuthenticator,
     Waker,
 )
-from proxy.network.frame_exchange import TransportFrames
-from proxy.network.memory_pool import MemoryPool
-from proxy.network.timer import NEVER
-from proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
+from framegate.proxy.network.frame_exchange import TransportFrames
+from framegate.proxy.network.memory_pool import MemoryPool
+from framegate.proxy.network.timer import NEVER
+from framegate.proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Identity
 from tests.fakes.authenticator import Await, Expect, Say, ScriptedAuthenticator, ScriptedAuthenticators
 from tests.fakes.clock import FakeClock
 from tests.fakes.sasl_frames import (
@@ -104,27 +113,27 @@ class Asked(CredentialSource):
     """Keeps what it is asked until it is told to answer."""
 
     def __init__(self) -> None:
-        self.open: list[Inquiry] = []
-        self.forgotten: list[Inquiry] = []
+        self.open: list[PendingAuth] = []
+        self.forgotten: list[PendingAuth] = []
 
-    def ask(self, inquiry: Inquiry) -> None:
+    def ask(self, inquiry: PendingAuth) -> None:
         self.open.append(inquiry)
 
-    def forget(self, inquiry: Inquiry) -> None:
+    def forget(self, inquiry: PendingAuth) -> None:
         self.forgotten.append(inquiry)
 
     def answer(self, one: Authenticator) -> None:
         for inquiry in self.open:
-            question = inquiry.question
+            question = inquiry.auth_request
             if isinstance(question, SupportedApis):
-                inquiry.settle(known_apis(ApiRange(0, 3, 11)))
+                inquiry.complete(known_apis(ApiRange(0, 3, 11)))
             elif isinstance(question, WantCredential):
-                inquiry.settle(stored(question.mechanism))
+                inquiry.complete(stored(question.mechanism))
             elif isinstance(question, CheckPassword | CheckToken):
                 good = question.password == PASSWORD if isinstance(question, CheckPassword) else question.token == "good"
-                inquiry.settle(Accepted(USER_NAME) if good else Refused("no"))
+                inquiry.complete(Accepted(USER_NAME) if good else Refused("no"))
             else:
-                inquiry.settle(keys(question))
+                inquiry.complete(keys(question))
         self.open.clear()
 
 

@@ -1,4 +1,4 @@
-"""proxy.network.careful in whole channels: nothing is lost or spins, over TCP, Unix and TLS, while memory is short."""
+"""framegate.proxy.network.low_memory_reader in whole channels: nothing is lost or spins, over TCP, Unix and TLS, while memory is short."""
 
 import contextlib
 import random
@@ -11,26 +11,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.cause import Cause
-from proxy.network import mute
-from proxy.network.careful import (
+from framegate.proxy.cause import Cause
+from framegate.proxy.network import mute
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.low_memory_reader import (
     AT_ONCE,
     LITTLE,
     SMALL,
     TLS_READS,
-    WAIT_FOR_TURN,
-    Careful,
+    WAIT_FOR_SLOT,
+    LowMemoryReader,
 )
-from proxy.network.channel import Channel
-from proxy.network.memory_pool import PENDING, PIECE_OVERHEAD, MemoryPool
-from proxy.network.receive import NEVER_CUT, Receive, ReceiveLimit
-from proxy.network.state import ChannelState
-from proxy.network.stats import SideStats
+from framegate.proxy.network.memory_pool import PENDING, PIECE_OVERHEAD, MemoryPool
+from framegate.proxy.network.receive import NEVER_CUT, Receive, ReceiveLimit
+from framegate.proxy.network.state import ChannelState
+from framegate.proxy.network.stats import SideStats
+from tests.fakes.admission_slots import Owner
+from tests.fakes.cases import each_of
 from tests.fakes.clock import FakeClock
 from tests.fakes.network import NetBench, frame, net_bench, reset, tcp_pair
 from tests.fakes.tls import TlsWorld
 from tests.fakes.transport import MemoryTransport, Wire
-from tests.fakes.turns import Owner
 
 NO_LIMIT = 1 << 31
 POOL = 1 << 20
@@ -90,7 +91,7 @@ class Line:
         """So many bytes of what is queued, as far as the socket takes them."""
         return self._flush(size)
 
-    def turn(self, times: int = 1, ms: float = 10) -> None:
+    def slot(self, times: int = 1, ms: float = 10) -> None:
         """Let time pass."""
         for _ in range(times):
             self.send()
@@ -158,20 +159,20 @@ def test_nothing_is_lost_doubled_or_moved_whenever_memory_is_short(
         net.pool.common.release(PENDING, used)
 
 
-@pytest.mark.parametrize("kind", ["tcp", "tls"])
-@pytest.mark.parametrize("size", [1000, 70_000, SMALL - 4])
+@each_of("kind", ["tcp", "tls"])
+@each_of("size", [1000, 70_000, SMALL - 4])
 def test_while_it_waits_for_bytes_it_costs_nothing(kind: str, size: int, tls_world: TlsWorld) -> None:
     with short_bench() as net:
         line = Line(net, kind, tls_world)
         line.say(frame(size)[:-1])
-        line.turn(200, ms=0)
+        line.slot(200, ms=0)
         events = count_events(net, line.channel, 50)
         assert events == 0
         assert net.pool.begun <= (LITTLE + PIECE_OVERHEAD if kind == "tls" else 0)
         assert line.channel.read_half.is_receiving
         assert line.channel.read_half.begun_bytes >= 4 + size - 1 - (LITTLE if kind == "tls" else 0), "a record begun may lie in the transport"
         line.say(b"x")
-        net.poll_until(lambda: line.turn() or line.channel.frames_received == 1)
+        net.poll_until(lambda: line.slot() or line.channel.frames_received == 1)
         assert (line.came, net.pool.begun) == (frame(size), 0)
 
 
@@ -188,41 +189,41 @@ def count_events(net: NetBench, channel: Channel, polls: int) -> int:
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("room", [0, 10])
+@each_of("kind", KINDS)
+@each_of("room", [0, 10])
 def test_while_it_waits_for_room_it_costs_nothing(kind: str, room: int, tls_world: TlsWorld) -> None:
     with short_bench() as net:
         line = Line(net, kind, tls_world)
         net.listener.room = (room if kind == "tls" else 0, False)
         line.say(frame(30_000))
-        line.turn(20)
+        line.slot(20)
         assert line.channel.mute_causes == mute.PEER
         assert count_events(net, line.channel, 50) == 0
         assert net.listener.words().count("wait_for_room") == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_of("kind", KINDS)
 def test_while_it_waits_for_its_turn_it_costs_nothing(kind: str, tls_world: TlsWorld) -> None:
     with short_bench(used=2 * POOL) as net:
         line = Line(net, kind, tls_world)
         line.say(frame(1 << 20))
-        net.poll_until(lambda: line.turn() or line.channel.mute_causes == mute.MEMORY)
-        line.turn(20, ms=0)
+        net.poll_until(lambda: line.slot() or line.channel.mute_causes == mute.MEMORY)
+        line.slot(20, ms=0)
         assert count_events(net, line.channel, 50) == 0
         assert line.channel.frames_received == 0
         net.pool.common.release(PENDING, POOL + LITTLE + 2 * PIECE_OVERHEAD)
-        net.poll_until(lambda: line.turn(ms=1) or line.channel.frames_received == 1)
+        net.poll_until(lambda: line.slot(ms=1) or line.channel.frames_received == 1)
         net.pool.common.charge(PENDING, POOL + LITTLE + 2 * PIECE_OVERHEAD)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("end", ["fin", "reset", "close"])
-@pytest.mark.parametrize("size", [5000, SMALL - 4, 1 << 20])
+@each_of("kind", KINDS)
+@each_of("end", ["fin", "reset", "close"])
+@each_of("size", [5000, SMALL - 4, 1 << 20])
 def test_an_end_within_a_frame_is_seen_and_what_came_of_it_is_lost(kind: str, end: str, size: int, tls_world: TlsWorld) -> None:
     with short_bench() as net:
         line = Line(net, kind, tls_world)
         line.say(frame(3) + frame(size)[:3000])
-        line.turn(3, ms=0)
+        line.slot(3, ms=0)
         if end == "fin":
             line.sock.shutdown(socket.SHUT_WR)
         elif end == "reset" and kind != "unix":
@@ -242,13 +243,13 @@ def test_an_end_within_a_frame_is_seen_and_what_came_of_it_is_lost(kind: str, en
         assert (net.pool.begun, net.pool.waiting) == (0, 0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_of("kind", KINDS)
 def test_many_frames_and_an_end_behind_the_one_that_is_waited_for_come_one_event_at_a_time(kind: str, tls_world: TlsWorld) -> None:
     """All that lies in the kernel in one event would keep everybody else waiting."""
     with short_bench() as net:
         line = Line(net, kind, tls_world)
         line.say(frame(100)[:50])
-        line.turn(3, ms=0)
+        line.slot(3, ms=0)
         line.say(frame(100)[50:] + frame(1) * 3000)
         line.send()
         line.sock.shutdown(socket.SHUT_WR)
@@ -262,25 +263,25 @@ def test_many_frames_and_an_end_behind_the_one_that_is_waited_for_come_one_event
         assert line.channel.state is ChannelState.READ_ENDED
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("cause", [mute.ADMIN, mute.TAP])
+@each_of("kind", KINDS)
+@each_of("cause", [mute.ADMIN, mute.TAP])
 def test_a_mute_while_it_waits_holds_and_ends(kind: str, cause: int, tls_world: TlsWorld) -> None:
     with short_bench() as net:
         line = Line(net, kind, tls_world)
         line.say(frame(50_000)[:30_000])
-        line.turn(3, ms=0)
+        line.slot(3, ms=0)
         line.channel.mute(cause)
         line.say(frame(50_000)[30_000:])
-        line.turn(10)
+        line.slot(10)
         if cause == mute.TAP:
             assert line.channel.frames_received == 0
         assert count_events(net, line.channel, 20) == 0
         line.channel.unmute(cause)
-        net.poll_until(lambda: line.turn() or line.channel.frames_received == 1)
+        net.poll_until(lambda: line.slot() or line.channel.frames_received == 1)
         assert line.came == frame(50_000)
 
 
-@pytest.mark.parametrize("kind", ["tcp", "tls"])
+@each_of("kind", ["tcp", "tls"])
 def test_tiny_segments_and_records_do_not_stop_a_frame(kind: str, tls_world: TlsWorld) -> None:
     """Each fills the kernel's buffer with far more than it holds: the frame goes on like a large one, or when the kernel has joined them."""
     with short_bench() as net:
@@ -290,7 +291,7 @@ def test_tiny_segments_and_records_do_not_stop_a_frame(kind: str, tls_world: Tls
         while line.out:
             line.send(60)
             net.poll()
-        net.poll_until(lambda: line.turn() or line.channel.frames_received == 1)
+        net.poll_until(lambda: line.slot() or line.channel.frames_received == 1)
         assert line.came == data
         assert net.pool.begun == 0
 
@@ -314,19 +315,19 @@ def test_records_that_hold_less_than_they_seem_to_make_a_frame_go_on_like_a_larg
     sock, peer = tcp_pair()
     transport = Lying(frame(30_000)[:100])
     receive = Receive(pool.common, ReceiveLimit(-1), SideStats())
-    care = Careful(sock, transport, receive, pool.requests, Owner())
+    low_memory = LowMemoryReader(sock, transport, receive, pool.requests, Owner())
     with sock, peer:
         for reads in range(TLS_READS + 1):
-            size = care.plan_read(NO_LIMIT, drained=True, readable=True)
+            size = low_memory.plan_read(NO_LIMIT, drained=True, readable=True)
             assert size > 0
-            assert care.turn is None, f"after {reads} reads"
+            assert low_memory.slot is None, f"after {reads} reads"
             data = transport.read(10) or b""
             receive.feed(data)
-            care.after_read(len(data), whole=False)
-        assert care.plan_read(NO_LIMIT, drained=True, readable=True) == receive.unit()
-        assert care.turn is not None
-        assert care.turn.is_in
-        care.leave()
+            low_memory.after_read(len(data), whole=False)
+        assert low_memory.plan_read(NO_LIMIT, drained=True, readable=True) == receive.unit()
+        assert low_memory.slot is not None
+        assert low_memory.slot.is_in
+        low_memory.leave()
     assert (pool.promised, pool.trusted, pool.requests.reserved) == (0, 0, None)
 
 
@@ -338,15 +339,15 @@ def test_what_deceivers_have_us_hold_is_bounded_for_all_of_them_together() -> No
     sock, peer = tcp_pair()
     cares = []
     with sock, peer:
-        for expected in (size - LITTLE, WAIT_FOR_TURN, WAIT_FOR_TURN):
+        for expected in (size - LITTLE, WAIT_FOR_SLOT, WAIT_FOR_SLOT):
             transport = Lying(frame(size - 4)[:-1])
             receive = Receive(pool.common, ReceiveLimit(-1), SideStats())
-            care = Careful(sock, transport, receive, pool.requests, Owner())
-            cares.append(care)
-            first = care.plan_read(NO_LIMIT, drained=True, readable=True)
+            low_memory = LowMemoryReader(sock, transport, receive, pool.requests, Owner())
+            cares.append(low_memory)
+            first = low_memory.plan_read(NO_LIMIT, drained=True, readable=True)
             assert first == LITTLE
             receive.feed(transport.read(int(first)) or b"")
-            assert care.plan_read(NO_LIMIT, drained=True, readable=True) == expected
+            assert low_memory.plan_read(NO_LIMIT, drained=True, readable=True) == expected
         cares[0].leave()
         assert pool.trusted == 0
 
@@ -358,7 +359,7 @@ def test_over_tls_a_frame_goes_whole_only_as_far_as_an_empty_socket_takes_nearly
             net.listener.room = (20_000, True)
             line.say(frame(size))
             for _ in range(300):
-                line.turn(ms=1)
+                line.slot(ms=1)
             assert (line.channel.mute_causes == mute.MEMORY) is waits, size
             assert (line.channel.frames_received == 0) is waits
             line.channel.close(Cause.ADMIN)

@@ -1,19 +1,19 @@
-"""proxy.network.channel: one connection, from its first byte to its one cause."""
+"""framegate.proxy.network.channel: one connection, from its first byte to its one cause."""
 
 import contextlib
 import socket
 
 import pytest
 
-from proxy.cause import Cause
-from proxy.errors import InternalError, ProxyError
-from proxy.network import mute
-from proxy.network.channel import Channel
-from proxy.network.memory_pool import PIECE_OVERHEAD
-from proxy.network.read_size import MAX_READ, MIN_READ
-from proxy.network.run import Run
-from proxy.network.state import ChannelState
-from tests.fakes.network import NetBench, frame, reset, trace_of
+from framegate.proxy.cause import Cause
+from framegate.proxy.errors import InternalError, ProxyError
+from framegate.proxy.network import mute
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.memory_pool import PIECE_OVERHEAD
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.state import ChannelState
+from tests.fakes.cases import each_of
+from tests.fakes.network import NetBench, frame, net_bench, reset, trace_of
 
 
 def run_of(data: bytes, frames: int = 1) -> Run:
@@ -64,37 +64,7 @@ def test_a_gated_channel_is_asked_for_before_each_read(net: NetBench) -> None:
     assert net.listener.data[channel] == frame(3) * 2
 
 
-def test_a_gated_channel_is_read_when_its_listener_says_nothing(net: NetBench) -> None:
-    channel, peer = net.ready_pair()
-    channel.gated = True
-    peer.send(frame(3))
-    net.poll()
-    assert net.listener.data[channel] == frame(3)
-
-
-def test_frames_byte_by_byte(net: NetBench) -> None:
-    channel, peer = net.ready_pair()
-    data = frame(3, b"a") + frame(0) + frame(1, b"b")
-    for position in range(len(data)):
-        peer.send(data[position : position + 1])
-        net.poll()
-    assert (net.listener.data[channel], channel.frames_received) == (data, 3)
-
-
-def test_reads_grow_with_the_traffic_and_shrink_again(net: NetBench) -> None:
-    channel, peer = net.ready_pair(tcp=True)
-    peer.setblocking(False)
-    for _ in range(20):
-        peer.send(frame(60_000) * 3)
-        net.poll(3)
-    assert channel.read_half._read_size == MAX_READ
-    for _ in range(20):
-        peer.send(frame(1))
-        net.poll()
-    assert channel.read_half._read_size == MIN_READ
-
-
-@pytest.mark.parametrize("size", [1, 108, 109, 331, 332, 333, 444, 445, 1000, 3000, 30_000])
+@each_of("size", [1, 108, 109, 331, 332, 333, 444, 445, 1000, 3000, 30_000], fresh={"net": net_bench})
 def test_traffic_that_stays_as_it_is_gets_one_read_for_each_send(net: NetBench, size: int) -> None:
     channel, peer = net.ready_pair()
     sizes = []
@@ -109,7 +79,7 @@ def test_traffic_that_stays_as_it_is_gets_one_read_for_each_send(net: NetBench, 
     assert len(set(sizes[-4:])) == 1, "a size that is found is kept"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("data", "cause", "words"),
     [
         (frame(1) + b"\xff\xff\xff\xff", Cause.NEGATIVE_SIZE, "-1"),
@@ -119,6 +89,7 @@ def test_traffic_that_stays_as_it_is_gets_one_read_for_each_send(net: NetBench, 
         (b"ruok", Cause.WRONG_PROTOCOL, "ZooKeeper's four-letter word ruok"),
         (b"mntr\n", Cause.WRONG_PROTOCOL, "ZooKeeper's four-letter word mntr"),
     ],
+    fresh={"net": net_bench},
 )
 def test_what_the_peer_does_wrong_has_a_name_and_good_frames_before_it_pass(net: NetBench, data: bytes, cause: Cause, words: str) -> None:
     net.limit.value = 1024
@@ -145,17 +116,6 @@ def test_refused_frames_are_counted_by_reason(net: NetBench) -> None:
         net.poll(3)
     assert (net.stats.refused_negative, net.stats.refused_too_large, net.stats.refused_incomplete) == (1, 2, 1)
     assert net.stats.lost_bytes == 4 + 15 + 15 + 5
-
-
-def test_the_end_of_the_stream_drops_the_frame_begun(net: NetBench) -> None:
-    channel, peer = net.ready_pair()
-    peer.send(frame(2) + frame(100)[:50])
-    peer.shutdown(socket.SHUT_WR)
-    net.poll(3)
-    assert net.listener.words(channel) == ["ready", "received", "end_of_stream"]
-    assert (channel.state, channel.lost_bytes, channel.staged, net.pool.used) == (ChannelState.READ_ENDED, 50, 0, 0)
-    assert channel.send(run_of(frame(1)))
-    assert peer.recv(100) == frame(1)
 
 
 def test_a_reset_closes_with_its_cause(net: NetBench) -> None:
@@ -274,28 +234,7 @@ def test_the_first_cause_wins_and_is_told_once(net: NetBench) -> None:
     assert net.listener.words(channel).count("closed") == 1
 
 
-def test_an_error_in_a_callback_closes_that_channel_only(net: NetBench) -> None:
-    def fail(channel: Channel, run: Run) -> None:
-        if channel is bad:
-            raise RuntimeError("a bug")
-
-    net.listener.on_run = fail
-    bad, bad_peer = net.ready_pair()
-    good, good_peer = net.ready_pair()
-    bad_peer.send(frame(500)[:100])
-    net.poll()
-    bad_peer.send(frame(500)[100:])
-    good_peer.send(frame(1))
-    net.poll(2)
-    assert (bad.close_cause, bad.detail) == (Cause.INTERNAL, "RuntimeError: a bug")
-    assert good.frames_received == 1
-    assert net.pool.used == 0
-    (fault,) = net.selector.faults.take()
-    assert fault[:3] == ("channel", 1, "RuntimeError: a bug")
-    net.faults = 1
-
-
-@pytest.mark.parametrize("word", ["ready", "sent", "end_of_stream", "muted"])
+@each_of("word", ["ready", "sent", "end_of_stream", "muted"], fresh={"net": net_bench})
 def test_an_error_in_any_callback_is_that_channels_end(net: NetBench, word: str) -> None:
     def fail(channel: Channel) -> None:
         raise RuntimeError("a bug")
@@ -322,7 +261,7 @@ def test_an_error_in_any_callback_is_that_channels_end(net: NetBench, word: str)
     net.faults = 1
 
 
-@pytest.mark.parametrize("when", ["received", "end_of_stream", "ready", "muted"])
+@each_of("when", ["received", "end_of_stream", "ready", "muted"], fresh={"net": net_bench})
 def test_a_callback_may_close_its_own_channel(net: NetBench, when: str) -> None:
     net.listener.on[when] = lambda channel: channel.close(Cause.ADMIN)
     channel, peer = net.pair()

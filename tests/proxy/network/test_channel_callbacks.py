@@ -1,6 +1,6 @@
-"""proxy.network.channel_callbacks: what the halves of a channel share through it."""
+"""framegate.proxy.network.channel_callbacks: what the halves of a channel share through it."""
 
-from proxy.network.run import Run
+from framegate.proxy.network.run import Run
 from tests.fakes.network import NetBench, frame
 
 

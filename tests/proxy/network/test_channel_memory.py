@@ -1,24 +1,16 @@
-"""proxy.network.channel: small frames pass though memory is short, large ones take turns, and those above the limit pass in pieces."""
+"""framegate.proxy.network.channel: small frames pass though memory is short, large ones take turns, and those above the limit pass in pieces."""
 
 import contextlib
-import socket
 import threading
 from collections.abc import Iterator
 
-import pytest
-
-from proxy.cause import Cause
-from proxy.network import mute
-from proxy.network.careful import SMALL
-from proxy.network.memory_pool import PENDING
-from proxy.network.run import PART, PART_FIRST, PART_LAST, Run
-from proxy.network.state import ChannelState
-from tests.fakes.network import NetBench, frame, net_bench, reset
-
-
-def run_of(data: bytes, frames: int = 1) -> Run:
-    return Run(None, 0, data, 0, len(data), frames, 0)
-
+from framegate.proxy.cause import Cause
+from framegate.proxy.network import mute
+from framegate.proxy.network.low_memory_reader import SMALL
+from framegate.proxy.network.memory_pool import PENDING
+from framegate.proxy.network.run import PART, PART_FIRST, PART_LAST
+from tests.fakes.cases import each_of
+from tests.fakes.network import NetBench, frame, net_bench
 
 # Memory.
 
@@ -34,7 +26,7 @@ def short_bench(pool: int = 1 << 20) -> Iterator[NetBench]:
             net.pool.common.release(PENDING, pool)
 
 
-@pytest.mark.parametrize("size", [0, 1, 100, 65_532, SMALL - 4])
+@each_of("size", [0, 1, 100, 65_532, SMALL - 4])
 def test_a_small_frame_that_is_here_passes_though_nothing_is_left(size: int) -> None:
     with short_bench() as net:
         channel, peer = net.ready_pair(tcp=True)
@@ -45,7 +37,7 @@ def test_a_small_frame_that_is_here_passes_though_nothing_is_left(size: int) -> 
         sender.join()
 
 
-@pytest.mark.parametrize("size", [100, 65_532])
+@each_of("size", [100, 65_532])
 def test_the_beginning_of_a_small_frame_stays_in_the_kernel(size: int) -> None:
     with short_bench() as net:
         channel, peer = net.ready_pair(tcp=True)
@@ -58,52 +50,6 @@ def test_the_beginning_of_a_small_frame_stays_in_the_kernel(size: int) -> None:
         assert net.listener.data[channel] == frame(3) + frame(size)
         peer.send(frame(1))
         net.poll_until(lambda: channel.frames_received == 3, step_ms=1)
-
-
-def test_a_small_frame_in_small_segments_is_waited_for() -> None:
-    with short_bench() as net:
-        channel, peer = net.ready_pair(tcp=True)
-        data = frame(20_000)
-        for position in range(0, len(data), 40):
-            peer.send(data[position : position + 40])
-            net.poll()
-        for _ in range(10):
-            net.poll(2)
-            net.clock.advance_ms(10)
-        net.poll_until(lambda: channel.frames_received == 1, step_ms=1)
-        assert net.pool.evicted == 0
-
-
-def test_a_stream_that_ends_within_a_small_frame_in_the_kernel_is_seen() -> None:
-    with short_bench() as net:
-        channel, peer = net.ready_pair(tcp=True)
-        peer.send(frame(70_000)[:60_000])
-        net.poll(5)
-        peer.shutdown(socket.SHUT_WR)
-        net.poll_until(lambda: channel.state is ChannelState.READ_ENDED, step_ms=1)
-        assert (channel.lost_bytes, net.pool.begun, net.stats.refused_incomplete) == (60_000, 0, 1)
-
-
-def test_a_reset_within_a_small_frame_in_the_kernel_is_seen() -> None:
-    with short_bench() as net:
-        channel, peer = net.ready_pair(tcp=True)
-        peer.send(frame(70_000)[:60_000])
-        net.poll(5)
-        reset(peer)
-        net.poll_until(lambda: channel.state is ChannelState.CLOSED, step_ms=1)
-        assert channel.close_cause is Cause.PEER_RESET
-
-
-def test_a_frame_over_a_unix_socket_waits_for_its_rest_by_the_clock() -> None:
-    with short_bench() as net:
-        channel, peer = net.ready_pair()
-        peer.send(frame(5000)[:3000])
-        net.poll(5)
-        assert (net.pool.begun, channel.bytes_received) == (0, 0)
-        peer.send(frame(5000)[3000:])
-        net.clock.advance_ms(10)
-        net.poll(2)
-        assert channel.frames_received == 1
 
 
 def test_a_large_frame_takes_its_turn_and_goes_on_when_there_is_room() -> None:
@@ -134,35 +80,10 @@ def test_closing_a_channel_that_waits_for_its_turn_leaves_nobody_waiting() -> No
         net.pool.common.release(PENDING, 1 << 21)
 
 
-def test_the_other_sides_room_is_waited_for() -> None:
-    with short_bench() as net:
-        channel, peer = net.ready_pair(tcp=True)
-        net.listener.room = (0, False)
-        peer.send(frame(100))
-        net.poll(3)
-        assert (channel.mute_causes, channel.bytes_received) == (mute.PEER, 0)
-        net.listener.room = (1000, False)
-        channel.unmute(mute.PEER)
-        net.poll(3)
-        assert channel.frames_received == 1
-
-
-def test_a_frame_larger_than_the_room_passes_in_pieces() -> None:
-    with short_bench() as net:
-        channel, peer = net.ready_pair(tcp=True)
-        net.listener.room = (10_000, False)
-        parts: list[int] = []
-        net.listener.on_run = lambda _, run: parts.append(run.size)
-        peer.send(frame(60_000))
-        net.poll_until(lambda: channel.frames_received == 1, step_ms=1)
-        assert (max(parts), sum(parts), len(parts) > 1) == (10_000, 60_004, True)
-        assert (net.listener.data[channel], net.pool.begun) == (frame(60_000), 0)
-
-
 # Cut through.
 
 
-@pytest.mark.parametrize(("size", "pieces"), [(1023, False), (1024, False), (1025, True)])
+@each_of(("size", "pieces"), [(1023, False), (1024, False), (1025, True)], fresh={"net": net_bench})
 def test_frames_above_the_limit_pass_as_they_come(net: NetBench, size: int, pieces: bool) -> None:
     channel, peer = net.ready_pair(net.options(cut_from=1024), tcp=True)
     parts: list[int] = []

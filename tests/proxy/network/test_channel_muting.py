@@ -1,15 +1,14 @@
-"""proxy.network.channel: who is muted is not read, keeps its data in the socket, and does not spin."""
+"""framegate.proxy.network.channel: who is muted is not read, keeps its data in the socket, and does not spin."""
 
 import socket
 
-import pytest
-
-from proxy.cause import Cause
-from proxy.network import mute
-from proxy.network.mute import MuteState
-from proxy.network.run import Run
-from proxy.network.state import ChannelState
-from tests.fakes.network import NetBench, frame, reset
+from framegate.proxy.cause import Cause
+from framegate.proxy.network import mute
+from framegate.proxy.network.mute import MuteState
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.state import ChannelState
+from tests.fakes.cases import each_of
+from tests.fakes.network import NetBench, frame, net_bench, reset
 
 
 def run_of(data: bytes, frames: int = 1) -> Run:
@@ -116,7 +115,7 @@ def test_the_end_of_the_stream_is_not_seen_while_muted(net: NetBench) -> None:
     assert channel.frames_received == 20
 
 
-@pytest.mark.parametrize("causes", [0, mute.ADMIN | mute.MEMORY])
+@each_of("causes", [0, mute.ADMIN | mute.MEMORY], fresh={"net": net_bench})
 def test_what_is_read_off_is_seen_by_nobody_and_the_end_is_told(net: NetBench, causes: int) -> None:
     channel, peer = net.ready_pair(tcp=True)
     peer.send(frame(3) + frame(9)[:6])
@@ -130,7 +129,7 @@ def test_what_is_read_off_is_seen_by_nobody_and_the_end_is_told(net: NetBench, c
     channel.shut_write()
     peer.sendall(frame(9)[6:] + frame(100_000) * 5 + frame(3))
     net.poll(20)
-    assert channel.read_half.is_dry()
+    assert channel.read_half.has_no_input()
     assert (channel.frames_received, channel.bytes_received, channel.state) == (1, 13, ChannelState.WRITE_ENDED)
     peer.close()
     net.poll_until(lambda: channel.state is ChannelState.ENDED)

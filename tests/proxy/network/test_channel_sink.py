@@ -1,8 +1,8 @@
-"""proxy.network.channel_sink: each channel tells its own sink, and nobody else's."""
+"""framegate.proxy.network.channel_sink: each channel tells its own sink, and nobody else's."""
 
 import socket
 
-from proxy.cause import Cause
+from framegate.proxy.cause import Cause
 from tests.fakes.network import NetBench, Recorder, RecorderSink, frame
 
 

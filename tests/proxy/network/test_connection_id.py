@@ -1,10 +1,11 @@
-"""proxy.network.connection_id: 64 bits and back."""
+"""framegate.proxy.network.connection_id: 64 bits and back."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.network.connection_id import ConnectionIds, format_connection_id, make_connection_id, parse_connection_id, slot_of
+from framegate.proxy.network.connection_id import ConnectionIds, format_connection_id, make_connection_id, parse_connection_id, slot_of
+from tests.fakes.cases import each_of
 
 
 @given(st.integers(0, 63), st.integers(0, 2**28 - 1), st.integers(0, 2**29 - 1))
@@ -16,9 +17,7 @@ def test_text_and_back(slot: int, generation: int, counter: int) -> None:
     assert slot_of(packed) == slot
 
 
-@pytest.mark.parametrize(
-    "text", ["", "1", "1-2", "1-2-3-4", "a-2-3", "-1-2-3", "64-0-0", "0-268435456-0", "0-0-536870912", "1-2-٣", "1--3", "+1-2-3"]
-)
+@each_of("text", ["", "1", "1-2", "1-2-3-4", "a-2-3", "-1-2-3", "64-0-0", "0-268435456-0", "0-0-536870912", "1-2-٣", "1--3", "+1-2-3"])
 def test_what_is_no_id_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"not a connection id|does not fit"):
         parse_connection_id(text)

@@ -1,4 +1,4 @@
-"""proxy.network.connection_socket: sockets of the plain type that can what connections need."""
+"""framegate.proxy.network.connection_socket: sockets of the plain type that can what connections need."""
 
 import errno
 import os
@@ -6,10 +6,11 @@ import socket
 
 import pytest
 
-from proxy.network.connection_socket import adopt_socket, open_socket
+from framegate.proxy.network.connection_socket import adopt_socket, open_socket
+from tests.fakes.cases import each_of
 
 
-@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6, socket.AF_UNIX])
+@each_of("family", [socket.AF_INET, socket.AF_INET6, socket.AF_UNIX])
 def test_a_new_one_neither_blocks_nor_is_inherited(family: int) -> None:
     sock = open_socket(int(family))
     try:

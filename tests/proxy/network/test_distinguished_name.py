@@ -1,4 +1,4 @@
-"""proxy.network.distinguished_name: the texts are those of Java's ``X500Principal.getName()``, of the same certificates."""
+"""framegate.proxy.network.distinguished_name: the texts are those of Java's ``X500Principal.getName()``, of the same certificates."""
 
 import contextlib
 import datetime
@@ -15,9 +15,10 @@ from cryptography.x509.oid import NameOID, ObjectIdentifier
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.demo.java import find_java
-from proxy.errors import AuthenticationError
-from proxy.network.distinguished_name import escape, format_name, subject_of
+from framegate.control.demo.processes import find_java
+from framegate.proxy.errors import AuthenticationError
+from framegate.proxy.network.distinguished_name import escape, format_name, subject_of
+from tests.fakes.cases import each_of
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -46,7 +47,7 @@ def test_a_certificate_without_a_subject() -> None:
     assert subject_of(certificate_of()) == ""
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("kind", "value", "text"),
     [
         (NameOID.DOMAIN_COMPONENT, "org", "DC=org"),
@@ -77,7 +78,7 @@ def attribute(tag: int, value: bytes) -> bytes:
     return der(0x31, der(0x30, der(6, b"\x55\x04\x03") + der(tag, value)))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("tag", "value", "text"),
     [
         (0x0C, "ü日".encode(), "CN=ü日"),
@@ -111,7 +112,7 @@ def test_what_cannot_be_decoded_is_refused_and_becomes_nobodys_name() -> None:
         format_name(b"\x31\x00")
 
 
-@pytest.mark.parametrize("number", ["", "80550403", "55048003", "550483", "80"])
+@each_of("number", ["", "80550403", "55048003", "550483", "80"])
 def test_a_number_that_is_written_in_another_way_is_none(number: str) -> None:
     """Or 2.5.4.3 could be written in many ways, which others may take for another attribute."""
     number_bytes = bytes.fromhex(number)
@@ -192,7 +193,7 @@ def test_random_subjects_have_the_texts_that_java_gives_them(tmp_path: Path) -> 
     assert len(compared) > len(made) / 5
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("value", "text"),
     [
         ("a b", "a b"),
@@ -219,7 +220,7 @@ def test_what_is_no_certificate_is_refused_and_nothing_else_happens(place: int, 
         assert isinstance(subject_of(bytes(data)), str)
 
 
-@pytest.mark.parametrize("data", [b"", b"\x30\x00", b"\x30\x02\x30\x00", b"\x30\x0c\x30\x0a" + b"\x02\x00" * 5])
+@each_of("data", [b"", b"\x30\x00", b"\x30\x02\x30\x00", b"\x30\x0c\x30\x0a" + b"\x02\x00" * 5])
 def test_what_has_no_place_for_a_subject(data: bytes) -> None:
     with pytest.raises(AuthenticationError, match="cannot be read"):
         subject_of(data)

@@ -1,10 +1,10 @@
-"""proxy.network.event_loop: what the selector promises to channels, and they to it."""
+"""framegate.proxy.network.event_loop: what the selector promises to channels, and they to it."""
 
 import pytest
 
-from proxy.cause import Cause
-from proxy.network.channel import Channel
-from proxy.network.event_loop import EventLoop, PolledChannel
+from framegate.proxy.cause import Cause
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.event_loop import EventLoop, PolledChannel
 from tests.fakes.network import NetBench
 
 

@@ -1,12 +1,12 @@
-"""proxy.network.faults: counted by place, the first of each kept as text until it is taken."""
+"""framegate.proxy.network.faults: counted by place, the first of each kept as text until it is taken."""
 
 import gc
 import weakref
 
 import pytest
 
-from proxy.cells import FAULT_PLACES
-from proxy.network.faults import Faults
+from framegate.proxy.cells import FAULT_PLACES
+from framegate.proxy.network.faults import Faults
 
 
 def caught(error: Exception) -> Exception:

@@ -1,21 +1,21 @@
-"""proxy.network.fixed_header: an integer somewhere in a header of one length."""
+"""framegate.proxy.network.fixed_header: an integer somewhere in a header of one length."""
 
-import pytest
 from librt.vecs import vec
 from mypy_extensions import i64
 
-from proxy.network.fixed_header import FixedHeaderFraming
-from proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, OK, SIZE_BUCKETS
-from proxy.network.framings import FRAMINGS
+from framegate.proxy.network.fixed_header import FixedHeaderFraming
+from framegate.proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, OK, SIZE_BUCKETS
+from framegate.proxy.network.framings import FRAMINGS
+from tests.fakes.cases import each_of
 
 
 def fault(framing: FixedHeaderFraming, data: bytes, limit: int) -> int:
     return int(framing.scan(data, 0, limit, vec[i64]([0] * SIZE_BUCKETS))[3])
 
 
-@pytest.mark.parametrize("little", [False, True])
-@pytest.mark.parametrize("width", range(1, 9))
-@pytest.mark.parametrize(("offset", "behind"), [(0, 2), (3, 2), (3, 0), (0, 0)])
+@each_of("little", [False, True])
+@each_of("width", range(1, 9))
+@each_of(("offset", "behind"), [(0, 2), (3, 2), (3, 0), (0, 0)])
 def test_the_integer_is_found_and_written(width: int, offset: int, behind: int, little: bool) -> None:
     others = bytes(range(1, offset + behind + 1))
     framing = FixedHeaderFraming("header", header=offset + width + behind, offset=offset, width=width, little=little, fill=others)
@@ -27,7 +27,7 @@ def test_the_integer_is_found_and_written(width: int, offset: int, behind: int, 
     assert framing.max_body == min((1 << 8 * width) - 1, 0x7FFFFFFF)
 
 
-@pytest.mark.parametrize(("extra", "written"), [(0, 10), (2, 12), (7, 17)])
+@each_of(("extra", "written"), [(0, 10), (2, 12), (7, 17)])
 def test_the_integer_may_count_the_header_too(extra: int, written: int) -> None:
     framing = FixedHeaderFraming("header", header=7, offset=3, width=2, extra=extra)
     header = framing.header_of(10)
@@ -37,7 +37,7 @@ def test_the_integer_may_count_the_header_too(extra: int, written: int) -> None:
     assert fault(framing, bytes(3) + extra.to_bytes(2, "big") + bytes(2), -1) == OK
 
 
-@pytest.mark.parametrize("name", ["int16", "int32_inclusive"])
+@each_of("name", ["int16", "int32_inclusive"])
 def test_a_signed_size_may_be_negative(name: str) -> None:
     framing = FRAMINGS[name]
     width = int(framing.most_header)
@@ -47,8 +47,8 @@ def test_a_signed_size_may_be_negative(name: str) -> None:
     assert fault(framing, b"\x7f" + b"\xff" * (width - 1), -1) == OK
 
 
-@pytest.mark.parametrize("little", [False, True])
-@pytest.mark.parametrize("value", [0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
+@each_of("little", [False, True])
+@each_of("value", [0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
 def test_four_bytes_are_signed_or_not(value: int, little: bool) -> None:
     header = b"x" + value.to_bytes(4, "little" if little else "big")
     for extra in (0, 5):
@@ -58,7 +58,7 @@ def test_four_bytes_are_signed_or_not(value: int, little: bool) -> None:
         assert signed.body_size(b"z" + header, 1) == value - extra - (1 << 32 if value > 0x7FFFFFFF else 0)
 
 
-@pytest.mark.parametrize("data", [b"\xff" * 8, b"\x80" + bytes(7), b"\0\0\0\1" + bytes(4)])
+@each_of("data", [b"\xff" * 8, b"\x80" + bytes(7), b"\0\0\0\1" + bytes(4)])
 def test_an_unsigned_size_that_no_frame_has_is_too_large(data: bytes) -> None:
     assert fault(FixedHeaderFraming("header", header=8, width=8), data, 0x7FFFFFFF) == FRAME_TOO_LARGE
 

@@ -1,17 +1,18 @@
-"""proxy.network.frame_exchange: one frame at a time, its own bound, and everything booked comes back."""
+"""framegate.proxy.network.frame_exchange: one frame at a time, its own bound, and everything booked comes back."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from proxy.errors import AuthenticationError, InternalError, TransportError, WrongProtocolError
-from proxy.network.frame_exchange import MAX_FRAME, TransportFrames
-from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, MemoryPool
+from framegate.proxy.errors import AuthenticationError, InternalError, TransportError, WrongProtocolError
+from framegate.proxy.network.frame_exchange import MAX_FRAME, TransportFrames
+from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, MemoryPool
+from tests.fakes.cases import each_of
 from tests.fakes.clock import FakeClock
 from tests.fakes.transport import MemoryTransport, memory_transports
 
 
-class Desk:
+class ExchangeBench:
     """One exchange, the peer's transport, and the pool."""
 
     def __init__(self, capacity: int = 1 << 20, split: int | None = None) -> None:
@@ -21,145 +22,145 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
-    desk = Desk()
-    yield desk
-    desk.frames.close()
-    desk.frames.close()
-    assert desk.pool.used == desk.frames.booked == 0
+def bench() -> Iterator[ExchangeBench]:
+    bench = ExchangeBench()
+    yield bench
+    bench.frames.close()
+    bench.frames.close()
+    assert bench.pool.used == bench.frames.booked == 0
 
 
 def framed(body: bytes) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-def receive(desk: Desk, times: int = 100_000) -> bytes | None:
+def receive(bench: ExchangeBench, times: int = 100_000) -> bytes | None:
     for _ in range(times):
-        body = desk.frames.receive()
+        body = bench.frames.receive()
         if body is not None:
             return body
     return None
 
 
-@pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 1000, 300_000, MAX_FRAME])
-@pytest.mark.parametrize("split", [None, 7, 1000])
+@each_of("size", [0, 1, 3, 4, 5, 1000, 300_000, MAX_FRAME])
+@each_of("split", [None, 7, 1000])
 def test_a_frame_is_read_to_its_last_byte_and_not_beyond(size: int, split: int | None) -> None:
-    desk = Desk(split=split)
-    desk.peer.write(framed(b"x" * size) + framed(b"second") + b"rest")
-    assert receive(desk) == b"x" * size
-    assert desk.pool.used == 4 + size + PIECE_OVERHEAD, "who took it may keep it until it answers"
-    assert receive(desk) == b"second"
-    assert desk.pool.used == 10 + PIECE_OVERHEAD
-    assert desk.frames.send(b"answer")
-    assert desk.pool.used == 0
-    assert desk.ours.inbound.take(100) == b"rest"[: split or 100]
-    assert desk.frames.received == 2
+    bench = ExchangeBench(split=split)
+    bench.peer.write(framed(b"x" * size) + framed(b"second") + b"rest")
+    assert receive(bench) == b"x" * size
+    assert bench.pool.used == 4 + size + PIECE_OVERHEAD, "who took it may keep it until it answers"
+    assert receive(bench) == b"second"
+    assert bench.pool.used == 10 + PIECE_OVERHEAD
+    assert bench.frames.send(b"answer")
+    assert bench.pool.used == 0
+    assert bench.ours.inbound.take(100) == b"rest"[: split or 100]
+    assert bench.frames.received == 2
 
 
-def test_what_has_come_is_booked_and_given_back(desk: Desk) -> None:
-    desk.peer.write(framed(b"x" * 100)[:50])
-    assert desk.frames.receive() is None
-    assert desk.frames.receive() is None
-    assert desk.frames.booked == desk.pool.used == desk.pool.begun == 50 + PIECE_OVERHEAD
-    desk.peer.write(framed(b"x" * 100)[50:53])
-    assert desk.frames.receive() is None
-    assert desk.pool.used == 53 + PIECE_OVERHEAD
+def test_what_has_come_is_booked_and_given_back(bench: ExchangeBench) -> None:
+    bench.peer.write(framed(b"x" * 100)[:50])
+    assert bench.frames.receive() is None
+    assert bench.frames.receive() is None
+    assert bench.frames.booked == bench.pool.used == bench.pool.begun == 50 + PIECE_OVERHEAD
+    bench.peer.write(framed(b"x" * 100)[50:53])
+    assert bench.frames.receive() is None
+    assert bench.pool.used == 53 + PIECE_OVERHEAD
 
 
 @pytest.mark.parametrize(
     ("bound", "size", "fits"), [(10, 10, True), (10, 11, False), (0, 0, True), (0, 1, False), (10, -1, False), (10, -(1 << 31), False)]
 )
-def test_the_bound_is_judged_before_a_byte_of_the_body_is_read(desk: Desk, bound: int, size: int, fits: bool) -> None:
-    desk.frames.max_size = bound
-    desk.peer.write(size.to_bytes(4, "big", signed=True) + b"x" * 11)
+def test_the_bound_is_judged_before_a_byte_of_the_body_is_read(bench: ExchangeBench, bound: int, size: int, fits: bool) -> None:
+    bench.frames.max_size = bound
+    bench.peer.write(size.to_bytes(4, "big", signed=True) + b"x" * 11)
     if fits:
-        assert desk.frames.receive() == b"x" * size
+        assert bench.frames.receive() == b"x" * size
         return
     with pytest.raises(AuthenticationError, match=f"frame of {size} bytes"):
-        desk.frames.receive()
-    assert len(desk.ours.inbound) == 11
+        bench.frames.receive()
+    assert len(bench.ours.inbound) == 11
 
 
-def test_another_protocol_is_named_of_the_first_frame_only(desk: Desk) -> None:
-    desk.peer.write(framed(b"a") + b"GET /")
-    assert desk.frames.receive() == b"a"
+def test_another_protocol_is_named_of_the_first_frame_only(bench: ExchangeBench) -> None:
+    bench.peer.write(framed(b"a") + b"GET /")
+    assert bench.frames.receive() == b"a"
     with pytest.raises(AuthenticationError):
-        desk.frames.receive()
-    other = Desk()
+        bench.frames.receive()
+    other = ExchangeBench()
     other.peer.write(b"GET /")
     with pytest.raises(WrongProtocolError, match="HTTP"):
         other.frames.receive()
     other.frames.close()
 
 
-def test_the_end_is_told_for_ever(desk: Desk) -> None:
-    desk.peer.write(framed(b"abc")[:5])
-    desk.peer.shut_write()
+def test_the_end_is_told_for_ever(bench: ExchangeBench) -> None:
+    bench.peer.write(framed(b"abc")[:5])
+    bench.peer.shut_write()
     for _ in range(2):
-        assert desk.frames.receive() is None
-    assert desk.frames.ended
+        assert bench.frames.receive() is None
+    assert bench.frames.ended
 
 
 @pytest.mark.parametrize("begun", [0, 30])
-def test_while_memory_is_short_a_body_is_read_when_it_is_there_to_the_end(desk: Desk, begun: int) -> None:
+def test_while_memory_is_short_a_body_is_read_when_it_is_there_to_the_end(bench: ExchangeBench, begun: int) -> None:
     data = framed(b"x" * 100)
-    desk.peer.write(data[: 4 + begun])
-    assert desk.frames.receive() is None
-    used = desk.pool.used
-    desk.pool.common.charge(BEGUN, desk.pool.size)
-    desk.peer.write(data[4 + begun : 100])
-    assert (desk.frames.receive(), desk.frames.awaits_memory, desk.frames.booked) == (None, True, used)
-    desk.peer.write(data[100:])
-    assert (desk.frames.receive(), desk.frames.awaits_memory) == (b"x" * 100, False)
-    desk.pool.common.release(BEGUN, desk.pool.size)
+    bench.peer.write(data[: 4 + begun])
+    assert bench.frames.receive() is None
+    used = bench.pool.used
+    bench.pool.common.charge(BEGUN, bench.pool.size)
+    bench.peer.write(data[4 + begun : 100])
+    assert (bench.frames.receive(), bench.frames.awaits_memory, bench.frames.booked) == (None, True, used)
+    bench.peer.write(data[100:])
+    assert (bench.frames.receive(), bench.frames.awaits_memory) == (b"x" * 100, False)
+    bench.pool.common.release(BEGUN, bench.pool.size)
 
 
-def test_who_reads_out_does_not_wait_for_memory(desk: Desk) -> None:
-    desk.pool.common.charge(BEGUN, desk.pool.size)
-    desk.peer.write(framed(b"abc")[:6])
-    desk.peer.shut_write()
-    assert desk.frames.receive() is None
-    assert not desk.frames.ended
-    desk.frames.reads_out = True
-    assert desk.frames.receive() is None
-    assert desk.frames.ended
-    desk.frames.close()
-    desk.pool.common.release(BEGUN, desk.pool.size)
+def test_who_reads_out_does_not_wait_for_memory(bench: ExchangeBench) -> None:
+    bench.pool.common.charge(BEGUN, bench.pool.size)
+    bench.peer.write(framed(b"abc")[:6])
+    bench.peer.shut_write()
+    assert bench.frames.receive() is None
+    assert not bench.frames.ended
+    bench.frames.reads_out = True
+    assert bench.frames.receive() is None
+    assert bench.frames.ended
+    bench.frames.close()
+    bench.pool.common.release(BEGUN, bench.pool.size)
 
 
-@pytest.mark.parametrize("capacity", [1, 3, 4, 5, 50, 1000])
+@each_of("capacity", [1, 3, 4, 5, 50, 1000])
 def test_what_the_socket_does_not_take_is_pending_and_booked(capacity: int) -> None:
-    desk = Desk(capacity)
+    bench = ExchangeBench(capacity)
     data = framed(b"y" * 100)
-    out = desk.frames.send(b"y" * 100)
-    got = desk.peer.read(1000) or b""
+    out = bench.frames.send(b"y" * 100)
+    got = bench.peer.read(1000) or b""
     if out:
-        assert (got, desk.pool.used) == (data, 0)
+        assert (got, bench.pool.used) == (data, 0)
         return
-    assert desk.frames.is_sending
-    assert desk.frames.booked == desk.pool.used == desk.pool.pending > 0
+    assert bench.frames.is_sending
+    assert bench.frames.booked == bench.pool.used == bench.pool.pending > 0
     with pytest.raises(InternalError, match="one frame"):
-        desk.frames.send(b"z")
-    while not desk.frames.flush():
-        got += desk.peer.read(1000) or b""
-    assert got + (desk.peer.read(1000) or b"") == data
-    assert (desk.frames.is_sending, desk.pool.used) == (False, 0)
+        bench.frames.send(b"z")
+    while not bench.frames.flush():
+        got += bench.peer.read(1000) or b""
+    assert got + (bench.peer.read(1000) or b"") == data
+    assert (bench.frames.is_sending, bench.pool.used) == (False, 0)
 
 
 def test_closing_gives_a_pending_frame_up() -> None:
-    desk = Desk(10)
-    desk.frames.send(b"y" * 100)
-    desk.peer.write(framed(b"abc")[:5])
-    desk.frames.receive()
-    desk.frames.close()
-    assert (desk.pool.used, desk.frames.is_sending) == (0, False)
+    bench = ExchangeBench(10)
+    bench.frames.send(b"y" * 100)
+    bench.peer.write(framed(b"abc")[:5])
+    bench.frames.receive()
+    bench.frames.close()
+    assert (bench.pool.used, bench.frames.is_sending) == (0, False)
 
 
-def test_what_has_come_can_be_thrown_away(desk: Desk) -> None:
-    desk.peer.write(framed(b"abc") * 1000)
-    desk.frames.receive()
-    desk.frames.discard_input()
-    assert len(desk.ours.inbound) == 0
+def test_what_has_come_can_be_thrown_away(bench: ExchangeBench) -> None:
+    bench.peer.write(framed(b"abc") * 1000)
+    bench.frames.receive()
+    bench.frames.discard_input()
+    assert len(bench.ours.inbound) == 0
 
 
 def test_no_more_is_thrown_away_than_a_bound() -> None:
@@ -174,9 +175,9 @@ def test_no_more_is_thrown_away_than_a_bound() -> None:
     assert transport.wire_received == MAX_FRAME
 
 
-def test_an_error_of_the_network_is_the_networks(desk: Desk) -> None:
-    desk.ours.reset = True
+def test_an_error_of_the_network_is_the_networks(bench: ExchangeBench) -> None:
+    bench.ours.reset = True
     with pytest.raises(TransportError):
-        desk.frames.receive()
+        bench.frames.receive()
     with pytest.raises(TransportError):
-        desk.frames.send(b"x")
+        bench.frames.send(b"x")

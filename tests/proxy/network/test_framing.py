@@ -1,20 +1,7 @@
-"""proxy.network.framing: what all framings share, and what is wrong with a size."""
+"""framegate.proxy.network.framing: what all framings share, and what is wrong with a size."""
 
-import pytest
-
-from proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, OK, SIZE_BOUNDS, SIZE_BUCKETS, foreign_protocol, judge, size_bucket
-
-
-@pytest.mark.parametrize(
-    ("size", "limit", "fault"),
-    [
-        *((9, 10, OK), (10, 10, OK), (11, 10, FRAME_TOO_LARGE), (0, 0, OK), (1, 0, FRAME_TOO_LARGE)),
-        *((0x7FFFFFFF, -1, OK), (0x7FFFFFFF, 0x7FFFFFFF, OK), (0x7FFFFFFF, 0x7FFFFFFE, FRAME_TOO_LARGE)),
-        *((-1, -1, NEGATIVE_SIZE), (-1, 10, NEGATIVE_SIZE), (-0x80000000, -1, NEGATIVE_SIZE)),
-    ],
-)
-def test_the_limit_counts_the_body_only(size: int, limit: int, fault: int) -> None:
-    assert judge(size, limit) == fault
+from framegate.proxy.network.framing import SIZE_BOUNDS, SIZE_BUCKETS, foreign_protocol, size_bucket
+from tests.fakes.cases import each_of
 
 
 def test_a_size_equal_to_a_bound_belongs_to_it() -> None:
@@ -28,7 +15,7 @@ def test_a_size_equal_to_a_bound_belongs_to_it() -> None:
 ZOOKEEPER = "conf cons crst dirs dump envi gtmk hash icfg isro kill mntr reqs ruok srst srvr stat stmk sysp wchc wchp wchs"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("header", "name"),
     [
         (b"\x16\x03\x01\x02", "TLS"),

@@ -1,13 +1,13 @@
-"""proxy.network.framings: what a configuration may name, and what the record and the model call it."""
+"""framegate.proxy.network.framings: what a configuration may name, and what the record and the model call it."""
 
 import typing
 
-from proxy.config import model
-from proxy.config.model import HeaderConfig
-from proxy.network.fixed_header import FixedHeaderFraming
-from proxy.network.framing import Framing
-from proxy.network.framings import FRAMINGS, framing_of
-from proxy.tap import record
+from framegate.proxy.config import model
+from framegate.proxy.config.model import HeaderConfig
+from framegate.proxy.network.fixed_header import FixedHeaderFraming
+from framegate.proxy.network.framing import Framing
+from framegate.proxy.network.framings import FRAMINGS, framing_of
+from framegate.proxy.tap import record
 
 
 def test_the_configuration_and_the_record_name_them_alike() -> None:

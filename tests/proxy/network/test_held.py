@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.network import mute
-from proxy.network.channel import Channel
-from proxy.network.options import ChannelOptions
-from proxy.network.run import Run
-from proxy.network.tls_record import LONGEST
+from framegate.proxy.network import mute
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.options import ChannelOptions
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.tls_record import LONGEST
+from tests.fakes.cases import each_of
 from tests.fakes.network import NetBench, frame, net_bench, tcp_pair
 from tests.fakes.reached import bytes_reached
 from tests.fakes.tls import TlsWorld
@@ -90,7 +91,7 @@ def test_what_is_held_is_booked(tls_world: TlsWorld, tls: bool, runs: list[list[
         assert net.pool.used == 0
 
 
-@pytest.mark.parametrize("tls", [False, True])
+@each_of("tls", [False, True])
 def test_the_count_sees_what_waits(tls_world: TlsWorld, tls: bool) -> None:
     with net_bench(pool=1 << 26) as net:
         line = Line(net, *options(net, tls_world if tls else None))

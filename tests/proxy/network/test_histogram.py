@@ -1,6 +1,6 @@
-"""proxy.network.histogram: a duration equal to a bound belongs to it; nothing is lost above the last."""
+"""framegate.proxy.network.histogram: a duration equal to a bound belongs to it; nothing is lost above the last."""
 
-from proxy.network.histogram import Histogram
+from framegate.proxy.network.histogram import Histogram
 
 
 def test_a_duration_equal_to_a_bound_belongs_to_it() -> None:

@@ -6,16 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.cause import Cause
-from proxy.network import mute
-from proxy.network.run import Run
-from proxy.network.selector import BUDGET_NS, CLOCK_EACH, Selector
+from framegate.proxy.cause import Cause
+from framegate.proxy.network import mute
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.selector import BUDGET_NS, CLOCK_EACH, Selector
+from tests.fakes.cases import each_of
 from tests.fakes.clock import SECOND, FakeClock
-from tests.fakes.network import NetBench, frame, tcp_pair
+from tests.fakes.network import NetBench, frame, net_bench, tcp_pair
 from tests.fakes.tls import TlsWorld
 
 IDLE_NS = 60 * SECOND
-MANY = 10_000
+MANY = 2000
 COST_NS = 20_000  # of one expiry, and of telling one
 
 
@@ -40,7 +41,7 @@ def descriptors() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_ten_thousand_that_expire_at_once_keep_nobody_waiting(net: NetBench, descriptors: int) -> None:
+def test_thousands_that_expire_at_once_keep_nobody_waiting(net: NetBench, descriptors: int) -> None:
     """Frames of another connection come back with every poll; no poll takes longer than its budgets; and it takes a fiftieth of as many polls."""
     clock = TickingClock()
     net.clock = clock
@@ -69,7 +70,7 @@ def test_ten_thousand_that_expire_at_once_keep_nobody_waiting(net: NetBench, des
     assert busy.is_open
 
 
-@pytest.mark.parametrize("late_ms", [0, 1, 60_000])
+@each_of("late_ms", [0, 1, 60_000], fresh={"net": net_bench})
 def test_bytes_that_lie_there_when_the_time_is_over_keep_a_connection(net: NetBench, late_ms: int) -> None:
     """What came in time counts, though it is looked at later; then the time begins again."""
     channel, peer = net.ready_pair(net.options(idle_ns=IDLE_NS))

@@ -7,15 +7,16 @@ import struct
 
 import pytest
 
-from proxy.cause import Cause
-from proxy.network import mute
-from proxy.network.channel import Channel
-from proxy.network.memory_pool import PENDING, MemoryPool
-from proxy.network.plaintext import PlaintextTransport
-from proxy.network.receive import Receive, ReceiveLimit
-from proxy.network.run import Buffer, Run
-from proxy.network.state import ChannelState
-from proxy.network.stats import SideStats
+from framegate.proxy.cause import Cause
+from framegate.proxy.network import mute
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.memory_pool import PENDING, MemoryPool
+from framegate.proxy.network.plaintext import PlaintextTransport
+from framegate.proxy.network.receive import Receive, ReceiveLimit
+from framegate.proxy.network.run import Buffer, Run
+from framegate.proxy.network.state import ChannelState
+from framegate.proxy.network.stats import SideStats
+from tests.fakes.cases import each_of
 from tests.fakes.clock import SECOND, FakeClock
 from tests.fakes.network import NetBench, frame, net_bench, reset, tcp_pair
 from tests.fakes.tls import TlsWorld, tls_pair
@@ -41,7 +42,7 @@ def test_a_frame_without_a_body_books_nothing_and_dropping_what_follows_touches_
     assert (receive.drop(), receive.within, receive.size) == (0, False, -1)
 
 
-@pytest.mark.parametrize(("sent", "lost"), [(0, 0), (2, 2), (4, 4), (50, 50)])
+@each_of(("sent", "lost"), [(0, 0), (2, 2), (4, 4), (50, 50)], fresh={"net": net_bench})
 def test_an_end_within_a_header_or_a_body_is_the_end_of_the_frame(net: NetBench, sent: int, lost: int) -> None:
     """At once, and with no frame of it."""
     channel, peer = net.ready_pair()
@@ -72,8 +73,8 @@ def test_bytes_count_as_they_come_and_frames_when_they_are_whole(net: NetBench) 
         assert channel.write_half.frames_sent == net.stats.frames_sent == int(channel.pending_send == 0)
 
 
-@pytest.mark.parametrize("tls", [False, True])
-@pytest.mark.parametrize(("sizes", "most"), [([10 * 65_536], 2000), ([512 * 1024] * 20, 8000)])
+@each_of("tls", [False, True])
+@each_of(("sizes", "most"), [([10 * 65_536], 2000), ([512 * 1024] * 20, 8000)])
 def test_frames_many_times_as_large_as_a_sockets_buffer_come_back_in_order(tls_world: TlsWorld, tls: bool, sizes: list[int], most: int) -> None:
     with net_bench(pool=64 << 20) as net:
         if tls:
@@ -198,7 +199,7 @@ def test_the_selector_closes_every_channel_though_telling_the_first_fails() -> N
             assert peer.recv(1) == b""
 
 
-@pytest.mark.parametrize("end", ["close", "peer", "reset", "idle"])
+@each_of("end", ["close", "peer", "reset", "idle"], fresh={"net": net_bench})
 def test_a_channel_with_bytes_that_tls_holds_leaves_nothing_when_it_ends(net: NetBench, tls_world: TlsWorld, end: str) -> None:
     """Queued for a visit, muted before, closed within: no collection keeps it."""
     ours, theirs = tcp_pair()

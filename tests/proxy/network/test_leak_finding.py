@@ -4,21 +4,21 @@ import gc
 
 import pytest
 
-from proxy.cause import Cause
-from proxy.network.channel import Channel
-from proxy.network.leak_finding import LeakFindingAccount, LeakFindingPool, LentRun
-from proxy.network.memory_pool import BEGUN, PENDING, PIECE_OVERHEAD, TLS
-from proxy.network.receive import Receive, ReceiveLimit
-from proxy.network.run import Run
-from proxy.network.send import Send
-from proxy.network.stats import SideStats
+from framegate.proxy.cause import Cause
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.leak_finding import LeakFindingAccount, LeakFindingPool, LentRun
+from framegate.proxy.network.memory_pool import BEGUN, PENDING, PIECE_OVERHEAD, TLS
+from framegate.proxy.network.receive import Receive, ReceiveLimit
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.send import Send
+from framegate.proxy.network.stats import SideStats
 from tests.fakes.clock import FakeClock
 from tests.fakes.network import frame, net_bench
 
 BOOKED = 10 + PIECE_OVERHEAD
 
 
-class Desk:
+class AuthSource:
     """A pool with two listeners, and one receive and one send of the first, called ``channel 7``."""
 
     def __init__(self) -> None:
@@ -45,8 +45,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def auth_source() -> AuthSource:
+    return AuthSource()
 
 
 def release(account: object, run: Run) -> None:
@@ -56,143 +56,143 @@ def release(account: object, run: Run) -> None:
     account.release(BEGUN, int(lease), run)
 
 
-def test_who_gives_everything_back_is_not_told_of(desk: Desk) -> None:
-    run = desk.lent()
+def test_who_gives_everything_back_is_not_told_of(auth_source: AuthSource) -> None:
+    run = auth_source.lent()
     assert isinstance(run, LentRun)
     assert b"".join(run.pieces()) == frame(20)
-    release(desk.account, run)
-    run = desk.lent()
-    desk.send.begin(run.pieces(), 3, 1, int(run.lease), run)
+    release(auth_source.account, run)
+    run = auth_source.lent()
+    auth_source.send.begin(run.pieces(), 3, 1, int(run.lease), run)
     run.lease = 0
     del run
-    assert (desk.pool.begun, desk.pool.pending) == (0, desk.send.booked)
-    desk.send.advance(21)
-    desk.send.finish()
-    desk.send.finish()
-    desk.receive.feed(frame(20)[:10])
-    assert desk.receive.drop() == 10
-    assert desk.receive.drop() == 0
-    desk.pool.settle(desk.receive)
-    assert (desk.pool.found, desk.pool.used) == ([], 0)
+    assert (auth_source.pool.begun, auth_source.pool.pending) == (0, auth_source.send.booked)
+    auth_source.send.advance(21)
+    auth_source.send.finish()
+    auth_source.send.finish()
+    auth_source.receive.feed(frame(20)[:10])
+    assert auth_source.receive.drop() == 10
+    assert auth_source.receive.drop() == 0
+    auth_source.pool.check_released(auth_source.receive)
+    assert (auth_source.pool.found, auth_source.pool.used) == ([], 0)
 
 
-def test_a_lease_that_is_given_back_twice(desk: Desk) -> None:
-    run = desk.lent()
-    release(desk.account, run)
+def test_a_lease_that_is_given_back_twice(auth_source: AuthSource) -> None:
+    run = auth_source.lent()
+    release(auth_source.account, run)
     run.lease = BOOKED
-    release(desk.account, run)
-    assert desk.found() == f"a run of Receive of channel 7 gives back {BOOKED} bytes of its lease again"
+    release(auth_source.account, run)
+    assert auth_source.found() == f"a run of Receive of channel 7 gives back {BOOKED} bytes of its lease again"
 
 
-def test_a_lease_that_is_sent_and_given_back(desk: Desk) -> None:
+def test_a_lease_that_is_sent_and_given_back(auth_source: AuthSource) -> None:
     """The pending send has it; what it holds is not touched."""
-    run = desk.lent()
-    desk.send.begin(run.pieces(), 0, 1, int(run.lease), run)
-    held = int(desk.send.booked)
-    release(desk.account, run)  # the lease was not set to 0
-    assert desk.pool.used == desk.pool.pending == held
-    desk.send.finish()
-    assert "again" in desk.found()
+    run = auth_source.lent()
+    auth_source.send.begin(run.pieces(), 0, 1, int(run.lease), run)
+    held = int(auth_source.send.booked)
+    release(auth_source.account, run)  # the lease was not set to 0
+    assert auth_source.pool.used == auth_source.pool.pending == held
+    auth_source.send.finish()
+    assert "again" in auth_source.found()
 
 
-def test_a_lease_that_another_run_takes_over_unseen(desk: Desk) -> None:
+def test_a_lease_that_another_run_takes_over_unseen(auth_source: AuthSource) -> None:
     """As runs are joined: whoever has it then gives it back, once."""
-    run = desk.lent()
+    run = auth_source.lent()
     joined = Run(None, 0, b"joined", 0, 6, 1, int(run.lease))
     run.lease = 0
     del run
     gc.collect()
-    assert desk.pool.found == []
-    release(desk.account, joined)
-    assert (desk.pool.found, desk.pool.used) == ([], 0)
+    assert auth_source.pool.found == []
+    release(auth_source.account, joined)
+    assert (auth_source.pool.found, auth_source.pool.used) == ([], 0)
     joined.lease = BOOKED
-    release(desk.account, joined)
-    assert desk.found() == f"somebody gives back {BOOKED} bytes (begun), and has 0: twice, or what is another's"
+    release(auth_source.account, joined)
+    assert auth_source.found() == f"somebody gives back {BOOKED} bytes (begun), and has 0: twice, or what is another's"
 
 
-def test_a_lease_that_has_grown(desk: Desk) -> None:
+def test_a_lease_that_has_grown(auth_source: AuthSource) -> None:
     """As a frame's that waits for a handler: it is given back whole, or told whole."""
-    run = desk.lent()
-    desk.account.charge(BEGUN, 30)
+    run = auth_source.lent()
+    auth_source.account.charge(BEGUN, 30)
     run.lease += 30
-    release(desk.account, run)
-    assert (desk.pool.found, desk.pool.used) == ([], 0)
-    run = desk.lent()
-    desk.account.charge(BEGUN, 30)
+    release(auth_source.account, run)
+    assert (auth_source.pool.found, auth_source.pool.used) == ([], 0)
+    run = auth_source.lent()
+    auth_source.account.charge(BEGUN, 30)
     run.lease += 30
     del run
     gc.collect()
-    assert f"its lease of {BOOKED + 30} bytes" in desk.found()
+    assert f"its lease of {BOOKED + 30} bytes" in auth_source.found()
 
 
-def test_bytes_of_a_holder_that_are_given_back_twice(desk: Desk) -> None:
-    desk.account.charge(TLS, 5, desk.send)
-    desk.account.charge(TLS, 7, desk.receive)
-    desk.account.release(TLS, 5, desk.send)
-    desk.account.release(TLS, 5, desk.send)
-    assert desk.pool.tls == 7
-    desk.account.release(TLS, 7, desk.receive)
-    assert desk.found() == "Send of channel 7 gives back 5 bytes (tls), and has 0: twice, or what is another's"
+def test_bytes_of_a_holder_that_are_given_back_twice(auth_source: AuthSource) -> None:
+    auth_source.account.charge(TLS, 5, auth_source.send)
+    auth_source.account.charge(TLS, 7, auth_source.receive)
+    auth_source.account.release(TLS, 5, auth_source.send)
+    auth_source.account.release(TLS, 5, auth_source.send)
+    assert auth_source.pool.tls == 7
+    auth_source.account.release(TLS, 7, auth_source.receive)
+    assert auth_source.found() == "Send of channel 7 gives back 5 bytes (tls), and has 0: twice, or what is another's"
 
 
-def test_bytes_that_are_given_back_as_another_kind(desk: Desk) -> None:
-    desk.account.charge(TLS, 5, desk.send)
-    desk.account.release(PENDING, 5, desk.send)
-    desk.account.release(TLS, 5, desk.send)
-    assert desk.found() == "Send of channel 7 gives back 5 bytes (pending), and has 0: twice, or what is another's"
+def test_bytes_that_are_given_back_as_another_kind(auth_source: AuthSource) -> None:
+    auth_source.account.charge(TLS, 5, auth_source.send)
+    auth_source.account.release(PENDING, 5, auth_source.send)
+    auth_source.account.release(TLS, 5, auth_source.send)
+    assert auth_source.found() == "Send of channel 7 gives back 5 bytes (pending), and has 0: twice, or what is another's"
 
 
-def test_a_lease_that_goes_to_another_listeners_account(desk: Desk) -> None:
-    release(desk.other, desk.lent())
-    assert desk.found() == f"LentRun gives back {BOOKED} bytes (begun) to another account than it has them of"
+def test_a_lease_that_goes_to_another_listeners_account(auth_source: AuthSource) -> None:
+    release(auth_source.other, auth_source.lent())
+    assert auth_source.found() == f"LentRun gives back {BOOKED} bytes (begun) to another account than it has them of"
 
 
-def test_a_lease_that_another_listener_sends(desk: Desk) -> None:
-    run = desk.lent()
-    theirs = Send(desk.other)
+def test_a_lease_that_another_listener_sends(auth_source: AuthSource) -> None:
+    run = auth_source.lent()
+    theirs = Send(auth_source.other)
     theirs.begin(run.pieces(), 0, 1, int(run.lease), run)
     run.lease = 0
-    assert (desk.account.used, desk.other.used) == (0, theirs.booked)
+    assert (auth_source.account.used, auth_source.other.used) == (0, theirs.booked)
     theirs.finish()
-    assert "of another account" in desk.found()
+    assert "of another account" in auth_source.found()
 
 
-def test_a_holder_that_books_at_two_accounts(desk: Desk) -> None:
-    desk.account.charge(PENDING, 5, desk.send)
-    desk.other.charge(PENDING, 5, desk.send)
-    assert desk.pool.found == ["Send of channel 7 books 5 bytes (pending) at a second account"]
+def test_a_holder_that_books_at_two_accounts(auth_source: AuthSource) -> None:
+    auth_source.account.charge(PENDING, 5, auth_source.send)
+    auth_source.other.charge(PENDING, 5, auth_source.send)
+    assert auth_source.pool.found == ["Send of channel 7 books 5 bytes (pending) at a second account"]
 
 
-def test_a_run_that_is_dropped_with_its_lease(desk: Desk) -> None:
-    run = desk.lent()
+def test_a_run_that_is_dropped_with_its_lease(auth_source: AuthSource) -> None:
+    run = auth_source.lent()
     del run
     gc.collect()
-    assert desk.found() == f"a run of Receive of channel 7 is gone with its lease of {BOOKED} bytes: 1 frames, 24 bytes"
+    assert auth_source.found() == f"a run of Receive of channel 7 is gone with its lease of {BOOKED} bytes: 1 frames, 24 bytes"
 
 
-def test_a_run_that_is_dropped_when_another_has_its_lease(desk: Desk) -> None:
+def test_a_run_that_is_dropped_when_another_has_its_lease(auth_source: AuthSource) -> None:
     """As a run that is re-framed: the one that is sent has it."""
-    run = desk.lent()
+    run = auth_source.lent()
     sent = run.give_lease(Run(None, 0, b"again", 0, 5, 1, 0))
     assert (sent.data, sent.lease, run.lease) == (b"again", BOOKED, 0)
     del run
-    assert desk.pool.found == []
+    assert auth_source.pool.found == []
     del sent
     gc.collect()
-    assert "is gone with its lease" in desk.found()
+    assert "is gone with its lease" in auth_source.found()
 
 
-def test_a_channel_that_keeps_something_when_it_is_closed(desk: Desk) -> None:
-    desk.receive.feed(frame(20)[:10])
-    desk.pool.settle(desk.receive)
-    assert desk.found() == f"Receive of channel 7 has {BOOKED} bytes (begun) when it is closed"
-    desk.pool.settle(desk.receive)  # it is closed once, and asked for it no more
+def test_a_channel_that_keeps_something_when_it_is_closed(auth_source: AuthSource) -> None:
+    auth_source.receive.feed(frame(20)[:10])
+    auth_source.pool.check_released(auth_source.receive)
+    assert auth_source.found() == f"Receive of channel 7 has {BOOKED} bytes (begun) when it is closed"
+    auth_source.pool.check_released(auth_source.receive)  # it is closed once, and asked for it no more
 
 
-def test_no_more_than_a_hundred_texts_are_kept(desk: Desk) -> None:
+def test_no_more_than_a_hundred_texts_are_kept(auth_source: AuthSource) -> None:
     for _ in range(105):
-        desk.account.release(PENDING, 1, desk.send)
-    assert (desk.pool.count, len(desk.pool.found)) == (105, 100)
+        auth_source.account.release(PENDING, 1, auth_source.send)
+    assert (auth_source.pool.count, len(auth_source.pool.found)) == (105, 100)
 
 
 def test_a_fault_of_the_pool_is_told_where_faults_are() -> None:
@@ -237,6 +237,6 @@ def test_a_connection_is_looked_at_when_it_is_closed() -> None:
         bench.leaks, bench.faults = [fault.error], 1
 
 
-def test_a_run_is_lent_only_where_something_is_booked(desk: Desk) -> None:
-    desk.receive.feed(frame(1))
-    assert type(desk.receive.feed(frame(3) + frame(5))) is Run
+def test_a_run_is_lent_only_where_something_is_booked(auth_source: AuthSource) -> None:
+    auth_source.receive.feed(frame(1))
+    assert type(auth_source.receive.feed(frame(3) + frame(5))) is Run

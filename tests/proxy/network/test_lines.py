@@ -1,12 +1,11 @@
-"""proxy.network.lines: frames that end where a line does."""
+"""framegate.proxy.network.lines: frames that end where a line does."""
 
-import pytest
-
-from proxy.network.framing import FRAME_TOO_LARGE, OK
-from proxy.network.lines import LINES, LINES_CRLF, LineFraming
-from proxy.network.memory_pool import MemoryPool
-from proxy.network.receive import Receive, ReceiveLimit
-from proxy.network.stats import SideStats
+from framegate.proxy.network.framing import FRAME_TOO_LARGE, OK
+from framegate.proxy.network.lines import LINES, LINES_CRLF, LineFraming
+from framegate.proxy.network.memory_pool import MemoryPool
+from framegate.proxy.network.receive import Receive, ReceiveLimit
+from framegate.proxy.network.stats import SideStats
+from tests.fakes.cases import each_of
 from tests.fakes.clock import FakeClock
 
 
@@ -14,8 +13,8 @@ def receive(framing: LineFraming, limit: int = 100) -> Receive:
     return Receive(MemoryPool(1 << 20, FakeClock().now_ns).common, ReceiveLimit(limit), SideStats(), 0, 0, framing)
 
 
-@pytest.mark.parametrize("framing", [LINES, LINES_CRLF])
-@pytest.mark.parametrize("step", [1, 3, 1000])
+@each_of("framing", [LINES, LINES_CRLF])
+@each_of("step", [1, 3, 1000])
 def test_the_longest_line_counts_its_body_only(framing: LineFraming, step: int) -> None:
     for size, fault in ((9, OK), (10, OK), (11, FRAME_TOO_LARGE)):
         reader = receive(framing, 10)
@@ -28,7 +27,7 @@ def test_the_longest_line_counts_its_body_only(framing: LineFraming, step: int) 
         assert (reader.fault, frames) == (fault, 2 if fault == OK else 1)
 
 
-@pytest.mark.parametrize("framing", [LINES, LINES_CRLF])
+@each_of("framing", [LINES, LINES_CRLF])
 def test_a_line_without_an_end_is_refused_when_no_end_can_save_it(framing: LineFraming) -> None:
     for size, fault in ((10, OK), (9 + len(framing.delimiter), OK), (10 + len(framing.delimiter), FRAME_TOO_LARGE)):
         whole = receive(framing, 10)
@@ -42,7 +41,7 @@ def test_a_line_without_an_end_is_refused_when_no_end_can_save_it(framing: LineF
         assert whole.fault == bytewise.fault == behind.fault == fault
 
 
-@pytest.mark.parametrize(("framing", "data", "reach"), [(LINES, b"ab\ncd\n", 3), (LINES_CRLF, b"a\nb\r\nc", 5), (LINES, b"abc", 3), (LINES, b"", 0)])
+@each_of(("framing", "data", "reach"), [(LINES, b"ab\ncd\n", 3), (LINES_CRLF, b"a\nb\r\nc", 5), (LINES, b"abc", 3), (LINES, b"", 0)])
 def test_what_belongs_to_the_frame_begun_ends_with_its_line(framing: LineFraming, data: bytes, reach: int) -> None:
     assert receive(framing).reach(data) == reach
 
@@ -63,7 +62,7 @@ def test_of_a_line_begun_nobody_knows_more_than_one_byte() -> None:
     assert (reader.missing(), reader.size, reader.staged, reader.can_cut) == (1, -1, 3, False)
 
 
-@pytest.mark.parametrize(("framing", "size"), [(LINES, 12), (LINES_CRLF, 11)])
+@each_of(("framing", "size"), [(LINES, 12), (LINES_CRLF, 11)])
 def test_the_size_that_is_told_of_a_line_that_is_too_long_is_that_of_its_body(framing: LineFraming, size: int) -> None:
     """What may be the first byte of its end is none of the body."""
     data = b"x" * 11 + b"\r"

@@ -1,32 +1,33 @@
-"""proxy.network.memory_pool: what is booked is counted once, by kind and by listener, and says when memory is short."""
+"""framegate.proxy.network.memory_pool: what is booked is counted once, by kind and by listener, and says when memory is short."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.network.memory_pool import BEGUN, PENDING, SPARE_PART, TLS, MemoryPool, with_overhead
-from proxy.network.receive import JOIN_BELOW, Receive, ReceiveLimit
-from proxy.network.run import Run
-from proxy.network.stats import SideStats
-from proxy.network.turns import ONE_READ, Turn, TurnOwner
+from framegate.proxy.network.admission_slots import ONE_READ, AdmissionSlot, SlotOwner
+from framegate.proxy.network.memory_pool import BEGUN, PENDING, SPARE_PART, TLS, MemoryPool, with_overhead
+from framegate.proxy.network.receive import JOIN_BELOW, Receive, ReceiveLimit
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.stats import SideStats
+from tests.fakes.cases import each_of
 from tests.fakes.clock import MS, FakeClock
 
 MIB = 1 << 20
 
 
-class Owner(TurnOwner):
+class Owner(SlotOwner):
     """Counts how often it was told."""
 
     def __init__(self) -> None:
         self.told = 0
 
-    def turn_given(self) -> None:
+    def slot_granted(self) -> None:
         self.told += 1
 
-    def is_dry(self) -> bool:
+    def has_no_input(self) -> bool:
         return True
 
-    def is_held_up(self) -> bool:
+    def is_blocked(self) -> bool:
         return False
 
 
@@ -39,7 +40,7 @@ def make(size: int = 16 * MIB) -> MemoryPool:
     return MemoryPool(size, FakeClock().now_ns)
 
 
-@pytest.mark.parametrize("size", [0, -1])
+@each_of("size", [0, -1])
 def test_a_pool_has_a_size(size: int) -> None:
     with pytest.raises(ValueError, match="a pool of"):
         make(size)
@@ -55,7 +56,7 @@ def test_what_is_booked_is_counted_by_kind() -> None:
     for kind, size in ((BEGUN, 1), (PENDING, 20), (TLS, 300)):
         pool.common.charge(kind, size)
     assert (pool.begun, pool.pending, pool.tls, pool.used, pool.sends, pool.common.used) == (1, 20, 300, 321, 320, 321)
-    pool.common.hand_over(1)
+    pool.common.transfer(1)
     assert (pool.begun, pool.pending, pool.used, pool.sends) == (0, 21, 321, 321)
     pool.common.release(PENDING, 21)
     pool.common.release(TLS, 300)
@@ -105,7 +106,7 @@ def test_the_sums_hold_whatever_is_booked_by_whom(bookings: list[tuple[int, int,
 # When memory is short.
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("size", "spare"),
     [(64 * MIB, 64 * MIB // SPARE_PART), (2 * MIB, ONE_READ), (2 * MIB + 8, ONE_READ + 1), (MIB, ONE_READ), (ONE_READ, ONE_READ // 2), (1, 0)],
 )
@@ -114,7 +115,7 @@ def test_an_eighth_or_a_read_is_spare_but_never_more_than_half(size: int, spare:
     assert (pool.spare, pool.line) == (spare, size - spare)
 
 
-@pytest.mark.parametrize(("answers", "less"), [(False, "line"), (True, "size")])
+@each_of(("answers", "less"), [(False, "line"), (True, "size")])
 def test_memory_is_short_from_the_line_on_and_for_answers_when_all_is_used(answers: bool, less: str) -> None:
     pool = make()
     edge = int(getattr(pool, less))
@@ -127,8 +128,8 @@ def test_memory_is_short_from_the_line_on_and_for_answers_when_all_is_used(answe
 def test_what_is_promised_is_as_good_as_held() -> None:
     pool = make()
     pool.common.charge(PENDING, int(pool.line))
-    turn = Turn(pool.requests, Owner(), MIB)
-    assert turn.ask(MIB)
+    slot = AdmissionSlot(pool.requests, Owner(), MIB)
+    assert slot.ask(MIB)
     assert pool.promised == MIB
     pool.common.release(PENDING, MIB)
     assert pool.common.is_short(answers=False)
@@ -143,11 +144,11 @@ def test_the_bound_is_the_pool_the_largest_frames_with_their_overhead_and_one_re
     assert pool.bound == pool.size + with_overhead(5 * MIB) + with_overhead(3 * MIB) + 2 * ONE_READ
 
 
-@pytest.mark.parametrize("sizes", [[JOIN_BELOW, 1], [JOIN_BELOW - 1], [1], [JOIN_BELOW], [ONE_READ, 1], [1, JOIN_BELOW - 1, JOIN_BELOW - 1]])
+@each_of("sizes", [[JOIN_BELOW, 1], [JOIN_BELOW - 1], [1], [JOIN_BELOW], [ONE_READ, 1], [1, JOIN_BELOW - 1, JOIN_BELOW - 1]])
 def test_a_frame_books_no_more_than_is_said_however_it_comes(sizes: list[int]) -> None:
     pool = make(64 * MIB)
     receive = Receive(pool.common, ReceiveLimit(-1), SideStats())
-    total = MIB
+    total = 256 * 1024
     receive.feed((total - 4).to_bytes(4, "big"))
     run: Run | None = None
     while run is None:
@@ -164,7 +165,7 @@ def test_a_frame_books_no_more_than_is_said_however_it_comes(sizes: list[int]) -
 # Guarantees.
 
 
-@pytest.mark.parametrize("percent", [-1, 101])
+@each_of("percent", [-1, 101])
 def test_a_share_is_a_part_of_the_pool(percent: int) -> None:
     with pytest.raises(ValueError, match="a share of"):
         make().account(percent)
@@ -203,7 +204,7 @@ def test_large_frames_of_others_do_not_use_up_what_is_guaranteed() -> None:
     pool.account(25)
     pool.common.charge(PENDING, int(pool.line - pool.unspent))
     fits = int(pool.spare)
-    first, second = (Turn(pool.requests, Owner(), MIB) for _ in range(2))
+    first, second = (AdmissionSlot(pool.requests, Owner(), MIB) for _ in range(2))
     assert first.ask(fits)
     assert pool.promised == fits
     assert second.ask(1)
@@ -223,28 +224,30 @@ def test_a_guarantee_grows_and_shrinks_with_the_pool() -> None:
 
 
 def test_giving_back_wakes_who_waits() -> None:
-    pool = make()
-    pool.set_largest(MIB, 0)
-    pool.common.charge(PENDING, 16 * MIB + 1)
-    owner = Owner()
-    turn = Turn(pool.requests, owner, MIB)
-    assert not turn.ask(MIB)
-    pool.common.release(PENDING, 1)
-    assert (owner.told, turn.is_in) == (1, True)
+    for requests in (True, False):
+        pool = make()
+        pool.set_largest(MIB, MIB)
+        held = 16 * MIB + 1 if requests else pool.reserve_threshold(pool.answers) + 1
+        pool.common.charge(PENDING, held)
+        owner = Owner()
+        slot = AdmissionSlot(pool.requests if requests else pool.answers, owner, MIB)
+        assert not slot.ask(MIB)
+        pool.common.release(PENDING, 1)
+        assert (owner.told, slot.is_in) == (1, True), "requests" if requests else "answers"
 
 
 def test_growing_wakes_and_shrinking_takes_nothing_back() -> None:
     pool = make()
     pool.common.charge(PENDING, 16 * MIB + 1)
     owner = Owner()
-    turn = Turn(pool.requests, owner, MIB)
-    assert not turn.ask(MIB)
+    slot = AdmissionSlot(pool.requests, owner, MIB)
+    assert not slot.ask(MIB)
     pool.resize(16 * MIB)
     assert owner.told == 0
     pool.resize(16 * MIB + 1)
     assert owner.told == 1
     pool.resize(MIB)
-    assert (turn.is_in, pool.used, pool.common.is_short(answers=True)) == (True, 16 * MIB + 1, True)
+    assert (slot.is_in, pool.used, pool.common.is_short(answers=True)) == (True, 16 * MIB + 1, True)
 
 
 def test_another_size_of_the_largest_frame_wakes_too() -> None:
@@ -252,7 +255,7 @@ def test_another_size_of_the_largest_frame_wakes_too() -> None:
     pool.set_largest(MIB, MIB)
     pool.common.charge(PENDING, 18 * MIB)
     owner = Owner()
-    assert not Turn(pool.answers, owner, MIB).ask(MIB)
+    assert not AdmissionSlot(pool.answers, owner, MIB).ask(MIB)
     pool.set_largest(2 * MIB, MIB)
     assert owner.told == 1
 
@@ -260,8 +263,8 @@ def test_another_size_of_the_largest_frame_wakes_too() -> None:
 def test_the_waits_of_both_directions_are_one_figure(clock: FakeClock) -> None:
     pool = MemoryPool(16 * MIB, clock.now_ns)
     pool.common.charge(PENDING, 32 * MIB)
-    for turns in (pool.requests, pool.answers):
-        assert not Turn(turns, Owner(), MIB).ask(MIB)
+    for slots in (pool.requests, pool.answers):
+        assert not AdmissionSlot(slots, Owner(), MIB).ask(MIB)
         clock.advance_ms(3)
     assert (pool.refused, pool.waiting, pool.depleted_total_ns(), pool.waits.count) == (2, 2, 6 * MS, 0)
     pool.common.release(PENDING, 32 * MIB)
@@ -274,24 +277,24 @@ def test_a_dry_spell_is_one_however_many_wait_in_it_and_ends_with_the_last(clock
     dry_ms = 0
     for spells, gives_up in enumerate((False, True)):
         pool.common.charge(PENDING, 32 * MIB)
-        turns = [Turn(turns, Owner(), MIB) for turns in (pool.requests, pool.answers, pool.requests)]
+        slots = [AdmissionSlot(slots, Owner(), MIB) for slots in (pool.requests, pool.answers, pool.requests)]
         clock.advance_ms(50)
-        for turn in turns:
-            assert not turn.ask(MIB)
+        for slot in slots:
+            assert not slot.ask(MIB)
             clock.advance_ms(3)
         dry_ms += 9
-        assert (pool.dry_spells, pool.depleted_total_ns()) == (spells, dry_ms * MS)
+        assert (pool.shortages, pool.depleted_total_ns()) == (spells, dry_ms * MS)
         if not gives_up:
             pool.common.release(PENDING, 32 * MIB)
-        for turn in turns:
-            turn.leave()
+        for slot in slots:
+            slot.leave()
             clock.advance_ms(2)
         dry_ms += 4 if gives_up else 0  # two of them waited longer
-        assert (pool.dry_spells, pool.depleted_total_ns(), pool.most_used) == (spells + 1, dry_ms * MS, 32 * MIB)
+        assert (pool.shortages, pool.depleted_total_ns(), pool.most_used) == (spells + 1, dry_ms * MS, 32 * MIB)
         if gives_up:
             pool.common.release(PENDING, 32 * MIB)
-    assert Turn(pool.requests, Owner(), MIB).ask(MIB)
-    assert pool.dry_spells == 2
+    assert AdmissionSlot(pool.requests, Owner(), MIB).ask(MIB)
+    assert pool.shortages == 2
 
 
 def test_the_most_that_was_used_stays() -> None:

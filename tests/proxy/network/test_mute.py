@@ -1,16 +1,17 @@
-"""proxy.network.mute: every state meets every event, and the table agrees with the sets of causes it stands for."""
+"""framegate.proxy.network.mute: every state meets every event, and the table agrees with the sets of causes it stands for."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.errors import IllegalTransitionError
-from proxy.network import mute
-from proxy.network.mute import CAUSES, TRANSITIONS, MuteEvent, MuteState, cause_names, next_state, position
+from framegate.proxy.errors import IllegalTransitionError
+from framegate.proxy.network import mute
+from framegate.proxy.network.mute import CAUSES, TRANSITIONS, MuteEvent, MuteState, cause_names, next_state, position
+from tests.fakes.cases import each_of
 
 
-@pytest.mark.parametrize("event", MuteEvent)
-@pytest.mark.parametrize("state", MuteState)
+@each_of("event", MuteEvent)
+@each_of("state", MuteState)
 def test_every_state_meets_every_event(state: MuteState, event: MuteEvent) -> None:
     expected = TRANSITIONS.get((state, event))
     if expected is None:

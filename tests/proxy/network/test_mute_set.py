@@ -1,9 +1,9 @@
-"""proxy.network.mute_set: the causes that hold a channel now, counted and timed."""
+"""framegate.proxy.network.mute_set: the causes that hold a channel now, counted and timed."""
 
-from proxy.network import mute
-from proxy.network.mute import MuteState
-from proxy.network.mute_set import MuteSet
-from proxy.network.stats import SideStats
+from framegate.proxy.network import mute
+from framegate.proxy.network.mute import MuteState
+from framegate.proxy.network.mute_set import MuteSet
+from framegate.proxy.network.stats import SideStats
 
 
 def test_a_set_counts_and_times_each_cause() -> None:
@@ -24,3 +24,14 @@ def test_a_set_counts_and_times_each_cause() -> None:
     assert mutes.summary() == {"peer": {"count": 1, "ns": 50}, "admin": {"count": 1, "ns": 800}}
     assert list(stats.muted) == [0] * mute.CAUSE_COUNT
     assert sum(stats.mute_ns) == 850
+
+
+def test_a_cause_that_goes_leaves_the_others_in_force() -> None:
+    for one, other, held in ((mute.PEER, mute.TAP, MuteState.PAUSED), (mute.ADMIN, mute.DRAIN, MuteState.MUTED)):
+        mutes = MuteSet(SideStats())
+        mutes.add(one, 100, within=False)
+        mutes.add(other, 200, within=False)
+        mutes.remove(one, 300)
+        assert mutes.state is held
+        mutes.remove(other, 400)
+        assert mutes.state is MuteState.FLOWING

@@ -1,9 +1,9 @@
-"""proxy.network.options: what is shared, and what comes by default."""
+"""framegate.proxy.network.options: what is shared, and what comes by default."""
 
-from proxy.network.authenticator import CertificateAuthenticators
-from proxy.network.options import ChannelOptions
-from proxy.network.receive import ReceiveLimit
-from proxy.network.stats import SideStats
+from framegate.proxy.network.authenticator import CertificateAuthenticators
+from framegate.proxy.network.options import ChannelOptions
+from framegate.proxy.network.receive import ReceiveLimit
+from framegate.proxy.network.stats import SideStats
 
 
 def test_channels_share_the_very_objects() -> None:

@@ -1,4 +1,4 @@
-"""proxy.network.pipe: bytes go through it in order, and none stay."""
+"""framegate.proxy.network.pipe: bytes go through it in order, and none stay."""
 
 import os
 import socket
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.errors import TransportError
-from proxy.network.pipe import CAPACITY, Pipe
+from framegate.proxy.errors import TransportError
+from framegate.proxy.network.pipe import CAPACITY, Pipe
 from tests.fakes.network import reset, tcp_pair
 
 

@@ -1,9 +1,9 @@
-"""proxy.network.plaintext: what is the socket's own; the rest is in tests/conformance/test_transport.py."""
+"""framegate.proxy.network.plaintext: what is the socket's own; the rest is in tests/conformance/test_transport.py."""
 
 import socket
 
-from proxy.network.plaintext import MAX_PIECES, PlaintextTransport
-from proxy.network.transport import DONE
+from framegate.proxy.network.plaintext import MAX_PIECES, PlaintextTransport
+from framegate.proxy.network.transport import DONE
 from tests.fakes.transport import as_socket, memory_sockets
 
 

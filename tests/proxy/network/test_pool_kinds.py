@@ -2,12 +2,12 @@
 
 import pytest
 
-from proxy.network.leak_finding import LeakFindingPool
-from proxy.network.memory_pool import BEGUN, PENDING, TLS, MemoryPool
-from proxy.network.pool_kinds import UnboundedPool, make_pool
-from proxy.network.turns import Turn
+from framegate.proxy.network.admission_slots import AdmissionSlot
+from framegate.proxy.network.leak_finding import LeakFindingPool
+from framegate.proxy.network.memory_pool import BEGUN, PENDING, TLS, MemoryPool
+from framegate.proxy.network.pool_kinds import UnboundedPool, make_pool
+from tests.fakes.admission_slots import Owner
 from tests.fakes.clock import FakeClock
-from tests.fakes.turns import Owner
 
 MIB = 1 << 20
 
@@ -51,7 +51,7 @@ def test_an_unbounded_pool_counts_and_is_never_short(clock: FakeClock, size: int
     for account in (first, second, pool.common):
         for kind in (BEGUN, PENDING, TLS):
             account.release(kind, 3 * size)
-    assert (pool.used, pool.unspent, pool.dry_spells) == (0, 0, 0)
+    assert (pool.used, pool.unspent, pool.shortages) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("kind", ["bounded", "leak_finding"])
@@ -67,4 +67,4 @@ def test_the_other_kinds_are_short_from_the_same_byte_on(clock: FakeClock, kind:
     pool.common.charge(PENDING, 1)
     assert pool.common.is_short(answers=True)
     pool.common.charge(PENDING, 4 * MIB)
-    assert not Turn(pool.requests, Owner(), MIB).ask(MIB)
+    assert not AdmissionSlot(pool.requests, Owner(), MIB).ask(MIB)

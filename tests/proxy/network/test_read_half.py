@@ -1,13 +1,12 @@
-"""proxy.network.read_half and write_half: what can be read of a channel at each point of its life."""
+"""framegate.proxy.network.read_half and write_half: what can be read of a channel at each point of its life."""
 
 import itertools
 
-import pytest
-
-from proxy.cause import Cause
-from proxy.network import mute
-from proxy.network.run import Run
-from proxy.network.state import ChannelState
+from framegate.proxy.cause import Cause
+from framegate.proxy.network import mute
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.state import ChannelState
+from tests.fakes.cases import each_of
 from tests.fakes.network import frame, net_bench
 
 
@@ -68,7 +67,7 @@ def test_what_is_urgent_is_read_while_memory_is_short() -> None:
         net.pool.common.release(0, 2 << 20)
 
 
-@pytest.mark.parametrize("most", [1, 7, 26, 27, 1000])
+@each_of("most", [1, 7, 26, 27, 1000])
 def test_a_gated_read_has_no_more_than_the_sink_says(most: int) -> None:
     with net_bench() as net:
         channel, peer = net.ready_pair()

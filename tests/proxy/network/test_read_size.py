@@ -1,11 +1,10 @@
-"""proxy.network.read_size: how much is asked for, by what reads gave."""
+"""framegate.proxy.network.read_size: how much is asked for, by what reads gave."""
 
-import pytest
+from framegate.proxy.network.read_size import FIRST_READ, MAX_READ, MIN_READ, adapted
+from tests.fakes.cases import each_of
 
-from proxy.network.read_size import FIRST_READ, MAX_READ, MIN_READ, adapted
 
-
-@pytest.mark.parametrize(
+@each_of(
     ("suits", "size", "length", "expected"),
     [
         (FIRST_READ, FIRST_READ, FIRST_READ, 4 * FIRST_READ),

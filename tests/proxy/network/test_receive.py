@@ -1,17 +1,17 @@
-"""proxy.network.receive: the same runs however the bytes come, and every booked byte given back."""
+"""framegate.proxy.network.receive: the same runs however the bytes come, and every booked byte given back."""
 
 import random
 import struct
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, NOT_OURS, OK, SASL_TOO_LARGE
-from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, MemoryPool
-from proxy.network.receive import JOIN_BELOW, NEVER_CUT, VIEW_FROM, Receive, ReceiveLimit
-from proxy.network.run import PART, PART_FIRST, PART_LAST, Run
-from proxy.network.stats import SideStats
+from framegate.proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, NOT_OURS, OK, SASL_TOO_LARGE
+from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, MemoryPool
+from framegate.proxy.network.receive import JOIN_BELOW, NEVER_CUT, VIEW_FROM, Receive, ReceiveLimit
+from framegate.proxy.network.run import PART, PART_FIRST, PART_LAST, Run
+from framegate.proxy.network.stats import SideStats
+from tests.fakes.cases import each_of
 from tests.fakes.clock import FakeClock
 
 FIRST_PIECE = 12  # of a frame that is cut through: the size header and eight bytes
@@ -40,7 +40,7 @@ class Bench:
     def delivered(self) -> bytes:
         return b"".join(piece for run in self.runs for piece in run.pieces())
 
-    def settle(self) -> None:
+    def check_released(self) -> None:
         """Give back what the runs and the receive hold."""
         for run in self.runs:
             self.pool.common.release(BEGUN, run.lease)
@@ -75,48 +75,8 @@ def test_whole_frames_pass_without_being_booked() -> None:
     assert next(iter(bench.stats.frame_sizes)) == 3
 
 
-@pytest.mark.parametrize("size", [0, 1, 3, 4, 100])
-def test_byte_by_byte(size: int) -> None:
-    bench = Bench()
-    data = frame(size, 7) * 3
-    for position in range(len(data)):
-        bench.feed(data[position : position + 1])
-    assert [run.frames for run in bench.runs] == [1, 1, 1]
-    assert bench.delivered() == data
-    assert next(iter(bench.stats.frame_sizes)) == 3
-    bench.settle()
-    assert bench.pool.used == 0
-
-
-@settings(max_examples=150)
-@given(st.lists(st.sampled_from([0, 1, 2, 255, 256, 5000, 40_000]), min_size=1, max_size=12), st.integers(0, 2**32), st.integers(1, 30_000))
-def test_any_split_gives_the_same_frames(sizes: list[int], seed: int, most: int) -> None:
-    bench = Bench(pool=1 << 30)
-    data = b"".join(frame(size, index) for index, size in enumerate(sizes))
-    chooser = random.Random(seed)
-    position = 0
-    starts: list[int] = []
-    while position < len(data):
-        size = max(chooser.randint(1, most), len(data) // 1000)
-        before = sum(run.size for run in bench.runs)
-        run = bench.feed(data[position : position + size])
-        position += size
-        if run is not None:
-            starts.extend(before + int(start) for start in run.starts())
-        expected = 0 if bench.receive.staged == 0 else bench.receive.booked
-        assert bench.pool.used == expected + sum(run.lease for run in bench.runs)
-    assert bench.delivered() == data
-    assert sum(run.frames for run in bench.runs) == len(sizes) == sum(bench.stats.frame_sizes)
-    ends = [0]
-    for size in sizes:
-        ends.append(ends[-1] + 4 + size)
-    assert starts == ends[:-1]
-    bench.settle()
-    assert bench.pool.used == 0
-
-
-@pytest.mark.parametrize(("size", "fault"), [(9, OK), (10, OK), (11, FRAME_TOO_LARGE), (-1, NEGATIVE_SIZE), (-(2**31), NEGATIVE_SIZE)])
-@pytest.mark.parametrize("cut", [0, 1, 2, 3, 4])
+@each_of(("size", "fault"), [(9, OK), (10, OK), (11, FRAME_TOO_LARGE), (-1, NEGATIVE_SIZE), (-(2**31), NEGATIVE_SIZE)])
+@each_of("cut", [0, 1, 2, 3, 4])
 def test_a_size_is_judged_before_memory_is_taken(size: int, fault: int, cut: int) -> None:
     bench = Bench(limit=10)
     header = struct.pack(">i", size)
@@ -126,7 +86,7 @@ def test_a_size_is_judged_before_memory_is_taken(size: int, fault: int, cut: int
     if fault != OK:
         assert bench.receive.faulty_size == size
         assert bench.delivered() == frame(1)
-        bench.settle()
+        bench.check_released()
         assert bench.pool.used == 0
 
 
@@ -143,7 +103,7 @@ def test_the_limit_in_force_at_the_fourth_header_byte_decides() -> None:
     assert bench.receive.fault == FRAME_TOO_LARGE
 
 
-@pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\x02\x00\x01"])
+@each_of("first", [b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\x02\x00\x01"])
 def test_another_protocol_is_known_by_its_first_bytes_only(first: bytes) -> None:
     for limit in (-1, 10):
         whole, split = Bench(limit=limit), Bench(limit=limit)
@@ -153,7 +113,7 @@ def test_another_protocol_is_known_by_its_first_bytes_only(first: bytes) -> None
         for bench in (whole, split):
             assert bench.receive.fault == NOT_OURS
             assert bench.receive.foreign in ("HTTP", "TLS")
-            bench.settle()
+            bench.check_released()
             assert bench.pool.used == 0
     later = Bench(limit=10)
     later.feed(frame(1) + first)
@@ -182,7 +142,7 @@ def test_small_pieces_are_joined_and_large_ones_are_not_copied() -> None:
     run = bench.feed(data[3 * JOIN_BELOW :])
     assert run is not None
     assert run.pieces()[1] is large
-    bench.settle()
+    bench.check_released()
     assert bench.pool.used == 0
 
 
@@ -276,7 +236,7 @@ def test_any_split_and_any_cut_gives_the_same_bytes(sizes: list[int], seed: int,
     assert bench.delivered() == data
     assert sum(run.frames for run in bench.runs) == len(sizes) == sum(bench.stats.frame_sizes)
     assert not receive.within
-    bench.settle()
+    bench.check_released()
     assert bench.pool.used == 0
 
 
@@ -289,11 +249,11 @@ def test_a_frame_over_the_edge_is_cut_and_one_at_it_is_not() -> None:
         run = bench.feed(frame(size - 4)[50:])
         assert run is not None
         assert (run.part, run.frames, run.size) == ((PART | PART_LAST, 1, size - 50) if cut else (0, 1, size))
-        bench.settle()
+        bench.check_released()
         assert bench.pool.used == 0
 
 
-@pytest.mark.parametrize(("first", "comes"), [(FIRST_PIECE - 1, False), (FIRST_PIECE, True), (FIRST_PIECE + 1, True)])
+@each_of(("first", "comes"), [(FIRST_PIECE - 1, False), (FIRST_PIECE, True), (FIRST_PIECE + 1, True)])
 def test_the_first_piece_waits_until_it_is_large_enough(first: int, comes: bool) -> None:
     bench = Bench(cut_from=100)
     run = bench.feed(frame(200)[:first])
@@ -303,7 +263,7 @@ def test_the_first_piece_waits_until_it_is_large_enough(first: int, comes: bool)
     assert run is not None
     assert run.size == (1 if comes else first + 1)
     assert bench.receive.drop() == 0
-    bench.settle()
+    bench.check_released()
     assert bench.pool.used == 0
 
 
@@ -318,7 +278,7 @@ def test_the_beginning_of_a_cut_frame_behind_whole_ones_is_asked_for() -> None:
     assert bench.receive.take_part() is None
     assert (bench.receive.missing(), bench.receive.within, bench.receive.booked) == (124, True, 0)
     bench.runs.append(part)
-    bench.settle()
+    bench.check_released()
     assert bench.pool.used == 0
 
 
@@ -330,7 +290,7 @@ def test_dropping_within_a_cut_frame_says_only_what_is_lost_here() -> None:
     assert bench.feed(frame(200)[:60]) is not None
     assert (bench.receive.passed, bench.receive.drop()) == (60, 0)
     assert not bench.receive.within
-    bench.settle()
+    bench.check_released()
     assert bench.pool.used == 0
 
 
@@ -341,10 +301,10 @@ def test_the_next_frame_is_not_cut_for_the_last_one() -> None:
     assert bench.feed(frame(100)[30:]) is not None
     assert bench.feed(frame(100)[:30]) is None
     assert not bench.receive.cut
-    bench.settle()
+    bench.check_released()
 
 
-@pytest.mark.parametrize("cut_from", [NEVER_CUT, 600])
+@each_of("cut_from", [NEVER_CUT, 600])
 def test_a_large_frame_to_authenticate_with_is_refused_before_it_is_held_or_handed_out(cut_from: int) -> None:
     """However its beginning comes; at the limit, and a byte above it; behind whole frames, and not the key of another request."""
     wrong = []

@@ -1,8 +1,7 @@
-"""proxy.network.run: one thing, whatever reads it came in."""
+"""framegate.proxy.network.run: one thing, whatever reads it came in."""
 
-import pytest
-
-from proxy.network.run import COPY_BELOW, PART, PART_FIRST, PART_LAST, Buffer, Run, keep, shorten
+from framegate.proxy.network.run import COPY_BELOW, PART, PART_FIRST, PART_LAST, Buffer, Run, keep, shorten
+from tests.fakes.cases import each_of
 
 FRAMES = b"\0\0\0\x03abc\0\0\0\x01d\0\0\0\0"
 
@@ -15,8 +14,8 @@ def test_a_run_of_one_read_is_the_very_object_that_was_read() -> None:
     assert run.size == len(FRAMES)
 
 
-@pytest.mark.parametrize("extra", [b"", b"\0\0"])
-@pytest.mark.parametrize("cut", range(1, 7))
+@each_of("extra", [b"", b"\0\0"])
+@each_of("cut", range(1, 7))
 def test_a_frame_begun_earlier_comes_first(cut: int, extra: bytes) -> None:
     head: list[Buffer] = [FRAMES[:cut]]
     run = Run(head, cut, FRAMES[cut:] + extra, 7 - cut, len(FRAMES) - cut, 3, 0)
@@ -37,7 +36,7 @@ def test_the_tail_is_copied_when_small_and_viewed_when_large() -> None:
     assert large.prefix(5) == large.data[:5]
 
 
-@pytest.mark.parametrize(("size", "copied"), [(500, False), (499, True)])
+@each_of(("size", "copied"), [(500, False), (499, True)])
 def test_a_view_is_kept_while_it_is_half_of_what_it_holds(size: int, copied: bool) -> None:
     read = b"x" * 1000
     assert keep(read) is read

@@ -1,4 +1,4 @@
-"""proxy.network.selector: many connections, one wait."""
+"""framegate.proxy.network.selector: many connections, one wait."""
 
 import errno
 import socket
@@ -7,17 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from proxy.cause import Cause
-from proxy.network import mute
-from proxy.network.channel import Channel
-from proxy.network.plaintext import PlaintextTransport
-from proxy.network.run import Run
-from proxy.network.selector import MAX_REGISTERED
-from proxy.network.state import ChannelState
-from tests.fakes.clock import SECOND
+from framegate.proxy.cause import Cause
+from framegate.proxy.network import mute
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.plaintext import PlaintextTransport
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.selector import MAX_REGISTERED
+from framegate.proxy.network.state import ChannelState
 from tests.fakes.network import NetBench, frame, net_bench
-from tests.fakes.tls import TlsWorld, tls_pair
-from tests.fakes.upstream import refusing_port
+from tests.fakes.tls import TlsWorld
 
 # Opening.
 
@@ -62,18 +60,6 @@ def test_a_unix_socket_that_connects_at_once_is_told_later(net: NetBench, tmp_pa
         channel = net.connect(socket.AF_UNIX, path, 1, net.options(side="upstream"))
         assert net.listener.words() == []
         net.poll_until(lambda: channel.is_open)
-
-
-def test_a_refused_connection_is_told_later_and_never_raised(net: NetBench, tmp_path: Path) -> None:
-    with refusing_port() as port:
-        refused = net.connect(socket.AF_INET, ("127.0.0.1", port), 1, net.options(side="upstream"))
-        missing = net.connect(socket.AF_UNIX, str(tmp_path / "none"), 2, net.options(side="upstream"))
-        assert net.listener.words() == []
-        net.poll_until(lambda: net.selector.channel_count == 0)
-    for channel in (refused, missing):
-        assert channel.close_cause is Cause.UPSTREAM_REFUSED
-        assert channel.detail
-    assert sorted(net.listener.words()) == ["closed", "closed"]
 
 
 def test_a_unix_socket_whose_queue_is_full_refuses(net: NetBench, tmp_path: Path) -> None:
@@ -268,15 +254,3 @@ def test_closing_the_selector_tells_everybody_and_leaves_nothing() -> None:
         net.pair()
     assert net.listener.words().count("closed") == 5
     assert channel.close_cause is Cause.DRAINED
-
-
-def test_every_collection_is_empty_after_all_have_closed(net: NetBench, tls_world: TlsWorld) -> None:
-    channels = [net.ready_pair(net.options(idle_ns=SECOND))[0] for _ in range(3)] + list(tls_pair(net, tls_world))
-    for channel in channels:
-        channel.close(Cause.ADMIN)
-    net.poll(2)
-    selector = net.selector
-    assert not any(handler is not None for handler in selector._handlers)
-    for collection in (selector._channels, selector._buffered, selector._handshakes, selector._closed, selector._write_ended):
-        assert len(collection) == 0
-    assert len(selector._timers) == 0

@@ -1,22 +1,21 @@
-"""proxy.network.selector: timers, the descriptors of others, and a poll that is bounded in time."""
+"""framegate.proxy.network.selector: timers, the descriptors of others, and a poll that is bounded in time."""
 
 import contextlib
 import select
 import socket
 from collections.abc import Callable
 
-import pytest
-
-from proxy.cause import Cause
-from proxy.network import mute
-from proxy.network.channel import Channel
-from proxy.network.fd_handler import FdHandler
-from proxy.network.run import Run
-from proxy.network.selector import BUDGET_NS, CLOCK_EACH, MAX_EVENTS
-from proxy.network.state import ChannelState
-from proxy.network.timer import Timer
+from framegate.proxy.cause import Cause
+from framegate.proxy.network import mute
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.fd_handler import FdHandler
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.selector import BUDGET_NS, CLOCK_EACH, MAX_EVENTS
+from framegate.proxy.network.state import ChannelState
+from framegate.proxy.network.timer import Timer
+from tests.fakes.cases import each_of
 from tests.fakes.clock import SECOND
-from tests.fakes.network import NetBench, frame
+from tests.fakes.network import NetBench, frame, net_bench
 from tests.fakes.tls import TlsWorld, tls_pair
 
 
@@ -149,19 +148,19 @@ def test_a_poll_handles_events_for_a_bounded_time_and_each_in_its_turn(net: NetB
     """More ready channels than one wait tells of; nobody is read twice before all were read once."""
     pairs = [net.ready_pair() for _ in range(MAX_EVENTS + 44)]
     slow = Slow(net, "received", 1)
-    for turn in range(1, 3):
+    for slot in range(1, 3):
         for _, peer in pairs:
             peer.send(frame(1))
         polls = 0
-        while len(slow.who) < turn * len(pairs):
+        while len(slow.who) < slot * len(pairs):
             assert slow.cost_of_a_poll_ms() <= BOUND_MS
             polls += 1
         assert set(slow.who) == {channel for channel, _ in pairs}
-        assert len(slow.who) == turn * len(pairs)
+        assert len(slow.who) == slot * len(pairs)
     assert polls > len(pairs) / BOUND_MS
 
 
-@pytest.mark.parametrize("count", [20, MAX_EVENTS + 44])
+@each_of("count", [20, MAX_EVENTS + 44], fresh={"net": net_bench})
 def test_a_poll_that_was_left_never_starves_who_stands_behind(net: NetBench, count: int) -> None:
     """Everybody is ready all the time: the turns of two channels never differ by more than one, whether one wait tells of all or not."""
     pairs = [net.ready_pair() for _ in range(count)]
@@ -174,9 +173,9 @@ def test_a_poll_that_was_left_never_starves_who_stands_behind(net: NetBench, cou
         net.poll()
         for channel in slow.who[before:]:
             peers[channel].send(frame(1))
-    turns = [slow.who.count(channel) for channel, _ in pairs]
-    assert min(turns) > 0
-    assert max(turns) - min(turns) <= 1
+    slots = [slow.who.count(channel) for channel, _ in pairs]
+    assert min(slots) > 0
+    assert max(slots) - min(slots) <= 1
 
 
 def test_a_watched_descriptor_is_handled_before_the_channels_of_a_busy_selector(net: NetBench) -> None:

@@ -1,4 +1,4 @@
-"""proxy.network.selector: TLS holds bytes that no event announces, and its handshakes wait."""
+"""framegate.proxy.network.selector: TLS holds bytes that no event announces, and its handshakes wait."""
 
 import contextlib
 import ssl
@@ -10,29 +10,18 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from proxy.cause import Cause
-from proxy.network import mute
-from proxy.network.authenticator import AuthenticatorFactory, HandshakeAuthenticator
-from proxy.network.channel import Channel
-from proxy.network.options import TlsSettings
-from proxy.network.run import Run
-from proxy.network.state import ChannelState
-from proxy.network.tls_context import server_context
-from proxy.network.transport import Identity
+from framegate.proxy.cause import Cause
+from framegate.proxy.network import mute
+from framegate.proxy.network.authenticator import AuthenticatorFactory, HandshakeAuthenticator
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.options import TlsSettings
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.state import ChannelState
+from framegate.proxy.network.tls_context import server_context
+from framegate.proxy.network.transport import Identity
 from tests.fakes.certificates import Authority
 from tests.fakes.network import NetBench, frame, tcp_pair
 from tests.fakes.tls import TlsWorld, tls_pair
-
-
-def test_frames_over_tls(net: NetBench, tls_world: TlsWorld) -> None:
-    server, client = tls_pair(net, tls_world)
-    data = frame(100_000) + frame(3)
-    assert client.send(Run(None, 0, data, 0, len(data), 2, 0))
-    net.poll_until(lambda: server.frames_received == 2)
-    assert net.listener.data[server] == data
-    assert server.bytes_received == len(data)
-    assert server.identity is not None
-    assert server.identity.version == "TLSv1.3"
 
 
 def test_who_authenticates_sees_the_certificate_and_the_channel_does_not_keep_it(net: NetBench, tls_world: TlsWorld) -> None:

@@ -1,12 +1,12 @@
-"""proxy.network.send: the rest of a run goes out in order, and its bookings come back piece by piece."""
+"""framegate.proxy.network.send: the rest of a run goes out in order, and its bookings come back piece by piece."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, MemoryPool
-from proxy.network.run import Buffer
-from proxy.network.send import Send
+from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, MemoryPool
+from framegate.proxy.network.run import Buffer
+from framegate.proxy.network.send import Send
 from tests.fakes.clock import FakeClock
 from tests.fakes.reached import bytes_reached
 from tests.fakes.transport import memory_transports

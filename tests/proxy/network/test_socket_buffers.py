@@ -1,4 +1,4 @@
-"""proxy.network.socket_buffers: what the kernel says of a socket's buffers is what it does."""
+"""framegate.proxy.network.socket_buffers: what the kernel says of a socket's buffers is what it does."""
 
 import contextlib
 import select
@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from proxy.network import socket_buffers
+from framegate.proxy.network import socket_buffers
+from tests.fakes.cases import each_of
 from tests.fakes.network import tcp_pair
 
 
@@ -95,7 +96,7 @@ def test_what_the_peer_has_not_taken_is_counted_where_the_kernel_says_it() -> No
         assert socket_buffers.unsent(ours) == 0
 
 
-@pytest.mark.parametrize("size", [2, 1000, 65_536])
+@each_of("size", [2, 1000, 65_536])
 def test_a_threshold_is_told_at_its_last_byte_or_at_the_end(size: int) -> None:
     ours, peer = tcp_pair()
     with ours, peer:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.cause import Cause
-from proxy.config.model import KeepAlive, SocketConfig
-from proxy.network.memory_pool import PENDING
-from proxy.network.options import ChannelOptions
-from proxy.network.receive import ReceiveLimit
-from proxy.network.socket_options import set_socket_options
-from proxy.network.stats import SideStats
+from framegate.proxy.cause import Cause
+from framegate.proxy.config.model import KeepAlive, SocketConfig
+from framegate.proxy.network.memory_pool import PENDING
+from framegate.proxy.network.options import ChannelOptions
+from framegate.proxy.network.receive import ReceiveLimit
+from framegate.proxy.network.socket_options import set_socket_options
+from framegate.proxy.network.stats import SideStats
 from tests.fakes.network import NetBench, frame
 
 ALL = SocketConfig(receive_buffer=20_000, send_buffer=30_000, keep_alive=KeepAlive(idle_ms=7_001, interval_ms=2_000, probes=3))

@@ -1,13 +1,14 @@
-"""proxy.network.state: every state meets every event."""
+"""framegate.proxy.network.state: every state meets every event."""
 
 import pytest
 
-from proxy.errors import IllegalTransitionError
-from proxy.network.state import TRANSITIONS, ChannelEvent, ChannelState, next_state
+from framegate.proxy.errors import IllegalTransitionError
+from framegate.proxy.network.state import TRANSITIONS, ChannelEvent, ChannelState, next_state
+from tests.fakes.cases import each_of
 
 
-@pytest.mark.parametrize("event", ChannelEvent)
-@pytest.mark.parametrize("state", ChannelState)
+@each_of("event", ChannelEvent)
+@each_of("state", ChannelState)
 def test_every_state_meets_every_event(state: ChannelState, event: ChannelEvent) -> None:
     expected = TRANSITIONS.get((state, event))
     if expected is None:

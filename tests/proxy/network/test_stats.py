@@ -1,8 +1,8 @@
-"""proxy.network.stats: everything starts at zero, and arrays are not shared."""
+"""framegate.proxy.network.stats: everything starts at zero, and arrays are not shared."""
 
-from proxy.network.framing import SIZE_BUCKETS
-from proxy.network.mute import CAUSE_COUNT
-from proxy.network.stats import SideStats
+from framegate.proxy.network.framing import SIZE_BUCKETS
+from framegate.proxy.network.mute import CAUSE_COUNT
+from framegate.proxy.network.stats import SideStats
 
 
 def test_counters_start_at_zero_and_are_each_sides_own() -> None:

@@ -1,9 +1,9 @@
-"""proxy.network.timer: in order of deadline, once, and stale entries do not pile up."""
+"""framegate.proxy.network.timer: in order of deadline, once, and stale entries do not pile up."""
 
 from collections.abc import Callable
 
-from proxy.network.faults import Faults
-from proxy.network.timer import COMPACT_FROM, NEVER, CallbackTimer, Timer, TimerHeap
+from framegate.proxy.network.faults import Faults
+from framegate.proxy.network.timer import COMPACT_FROM, NEVER, CallbackTimer, Timer, TimerHeap
 
 
 class Note(Timer):

@@ -1,25 +1,25 @@
-"""proxy.network.tls: handshakes that fail, alerts, and memory. What all transports share is in tests/conformance/test_transport.py."""
+"""framegate.proxy.network.tls: handshakes that fail, alerts, and memory. What all transports share is in tests/conformance/test_transport.py."""
 
 import contextlib
-import errno
 import socket
 import ssl
 
 import pytest
 
-from proxy.cause import Cause
-from proxy.errors import TlsError, TransportError
-from proxy.network import mute
-from proxy.network.channel import Channel
-from proxy.network.memory_pool import MemoryPool
-from proxy.network.options import TlsSettings
-from proxy.network.run import Run
-from proxy.network.state import ChannelState
-from proxy.network.tls import AHEAD, TlsTransport
-from proxy.network.tls_bio import BioPair
-from proxy.network.tls_record import LONGEST
-from proxy.network.tls_state import TlsState
-from proxy.network.transport import DONE, ENDED, WANT_READ, WANT_WRITE
+from framegate.proxy.cause import Cause
+from framegate.proxy.errors import TlsError
+from framegate.proxy.network import mute
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.memory_pool import MemoryPool
+from framegate.proxy.network.options import TlsSettings
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.state import ChannelState
+from framegate.proxy.network.tls import AHEAD, TlsTransport
+from framegate.proxy.network.tls_bio import BioPair
+from framegate.proxy.network.tls_record import LONGEST
+from framegate.proxy.network.tls_state import TlsState
+from framegate.proxy.network.transport import DONE, WANT_READ
+from tests.fakes.cases import each_of
 from tests.fakes.clock import FakeClock
 from tests.fakes.network import NetBench, frame, net_bench, tcp_pair
 from tests.fakes.tls import TlsWorld
@@ -69,20 +69,11 @@ def finished(transport: TlsTransport) -> bool:
     return transport._state in (TlsState.FINISHING, TlsState.UNPROVEN, TlsState.READY)
 
 
-def outcome(transport: TlsTransport) -> TransportError | None:
-    """What one handshake step raises."""
-    try:
-        transport.handshake()
-    except TransportError as error:
-        return error
-    return None
-
-
 # Who is there.
 
 
-@pytest.mark.parametrize("version", ["1.2", "1.3"])
-@pytest.mark.parametrize("client_auth", ["none", "requested", "required"])
+@each_of("version", ["1.2", "1.3"])
+@each_of("client_auth", ["none", "requested", "required"])
 def test_a_certificate_that_was_shown_and_verified_names_the_peer(tls_world: TlsWorld, client_auth: str, version: str) -> None:
     ends = Ends(tls_world.server_settings(client_auth=client_auth), tls_world.client_settings(identity=tls_world.client, version=version))
     ends.shake()
@@ -96,18 +87,6 @@ def test_a_certificate_that_was_shown_and_verified_names_the_peer(tls_world: Tls
     ends.close()
 
 
-@pytest.mark.parametrize("version", ["1.2", "1.3"])
-@pytest.mark.parametrize("shown", ["missing", "stranger"])
-def test_both_ends_learn_that_a_certificate_was_refused(tls_world: TlsWorld, version: str, shown: str) -> None:
-    identity = tls_world.stranger if shown == "stranger" else None
-    ends = Ends(tls_world.server_settings(client_auth="required"), tls_world.client_settings(identity=identity, version=version))
-    server = failure(ends.server, other=ends.client)
-    client = failure(ends.client)
-    assert server.reason in ("certificate_verify_failed", "peer_did_not_return_a_certificate")
-    assert "alert" in client.reason
-    ends.close()
-
-
 def test_a_missing_certificate_is_fine_when_only_requested(tls_world: TlsWorld) -> None:
     ends = Ends(tls_world.server_settings(client_auth="requested"), tls_world.client_settings())
     ends.shake()
@@ -115,7 +94,7 @@ def test_a_missing_certificate_is_fine_when_only_requested(tls_world: TlsWorld) 
     ends.close()
 
 
-@pytest.mark.parametrize(("name", "good"), [("localhost", True), ("127.0.0.1", True), ("elsewhere", False), ("10.0.0.1", False)])
+@each_of(("name", "good"), [("localhost", True), ("127.0.0.1", True), ("elsewhere", False), ("10.0.0.1", False)])
 def test_a_client_verifies_the_servers_name(tls_world: TlsWorld, name: str, good: bool) -> None:
     ends = Ends(tls_world.server_settings(), tls_world.client_settings(name=name))
     if good:
@@ -132,13 +111,6 @@ def test_a_client_trusts_only_its_authorities(tls_world: TlsWorld) -> None:
     ends.close()
 
 
-def test_versions_that_do_not_meet_fail_on_both_sides(tls_world: TlsWorld) -> None:
-    ends = Ends(tls_world.server_settings(version="1.3"), tls_world.client_settings(version="1.2"))
-    assert failure(ends.server, other=ends.client).reason
-    assert failure(ends.client).reason
-    ends.close()
-
-
 # Handshakes.
 
 
@@ -149,7 +121,7 @@ def test_a_silent_client_costs_no_tls_object(tls_world: TlsWorld) -> None:
     ends.close()
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("first", "known"),
     [
         (b"\0\0\0\5hello", ", as of a frame in plain text"),
@@ -166,64 +138,6 @@ def test_bytes_that_are_not_tls_are_known_at_once(tls_world: TlsWorld, first: by
     assert caught.value.reason == "not_tls"
     assert first[:4].hex(" ") in str(caught.value)
     assert str(caught.value).endswith(known)
-
-
-def test_an_alert_goes_out_before_the_failure_is_told(tls_world: TlsWorld) -> None:
-    ends = Ends(tls_world.server_settings(client_auth="required"), tls_world.client_settings(version="1.3"))
-    blocked = 3
-    waited = 0
-    for _ in range(20):
-        try:
-            ends.client.handshake()
-        except TlsError:
-            break
-        if finished(ends.client) and waited < blocked:
-            ends.server_socket.errors["send"].append(errno.EAGAIN)
-        try:
-            code = ends.server.handshake()
-        except TlsError:
-            assert waited == blocked
-            break
-        except TransportError:
-            raise AssertionError("an error of the socket hides the failure") from None
-        if finished(ends.client):
-            waited += 1
-            assert code == WANT_WRITE
-            assert ends.pool.used > 0
-    assert "alert" in failure(ends.client).reason
-    ends.close()
-
-
-@pytest.mark.parametrize("step", range(4))
-@pytest.mark.parametrize("side", ["client", "server"])
-def test_a_peer_that_goes_within_the_handshake_is_no_tls_failure(tls_world: TlsWorld, step: int, side: str) -> None:
-    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
-    ours, theirs = (ends.server, ends.client_socket) if side == "server" else (ends.client, ends.server_socket)
-    other = ends.client if side == "server" else ends.server
-    for _ in range(step):
-        other.handshake()
-        ours.handshake()
-    theirs.close()
-    for _ in range(10):
-        if finished(ours) or ours.handshake() == ENDED:
-            break
-    else:
-        raise AssertionError("the end is not seen")
-    ends.close()
-
-
-@pytest.mark.parametrize("call", ["recv", "send"])
-@pytest.mark.parametrize("number", range(3))
-def test_an_io_error_within_the_handshake_is_no_tls_failure(tls_world: TlsWorld, call: str, number: int) -> None:
-    ends = Ends(tls_world.server_settings(), tls_world.client_settings())
-    for _ in range(number):
-        ends.client.handshake()
-        ends.server.handshake()
-    ends.server_socket.errors[call].append(errno.ECONNRESET)
-    ends.client.handshake()
-    seen = outcome(ends.server)
-    assert seen is None or (type(seen) is TransportError and seen.errno == errno.ECONNRESET)
-    ends.close()
 
 
 def test_bytes_that_came_with_the_end_of_the_handshake_are_announced(tls_world: TlsWorld) -> None:
@@ -325,7 +239,7 @@ def test_plain_frames_on_a_tls_port_have_their_cause(net: NetBench, tls_world: T
     assert "not TLS" in channel.detail
 
 
-@pytest.mark.parametrize(("data", "cause"), [(b"", Cause.NO_DATA), (b"\x16\x03\x01\x02\x00", Cause.PEER_CLOSED)])
+@each_of(("data", "cause"), [(b"", Cause.NO_DATA), (b"\x16\x03\x01\x02\x00", Cause.PEER_CLOSED)], fresh={"net": net_bench})
 def test_a_client_that_goes_before_the_handshake_has_ended(net: NetBench, tls_world: TlsWorld, data: bytes, cause: Cause) -> None:
     channel, peer = net.pair(net.options(tls=tls_world.server_settings()), tcp=True)
     net.poll()
@@ -333,31 +247,6 @@ def test_a_client_that_goes_before_the_handshake_has_ended(net: NetBench, tls_wo
     peer.close()
     net.poll_until(lambda: channel.close_cause)
     assert channel.close_cause is cause
-
-
-def test_a_refused_certificate_is_told_to_the_peer_over_a_real_socket(net: NetBench, tls_world: TlsWorld) -> None:
-    channel, peer = net.pair(net.options(tls=tls_world.server_settings(client_auth="required")), tcp=True)
-    peer.setblocking(False)
-    context = tls_world.client_settings().context
-    client = context.wrap_socket(peer, server_hostname="localhost", do_handshake_on_connect=False)
-    seen: list[Exception] = []
-
-    def step() -> bool:
-        try:
-            client.do_handshake()
-            client.recv(10)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return False
-        except ssl.SSLError as error:
-            seen.append(error)
-            return True
-        return False
-
-    net.poll_until(step)
-    net.poll()
-    assert channel.close_cause is Cause.TLS_FAILED
-    assert "ALERT" in str(seen[0])
-    client.close()
 
 
 def test_a_channel_without_close_notify_says_so(net: NetBench, tls_world: TlsWorld) -> None:
@@ -399,7 +288,7 @@ class BioPeer:
             self.tls.unwrap()
 
 
-@pytest.mark.parametrize("version", ["1.2", "1.3"])
+@each_of("version", ["1.2", "1.3"], fresh={"net": net_bench})
 def test_an_end_that_comes_with_the_last_frame_is_seen_although_no_fin_follows(net: NetBench, tls_world: TlsWorld, version: str) -> None:
     channel, sock = net.pair(net.options(tls=tls_world.server_settings()), tcp=True)
     peer = BioPeer(sock, tls_world.client_settings(version=version))
@@ -451,7 +340,7 @@ def test_an_end_of_ours_goes_out_beside_half_a_ticket(net: NetBench, tls_world: 
     assert net.listener.data[channel] == frame(9)
 
 
-@pytest.mark.parametrize("size", [4, 4096, 1 << 18])
+@each_of("size", [4, 4096, 1 << 18])
 def test_what_is_held_of_a_record_begun_is_less_than_a_record(tls_world: TlsWorld, size: int) -> None:
     ends = Ends(tls_world.server_settings(), tls_world.client_settings())
     ends.shake()
@@ -466,8 +355,8 @@ def test_what_is_held_of_a_record_begun_is_less_than_a_record(tls_world: TlsWorl
     ends.close()
 
 
-@pytest.mark.parametrize("shaken", [False, True])
-@pytest.mark.parametrize("header", [b"\x16\x03\x03\xff\xff", b"\x16\x03\x03\x44\x00", b"\x16\x0a\x0a\x00\x40"])
+@each_of("shaken", [False, True])
+@each_of("header", [b"\x16\x03\x03\xff\xff", b"\x16\x03\x03\x44\x00", b"\x16\x0a\x0a\x00\x40"])
 def test_a_header_that_cannot_be_good_is_not_waited_for(tls_world: TlsWorld, header: bytes, shaken: bool) -> None:
     ends = Ends(tls_world.server_settings(), tls_world.client_settings())
     if shaken:

@@ -1,4 +1,4 @@
-"""proxy.network.tls_context: what is refused before anybody connects."""
+"""framegate.proxy.network.tls_context: what is refused before anybody connects."""
 
 import contextlib
 import os
@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from proxy.config.tls import NamedCertificate
-from proxy.errors import ConfigError
-from proxy.network.tls_context import client_context, server_context, server_store
-from proxy.network.tls_store import ServerStore
+from framegate.proxy.config.tls import NamedCertificate
+from framegate.proxy.errors import ConfigError
+from framegate.proxy.network.tls_context import client_context, server_context, server_store
+from framegate.proxy.network.tls_store import ServerStore
+from tests.fakes.cases import each_of
 from tests.fakes.certificates import Authority
 from tests.fakes.tls import TlsWorld
 
@@ -30,7 +31,7 @@ def test_contexts_are_hardened(tls_world: TlsWorld) -> None:
     assert tls_world.server_settings().context.num_tickets == 1, "one that is used is replaced by another"
 
 
-@pytest.mark.parametrize(("client_auth", "mode"), [("none", ssl.CERT_NONE), ("requested", ssl.CERT_OPTIONAL), ("required", ssl.CERT_REQUIRED)])
+@each_of(("client_auth", "mode"), [("none", ssl.CERT_NONE), ("requested", ssl.CERT_OPTIONAL), ("required", ssl.CERT_REQUIRED)])
 def test_client_auth_is_none_requested_or_required(tls_world: TlsWorld, client_auth: str, mode: ssl.VerifyMode) -> None:
     assert server_context(*tls_world.server, client_auth=client_auth, client_ca=tls_world.authority).verify_mode == mode
 
@@ -132,7 +133,7 @@ def test_what_clients_of_tls_1_2_are_offered_without_a_word_in_the_configuration
         assert "No client certificate CA names sent" in said
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("keys", "words"),
     [
         ({"ciphers": "NONE-AT-ALL"}, "ciphers NONE-AT-ALL"),

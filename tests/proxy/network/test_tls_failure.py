@@ -1,14 +1,13 @@
-"""proxy.network.tls_failure: sentences instead of OpenSSL's words, which stay behind them."""
+"""framegate.proxy.network.tls_failure: sentences instead of OpenSSL's words, which stay behind them."""
 
 import ssl
 from typing import Any
 
-import pytest
-
-from proxy.cause import Cause
-from proxy.cells import TLS_ERRORS
-from proxy.errors import TlsError
-from proxy.network.tls_failure import ALERTS, KINDS, OURS, VERDICTS, describe, handshake_error
+from framegate.proxy.cause import Cause
+from framegate.proxy.cells import TLS_ERRORS
+from framegate.proxy.errors import TlsError
+from framegate.proxy.network.tls_failure import ALERTS, KINDS, OURS, VERDICTS, describe, handshake_error
+from tests.fakes.cases import each_of
 
 
 def error(reason: str | None, **fields: Any) -> ssl.SSLError:
@@ -19,7 +18,7 @@ def error(reason: str | None, **fields: Any) -> ssl.SSLError:
     return made
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("reason", "text"),
     [
         ("NO_SHARED_CIPHER", "the client offers no cipher that is allowed here"),
@@ -76,7 +75,7 @@ def test_every_word_comes_to_one_of_the_list() -> None:
     }
 
 
-@pytest.mark.parametrize("prefix", ["", "tlsv1_", "sslv3_", "tlsv13_"])
+@each_of("prefix", ["", "tlsv1_", "sslv3_", "tlsv13_"])
 def test_an_alert_is_the_peers_word_whichever_version_has_introduced_it(prefix: str) -> None:
     kinds = [
         handshake_error(Cause.TLS_FAILED, TlsError("", reason=prefix + word)) for word in ("alert_unknown_ca", "alert_protocol_version", "alert_new")
@@ -84,7 +83,7 @@ def test_an_alert_is_the_peers_word_whichever_version_has_introduced_it(prefix: 
     assert kinds == ["peer_alert", "version", "peer_alert"]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("code", "kind"),
     [(9, "certificate_refused"), (10, "certificate_expired"), (12, "certificate_refused"), (19, "unknown_authority"), (64, "name_mismatch")],
 )
@@ -94,7 +93,7 @@ def test_a_certificate_that_is_refused_says_for_what(code: int, kind: str) -> No
     assert handshake_error(Cause.TLS_FAILED, TlsError("", reason="certificate_verify_failed")) == "certificate_refused", "nobody knows why"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("cause", "kind"),
     [
         (Cause.HANDSHAKE_TIMEOUT, "handshake_timeout"),

@@ -1,4 +1,4 @@
-"""proxy.network.tls_hello: what OpenSSL's own clients ask for, cut and broken in every way."""
+"""framegate.proxy.network.tls_hello: what OpenSSL's own clients ask for, cut and broken in every way."""
 
 import contextlib
 import ssl
@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.errors import TlsError
-from proxy.network.tls_hello import MAX_CAME, MAX_HELLO, Hello, HelloReader
+from framegate.proxy.errors import TlsError
+from framegate.proxy.network.tls_hello import MAX_CAME, MAX_HELLO, Hello, HelloReader
+from tests.fakes.cases import each_of
 
 
 def hello_of(host: str | None, protocols: tuple[str, ...] = (), version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bytes:
@@ -47,7 +48,7 @@ GOOD = hello_of("broker.example.org", ("kafka", "h2"))
 BARE = hello_of(None)
 
 
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@each_of("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_what_a_client_asks_for(version: ssl.TLSVersion) -> None:
     assert shown(hello_of("Broker.Example.org", ("kafka", "h2"), version)) == ("broker.example.org", ["kafka", "h2"])
     assert shown(hello_of("127.0.0.1", version=version)) == ("", [])
@@ -59,7 +60,7 @@ def test_it_is_read_when_all_of_it_is_here_and_not_before() -> None:
     assert shown(GOOD + b"more") == ("broker.example.org", ["kafka", "h2"])
 
 
-@pytest.mark.parametrize("size", [1, 3, 4, 5, 100])
+@each_of("size", [1, 3, 4, 5, 100])
 def test_a_message_in_many_records_is_one_message(size: int) -> None:
     message = GOOD[5:]
     data = b"".join(record(message[start : start + size]) for start in range(0, len(message), size))
@@ -67,9 +68,7 @@ def test_a_message_in_many_records_is_one_message(size: int) -> None:
     assert shown(data[:-1]) is None
 
 
-@pytest.mark.parametrize(
-    "first", [b"\x15\x03\x01\x00\x02\x02\x28", b"\x17\x03\x03", b"GET / HTTP/1.1", record(b"\x02\0\0\0"), b"\x16\x07\x07\x00\x05"]
-)
+@each_of("first", [b"\x15\x03\x01\x00\x02\x02\x28", b"\x17\x03\x03", b"GET / HTTP/1.1", record(b"\x02\0\0\0"), b"\x16\x07\x07\x00\x05"])
 def test_what_is_no_client_hello_asks_for_nothing(first: bytes) -> None:
     assert shown(first) == ("", [])
 
@@ -84,7 +83,7 @@ def in_records(message: bytes, size: int) -> bytes:
     return b"".join(record(message[start : start + size]) for start in range(0, len(message), size))
 
 
-@pytest.mark.parametrize("size", [1, 100, 16_384])
+@each_of("size", [1, 100, 16_384])
 def test_it_comes_in_pieces_however_small(size: int) -> None:
     data = in_records(GOOD[5:], size)
     hello = read_hello(*(data[place : place + 1] for place in range(len(data))))
@@ -98,7 +97,7 @@ def begun(came: int, size: int) -> bytes:
     return data[:came]
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
+@each_of("size", [1, 2, 4])
 def test_records_so_small_that_their_headers_are_most_of_them_are_waited_behind_to_a_bound(size: int) -> None:
     assert read_hello(begun(MAX_CAME - 1, size)) is None
     assert read_hello(begun(MAX_CAME, size)) is None
@@ -107,7 +106,7 @@ def test_records_so_small_that_their_headers_are_most_of_them_are_waited_behind_
     assert caught.value.reason == "hello_too_long"
 
 
-@pytest.mark.parametrize("before", [b"", b"\x01", GOOD[5:100]], ids=len)
+@each_of("before", [b"", b"\x01", GOOD[5:100]])
 def test_records_without_a_byte_are_not_waited_behind_for_ever(before: bytes) -> None:
     with pytest.raises(TlsError, match="not whole after"):
         read_hello(record(before), record(b"") * (MAX_CAME // 5 + 1))

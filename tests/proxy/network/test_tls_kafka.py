@@ -11,18 +11,19 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from proxy.cause import Cause
-from proxy.config.tls import ListenerTls
-from proxy.errors import TlsError, TransportError
-from proxy.network import mute
-from proxy.network.channel import Channel
-from proxy.network.options import TlsSettings
-from proxy.network.run import Run
-from proxy.network.tls_context import client_context, server_context, server_store
-from proxy.network.tls_state import TlsState
-from proxy.network.transport import DONE, ENDED, WANT_WRITE
+from framegate.proxy.cause import Cause
+from framegate.proxy.config.tls import ListenerTls
+from framegate.proxy.errors import TlsError, TransportError
+from framegate.proxy.network import mute
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.options import TlsSettings
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.tls_context import client_context, server_context, server_store
+from framegate.proxy.network.tls_state import TlsState
+from framegate.proxy.network.transport import DONE, ENDED, WANT_WRITE
+from tests.fakes.cases import each_of
 from tests.fakes.certificates import Authority
-from tests.fakes.network import NetBench, frame, tcp_pair
+from tests.fakes.network import NetBench, frame, net_bench, tcp_pair
 from tests.fakes.tls import TlsWorld, tls_pair
 from tests.proxy.network.test_tls import Ends, failure, finished
 
@@ -130,8 +131,8 @@ def test_pem_as_people_write_it(authority: Authority, tmp_path: Path) -> None:
 # Versions.
 
 
-@pytest.mark.parametrize("ours", SPOKEN, ids=str)
-@pytest.mark.parametrize("theirs", SPOKEN, ids=str)
+@each_of("ours", SPOKEN)
+@each_of("theirs", SPOKEN, fresh={"net": net_bench})
 def test_the_highest_version_of_both_and_every_byte_counted(
     net: NetBench, tls_world: TlsWorld, ours: tuple[str, ...], theirs: tuple[str, ...]
 ) -> None:
@@ -172,8 +173,8 @@ def steps(both: Ends) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("capacity", [10, 100])
+@each_of("version", VERSIONS)
+@each_of("capacity", [10, 100])
 def test_a_wire_of_a_few_bytes(tls_world: TlsWorld, version: str, capacity: int) -> None:
     settings = tls_world.client_settings(version=version, identity=tls_world.client)
     both = Ends(tls_world.server_settings(client_auth="required"), settings, capacity=capacity)
@@ -191,9 +192,9 @@ def test_a_wire_of_a_few_bytes(tls_world: TlsWorld, version: str, capacity: int)
     both.close()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("call", ["recv", "send"])
-@pytest.mark.parametrize("side", ["server", "client"])
+@each_of("version", VERSIONS)
+@each_of("call", ["recv", "send"])
+@each_of("side", ["server", "client"])
 def test_an_error_of_the_network_at_any_step_is_one_of_the_network(tls_world: TlsWorld, side: str, call: str, version: str) -> None:
     met = 0
     for number in range(0, 100, 3):
@@ -217,8 +218,8 @@ def error_of(both: Ends, number: int, errors: "deque[int]") -> TransportError | 
     return None
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("side", ["server", "client"])
+@each_of("version", VERSIONS)
+@each_of("side", ["server", "client"])
 def test_a_peer_that_goes_at_any_step_is_no_failure_of_tls(tls_world: TlsWorld, side: str, version: str) -> None:
     met = 0
     for number in range(0, 100, 3):
@@ -240,9 +241,9 @@ def test_a_peer_that_goes_at_any_step_is_no_failure_of_tls(tls_world: TlsWorld, 
     assert met > 3
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("delayed", range(4))
-@pytest.mark.parametrize("slow", [1, 5])
+@each_of("version", VERSIONS)
+@each_of("delayed", range(4))
+@each_of("slow", [1, 5])
 def test_the_peer_is_told_why_however_late_the_alert_goes_out_and_however_slowly_it_reads(
     tls_world: TlsWorld, version: str, delayed: int, slow: int
 ) -> None:
@@ -337,7 +338,7 @@ def test_a_refusal_that_was_sent_is_found_though_a_write_fails_first(tls_world: 
     both.close()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@each_of("version", VERSIONS)
 def test_who_has_said_something_has_taken_us(tls_world: TlsWorld, version: str) -> None:
     both = Ends(tls_world.server_settings(), tls_world.client_settings(version=version))
     both.shake()
@@ -394,8 +395,8 @@ def test_each_host_has_its_own_context_from_the_first_byte(tls_world: TlsWorld, 
     both.close()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(("offered", "good"), [(["kafka"], True), (["h2", "other"], True), ([], True), (["h2"], False)])
+@each_of("version", VERSIONS)
+@each_of(("offered", "good"), [(["kafka"], True), (["h2", "other"], True), ([], True), (["h2"], False)])
 def test_protocols_that_do_not_meet_end_the_connection_with_their_alert(tls_world: TlsWorld, version: str, offered: list[str], good: bool) -> None:
     client = tls_world.client_settings(version=version)
     if offered:

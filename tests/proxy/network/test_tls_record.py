@@ -1,10 +1,10 @@
-"""proxy.network.tls_record: what is whole, what is missing, and what is refused."""
+"""framegate.proxy.network.tls_record: what is whole, what is missing, and what is refused."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.network.tls_record import LONGEST, RECORD_HEADER, is_refused, least_overhead, missing, most_plaintext, whole_records
+from framegate.proxy.network.tls_record import LONGEST, RECORD_HEADER, is_refused, least_overhead, missing, most_plaintext, whole_records
+from tests.fakes.cases import each_of
 
 
 def record(size: int, version: bytes = b"\x03\x03") -> bytes:
@@ -27,7 +27,7 @@ def test_what_is_missing_makes_a_header_or_a_record_whole(size: int, data: st.Da
     assert missing(whole[:have]) == (RECORD_HEADER if have < RECORD_HEADER else len(whole)) - have
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("begun", "refused"),
     [
         (b"", False),
@@ -44,7 +44,7 @@ def test_a_record_is_refused_for_its_header(begun: bytes, refused: bool) -> None
     assert is_refused(begun) is refused
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("version", "cipher", "overhead"),
     [
         ("TLSv1.3", "TLS_AES_256_GCM_SHA384", 22),

@@ -1,13 +1,14 @@
-"""proxy.network.tls_state: every state, every event."""
+"""framegate.proxy.network.tls_state: every state, every event."""
 
 import pytest
 
-from proxy.errors import IllegalTransitionError
-from proxy.network.tls_state import TRANSITIONS, TlsEvent, TlsState, next_state
+from framegate.proxy.errors import IllegalTransitionError
+from framegate.proxy.network.tls_state import TRANSITIONS, TlsEvent, TlsState, next_state
+from tests.fakes.cases import each_of
 
 
-@pytest.mark.parametrize("state", TlsState)
-@pytest.mark.parametrize("event", TlsEvent)
+@each_of("state", TlsState)
+@each_of("event", TlsEvent)
 def test_every_state_meets_every_event(state: TlsState, event: TlsEvent) -> None:
     if (state, event) in TRANSITIONS:
         assert next_state(state, event) is TRANSITIONS[state, event]

@@ -1,16 +1,15 @@
-"""proxy.network.tls_store: which context a client meets."""
+"""framegate.proxy.network.tls_store: which context a client meets."""
 
 import ssl
 
-import pytest
-
-from proxy.network.tls_store import ServerStore
+from framegate.proxy.network.tls_store import ServerStore
+from tests.fakes.cases import each_of
 
 DEFAULT, EXACT, BELOW = (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) for _ in range(3))
 STORE = ServerStore(DEFAULT, {"a.example.org": EXACT, "*.example.org": BELOW, "b.org": EXACT})
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("host", "context"),
     [
         ("a.example.org", EXACT),
@@ -35,7 +34,7 @@ def test_the_first_message_is_read_only_where_something_depends_on_it() -> None:
     assert not ServerStore(DEFAULT, {}).reads_hello
 
 
-@pytest.mark.parametrize(("asked", "agreed"), [([], True), (["kafka"], True), (["h2", "kafka"], True), (["h2"], False)])
+@each_of(("asked", "agreed"), [([], True), (["kafka"], True), (["h2", "kafka"], True), (["h2"], False)])
 def test_who_names_protocols_must_name_one_of_ours(asked: list[str], agreed: bool) -> None:
     assert ServerStore(DEFAULT, {}, ("kafka", "x")).agrees(asked) is agreed
     assert STORE.agrees(asked)

@@ -1,14 +1,14 @@
-"""proxy.network.tls_wire: the socket's side; with a TLS connection above it in test_tls.py."""
+"""framegate.proxy.network.tls_wire: the socket's side; with a TLS connection above it in test_tls.py."""
 
 import errno
 
 import pytest
 
-from proxy.errors import TransportError
-from proxy.network.memory_pool import MemoryPool
-from proxy.network.tls import TlsTransport
-from proxy.network.tls_bio import BioPair
-from proxy.network.transport import DONE
+from framegate.proxy.errors import TransportError
+from framegate.proxy.network.memory_pool import MemoryPool
+from framegate.proxy.network.tls import TlsTransport
+from framegate.proxy.network.tls_bio import BioPair
+from framegate.proxy.network.transport import DONE
 from tests.fakes.clock import FakeClock
 from tests.fakes.tls import TlsWorld
 from tests.fakes.transport import as_socket, memory_sockets

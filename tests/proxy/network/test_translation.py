@@ -3,19 +3,19 @@
 import itertools
 import struct
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.network.fixed_header import FixedHeaderFraming
-from proxy.network.framing import OK
-from proxy.network.framings import FRAMINGS
-from proxy.network.int32 import INT32
-from proxy.network.memory_pool import BEGUN, MemoryPool
-from proxy.network.receive import NEVER_CUT, Receive, ReceiveLimit
-from proxy.network.run import PART, PART_FIRST, Run
-from proxy.network.stats import SideStats
-from proxy.network.translation import KEPT, REFER_FROM, WRITE_FROM, Scratch, Translation
+from framegate.proxy.network.fixed_header import FixedHeaderFraming
+from framegate.proxy.network.framing import OK
+from framegate.proxy.network.framings import FRAMINGS
+from framegate.proxy.network.int32 import INT32
+from framegate.proxy.network.memory_pool import BEGUN, MemoryPool
+from framegate.proxy.network.receive import NEVER_CUT, Receive, ReceiveLimit
+from framegate.proxy.network.run import PART, PART_FIRST, Run
+from framegate.proxy.network.stats import SideStats
+from framegate.proxy.network.translation import KEPT, REFER_FROM, WRITE_FROM, Scratch, Translation
+from tests.fakes.cases import each_of
 from tests.fakes.clock import FakeClock
 from tests.fakes.framing_model import MODELS, stream
 
@@ -53,31 +53,32 @@ class Line:
             run = self.receive.take_part()
 
 
-@pytest.mark.parametrize(("source", "target"), PAIRS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
+    pair=st.sampled_from(PAIRS),
     frames=st.lists(body, min_size=1, max_size=8),
     reads=st.lists(st.integers(1, 5000) | st.integers(1, 12), min_size=1, max_size=6),
     cut_from=st.sampled_from([NEVER_CUT, NEVER_CUT, 0, 500]),
 )
-def test_frames_are_the_same_in_the_other_framing(source: str, target: str, frames: list[bytes], reads: list[int], cut_from: int) -> None:
+def test_frames_are_the_same_in_the_other_framing(pair: tuple[str, str], frames: list[bytes], reads: list[int], cut_from: int) -> None:
+    source, target = pair
     frames = of(source, of(target, frames))
     line = Line(source, target, cut_from)
     data = stream(source, frames)
-    position = turn = 0
+    position = slot = 0
     while position < len(data):
-        count = reads[turn % len(reads)]
+        count = reads[slot % len(reads)]
         if line.receive.is_within_cut or line.receive.cut:
             count = min(count, line.receive.missing())
         line.feed(data[position : position + count])
         position += count
-        turn += 1
+        slot += 1
         assert line.receive.fault == OK
     assert (line.out, line.frames) == (stream(target, frames), len(frames))
     assert line.pool.used == 0
 
 
-@pytest.mark.parametrize("target", ["int16", "mysql_packet"])
+@each_of("target", ["int16", "mysql_packet"])
 def test_what_does_not_fit_the_other_side_is_refused_by_its_header(target: str) -> None:
     most = FRAMINGS[target].max_body
     for size, good in ((most - 1, True), (most, True), (most + 1, False)):
@@ -87,8 +88,8 @@ def test_what_does_not_fit_the_other_side_is_refused_by_its_header(target: str) 
         assert line.receive.limit == most
 
 
-@pytest.mark.parametrize(("target", "bad"), [("lines", b"a\nb"), ("lines", b"\n"), ("lines_crlf", b"a\r\nb")])
-@pytest.mark.parametrize("split", [0, 3, 5])
+@each_of(("target", "bad"), [("lines", b"a\nb"), ("lines", b"\n"), ("lines_crlf", b"a\r\nb")])
+@each_of("split", [0, 3, 5])
 def test_a_body_that_holds_the_end_of_a_line_stops_there(target: str, bad: bytes, split: int) -> None:
     translation = Translation(INT32, FRAMINGS[target], SCRATCH)
     for before in ([], [b"one", b"two"]):
@@ -102,7 +103,7 @@ def test_a_body_that_holds_the_end_of_a_line_stops_there(target: str, bad: bytes
     assert translation.stopped_at == -1
 
 
-@pytest.mark.parametrize("target", ["lines", "lines_crlf"])
+@each_of("target", ["lines", "lines_crlf"])
 def test_what_ends_a_line_may_be_in_a_header(target: str) -> None:
     bodies = [b"x" * 10, b"y" * 0x0D0A, b"z" * 2570]
     translation = Translation(INT32, FRAMINGS[target], SCRATCH)
@@ -113,7 +114,7 @@ def test_what_ends_a_line_may_be_in_a_header(target: str) -> None:
         assert translation.stopped_at == (3 if bad else -1)
 
 
-@pytest.mark.parametrize(("target", "at", "good"), [("lines", 2 * REFER_FROM, False), ("lines_crlf", 2 * REFER_FROM, False), ("lines", 0, True)])
+@each_of(("target", "at", "good"), [("lines", 2 * REFER_FROM, False), ("lines_crlf", 2 * REFER_FROM, False), ("lines", 0, True)])
 def test_what_ends_a_line_is_found_in_a_large_body_in_pieces(target: str, at: int, good: bool) -> None:
     delimiter = FRAMINGS[target].delimiter
     body = bytearray(b"\r" * 3 * REFER_FROM)
@@ -127,8 +128,8 @@ def test_what_ends_a_line_is_found_in_a_large_body_in_pieces(target: str, at: in
     assert b"".join(other.pieces()) == (bytes(body) + delimiter if good else b"")
 
 
-@pytest.mark.parametrize(("source", "target"), [("lines", "int32"), ("int32", "lines"), ("lines_crlf", "varint"), ("varint", "grpc_message")])
-@pytest.mark.parametrize("joins", [False, True])
+@each_of(("source", "target"), [("lines", "int32"), ("int32", "lines"), ("lines_crlf", "varint"), ("varint", "grpc_message")])
+@each_of("joins", [False, True])
 def test_a_large_body_that_came_in_pieces_is_not_copied(source: str, target: str, joins: bool) -> None:
     data = stream(source, [b"x" * 5 * REFER_FROM])
     cuts = [0, 1, 2 * REFER_FROM, 4 * REFER_FROM]
@@ -176,7 +177,7 @@ def test_what_translations_write_into_is_empty_for_each_and_never_stays_large() 
     assert scratch.writer is not writer, "a buffer does not shrink"
 
 
-@pytest.mark.parametrize("body", [b"\r", b"a\n", b"\ra\rb\r"])
+@each_of("body", [b"\r", b"a\n", b"\ra\rb\r"])
 def test_crlf_is_one_delimiter(body: bytes) -> None:
     line = Line("lines_crlf", "int32")
     for byte in stream("lines_crlf", [body, b"", b"x"]):
@@ -211,7 +212,7 @@ def test_who_looks_into_frames_gets_them_whole_with_the_other_bytes_in_front() -
     assert look.part(first).first_sizes() == (4, 4)
 
 
-@pytest.mark.parametrize("spare", [0, 1, 7, 8])
+@each_of("spare", [0, 1, 7, 8])
 def test_copies_do_not_look_behind_the_run(spare: int) -> None:
     for size in range(30):
         data = stream("int32", [bytes(range(size))]) + b"z" * spare

@@ -1,12 +1,13 @@
-"""proxy.network.transport: what is every transport's own; what all of them promise is in tests/conformance/test_transport.py."""
+"""framegate.proxy.network.transport: what is every transport's own; what all of them promise is in tests/conformance/test_transport.py."""
 
 import pytest
 
-from proxy.network.transport import Transport
+from framegate.proxy.network.transport import Transport
+from tests.fakes.cases import each_of
 from tests.fakes.transport import memory_transports
 
 
-@pytest.mark.parametrize(("wanted", "least"), [(0, 1), (1, 1), (2, 2), (1 << 31, 1 << 31)])
+@each_of(("wanted", "least"), [(0, 1), (1, 1), (2, 2), (1 << 31, 1 << 31)])
 def test_so_many_bytes_must_lie_in_the_socket_as_are_wanted_and_at_least_one(wanted: int, least: int) -> None:
     assert memory_transports()[0].least(wanted) == least
 

@@ -1,4 +1,5 @@
-"""proxy.network.turns: every order of events over a few frames. The model's unit is one read, so that small numbers say it all."""
+"""framegate.proxy.network.admission_slots: every order of events over a few frames. The model's unit is one read, so that small numbers say it
+all."""
 
 import dataclasses
 from collections import deque
@@ -7,9 +8,9 @@ from typing import Any, Final
 
 import pytest
 
-from proxy.network.memory_pool import BEGUN, PENDING, Account, MemoryPool
-from proxy.network.turns import ONE_READ, Turn, Turns
-from tests.fakes.turns import BEGINS, GONE, IN, SENDS, WAITS, Owner
+from framegate.proxy.network.admission_slots import ONE_READ, AdmissionSlot, AdmissionSlots
+from framegate.proxy.network.memory_pool import BEGUN, PENDING, Account, MemoryPool
+from tests.fakes.admission_slots import BEGINS, GONE, IN, SENDS, WAITS, Owner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,42 +64,42 @@ class World:
         self.guaranteed = self.pool.account(percent)
         self.ones = list(state.ones)
         self.told: list[Owner] = []
-        self.turns = [Turn(self.of(index), Owner(self.told), spec.size * ONE_READ) for index, spec in enumerate(specs)]
+        self.slots = [AdmissionSlot(self.of(index), Owner(self.told), spec.size * ONE_READ) for index, spec in enumerate(specs)]
         for index, one in enumerate(state.ones):
             self._put(index, one)
-        for turns, queue, reserved in zip((self.pool.requests, self.pool.answers), state.queues, state.reserved, strict=True):
+        for slots, queue, reserved in zip((self.pool.requests, self.pool.answers), state.queues, state.reserved, strict=True):
             for index in queue:
-                turns._queue.append(self.turns[index])
-            turns.waiting = len(queue)
-            turns.reserved = None if reserved < 0 else self.turns[reserved]
-            for turn in turns.admitted:
-                self.pool.promised += 0 if turn is turns.reserved else turn.missing
+                slots._queue.append(self.slots[index])
+            slots.waiting = len(queue)
+            slots.reserved = None if reserved < 0 else self.slots[reserved]
+            for slot in slots.admitted:
+                self.pool.promised += 0 if slot is slots.reserved else slot.missing
 
-    def of(self, index: int) -> Turns:
+    def of(self, index: int) -> AdmissionSlots:
         return self.pool.answers if self.specs[index].answer else self.pool.requests
 
     def account(self, index: int) -> Account:
         return self.guaranteed if self.specs[index].guaranteed else self.pool.common
 
     def _put(self, index: int, one: One) -> None:
-        turn = self.turns[index]
+        slot = self.slots[index]
         self.account(index).charge(PENDING if one.mode == SENDS else BEGUN, one.held * ONE_READ)
-        turn.missing, turn.moved, turn.borrowed = one.missing * ONE_READ, one.moved, one.borrowed * ONE_READ
-        turn.is_in, turn.is_waiting = one.mode == IN, one.mode == WAITS
-        if turn.is_in:
-            self.of(index).admitted.append(turn)
+        slot.missing, slot.moved, slot.borrowed = one.missing * ONE_READ, one.moved, one.borrowed * ONE_READ
+        slot.is_in, slot.is_waiting = one.mode == IN, one.mode == WAITS
+        if slot.is_in:
+            self.of(index).admitted.append(slot)
 
     def state(self, *, first: bool = False) -> State:
-        """As it is now; ``turn_given`` has no part in it: who is in may read."""
+        """As it is now; ``slot_granted`` has no part in it: who is in may read."""
         ones = []
-        for one, turn in zip(self.ones, self.turns, strict=True):
-            mode = IN if turn.is_in else WAITS if turn.is_waiting else BEGINS if one.mode in (IN, WAITS) else one.mode
-            has_turn = mode in (IN, WAITS) or self.pool.requests.reserved is turn or self.pool.answers.reserved is turn
-            missing, borrowed = (int(turn.missing) // ONE_READ, int(turn.borrowed) // ONE_READ) if has_turn else (0, 0)
+        for one, slot in zip(self.ones, self.slots, strict=True):
+            mode = IN if slot.is_in else WAITS if slot.is_waiting else BEGINS if one.mode in (IN, WAITS) else one.mode
+            has_turn = mode in (IN, WAITS) or self.pool.requests.reserved is slot or self.pool.answers.reserved is slot
+            missing, borrowed = (int(slot.missing) // ONE_READ, int(slot.borrowed) // ONE_READ) if has_turn else (0, 0)
             ones.append(dataclasses.replace(one, mode=mode, missing=missing, borrowed=borrowed))
         both = (self.pool.requests, self.pool.answers)
-        queues = tuple(tuple(self.turns.index(turn) for turn in turns._queue) for turns in both)
-        reserved = tuple(-1 if turns.reserved is None else self.turns.index(turns.reserved) for turns in both)
+        queues = tuple(tuple(self.slots.index(slot) for slot in slots._queue) for slots in both)
+        reserved = tuple(-1 if slots.reserved is None else self.slots.index(slots.reserved) for slots in both)
         size, taken = int(self.pool.size), int(self.pool.used + self.pool.promised)
         high = max(size, min(self.high * ONE_READ, taken)) // ONE_READ
         return State(tuple(ones), size // ONE_READ, queues, reserved, high, first)  # type: ignore[arg-type]
@@ -141,34 +142,34 @@ class World:
         self._change(index, kernel=1)
 
     def ask(self, index: int) -> None:
-        turn, turns = self.turns[index], self.of(index)
-        has_reserve, waited = turns.reserved is turn, turns.waiting
-        entered = turn.ask((self.specs[index].size - self.ones[index].held) * ONE_READ)
-        assert entered is turn.is_in
+        slot, slots = self.slots[index], self.of(index)
+        has_reserve, waited = slots.reserved is slot, slots.waiting
+        entered = slot.ask((self.specs[index].size - self.ones[index].held) * ONE_READ)
+        assert entered is slot.is_in
         assert not entered or waited == 0 or has_reserve, "nobody passes anybody"
         self._change(index, mode=IN if entered else WAITS)
 
     def read(self, index: int) -> None:
-        one, turn, account = self.ones[index], self.turns[index], self.account(index)
+        one, slot, account = self.ones[index], self.slots[index], self.account(index)
         account.charge(BEGUN, ONE_READ)
-        if turn.is_in:
-            turn.read(ONE_READ)
+        if slot.is_in:
+            slot.read(ONE_READ)
         self._change(index, held=one.held + 1, kernel=0)
         if one.held + 1 == self.specs[index].size:
             self._change(index, mode=SENDS)
-            account.hand_over((one.held + 1) * ONE_READ)  # first: what goes away by itself is no reason to lend the reserve
-            turn.leave()
+            account.transfer((one.held + 1) * ONE_READ)  # first: what goes away by itself is no reason to lend the reserve
+            slot.leave()
 
     def revoke(self, index: int) -> None:
-        turns = self.of(index)
-        turns.revoke(self.turns[index])
+        slots = self.of(index)
+        slots.revoke(self.slots[index])
         if self.ones[index].held_up:
-            turns.give_up(self.turns[index])
+            slots.give_up(self.slots[index])
 
     def close(self, index: int) -> None:
         one = self.ones[index]
         self._change(index, held=0, kernel=0, mode=GONE, held_up=False)
-        self.turns[index].leave()
+        self.slots[index].leave()
         self.account(index).release(PENDING if one.mode == SENDS else BEGUN, one.held * ONE_READ)
 
     def hold(self, index: int) -> None:
@@ -190,7 +191,7 @@ class World:
         assert pool.used == held == pool.begun + pool.pending + pool.tls
         assert pool.sends == pool.pending + pool.tls
         assert self.guaranteed.used + pool.common.used == held
-        promised = sum(int(turn.missing) for turns in (pool.requests, pool.answers) for turn in turns.admitted if turns.reserved is not turn)
+        promised = sum(int(slot.missing) for slots in (pool.requests, pool.answers) for slot in slots.admitted if slots.reserved is not slot)
         assert pool.promised == promised >= 0
         assert pool.waiting == sum(len(queue) for queue in state.queues)
         allowed = max(int(pool.size), state.high * ONE_READ) + int(pool.bound - pool.size)

@@ -1,11 +1,11 @@
-"""proxy.network.varint: the sizes of Protobuf's delimited streams."""
+"""framegate.proxy.network.varint: the sizes of Protobuf's delimited streams."""
 
-import pytest
 from librt.vecs import vec
 from mypy_extensions import i64
 
-from proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, OK, SIZE_BUCKETS
-from proxy.network.varint import VARINT
+from framegate.proxy.network.framing import FRAME_TOO_LARGE, NEGATIVE_SIZE, OK, SIZE_BUCKETS
+from framegate.proxy.network.varint import VARINT
+from tests.fakes.cases import each_of
 
 
 def scan(data: bytes, limit: int = -1) -> tuple[int, int, int, int]:
@@ -13,7 +13,7 @@ def scan(data: bytes, limit: int = -1) -> tuple[int, int, int, int]:
     return int(frames), int(end), int(rest), int(fault)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("header", "size"),
     [
         *((b"\x00", 0), (b"\x7f", 127), (b"\x80\x01", 128), (b"\xff\x7f", 16_383), (b"\x80\x80\x01", 16_384)),
@@ -36,7 +36,7 @@ def test_a_negative_number_of_ten_bytes_is_refused_at_its_fifth() -> None:
     assert scan(minus_one[:5])[3] == scan(minus_one)[3] == NEGATIVE_SIZE
 
 
-@pytest.mark.parametrize(("limit", "fault"), [(149, FRAME_TOO_LARGE), (150, OK), (151, OK)])
+@each_of(("limit", "fault"), [(149, FRAME_TOO_LARGE), (150, OK), (151, OK)])
 def test_the_limit_is_judged_with_the_last_byte_of_the_size(limit: int, fault: int) -> None:
     assert scan(b"\x96", limit) == (0, 0, -1, OK)
     assert scan(b"\x96\x01", limit)[3] == fault

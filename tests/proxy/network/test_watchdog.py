@@ -1,20 +1,19 @@
-"""proxy.network.watchdog: the same item, for a whole window, too slow. More of whole channels is watched in test_channel."""
+"""framegate.proxy.network.watchdog: the same item, for a whole window, too slow. More of whole channels is watched in test_channel."""
 
 import contextlib
 import select
 import socket
 from collections.abc import Iterator
 
-import pytest
-
-from proxy.cause import Cause
-from proxy.network.channel import Channel
-from proxy.network.memory_pool import PENDING
-from proxy.network.options import ChannelOptions
-from proxy.network.receive import ReceiveLimit
-from proxy.network.run import Run
-from proxy.network.stats import SideStats
-from proxy.network.watchdog import CHECKS, NS_PER_S, window_of
+from framegate.proxy.cause import Cause
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.memory_pool import PENDING
+from framegate.proxy.network.options import ChannelOptions
+from framegate.proxy.network.receive import ReceiveLimit
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.stats import SideStats
+from framegate.proxy.network.watchdog import CHECKS, NS_PER_S, window_of
+from tests.fakes.cases import each_of
 from tests.fakes.network import NetBench, frame, net_bench
 
 OPTIONS = ChannelOptions(side="downstream", limit=ReceiveLimit(-1), stats=SideStats(), stall_ns=2 * NS_PER_S, min_rate=10)
@@ -81,7 +80,7 @@ def seconds(net: NetBench, count: float) -> None:
         net.poll(2)
 
 
-@pytest.mark.parametrize("wanted", [True, False])
+@each_of("wanted", [True, False])
 def test_a_peer_that_does_not_read_what_others_have_for_it_is_stalled(wanted: bool) -> None:
     """Nothing is pending here: what is for it waits in the kernel of who sent it."""
     with short_bench() as net:
@@ -135,7 +134,7 @@ def test_room_that_is_there_again_is_no_stall() -> None:
         assert channel.is_open
 
 
-@pytest.mark.parametrize(("each", "stalled"), [(MIN_RATE * STALL_S // CHECKS, False), (MIN_RATE * STALL_S // CHECKS - 1, True)])
+@each_of(("each", "stalled"), [(MIN_RATE * STALL_S // CHECKS, False), (MIN_RATE * STALL_S // CHECKS - 1, True)])
 def test_a_small_frame_that_comes_too_slowly_is_stalled_though_it_lies_in_the_kernel(each: int, stalled: bool) -> None:
     with short_bench() as net:
         channel, peer = watched(net)

@@ -1,16 +1,17 @@
-"""proxy.network.write_half: what it says when it may not write, and that nothing holds a channel that is closed."""
+"""framegate.proxy.network.write_half: what it says when it may not write, and that nothing holds a channel that is closed."""
 
 import gc
 import socket
 
 import pytest
 
-from proxy.cause import Cause
-from proxy.errors import InternalError
-from proxy.network.run import Run
-from proxy.network.write_half import TIMED_EACH
+from framegate.proxy.cause import Cause
+from framegate.proxy.errors import InternalError
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.write_half import TIMED_EACH
+from tests.fakes.cases import each_of
 from tests.fakes.clock import MS, SECOND
-from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, trace_of
+from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, net_bench, trace_of
 from tests.fakes.transport import MemoryTransport, Wire
 
 
@@ -114,7 +115,7 @@ def test_a_run_that_waits_is_measured_until_its_last_byte_has_gone(net: NetBench
     assert times(net)[0] == 1, "the next is one of the 63"
 
 
-@pytest.mark.parametrize("waits", [1, TIMED_EACH - 1])
+@each_of("waits", [1, TIMED_EACH - 1], fresh={"net": net_bench})
 def test_runs_that_wait_are_no_likelier_to_be_measured(net: NetBench, waits: int) -> None:
     """One in 64, of those that waited and those that did not."""
     channel, peer = net.ready_pair()
@@ -156,7 +157,7 @@ def test_a_half_whose_channel_is_gone_takes_nothing_and_breaks_nothing(net: NetB
     channel.close(Cause.ADMIN)
     net.poll()
     half.want_room(1)
-    assert (half.can_send, half.takes_pipe(), half.room(), half.is_sending) == (False, False, (0, False), False)
+    assert (half.can_send, half.accepts_pipe(), half.room(), half.is_sending) == (False, False, (0, False), False)
     with pytest.raises(InternalError, match="closed"):
         half.send(one_frame())
     channel.mute(1)

@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxy.pipeline.manifest import DataFile
-from proxy.pipeline.run import run_pipeline
-from proxy.pipeline.session import local_session
-from proxy.pipeline.settings import PipelineSettings
-from proxy.pipeline.tables import TableWriter
+from framegate.proxy.pipeline.manifest import DataFile
+from framegate.proxy.pipeline.run import run_pipeline
+from framegate.proxy.pipeline.session import local_session
+from framegate.proxy.pipeline.settings import PipelineSettings
+from framegate.proxy.pipeline.tables import TableWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from proxy.pipeline.manifest import ManifestLog
-from proxy.pipeline.run import EXIT_USAGE, run_pipeline
-from proxy.pipeline.settings import PipelineSettings
-from proxy.tap.consumer import claim_consumer, write_consumer
+from framegate.proxy.pipeline.manifest import ManifestLog
+from framegate.proxy.pipeline.run import EXIT_USAGE, run_pipeline
+from framegate.proxy.pipeline.settings import PipelineSettings
+from framegate.proxy.tap.consumer import claim_consumer, write_consumer
 from tests.fakes.jobs import JOB, environment
 
 

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from proxy.pipeline import compaction
-from proxy.pipeline.compaction import FANOUT, Compactor, merge, plan
-from proxy.pipeline.layout import ParquetStore
-from proxy.pipeline.manifest import DataFile, Manifest, read_manifest
+from framegate.proxy.pipeline import compaction
+from framegate.proxy.pipeline.compaction import FANOUT, Compactor, merge, plan
+from framegate.proxy.pipeline.layout import ParquetStore
+from framegate.proxy.pipeline.manifest import DataFile, Manifest, read_manifest
 from tests.fakes.table_files import HOUR_US, RULES, START_US, by_folders, by_manifest, publish, store_of
 
 MINUTE_US = 60_000_000
@@ -131,24 +131,6 @@ def test_an_hour_of_3600_batches_stays_under_100_files() -> None:
     assert max(behind) <= 20
     assert sum(part.size for part in files.values()) == 7_200_000
     assert written <= 4 * 7_200_000, "each row is written again three times or so"
-
-
-def test_an_hour_at_a_batch_a_second_has_few_files(tmp_path: Path) -> None:
-    store = store_of(tmp_path)
-    work = compactor(store)
-    counts = []
-    for batch in range(120):
-        publish(store, batch, at_us=START_US + batch * 30_000_000, rows=1)
-        if batch % 10 == 9:
-            work.run_once()
-            counts.append(len(store.manifest.of("rows")))
-    assert max(counts) <= 2 * (FANOUT - 1)
-    assert by_manifest(tmp_path) == (list(range(120)), 120)
-    publish(store, 120, at_us=START_US + HOUR_US + 2 * compaction.SETTLED_US)
-    for table in RULES:
-        assert len(store.manifest.of(table)) <= 2 * (FANOUT - 1) + 1
-    work.run_once()
-    assert max(len(store.manifest.of(table)) for table in RULES) <= compaction.LATE_FILES + 1
 
 
 def test_hours_that_ended_long_ago_expire_whole(tmp_path: Path) -> None:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from proxy.pipeline import completeness
-from proxy.pipeline.completeness import SCHEMA, SUMS
-from proxy.pipeline.tables import arrow_schema
-from proxy.tap.account import STATES
+from framegate.proxy.pipeline import completeness
+from framegate.proxy.pipeline.completeness import SCHEMA, SUMS
+from framegate.proxy.pipeline.tables import arrow_schema
+from framegate.proxy.tap.stream_totals import STATES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.extended, pytest.mark.spark, pytest.mark.slow]
 
 START = datetime.datetime(2026, 11, 22, 7, 0)  # as Spark gives it, UTC
 FRAME = (

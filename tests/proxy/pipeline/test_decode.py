@@ -9,16 +9,16 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, IntegerType, StructType
 
-from proxy.config.model import TapRule
-from proxy.network.authenticator import ANONYMOUS
-from proxy.pipeline.decode import NOBODY, loss_batch, record_batch, record_batches
-from proxy.pipeline.loss import Loss
-from proxy.pipeline.planner import Planner
-from proxy.pipeline.position import Position
-from proxy.pipeline.schema import CHUNK_SCHEMA
-from proxy.pipeline.slices import Block, read_slice
-from proxy.tap import record
-from proxy.tap.log_reader import Joiner
+from framegate.proxy.config.model import TapRule
+from framegate.proxy.network.authenticator import ANONYMOUS
+from framegate.proxy.pipeline.decode import NOBODY, loss_batch, record_batch, record_batches
+from framegate.proxy.pipeline.loss import Loss
+from framegate.proxy.pipeline.planner import Planner
+from framegate.proxy.pipeline.position import Position
+from framegate.proxy.pipeline.schema import CHUNK_SCHEMA
+from framegate.proxy.pipeline.slices import Block, read_slice
+from framegate.proxy.tap import record
+from framegate.proxy.tap.log_reader import Joiner
 from tests.fakes.runs import pieces_of
 from tests.fakes.slices import blocks, damage, slices, whole
 from tests.fakes.tap_log import START_NS, FakeProcessor, framed

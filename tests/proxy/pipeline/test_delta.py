@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 
-from proxy.pipeline import delta
-from proxy.pipeline.delta import PACKAGES, DeltaMissingError, DeltaWriter, delta_settings
-from proxy.pipeline.tables import TABLE_SCHEMAS
-from proxy.pipeline.views import read_table, register_views
-from proxy.pipeline.writers import make_writer, spark_settings
-from proxy.tap import record
+from framegate.proxy.pipeline import delta
+from framegate.proxy.pipeline.delta import PACKAGES, DeltaMissingError, DeltaWriter, delta_settings
+from framegate.proxy.pipeline.tables import TABLE_SCHEMAS
+from framegate.proxy.pipeline.views import read_table, register_views
+from framegate.proxy.pipeline.writers import make_writer, spark_settings
+from framegate.proxy.tap import record
 from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def lake() -> "Iterator[SparkSession]":
     """A session with Delta Lake; it must be the first of its process."""
     from pyspark.sql import SparkSession
 
-    from proxy.pipeline.session import local_session
+    from framegate.proxy.pipeline.session import local_session
 
     if SparkSession.getActiveSession() is not None:
         pytest.skip("Delta Lake needs a run of its own: pytest tests/proxy/pipeline/test_delta.py")
@@ -79,6 +79,7 @@ def lake() -> "Iterator[SparkSession]":
         yield session
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)

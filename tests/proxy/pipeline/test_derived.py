@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from proxy.pipeline import derived, transforms
-from proxy.pipeline.tables import TABLE_SCHEMAS
+from framegate.proxy.pipeline import derived, transforms
+from framegate.proxy.pipeline.tables import TABLE_SCHEMAS
 from tests.proxy.pipeline.test_transforms import chunks, write_mixed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.extended, pytest.mark.spark, pytest.mark.slow]
 AT = datetime.datetime(2026, 11, 22, 7, 0, 1, tzinfo=datetime.UTC)
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.pipeline import manifest as module
-from proxy.pipeline.manifest import MANIFEST, DataFile, Manifest, ManifestError, ManifestLog, has_batches, read_manifest
+from framegate.proxy.pipeline import manifest as module
+from framegate.proxy.pipeline.manifest import MANIFEST, DataFile, Manifest, ManifestError, ManifestLog, has_batches, read_manifest
 
 
 def file(number: int, table: str = "frames") -> DataFile:

@@ -3,20 +3,21 @@ from pathlib import Path
 
 import pytest
 
-from proxy.pipeline.memory import COPIES, HeapError, LargeFrames, budget, heap_bytes, large_frames, slots
-from proxy.pipeline.planner import Planner
+from framegate.proxy.pipeline.memory import COPIES, HeapError, LargeFrames, budget, heap_bytes, large_frames, slots
+from framegate.proxy.pipeline.planner import Planner
+from tests.fakes.cases import each_of
 from tests.fakes.runs import pieces_of
 from tests.fakes.tap_log import FakeProcessor
 
 MIB, GIB = 1 << 20, 1 << 30
 
 
-@pytest.mark.parametrize(("text", "size"), [("512m", 512 * MIB), ("1g", GIB), ("2048M", 2 * GIB), ("1000", 1000)])
+@each_of(("text", "size"), [("512m", 512 * MIB), ("1g", GIB), ("2048M", 2 * GIB), ("1000", 1000)])
 def test_a_heap_is_read_as_java_writes_it(text: str, size: int) -> None:
     assert heap_bytes(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "much", "1gb", "-1g"])
+@each_of("text", ["", "much", "1gb", "-1g"])
 def test_what_is_no_heap_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="like 512m or 1g"):
         heap_bytes(text)
@@ -27,7 +28,7 @@ def test_slots_are_as_many_as_the_heap_has_room_for() -> None:
     assert slots(GIB, 1) == slots(MIB, 8) == 1
 
 
-@pytest.mark.parametrize(("heap", "cores"), list(itertools.product([512 * MIB, GIB, 4 * GIB, 64 * GIB], [1, 2, 4, 8])))
+@each_of(("heap", "cores"), list(itertools.product([512 * MIB, GIB, 4 * GIB, 64 * GIB], [1, 2, 4, 8])))
 def test_what_is_shared_out_is_never_more_than_there_is(heap: int, cores: int) -> None:
     try:
         plan = budget(heap, cores)

@@ -1,10 +1,11 @@
 import pytest
 
-from proxy.pipeline.options import OptionError, SourceOptions
+from framegate.proxy.pipeline.options import OptionError, SourceOptions
+from tests.fakes.cases import each_of
 from tests.fakes.tap_log import START_NS
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("options", "fault"),
     [
         ({}, "path"),
@@ -30,16 +31,16 @@ def test_an_option_that_there_is_not_is_refused_with_those_that_there_are() -> N
         SourceOptions.parse({"path": "/tap", "topic": "x", "startingoffset": "latest", "startingOffsets": "latest"})
 
 
-@pytest.mark.parametrize(("text", "size"), [("1", 1), ("64m", 64 << 20), ("64MiB", 64 << 20), ("2 KB", 2048), ("1g", 1 << 30), ("10b", 10)])
+@each_of(("text", "size"), [("1", 1), ("64m", 64 << 20), ("64MiB", 64 << 20), ("2 KB", 2048), ("1g", 1 << 30), ("10b", 10)])
 def test_sizes_are_read_as_spark_writes_them(text: str, size: int) -> None:
     assert SourceOptions.parse({"path": "/tap", "maxbytespertrigger": text}).max_bytes_per_trigger == size
 
 
-@pytest.mark.parametrize(("text", "keep"), [("full", None), ("none", 0), ("64", 64), ("4k", 4096)])
+@each_of(("text", "keep"), [("full", None), ("none", 0), ("64", 64), ("4k", 4096)])
 def test_payload_is_all_or_nothing_or_bytes(text: str, keep: int | None) -> None:
     assert SourceOptions.parse({"path": "/tap", "payload": text}).keep == keep
 
 
-@pytest.mark.parametrize("text", ["2023-11-14T22:13:20.000001Z", "2023-11-15T00:13:20.000001+02:00"])
+@each_of("text", ["2023-11-14T22:13:20.000001Z", "2023-11-15T00:13:20.000001+02:00"])
 def test_a_time_is_one_of_the_wall_clock(text: str) -> None:
     assert SourceOptions.parse({"path": "/tap", "startingoffsets": text}).since_ns == START_NS + 1000

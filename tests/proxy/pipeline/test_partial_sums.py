@@ -1,15 +1,15 @@
 import datetime
 
 import pyarrow as pa
-import pytest
 
-from proxy.pipeline.partial_sums import MICROSECONDS, add_up, count, hours, minute
+from framegate.proxy.pipeline.partial_sums import MICROSECONDS, add_up, count, hours, minute
+from tests.fakes.cases import each_of
 
 MINUTE_US = 60_000_000
 
 
-@pytest.mark.parametrize(("at", "begun"), [(0, 0), (MINUTE_US - 1, 0), (MINUTE_US, MINUTE_US), (-1, -MINUTE_US)])
-@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
+@each_of(("at", "begun"), [(0, 0), (MINUTE_US - 1, 0), (MINUTE_US, MINUTE_US), (-1, -MINUTE_US)])
+@each_of("zone", ["UTC", "Asia/Kolkata"])
 def test_a_minute_is_that_of_utc(at: int, begun: int, zone: str) -> None:
     times = pa.chunked_array([pa.array([at, None]).cast(pa.timestamp("us", zone))])
     assert minute(times).type == MICROSECONDS

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from proxy.pipeline import planner as module
-from proxy.pipeline.loss import DataLossError, Loss
-from proxy.pipeline.planner import Part, Planner, Slice, Target
-from proxy.pipeline.position import Position
-from proxy.pipeline.slices import read_slice
-from proxy.tap import record
-from proxy.tap.consumer import consumer_owner, read_consumers
-from proxy.tap.log_reader import walk
+from framegate.proxy.pipeline import planner as module
+from framegate.proxy.pipeline.loss import DataLossError, Loss
+from framegate.proxy.pipeline.planner import Part, Planner, Slice, Target
+from framegate.proxy.pipeline.position import Position
+from framegate.proxy.pipeline.slices import read_slice
+from framegate.proxy.tap import record
+from framegate.proxy.tap.consumer import consumer_owner, read_consumers
+from framegate.proxy.tap.log_reader import walk
 from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor
 
 A, B, C = "edge.0.a", "edge.0.b", "edge.0.c"

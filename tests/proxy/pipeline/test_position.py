@@ -3,12 +3,13 @@ from typing import Any
 
 import pytest
 
-from proxy.pipeline.position import Position, PositionError
+from framegate.proxy.pipeline.position import Position, PositionError
+from tests.fakes.cases import each_of
 
 WHOLE = Position({"b": 2, "a": 1}, 7, ("c",), {"z": (1, -1, 0, 5), "y": (0, 3, 4, 5)}, "line 3: torn")
 
 
-@pytest.mark.parametrize("position", [Position({}), Position({"a": 1}, 0), WHOLE])
+@each_of("position", [Position({}), Position({"a": 1}, 0), WHOLE])
 def test_what_is_encoded_is_decoded(position: Position) -> None:
     assert Position.decode(json.loads(json.dumps(position.encode()))) == position
 
@@ -27,7 +28,7 @@ def test_a_tap_without_a_ledger_has_offsets_of_version_1() -> None:
     assert Position({"a": 1}).encode() == old
 
 
-@pytest.mark.parametrize("offset", [{"streams": {}, "version": 3}, {"streams": {}}, {"streams": [], "version": 1}, {"version": 2}])
+@each_of("offset", [{"streams": {}, "version": 3}, {"streams": {}}, {"streams": [], "version": 1}, {"version": 2}])
 def test_what_another_version_wrote_is_refused(offset: dict[str, Any]) -> None:
     with pytest.raises(PositionError, match="this source knows up to 2"):
         Position.decode(offset)

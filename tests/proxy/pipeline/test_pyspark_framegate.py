@@ -11,9 +11,9 @@ from unittest.mock import MagicMock
 
 import pytest
 
-import proxy
-from proxy.pipeline import pyspark_framegate
-from proxy.pipeline.source import FramegateDataSource
+from framegate import proxy
+from framegate.proxy.pipeline import pyspark_framegate
+from framegate.proxy.pipeline.source import FramegateDataSource
 from tests.fakes.tap_log import FakeProcessor
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ import pyspark_framegate
 
 added = set(sys.modules) - before
 heavy = sorted(name for name in added if name.partition(".")[0] in ("pyspark", "pyarrow", "numpy", "pandas"))
-lazy = sorted(added & {"proxy.pipeline.decode", "proxy.pipeline.transforms", "proxy.pipeline.tables", "proxy.pipeline.views", "proxy.tap.writer"})
+late = {"pipeline.decode", "pipeline.transforms", "pipeline.tables", "pipeline.views", "tap.writer"}
+lazy = sorted(added & {f"framegate.proxy.{name}" for name in late})
 print(heavy, lazy, set(pyspark_framegate.__all__) <= set(dir(pyspark_framegate)))
 
 from pyspark_framegate import *
@@ -59,7 +60,7 @@ def test_what_is_imported_when_asked_for_is_what_type_checkers_see() -> None:
     checked: dict[str, str] = {}
     for node in ast.parse(SOURCE.read_text()).body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            imports = [line for line in node.body if isinstance(line, ast.ImportFrom) and str(line.module).startswith("proxy.")]
+            imports = [line for line in node.body if isinstance(line, ast.ImportFrom) and str(line.module).startswith("framegate.proxy.")]
             checked.update((alias.name, str(line.module)) for line in imports for alias in line.names)
     assert checked == pyspark_framegate._LAZY
     assert set(pyspark_framegate.__all__) == {*checked, "CHUNK_SCHEMA", "DefaultSource", "register"}
@@ -81,7 +82,7 @@ def run_user_script(folder: Path, script: str) -> list[str]:
     top = folder / "top"
     (top / "pyspark_framegate").mkdir(parents=True)
     shutil.copy(SOURCE, top / "pyspark_framegate" / "__init__.py")
-    path = os.pathsep.join([str(top), str(Path(proxy.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(top), str(Path(proxy.__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, cwd=folder, check=False)
     assert done.returncode == 0, done.stderr
@@ -92,11 +93,12 @@ def run_user_script(folder: Path, script: str) -> list[str]:
 def test_a_users_script_imports_one_light_module(tmp_path: Path) -> None:
     assert run_user_script(tmp_path, SCRIPT) == [
         "[] [] True",
-        "pyspark_framegate proxy.pipeline.transforms True coalesce True",
+        "pyspark_framegate framegate.proxy.pipeline.transforms True coalesce True",
         "['completeness', 'frames', 'gaps', 'requests', 'traffic_by_minute'] True True True",
     ]
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.slow
 def test_what_a_job_imports_reads_a_log(spark: "SparkSession", tmp_path: Path) -> None:
@@ -112,6 +114,6 @@ def test_what_a_job_imports_reads_a_log(spark: "SparkSession", tmp_path: Path) -
 
 
 def test_an_installed_wheel_has_the_module_at_its_top() -> None:
-    installed = Path(proxy.__file__).parents[1]
+    installed = Path(proxy.__file__).parents[2]
     if installed.name == "site-packages":
         assert importlib.util.find_spec("pyspark_framegate") is not None

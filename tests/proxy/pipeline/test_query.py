@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from control.demo.load import FRAME_HEADER, Payloads
-from control.demo.report import CONTENT_QUERIES
-from proxy.pipeline.query import ask
-from proxy.pipeline.tables import TableWriter
+from framegate.control.demo.load import FRAME_HEADER, Payloads
+from framegate.control.demo.report import CONTENT_QUERIES
+from framegate.proxy.pipeline.query import ask
+from framegate.proxy.pipeline.tables import TableWriter
 from tests.fakes.tap_log import FakeProcessor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.extended, pytest.mark.spark, pytest.mark.slow]
 
 
 def body(number: int, sequence: int, payload: bytes, checksum: int | None = None) -> bytes:

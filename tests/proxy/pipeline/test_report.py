@@ -1,6 +1,6 @@
 import json
 
-from proxy.pipeline.report import distance, streams_of
+from framegate.proxy.pipeline.report import distance, streams_of
 
 
 def test_lag_is_what_no_offset_covers() -> None:

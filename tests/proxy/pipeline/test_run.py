@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from proxy.pipeline.run import EXIT_USAGE, _reason, run_pipeline
-from proxy.pipeline.settings import PipelineSettings
+from framegate.proxy.pipeline.run import EXIT_USAGE, _reason, run_pipeline
+from framegate.proxy.pipeline.settings import PipelineSettings
 
 
 def test_a_source_that_is_not_there_is_one_line_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,8 +45,8 @@ def test_what_cannot_be_is_one_line_and_exit_2(tmp_path: Path, told: dict[str, A
 
 
 def test_the_reason_of_a_failure_is_its_own_line() -> None:
-    trace = "Traceback (most recent call last):\n  File x\nproxy.pipeline.planner.DataLossError: stream a is gone\n\tat org.x"
-    assert _reason(f"[STREAM_FAILED] Query terminated\n{trace}") == "proxy.pipeline.planner.DataLossError: stream a is gone"
+    trace = "Traceback (most recent call last):\n  File x\nframegate.proxy.pipeline.planner.DataLossError: stream a is gone\n\tat org.x"
+    assert _reason(f"[STREAM_FAILED] Query terminated\n{trace}") == "framegate.proxy.pipeline.planner.DataLossError: stream a is gone"
     assert _reason("[STREAM_FAILED] Query terminated\n at x") == "[STREAM_FAILED] Query terminated"
     py4j = "An error occurred while calling o68.start.\n: java.io.IOException: mkdir of file:/x failed\n\tat org.x"
     assert _reason(py4j) == "java.io.IOException: mkdir of file:/x failed"

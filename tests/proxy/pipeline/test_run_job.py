@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from control.demo.telemetry.small_disk import fill, tiny_disk
-from proxy.pipeline.run import EXIT_FAILED, EXIT_OK
-from proxy.tap import record
-from proxy.tap.consumer import read_consumers
+from framegate.proxy.pipeline.run import EXIT_FAILED, EXIT_OK
+from framegate.proxy.tap import record
+from framegate.proxy.tap.consumer import read_consumers
 from tests.fakes.jobs import WAIT_S, narrow, running, table, until
 from tests.fakes.runs import pieces_of
+from tests.fakes.small_disk import fill, tiny_disk
 from tests.fakes.tap_log import FakeProcessor
 
 
@@ -28,6 +28,7 @@ def modes(folder: Path) -> set[tuple[str, int]]:
     return {("folder" if path.is_dir() else "file", stat.S_IMODE(path.stat().st_mode)) for path in (folder, *folder.rglob("*"))}
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(300)
@@ -62,6 +63,7 @@ def test_the_job_follows_the_log_says_so_and_stops_on_sigterm(tmp_path: Path, no
     assert modes(log / record.CONSUMERS_FOLDER) == {("folder", 0o750), ("file", 0o640)}
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
@@ -90,6 +92,7 @@ def test_frames_too_large_for_the_heap_are_cut_and_said_and_come_again_the_same(
     assert sorted(tuple(row[name] for name in names) for row in narrow(output, names)) == [(5, 5)] * 4 + [(size, kept)] * 4
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("busy", [False, True])
@@ -111,6 +114,7 @@ def test_a_job_that_is_stopped_says_nothing(tmp_path: Path, number: int, busy: b
     assert json.loads(out.splitlines()[-1])["event"] == "stopped"
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
@@ -127,7 +131,7 @@ def test_a_job_that_fails_says_why_first_and_last_and_goes_on_with_a_gap_when_to
     assert job.returncode == EXIT_FAILED
     lines = said.splitlines()
     assert lines[0] == lines[-1]
-    assert lines[0].startswith("framegate pipeline: proxy.pipeline.loss.DataLossError: stream ")
+    assert lines[0].startswith("framegate pipeline: framegate.proxy.pipeline.loss.DataLossError: stream ")
     assert len(lines) > 2
     assert json.loads(out.splitlines()[-1])["reason"] == lines[0].removeprefix("framegate pipeline: ")
     with running(**told, fail_on_data_loss=False) as job:
@@ -138,6 +142,7 @@ def test_a_job_that_fails_says_why_first_and_last_and_goes_on_with_a_gap_when_to
     assert {(row["reason"], row["certainty"], row["lost_frames"]) for row in gaps} == {("vanished", "unknown", 0)}
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
@@ -191,6 +196,7 @@ def until_gone(job: "subprocess.Popen[str]") -> str:
     return said
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
@@ -205,6 +211,7 @@ def test_a_signal_while_spark_starts_ends_the_job_at_once(tmp_path: Path, number
     assert "Traceback" not in said
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait_for_the_batch_in_hand(tmp_path: Path) -> None:
@@ -226,6 +233,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_batch_in_hand(tmp_path: Path) -> 
     assert table(tmp_path / "out", "frames") == []
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.slow
 def test_an_available_now_job_that_is_stopped_early_says_so(tmp_path: Path) -> None:

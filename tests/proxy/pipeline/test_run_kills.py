@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from proxy.pipeline.run import start_query
-from proxy.pipeline.settings import PipelineSettings
-from proxy.pipeline.tables import TableWriter
-from proxy.tap import record
+from framegate.proxy.pipeline.run import start_query
+from framegate.proxy.pipeline.settings import PipelineSettings
+from framegate.proxy.pipeline.tables import TableWriter
+from framegate.proxy.tap import record
 from tests.fakes.jobs import WAIT_S, running, table, tell, until
 from tests.fakes.tap_files import stored
 from tests.fakes.tap_log import START_NS, FakeProcessor, demo_body
@@ -78,6 +78,7 @@ def highest(checkpoint: Path, kind: str) -> int:
     return max(numbers, default=-1)
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)

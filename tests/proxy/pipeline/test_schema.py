@@ -1,8 +1,8 @@
 import pytest
 from pyspark.sql.types import ArrayType, IntegerType, StructType
 
-from proxy.pipeline.decode import _MAKERS
-from proxy.pipeline.schema import CHUNK_SCHEMA, SchemaError, check_projection
+from framegate.proxy.pipeline.decode import _MAKERS
+from framegate.proxy.pipeline.schema import CHUNK_SCHEMA, SchemaError, check_projection
 
 
 def test_every_column_can_be_made() -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pyspark
 import pytest
 
-from proxy.pipeline import session
-from proxy.pipeline.session import (
+from framegate.proxy.pipeline import session
+from framegate.proxy.pipeline.session import (
     SparkLog,
     SparkMissingError,
     _home,
@@ -23,6 +23,7 @@ from proxy.pipeline.session import (
     require_java,
     require_packages,
 )
+from tests.fakes.cases import each_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,6 +103,7 @@ def test_what_java_prints_goes_to_standard_error(capfd: pytest.CaptureFixture[st
     assert capfd.readouterr() == ("afterwards\n", "from a child\n")
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.slow
 def test_the_session_has_the_settings_that_a_python_source_wants(spark: "SparkSession") -> None:
@@ -121,6 +123,7 @@ def test_the_session_has_the_settings_that_a_python_source_wants(spark: "SparkSe
     assert not Path("spark-warehouse").exists()
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.slow
 def test_sparks_python_processes_import_what_is_installed_and_not_a_zip(spark: "SparkSession") -> None:
@@ -161,7 +164,7 @@ def test_who_names_a_home_or_another_python_gets_what_spark_does(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("umask", "wanted"), [(0, "027"), (0o022, "027"), (0o077, "077")])
+@each_of(("umask", "wanted"), [(0, "027"), (0o022, "027"), (0o077, "077")])
 def test_what_is_started_for_spark_keeps_others_out_and_a_stricter_umask_stays(umask: int, wanted: str) -> None:
     before = os.umask(umask)
     try:

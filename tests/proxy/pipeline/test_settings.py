@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.pipeline.settings import PipelineSettings, local_path
+from framegate.proxy.pipeline.settings import PipelineSettings, local_path
 
 MIB = 1 << 20
 

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from proxy.pipeline.loss import DataLossError, Loss
-from proxy.pipeline.planner import Slice
-from proxy.pipeline.slices import read_slice
-from proxy.tap import record
+from framegate.proxy.pipeline.loss import DataLossError, Loss
+from framegate.proxy.pipeline.planner import Slice
+from framegate.proxy.pipeline.slices import read_slice
+from framegate.proxy.tap import record
 from tests.fakes.slices import damage, segment, slices
 from tests.fakes.tap_log import START_NS, FakeProcessor, framed
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.pipeline.run import run_pipeline
-from proxy.pipeline.settings import PipelineSettings
-from proxy.pipeline.stopping import StoppedError, Stopping
+from framegate.proxy.pipeline.run import run_pipeline
+from framegate.proxy.pipeline.settings import PipelineSettings
+from framegate.proxy.pipeline.stopping import StoppedError, Stopping
 
 
 def test_a_signal_asks_for_an_end_in_order_once_and_only_while_there_is_one() -> None:

@@ -10,17 +10,17 @@ import pyarrow as pa
 import pyarrow.dataset
 import pytest
 
-from proxy.pipeline import completeness
-from proxy.pipeline.manifest import ManifestLog, read_manifest
-from proxy.pipeline.tables import RULES, TABLE_SCHEMAS, TIME_COLUMNS, BatchError, Progress, TableWriter
-from proxy.pipeline.views import register_views
-from proxy.tap import record
+from framegate.proxy.pipeline import completeness
+from framegate.proxy.pipeline.manifest import ManifestLog, read_manifest
+from framegate.proxy.pipeline.tables import RULES, TABLE_SCHEMAS, TIME_COLUMNS, BatchError, Progress, TableWriter
+from framegate.proxy.pipeline.views import register_views
+from framegate.proxy.tap import record
 from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-spark_test = [pytest.mark.spark, pytest.mark.slow]
+spark_test = [pytest.mark.extended, pytest.mark.spark, pytest.mark.slow]
 NONE = dict.fromkeys(TABLE_SCHEMAS, 0)
 
 

@@ -13,15 +13,15 @@ import pyarrow as pa
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from proxy.cells import PIPELINE_METRICS
-from proxy.cells.metrics import MINUTE_STATES
-from proxy.pipeline.completeness import SUMS, merge, states
-from proxy.pipeline.report import BatchFacts, segments_between
-from proxy.pipeline.run import EXIT_OK, EXIT_USAGE, run_pipeline
-from proxy.pipeline.settings import PipelineSettings, wants_telemetry
-from proxy.pipeline.telemetry import MAX_LINKS, Telemetry
-from proxy.tap.log_reader import segments
-from proxy.tap.trace_ids import segment_trace
+from framegate.proxy.cells import PIPELINE_METRICS
+from framegate.proxy.cells.metrics import MINUTE_STATES
+from framegate.proxy.pipeline.completeness import SUMS, merge, states
+from framegate.proxy.pipeline.report import BatchFacts, segments_between
+from framegate.proxy.pipeline.run import EXIT_OK, EXIT_USAGE, run_pipeline
+from framegate.proxy.pipeline.settings import PipelineSettings, wants_telemetry
+from framegate.proxy.pipeline.telemetry import MAX_LINKS, Telemetry
+from framegate.proxy.tap.log_reader import segments
+from framegate.proxy.tap.trace_ids import segment_trace
 from tests.fakes.jobs import WAIT_S, environment, running
 from tests.fakes.otlp_receiver import OtlpReceiver, attributes_of
 from tests.fakes.tap_log import FakeProcessor
@@ -210,9 +210,8 @@ def test_a_protocol_that_is_unknown_is_said(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_nothing_of_opentelemetry_is_loaded_where_it_is_not_wanted() -> None:
-    program = (
-        "import sys, proxy.pipeline.run, proxy.pipeline.report; print([name for name in sys.modules if name.startswith(('opentelemetry', 'grpc'))])"
-    )
+    program = "import sys, framegate.proxy.pipeline.run, framegate.proxy.pipeline.report\n"
+    program += "print([name for name in sys.modules if name.startswith(('opentelemetry', 'grpc'))])"
     done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -232,6 +231,7 @@ def test_the_segments_of_a_batch_are_those_that_have_something_of_it(tmp_path: P
     processor.close()
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(300)

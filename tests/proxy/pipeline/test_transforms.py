@@ -4,18 +4,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from proxy.config.model import TapRule
-from proxy.network.connection_id import make_connection_id
-from proxy.pipeline import transforms
-from proxy.tap import record
-from proxy.tap.log_block import Frame
+from framegate.proxy.config.model import TapRule
+from framegate.proxy.network.connection_id import make_connection_id
+from framegate.proxy.pipeline import transforms
+from framegate.proxy.tap import record
+from framegate.proxy.tap.log_block import Frame
 from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor, demo_body
 from tests.fakes.tap_read import read_frames
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.extended, pytest.mark.spark, pytest.mark.slow]
 
 FETCH_V13 = 1 << 16 | 13
 CONNECTION = int(make_connection_id(5, 3, 17))

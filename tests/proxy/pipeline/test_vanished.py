@@ -7,15 +7,15 @@ from unittest import mock
 
 import pytest
 
-from proxy.pipeline import planner as planner_module
-from proxy.pipeline.loss import UNKNOWN_END, DataLossError, Loss
-from proxy.pipeline.planner import Planner
-from proxy.pipeline.position import Position
-from proxy.pipeline.vanished import LEDGER_STREAM
-from proxy.tap import ledger_writer, record
-from proxy.tap.ledger import LEDGER_NAME
-from proxy.tap.ledger_writer import LedgerWriter
-from proxy.tap.log_reader import end_offset
+from framegate.proxy.pipeline import planner as planner_module
+from framegate.proxy.pipeline.loss import UNKNOWN_END, DataLossError, Loss
+from framegate.proxy.pipeline.planner import Planner
+from framegate.proxy.pipeline.position import Position
+from framegate.proxy.pipeline.vanished import LEDGER_STREAM
+from framegate.proxy.tap import ledger_writer, record
+from framegate.proxy.tap.ledger import LEDGER_NAME
+from framegate.proxy.tap.ledger_writer import LedgerWriter
+from framegate.proxy.tap.log_reader import end_offset
 from tests.fakes.tap_log import FakeProcessor
 
 A, B, C = "edge.0.a", "edge.0.b", "edge.0.c"

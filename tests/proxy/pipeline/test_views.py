@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from proxy.pipeline import views
-from proxy.pipeline.layout import FILES
-from proxy.pipeline.manifest import DataFile, ManifestLog
-from proxy.pipeline.tables import TABLE_SCHEMAS, TIME_COLUMNS
-from proxy.pipeline.views import read_table, register_views
+from framegate.proxy.pipeline import views
+from framegate.proxy.pipeline.layout import FILES
+from framegate.proxy.pipeline.manifest import DataFile, ManifestLog
+from framegate.proxy.pipeline.tables import TABLE_SCHEMAS, TIME_COLUMNS
+from framegate.proxy.pipeline.views import read_table, register_views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,6 +78,7 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.slow
 class TestWithSpark:

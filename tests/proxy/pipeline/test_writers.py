@@ -3,9 +3,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from proxy.pipeline.manifest import ManifestError
-from proxy.pipeline.tables import TABLE_SCHEMAS
-from proxy.pipeline.writers import make_writer
+from framegate.proxy.pipeline.manifest import ManifestError
+from framegate.proxy.pipeline.tables import TABLE_SCHEMAS
+from framegate.proxy.pipeline.writers import make_writer
 
 
 def test_tables_of_an_earlier_layout_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""proxy.relay.bucket: a rate that is kept to within 5 % over a second, shared fairly, starving nobody and wasting nothing."""
+"""framegate.proxy.relay.bucket: a rate that is kept to within 5 % over a second, shared fairly, starving nobody and wasting nothing."""
 
 import itertools
 from collections.abc import Iterator
@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.relay.bucket import LATE_MS, WHOLE, Bucket, Stake
+from framegate.proxy.relay.bucket import WHOLE, Bucket
 from tests.fakes.readers import Reader, ReaderBench
 
 SECOND = 1_000_000_000
+LATE_MS = 500
 
 
 @pytest.fixture
@@ -80,36 +81,35 @@ def test_a_frame_passes_however_large_and_is_paid_for_afterwards(bench: ReaderBe
 
 def test_a_million_frames_a_second_are_kept_to(bench: ReaderBench) -> None:
     bucket = bench.bucket(1_000_000, frames=True)
-    reader = bench.add(bucket)
     for _ in range(1000):  # a read has so many frames; which they are does not matter here
         bench.selector.poll(0)
-        if bucket.admits(reader.stakes[0], bench.clock.now):
-            bucket.charge(reader.stakes[0], 2_500, bench.clock.now)
-        elif reader.stakes[0].ticket == 0:
-            reader.waits = True
-            bucket.wait(reader.stakes[0], bench.clock.now)
+        if bucket.admits(bench.clock.now, let_in=False):
+            bucket.charge(2_500, bench.clock.now)
         bench.clock.advance_ms(1)
     assert 950_000 <= bucket.passed <= 1_050_000
 
 
 @pytest.mark.parametrize("count", [2, 5, 50])
-def test_those_that_are_always_busy_get_the_same_whatever_their_frames(bench: ReaderBench, count: int) -> None:
+def test_those_that_are_always_busy_get_the_same_and_those_that_want_little_get_it(bench: ReaderBench, count: int) -> None:
     bucket = bench.bucket(1_000_000)
-    sizes = itertools.cycle([4, 104, 5_000, 64_000])
+    sizes = itertools.cycle([4, 104, 900])
     readers = [bench.add(bucket, more=lambda size=size: size) for size, _ in zip(sizes, range(count), strict=False)]
     quiet = [bench.add(bucket) for _ in range(count)]
-    for turn in range(2 * count):
-        bench.run(0.1, step_ms=10)
-        quiet[turn % count].frames.append(1000)
-    start = [reader.bytes for reader in readers]
-    for turn in range(6 * count):
+    for turn in range(8 * count):
+        if turn == 2 * count:
+            start = [reader.bytes for reader in readers]
         bench.run(0.1, step_ms=10)
         quiet[turn % count].frames.append(1000)
     had = [reader.bytes - before for reader, before in zip(readers, start, strict=True)]
-    if max(had) / min(had) > 1.1:
-        assert max(had) - min(had) <= 64_000 + 2 * bucket.quantum, "but for a frame, and two reads"
     assert sum(had) ** 2 / (count * sum(one * one for one in had)) > 0.99, "Jain's index"
-    assert all(reader.bytes >= 7_000 for reader in quiet), "who wants little gets it"
+    assert all(reader.bytes >= 7_000 for reader in quiet)
+
+
+def test_large_frames_and_small_ones_take_turns(bench: ReaderBench) -> None:
+    bucket = bench.bucket(1_000_000)
+    small, large = bench.add(bucket, more=lambda: 100), bench.add(bucket, more=lambda: 64_000)
+    bench.run(10)
+    assert large.bytes * bucket.quantum <= 1.1 * small.bytes * (64_000 + bucket.quantum), "a turn is a read of a quantum, and the rest of a frame"
 
 
 def test_the_rate_of_who_wants_nothing_is_used_by_the_others(bench: ReaderBench) -> None:
@@ -186,22 +186,20 @@ def test_a_clock_that_jumps_gives_half_a_second_to_who_waits_and_no_more(bench: 
 @pytest.mark.parametrize("part", [1_000, 333_333, WHOLE])
 def test_no_token_is_lost_or_made_by_counting(bench: ReaderBench, rate: int, part: int) -> None:
     bucket = bench.bucket(rate, part)
-    stake = Stake(bucket, bench.add(bucket))
     start = bench.clock.now
-    bucket.charge(stake, 20 * rate, start)
+    bucket.charge(20 * rate, start)
     for step_ns in itertools.islice(itertools.cycle([1_000, 1_234_567, 999_999, 77_000_000]), 800):
         bench.clock.now += step_ns
-        bucket.admits(stake, bench.clock.now)
+        bucket.admits(bench.clock.now, let_in=False)
         bucket.is_full(bench.clock.now)
     earned = int(bucket.level) - max(rate * part // 50 // WHOLE, 1) + 20 * rate
     expected = rate * part * (bench.clock.now - start) / (WHOLE * SECOND)
-    assert abs(earned - expected) <= 1 + 0.001 * expected
+    assert abs(earned - expected) <= 2 + 0.001 * expected
 
 
 def test_a_huge_debt_is_paid_at_the_highest_rate_too(bench: ReaderBench) -> None:
     bucket = bench.bucket(1 << 40)
-    stake = Stake(bucket, bench.add(bucket))
-    bucket.charge(stake, 3600 << 40, bench.clock.now)
+    bucket.charge(3600 << 40, bench.clock.now)
     bench.clock.now += 3600 * SECOND
     assert not bucket.is_full(bench.clock.now) or bucket.level > 0
     assert abs(int(bucket.level)) <= (3600 << 40) // 1000
@@ -260,7 +258,7 @@ def test_who_leaves_while_it_waits_is_not_waited_for(bench: ReaderBench) -> None
     readers = [bench.add(bucket, more=lambda: 500) for _ in range(5)]
     bench.run(1)
     for reader in readers[:4]:
-        reader.leave(bench.clock.now)
+        reader.leave()
     assert bucket.waiting <= 1
     before = readers[4].bytes
     bench.run(1)
@@ -269,13 +267,12 @@ def test_who_leaves_while_it_waits_is_not_waited_for(bench: ReaderBench) -> None
 
 def test_the_queue_does_not_grow_with_those_that_leave(bench: ReaderBench) -> None:
     bucket = bench.bucket(1, 0)
-    first = Reader([bucket])
-    bucket.charge(first.stakes[0], 10, bench.clock.now)
+    bucket.charge(10, bench.clock.now)
     for _ in range(10_000):
         reader = Reader([bucket], [10])
         reader.read(bench.clock.now)
         assert reader.waits
-        reader.leave(bench.clock.now)
+        reader.leave()
     assert bucket.waiting == 0
     assert len(bucket._queue) < 200
 
@@ -301,18 +298,17 @@ def test_two_buckets_do_not_send_anybody_to_and_fro(bench: ReaderBench) -> None:
     assert 0.95 * 5_000_000 <= node.passed <= 1.05 * 5_000_000
     had = [reader.bytes for reader in readers]
     assert max(had) <= 1.1 * min(had) + 2 * node.quantum
-    assert all(reader.bytes >= 0.9 * min(had) for reader in few)
+    assert all(reader.bytes >= 0.9 * 0.4 * min(had) for reader in few), "a turn is a read of what the narrowest of them gives"
 
 
 def test_who_was_admitted_by_one_bucket_and_waits_for_another_is_not_sent_back(bench: ReaderBench) -> None:
     """Else two buckets, each used up by others while the other one lets in, could do so again and again."""
     listener, node = bench.bucket(1_000), bench.bucket(1_000)
-    other = Reader([listener])
-    node.charge(Reader([node]).stakes[0], 100, bench.clock.now)
+    node.charge(100, bench.clock.now)
     reader = Reader([listener, node], [10])
     assert reader.read(bench.clock.now) == 0
     assert node.waiting == 1
-    listener.charge(other.stakes[0], 10_000, bench.clock.now)
+    listener.charge(10_000, bench.clock.now)
     bench.clock.advance_ms(100)
     bench.selector.poll(0)
     assert not reader.waits
@@ -324,64 +320,47 @@ def test_who_was_admitted_by_one_bucket_and_waits_for_another_is_not_sent_back(b
 def test_a_token_that_comes_while_one_is_being_used_is_not_lost(bench: ReaderBench) -> None:
     """A frame takes 40 ms to come; at 30 a second a token comes each 33: the next one is there."""
     bucket = bench.bucket(30, frames=True)
-    stake = Stake(bucket, Reader([bucket]))
     frames = begun = 0
     for now_ms in range(10_000):
         bench.clock.advance_ms(1)
         bucket.is_full(bench.clock.now)  # as somebody else's turn would, it counts the tokens meanwhile
-        if not begun and bucket.admits(stake, bench.clock.now):
+        if not begun and bucket.admits(bench.clock.now, let_in=False):
             begun = now_ms
         elif begun and now_ms - begun >= 40:
-            bucket.charge(stake, 1, bench.clock.now)
+            bucket.charge(1, bench.clock.now)
             frames, begun = frames + 1, 0
     assert frames >= 235
 
 
-def test_demand_is_what_passed_and_how_many_would_share_alike(bench: ReaderBench) -> None:
+def test_demand_is_what_passed_and_how_many_waited(bench: ReaderBench) -> None:
     bucket = bench.bucket(1_000_000)
     for _ in range(3):
         bench.add(bucket, more=lambda: 500)
-    small = bench.add(bucket)
-    bucket.demand(bench.clock.now)
-    for _ in range(1000):
-        small.frames.append(100)  # 0.1 of 1 MB/s; the others 0.3 each
-        bench.run(0.001, step_ms=1)
-    demand = bucket.demand(bench.clock.now)
-    assert abs(demand.passed - 1_000_000) < 50_000
-    assert 3_000 <= demand.wanting <= 3_600, "who wants a third of what the others get counts for a third"
-    assert demand.waiting > 2_500
-    for reader in bench.readers:
-        reader.leave(bench.clock.now)
-    small.frames.append(1000)
-    bench.run(0.1)
-    demand = bucket.demand(bench.clock.now)
-    assert (demand.passed, demand.waiting, demand.wanting) == (10_000, 0, 0)
-
-
-def test_the_demand_of_many_at_a_low_rate_is_how_many_wait(bench: ReaderBench) -> None:
-    bucket = bench.bucket(1_000)
-    for _ in range(30):
-        bench.add(bucket, more=lambda: 500)
     bench.run(1)
     bucket.demand(bench.clock.now)
+    bench.run(0.2)
+    used, waiting, wanting = bucket.demand(bench.clock.now)
+    assert abs(used - WHOLE) < 50_000
+    assert 2_500 < waiting == wanting <= 3_000
+    for reader in bench.readers:
+        reader.leave()
     bench.run(0.1)
-    demand = bucket.demand(bench.clock.now)
-    assert 27_000 <= demand.waiting <= 30_000
-    assert 27_000 <= demand.wanting <= 30_000
+    bucket.demand(bench.clock.now)
+    bench.readers[0].frames.append(1000)
+    bench.run(0.1)
+    assert bucket.demand(bench.clock.now) == (10_000, 0, 0)
 
 
-def test_who_waits_for_another_bucket_wants_this_one_too(bench: ReaderBench) -> None:
+def test_a_channel_that_waits_for_another_bucket_wants_this_one_too(bench: ReaderBench) -> None:
     narrow, wide = bench.bucket(10_000), bench.bucket(1_000_000)
     bench.add(narrow, wide, more=lambda: 500)
     wide.demand(bench.clock.now)
     bench.run(1)
-    demand = wide.demand(bench.clock.now)
-    assert (demand.waiting, 900 <= demand.wanting <= 1000) == (0, True)
-    bench.readers[0].leave(bench.clock.now)
+    _, waiting, wanting = wide.demand(bench.clock.now)
+    assert (waiting, 900 <= wanting <= 1000) == (0, True)
+    bench.readers[0].leave()
     bench.run(1)
-    wide.demand(bench.clock.now)
-    bench.run(1)
-    assert wide.demand(bench.clock.now).wanting == 0
+    assert wide.demand(bench.clock.now) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("levels", [1, 2])
@@ -408,7 +387,7 @@ class Flood:
 
     def step(self) -> None:
         for reader in [reader for reader in self._bench.readers if not reader.frames and reader.more is None and not reader.waits]:
-            reader.leave(self._bench.clock.now)
+            reader.leave()
             self._bench.readers.remove(reader)
         for _ in range(self._each):
             self._bench.add(self._bucket, frames=[1000])

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from proxy.cause import Cause
-from proxy.cells import CAUSES, DURATION_ERRORS, LISTENER_BLOCK, METRICS, MUTE_CAUSES, ORDERLY_CAUSES, PROCESSOR_BLOCK, UPSTREAM_BLOCK
-from proxy.network import mute
-from proxy.network.framing import SIZE_BOUNDS
-from proxy.relay.counters import ERROR_INDEX, Counts, LoopCounters
-from proxy.relay.publisher import POOL_WAITS, TAP_APPENDS
+from framegate.proxy.cause import Cause
+from framegate.proxy.cells import CAUSES, DURATION_ERRORS, LISTENER_BLOCK, METRICS, MUTE_CAUSES, ORDERLY_CAUSES, PROCESSOR_BLOCK, UPSTREAM_BLOCK
+from framegate.proxy.network import mute
+from framegate.proxy.network.framing import SIZE_BOUNDS
+from framegate.proxy.relay.counters import ERROR_INDEX, Counts, LoopCounters
+from framegate.proxy.relay.publisher import POOL_WAITS, TAP_APPENDS
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -50,11 +50,11 @@ NEW = """    _metric("connection.renamed", "counter", "{connection}", "Connectio
 COUNTS = """
 import os
 from types import SimpleNamespace
-from proxy.cells import LISTENER_BLOCK, CellLayout, CellReader, CellWriter, create
-from proxy.network.memory_pool import MemoryPool
-from proxy.network.receive import ReceiveLimit
-from proxy.relay.counters import Counters
-from proxy.relay.publisher import Publisher
+from framegate.proxy.cells import LISTENER_BLOCK, CellLayout, CellReader, CellWriter, create
+from framegate.proxy.network.memory_pool import MemoryPool
+from framegate.proxy.network.receive import ReceiveLimit
+from framegate.proxy.relay.counters import Counters
+from framegate.proxy.relay.publisher import Publisher
 
 RENAMED = LISTENER_BLOCK.at("framegate.connection.renamed", "second")
 
@@ -75,6 +75,7 @@ print(int(sum(value for (metric, at), value in shown.items() if metric.kind == "
 @pytest.mark.slow  # a copy of the sources, and an interpreter of its own
 def test_a_metric_is_one_declaration_and_one_place_that_counts(tmp_path: Path) -> None:
     """Two files: the table, and the module that counts. It is put in the middle: every offset behind it follows."""
+    shutil.copytree(ROOT / ".src", tmp_path / ".src", symlinks=True)
     shutil.copytree(ROOT / "proxy", tmp_path / "proxy", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     table = tmp_path / "proxy" / "cells" / "metrics.py"
     before = '    _metric("connection.closed", "counter"'
@@ -83,7 +84,7 @@ def test_a_metric_is_one_declaration_and_one_place_that_counts(tmp_path: Path) -
     table.write_text(source.replace(before, NEW + before))
     (tmp_path / "counts.py").write_text(COUNTS)
     done = subprocess.run(
-        [sys.executable, "-P", "counts.py"], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
+        [sys.executable, "-P", "counts.py"], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / ".src")}, capture_output=True, text=True, check=False
     )
     assert done.stdout.splitlines() == ["[('a', 'first', 0), ('a', 'second', 0), ('b', 'first', 0), ('b', 'second', 3)]", "3"], done.stderr
     ours = {path.relative_to(ROOT): path.read_bytes() for path in (ROOT / "proxy").rglob("*.py")}

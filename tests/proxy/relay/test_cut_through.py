@@ -4,11 +4,10 @@ import struct
 
 import pytest
 
-from proxy.cause import Cause
-from proxy.network import mute
-from proxy.network.framing import SIZE_BUCKETS
-from proxy.network.write_half import TIMED_EACH
-from proxy.relay import ending
+from framegate.proxy.cause import Cause
+from framegate.proxy.network.framing import SIZE_BUCKETS
+from framegate.proxy.network.write_half import TIMED_EACH
+from framegate.proxy.relay import ending
 from tests.fakes import kafka_frames
 from tests.fakes.crowd import KIB, MIB, Couple, Crowd
 from tests.fakes.peer import Peer
@@ -116,28 +115,6 @@ def test_a_limit_that_changes_does_not_judge_a_frame_that_is_begun(make_crowd):
     couple.upstream.close()
     crowd.settle(lambda: crowd.rows)
     assert crowd.row["cause"] == "frame_too_large"
-
-
-def test_a_header_that_comes_byte_by_byte(crowd, ends):
-    couple = crowd.join()
-    source, sink = ends(couple)
-    source.give(SMALL + 1, 100, MIB)
-    for _ in range(16):
-        part(crowd, source, 1)
-    source.sends = MIB
-    crowd.settle(lambda: couple.done)
-    assert sink.frames == 3
-
-
-def test_small_and_large_frames_mixed_arrive_in_order_both_ways(crowd):
-    couples = [crowd.join() for _ in range(4)]
-    sizes = [100, MIB, 4, 12, 300 * KIB, SMALL, SMALL + 1, 100, 100, 2 * MIB, 65536, 700 * KIB]
-    for couple in couples:
-        couple.client.give(*sizes)
-        couple.upstream.give(*reversed(sizes))
-    crowd.settle(lambda: all(couple.done for couple in couples))
-    assert crowd.pool.used == 0
-    assert not crowd.rows
 
 
 @pytest.mark.parametrize("protocol", ["framed", "kafka"])
@@ -269,23 +246,6 @@ def test_a_reset_within_a_frame_ends_the_other_side_at_once(crowd, ends):
     assert cut_short(crowd) == [1, 1]
 
 
-def test_a_reset_while_the_receiver_is_slow(crowd, ends):
-    """A piece waits for a socket that is full, or lies in the kernel until it is not: nothing is left of it, and the receiver sees the end."""
-    couple = crowd.join(buffer=16 * KIB)
-    source, sink = ends(couple)
-    sink.reads = 0
-    source.give(LIMIT)
-    crowd.rest()
-    source.reset()
-    crowd.turn(20)
-    crowd.pass_time(1.5)
-    assert (crowd.row["cause"], crowd.pool.used) == ("peer_reset", 0)
-    sink.reads = MIB
-    crowd.settle(lambda: sink.ended)
-    assert sink.seen < LIMIT
-    assert cut_short(crowd) == [1, 1]
-
-
 def test_a_sender_that_stalls_within_a_frame_is_closed_and_so_is_the_other_side(crowd, ends):
     couple = crowd.join()
     source, sink = ends(couple)
@@ -318,37 +278,7 @@ def test_a_receiver_that_stalls_is_the_end_of_both(crowd, ends):
     assert crowd.pool.used == 0
 
 
-def test_a_receiver_that_goes_away_within_a_frame_is_the_end_of_both(crowd, ends):
-    couple = crowd.join()
-    source, sink = ends(couple)
-    source.give(MIB)
-    part(crowd, source, 400 * KIB)
-    sink.reset()
-    source.sends = MIB
-    crowd.settle(lambda: source.ended or crowd.rows)
-    source.close()
-    crowd.settle(lambda: crowd.rows, turns=50)
-    assert crowd.row["cause"] == "peer_reset"
-    assert crowd.pool.used == 0
-
-
 # Mutes and drain wait for the end of the frame.
-
-
-def test_a_mute_of_an_operators_waits_for_the_end_of_the_frame(crowd, ends):
-    couple = crowd.join()
-    source, sink = ends(couple)
-    source.give(MIB, MIB)
-    part(crowd, source, 400 * KIB)
-    channel = (couple.pair.client if source is couple.client else couple.pair.upstream).channel
-    assert not channel.mute(mute.ADMIN)
-    source.sends = MIB
-    crowd.rest()
-    assert sink.seen == MIB
-    assert channel.mute_in_force
-    assert crowd.pool.used == 0
-    channel.unmute(mute.ADMIN)
-    crowd.settle(lambda: couple.done)
 
 
 def test_a_drain_waits_for_the_end_of_the_frame(make_crowd):
@@ -372,23 +302,6 @@ def test_a_drain_waits_for_the_end_of_the_frame(make_crowd):
     assert cut_short(crowd) == [0, 0]
 
 
-def test_a_drain_waits_for_the_end_of_an_answer_that_comes_with_pauses(make_crowd):
-    """Longer than it takes for a pair to be quiet."""
-    crowd = make_crowd(pool=8 * MIB, limit=LIMIT, cut_answers=True, quiet_s=1)
-    couple = crowd.join()
-    couple.upstream.give(MIB)
-    part(crowd, couple.upstream, 400 * KIB)
-    crowd.relay.pairs.draining = True
-    crowd.drain.start(30 * SECOND)
-    crowd.pass_time(5)
-    assert not crowd.rows
-    couple.upstream.sends = 200 * KIB
-    crowd.settle(lambda: couple.client.seen == MIB)
-    crowd.pass_time(1.5)
-    crowd.settle(lambda: couple.client.ended)
-    assert cut_short(crowd) == [0, 0]
-
-
 def test_what_still_comes_of_a_frame_that_was_cut_short_is_no_frame(crowd, ends):
     """Its receiver does not read when the operator closes, and its sender sends on."""
     couple = crowd.join(buffer=16 * KIB)
@@ -404,38 +317,6 @@ def test_what_still_comes_of_a_frame_that_was_cut_short_is_no_frame(crowd, ends)
     assert cut_short(crowd) == [1, 1]
     assert sum(crowd.row["frames"].values()) == 0
     assert crowd.pool.used == 0
-
-
-def test_a_drain_ends_a_frame_that_does_not_end_in_time(make_crowd):
-    crowd = make_crowd(pool=8 * MIB, limit=LIMIT, cut_requests=True, quiet_s=1)
-    couple = crowd.join()
-    couple.client.give(MIB)
-    part(crowd, couple.client, 400 * KIB)
-    crowd.relay.pairs.draining = True
-    crowd.drain.start(10 * SECOND)
-    crowd.pass_time(9)
-    assert not crowd.rows
-    crowd.pass_time(1.1)
-    assert couple.pair.state.value == "closing"
-    crowd.pass_time(1)
-    crowd.settle(lambda: crowd.rows)
-    assert crowd.row["cause"] == "drain_timeout"
-    assert "within a frame" in crowd.row["detail"]
-    assert cut_short(crowd) == [1, 1]
-    assert couple.upstream.seen < MIB
-
-
-def test_an_operator_that_closes_within_a_frame_ends_both_sides(crowd, ends):
-    couple = crowd.join()
-    source, sink = ends(couple)
-    source.give(MIB)
-    part(crowd, source, 400 * KIB)
-    ending.abort(couple.pair, Cause.ADMIN, "", "internal")
-    crowd.settle(lambda: crowd.rows and sink.ended)
-    assert sink.seen < MIB
-    assert crowd.row["cause"] == "admin"
-    assert "within a frame" in crowd.row["detail"]
-    assert cut_short(crowd) == [1, 1]
 
 
 # While memory is short.

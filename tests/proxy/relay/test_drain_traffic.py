@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.accounts import Accounts
+from tests.fakes.cases import each_of
 from tests.fakes.talk import Talk
 from tests.fakes.tap_read import read_frames, read_gaps
 from tests.fakes.world import SECOND
@@ -44,9 +45,9 @@ def settle(accounts: Accounts, talk: Talk) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("size", [10, 30_000])
-@pytest.mark.parametrize("window", [1, 5, 50])
+@each_of("protocol", PROTOCOLS)
+@each_of("size", [10, 30_000])
+@each_of("window", [1, 5, 50])
 def test_of_a_client_that_never_pauses_what_was_read_is_answered(make, protocol, size, window):
     accounts = make(protocol)
     talk = talk_in(accounts, window=window, burst=10 if size < 1000 else 4, size=size)
@@ -57,34 +58,6 @@ def test_of_a_client_that_never_pauses_what_was_read_is_answered(make, protocol,
     settle(accounts, talk)
     assert talk.asked > before
     assert talk.asked - len(talk.answered) <= window  # those that it sees unanswered, of which none was read
-
-
-@pytest.mark.slow
-def test_a_client_that_pauses_loses_nothing(make):
-    """Longer than quiet lasts: the end comes between an answer and the next question."""
-    accounts = make("framed", quiet_s=1)
-    talk = talk_in(accounts, pause_ns=3 * SECOND // 2, delay_ns=SECOND // 2)
-    talk.turns(1.7)  # within a question
-    drain(accounts)
-    talk.until_over(TIMEOUT_S)
-    settle(accounts, talk)
-    assert talk.asked == len(talk.answered)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("delay_ns", [0, 100_000_000, 5 * SECOND])
-@pytest.mark.parametrize("window", [1, 7])
-def test_a_kafka_client_that_asks_and_waits_loses_nothing(make, delay_ns, window):
-    """It never pauses: it asks again as soon as it has all answers that it waits for; the end comes behind the last of them."""
-    accounts = make("kafka")
-    talk = talk_in(accounts, window=window, in_bursts=True, delay_ns=delay_ns)
-    talk.turns(1)
-    drain(accounts)
-    began_ns = accounts.world.clock.ns
-    talk.until_over(TIMEOUT_S)
-    assert accounts.world.clock.ns - began_ns <= delay_ns + SECOND // 5
-    settle(accounts, talk)
-    assert talk.asked == len(talk.answered)
 
 
 @pytest.mark.slow
@@ -104,7 +77,7 @@ def test_a_kafka_client_that_does_not_wait_is_read_for_the_quiet_time_and_gets_w
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@each_of("protocol", PROTOCOLS)
 def test_answers_that_do_not_come_in_time_are_not_waited_for_but_what_was_read_is_served(make, protocol):
     accounts = make(protocol)
     talk = talk_in(accounts, window=1 << 30, burst=10, delay_ns=1000 * SECOND)
@@ -119,7 +92,7 @@ def test_answers_that_do_not_come_in_time_are_not_waited_for_but_what_was_read_i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@each_of("protocol", PROTOCOLS)
 def test_what_the_upstream_does_not_take_is_lost_and_counted(make, protocol):
     """It does not read until the drain is over: then it finds what the sockets held, and the row says what it does not."""
     accounts = make(protocol)
@@ -144,7 +117,7 @@ def test_what_the_upstream_does_not_take_is_lost_and_counted(make, protocol):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@each_of("protocol", PROTOCOLS)
 def test_an_upstream_that_takes_it_late_gets_all_and_its_answers_arrive(make, protocol):
     accounts = make(protocol)
     talk = talk_in(accounts, window=1 << 30, burst=20, size=30_000, reads=False)
@@ -158,7 +131,7 @@ def test_an_upstream_that_takes_it_late_gets_all_and_its_answers_arrive(make, pr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@each_of("protocol", PROTOCOLS)
 def test_no_reset_overtakes_answers_that_a_client_reads_late(make, protocol):
     """It sends on, unread, and takes longer than a second: the end waits for it until the deadline."""
     accounts = make(protocol)

@@ -4,12 +4,12 @@ import itertools
 import socket
 from collections.abc import Callable
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.network import mute
-from proxy.relay import handler_wire as wire
+from framegate.proxy.network import mute
+from framegate.proxy.relay import handler_wire as wire
+from tests.fakes.cases import each_of
 from tests.fakes.handled import Asked, HandledWorld, channel_of
 from tests.fakes.world import frame, reset
 
@@ -47,7 +47,7 @@ def test_the_replies_of_one_read_leave_in_one_write_for_each_connection(make_han
     assert int(writes.writes) - before == 1
 
 
-@pytest.mark.parametrize("queue", [1, 3])
+@each_of("queue", [1, 3])
 def test_the_queue_is_bounded_and_room_goes_to_who_came_first(make_handled: Make, queue: int) -> None:
     """§5.27: a full queue stops the reading of those who would fill it, and nothing else."""
     world = make_handled(queue=queue)
@@ -72,42 +72,26 @@ def test_the_queue_is_bounded_and_room_goes_to_who_came_first(make_handled: Make
         assert world.read(client, 5) == frame(b"%d" % number)
 
 
-def test_who_gets_room_and_sends_only_a_part_keeps_nobody_waiting(make_handled: Make) -> None:
+@each_of("muted", [False, True])
+def test_who_gets_room_and_sends_a_part_or_is_muted_keeps_nobody_waiting(make_handled: Make, muted: bool) -> None:
     world = make_handled(queue=1)
     process = world.process()
-    first, slow, third = (world.served()[0] for _ in range(3))
+    (first, _), (second, pair), (third, _) = (world.served() for _ in range(3))
     first.sendall(frame(b"first"))
     asked = process.one()
-    slow.sendall(frame(b"slow")[:6])
+    second.sendall(frame(b"second")[: 10 if muted else 6])
     world.poll()
     third.sendall(frame(b"third"))
     world.poll()
+    if muted:
+        channel_of(pair).mute(mute.ADMIN)
     process.reply(asked, wire.NOTHING)
     asked = process.one()
     assert asked.body == b"third"
-    slow.sendall(frame(b"slow")[6:])
-    world.poll()
-    process.reply(asked, wire.NOTHING)
-    asked = process.one()
-    assert asked.body == b"slow"
-    process.reply(asked, wire.NOTHING)
-
-
-def test_who_gets_room_and_is_muted_keeps_nobody_waiting(make_handled: Make) -> None:
-    world = make_handled(queue=1)
-    process = world.process()
-    (first, _), (second, muted), (third, _) = (world.served() for _ in range(3))
-    first.sendall(frame(b"first"))
-    asked = process.one()
-    second.sendall(frame(b"second"))
-    world.poll()
-    third.sendall(frame(b"third"))
-    world.poll()
-    channel_of(muted).mute(mute.ADMIN)
-    process.reply(asked, wire.NOTHING)
-    asked = process.one()
-    assert asked.body == b"third"
-    channel_of(muted).unmute(mute.ADMIN)
+    if muted:
+        channel_of(pair).unmute(mute.ADMIN)
+    else:
+        second.sendall(frame(b"second")[6:])
     world.poll()
     process.reply(asked, wire.NOTHING)
     asked = process.one()
@@ -155,7 +139,7 @@ def test_what_waits_for_the_socket_is_booked_and_given_back(make_handled: Make) 
     assert world.pool.used == 0
 
 
-@pytest.mark.parametrize("size", [0, 1, 16_383, 16_384, 300_000, 1_000_000])
+@each_of("size", [0, 1, 16_383, 16_384, 300_000, 1_000_000])
 def test_frames_and_answers_of_every_size(make_handled: Make, size: int) -> None:
     world = make_handled(limit=1 << 22)
     process = world.process()
@@ -176,8 +160,8 @@ def test_frames_and_answers_of_every_size(make_handled: Make, size: int) -> None
 
 
 BROKEN = {
-    "a reply that was not asked for": lambda process, asked: process.record(Asked(0, asked.connection, 5, 0, b"", b""), wire.ANSWER),
-    "a reply of the other direction": lambda process, asked: process.record(Asked(1, asked.connection, 0, 0, b"", b""), wire.ANSWER),
+    "a reply that was not asked for": lambda process, asked: process.record(Asked(0, asked.connection, 5, b"", b""), wire.ANSWER),
+    "a reply of the other direction": lambda process, asked: process.record(Asked(1, asked.connection, 0, b"", b""), wire.ANSWER),
     "a second HELLO": lambda process, asked: wire.encode_hello({"wire": wire.WIRE, "slot": 0, "handlers": {}}),
     "a record of the processor's": lambda process, asked: wire.encode_closed(asked.connection),
     "a long reply that was not asked for": lambda process, asked: process.record(asked, wire.ANSWER, bytes(wire.LONG + 1)),
@@ -188,7 +172,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@each_of("name", BROKEN)
 def test_a_process_that_breaks_the_rules_is_let_go(make_handled: Make, name: str) -> None:
     """And the connections that had a request there; no other."""
     world = make_handled()
@@ -213,7 +197,7 @@ def test_a_first_record_that_is_no_hello(make_handled: Make) -> None:
     world = make_handled()
     process = world.process(ready=False)
     world.faults = 1
-    process.send(wire.reply_head(wire.PASS, 0, 0, 1, 0, 0, 0, 0))
+    process.send(wire.encode_replies([(wire.PASS, 0, 0, 1, 0, 0, 0, b"")]))
     world.until(lambda: world.selector.faults.total)
     assert "before HELLO" in world.selector.faults.take()[0].error
 

@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.config.model import TapConfig, TapRule
-from proxy.network import mute
-from proxy.network.framings import FRAMINGS
-from proxy.network.memory_pool import BEGUN, PENDING
-from proxy.network.run import Run
-from proxy.relay import handler_wire as wire
-from proxy.relay import handling
-from proxy.tap.rules import TapRules
-from proxy.tap.writer import TapWriter
+from framegate.proxy.config.model import TapConfig, TapRule
+from framegate.proxy.network import mute
+from framegate.proxy.network.framings import FRAMINGS
+from framegate.proxy.network.memory_pool import BEGUN, PENDING
+from framegate.proxy.network.run import Run
+from framegate.proxy.relay import handler_wire as wire
+from framegate.proxy.relay import handling
+from framegate.proxy.tap.rules import TapRules
+from framegate.proxy.tap.writer import TapWriter
+from tests.fakes.cases import each_of
 from tests.fakes.framing_model import stream
 from tests.fakes.handled import HandledWorld, channel_of
 from tests.fakes.tap_read import read_frames, read_gaps
@@ -38,7 +39,7 @@ def test_a_header_and_its_body_are_read_within_one_poll(make_handled: Make) -> N
     process.reply(process.asked.pop(), wire.NOTHING)
 
 
-@pytest.mark.parametrize("cut", [1, 3, 4, 5, 9])
+@each_of("cut", [1, 3, 4, 5, 9])
 def test_a_frame_in_parts_is_handed_over_when_it_is_whole(make_handled: Make, cut: int) -> None:
     world = make_handled()
     process = world.process()
@@ -214,9 +215,9 @@ def test_muting_what_is_closed_changes_nothing(make_handled: Make) -> None:
     assert channel.mute_causes == 0
 
 
-@pytest.mark.parametrize("upstream", [False, True])
-@pytest.mark.parametrize(("header", "cause"), [(b"\xff\xff\xff\xff", "negative_size"), (b"\x7f\xff\xff\xff", "frame_too_large")])
-@pytest.mark.parametrize("apart", [False, True])
+@each_of("upstream", [False, True])
+@each_of(("header", "cause"), [(b"\xff\xff\xff\xff", "negative_size"), (b"\x7f\xff\xff\xff", "frame_too_large")])
+@each_of("apart", [False, True])
 def test_whole_frames_before_a_bad_header_are_served(make_handled: Make, upstream: bool, header: bytes, cause: str, apart: bool) -> None:
     """Whether all came in one read or the header in one of its own, and though the handler takes its time."""
     world = make_handled(upstream=upstream)

@@ -1,4 +1,4 @@
-"""proxy.relay.handshakes: each handshake is counted once, as what it came to; what OpenSSL says of failures is OpenSSL's own here."""
+"""framegate.proxy.relay.handshakes: each handshake is counted once, as what it came to; what OpenSSL says of failures is OpenSSL's own here."""
 
 import contextlib
 import datetime
@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from proxy.cause import Cause
-from proxy.cells import PROCESSOR_BLOCK, TLS_ERRORS
-from proxy.network.channel import Channel
-from proxy.network.options import TlsSettings
-from proxy.network.tls_context import client_context, server_context
-from proxy.relay import handshakes
-from proxy.relay.counters import LoopCounters
+from framegate.proxy.cause import Cause
+from framegate.proxy.cells import PROCESSOR_BLOCK, TLS_ERRORS
+from framegate.proxy.network.channel import Channel
+from framegate.proxy.network.options import TlsSettings
+from framegate.proxy.network.tls_context import client_context, server_context
+from framegate.proxy.relay import handshakes
+from framegate.proxy.relay.counters import LoopCounters
+from tests.fakes.cases import each_of
 from tests.fakes.certificates import Authority
 from tests.fakes.network import NetBench, net_bench, tcp_pair
 from tests.fakes.tls import TlsWorld
@@ -167,7 +168,7 @@ def test_patience_ends_and_what_we_end_is_no_fault_of_anybodys(world: World) -> 
     assert found == [({"handshake_timeout": 1}, 0, 0), ({"other": 1}, 0, 0)]
 
 
-@pytest.mark.parametrize("resumes", [False, True])
+@each_of("resumes", [False, True])
 def test_a_handshake_that_succeeds_says_its_version_and_whether_a_session_went_on(tls_world: TlsWorld, *, resumes: bool) -> None:
     """Sessions are taken up again by other people's clients only: what a server says of one is enough."""
     context = ssl.create_default_context(cafile=tls_world.authority)

@@ -2,9 +2,8 @@
 
 import struct
 
-import pytest
-
-from proxy.relay.kafka_fields import NO_ACKS_FIELD, produce_acks
+from framegate.proxy.relay.kafka_fields import NO_ACKS_FIELD, produce_acks
+from tests.fakes.cases import each_of
 from tests.fakes.kafka_frames import request
 
 
@@ -14,7 +13,7 @@ def test_acks_beyond_the_bytes_at_hand_are_unknown():
         assert produce_acks(data[:end], 4, end, 3) == NO_ACKS_FIELD
 
 
-@pytest.mark.parametrize("acks", [-1, 0, 1])
+@each_of("acks", [-1, 0, 1])
 def test_acks_are_behind_what_clients_call_themselves(acks: int) -> None:
     data = request(0, 3, 5, b"\x00\x03txn" + struct.pack(">hi", acks, 30000))
     assert produce_acks(data, 4, len(data), 3) == acks

@@ -1,7 +1,7 @@
 """A leg is the sink of its channel. What it passes on is tested with the pair; here: whose it is."""
 
-from proxy.network.channel_sink import ChannelSink
-from proxy.relay.leg import RelayLeg
+from framegate.proxy.network.channel_sink import ChannelSink
+from framegate.proxy.relay.leg import RelayLeg
 
 
 def test_both_channels_of_a_pair_tell_their_own_leg(world):

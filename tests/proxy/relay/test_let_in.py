@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from proxy.auth.server import CANNOT_LOG_IN, NOT_ADMITTED, SaslServerAuthenticators, SaslServerSettings
-from proxy.cause import Cause
-from proxy.config.upstream_sasl import UpstreamIdentity, UpstreamSasl
-from proxy.relay import ending
-from proxy.relay.login import FIRST_NS
-from proxy.server.upstream_logins import UpstreamLogins
+from framegate.proxy.auth.server import CANNOT_LOG_IN, NOT_ADMITTED, SaslServerAuthenticators, SaslServerSettings
+from framegate.proxy.cause import Cause
+from framegate.proxy.config.upstream_sasl import UpstreamIdentity, UpstreamSasl
+from framegate.proxy.relay import ending
+from framegate.proxy.relay.login import FIRST_NS
+from framegate.proxy.server.upstream_logins import UpstreamLogins
 from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.sasl_frames import handshake, handshake_answer, plain_token, token, token_answer
 from tests.fakes.world import World, frame
-from tests.proxy.auth.conftest import Desk
+from tests.proxy.auth.conftest import AuthSource
 from tests.proxy.relay.test_login import GATE, SECRET, Secrets, address, ask
 
 DELAY_MS = 100
@@ -38,7 +38,7 @@ class Rig:
         self.source.late = True
         self.counts: list[tuple[str, str]] = []
         identity = UpstreamIdentity(principals=principals, mechanism="PLAIN", user=GATE, password_file="/p")
-        factory = SaslServerAuthenticators(SaslServerSettings(("PLAIN",)), Desk(), count=lambda *ended: self.counts.append(ended[:2]))
+        factory = SaslServerAuthenticators(SaslServerSettings(("PLAIN",)), AuthSource(), count=lambda *ended: self.counts.append(ended[:2]))
         self.logins = UpstreamLogins("u", UpstreamSasl(identities=(identity,)), self.source)
         self.world = World("kafka", endpoints=endpoints, authenticators=factory, refusal_ms=DELAY_MS, logins=self.logins)
 
@@ -145,24 +145,6 @@ def test_our_own_fault_is_not_the_clients_it_may_try_again(rig: Rig) -> None:
     assert (said, row[:3]) == (UNKNOWN, ("auth_failed", "internal", "user"))
     assert "the file cannot be read" in row[3]
     assert rig.counts == [("PLAIN", "unavailable")]
-
-
-def test_an_upstream_that_is_not_there_ends_the_client_as_ever(rigs: list[Rig], refusing: tuple[str, int]) -> None:
-    rigs.append(Rig([refusing]))
-    world = rigs[0].world
-    client, _ = rigs[0].prove()
-    assert world.ended(client) == b"", "it proved who it is; that nobody is there is no refusal"
-    client.close()
-    world.until(lambda: world.rows)
-    assert (world.row["cause"], world.row["side"]) == ("upstream_refused", "upstream")
-
-
-def test_the_next_endpoint_is_tried_meanwhile(rigs: list[Rig], broker: SaslBroker, refusing: tuple[str, int]) -> None:
-    rigs.append(Rig([refusing, address(broker)]))
-    rigs[0].source.late = False
-    client, _ = rigs[0].prove()
-    assert rigs[0].world.read(client, len(TOLD)) == TOLD
-    assert ask(rigs[0].world, client, correlation=1) == (1, GATE)
 
 
 @pytest.mark.parametrize("way", ["client", "admin", "drain", "reset"])

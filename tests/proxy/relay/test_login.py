@@ -8,17 +8,17 @@ import struct
 
 import pytest
 
-from proxy.auth import questions as q
-from proxy.auth.client import FIRST_CORRELATION_ID
-from proxy.auth.questions import CredentialSource
-from proxy.auth.scram import HASHES
-from proxy.cause import Cause
-from proxy.config.upstream_sasl import UpstreamIdentity, UpstreamSasl
-from proxy.errors import AuthenticationError
-from proxy.network.authenticator import AnonymousAuthenticators, AuthenticatorFactory
-from proxy.relay import ending
-from proxy.relay.login import FIRST_NS, MOST_NS, Login
-from proxy.server.upstream_logins import UpstreamLogins
+from framegate.proxy.auth import auth_requests as q
+from framegate.proxy.auth.auth_requests import CredentialSource
+from framegate.proxy.auth.client import FIRST_CORRELATION_ID
+from framegate.proxy.auth.scram import HASHES
+from framegate.proxy.cause import Cause
+from framegate.proxy.config.upstream_sasl import UpstreamIdentity, UpstreamSasl
+from framegate.proxy.errors import AuthenticationError
+from framegate.proxy.network.authenticator import AnonymousAuthenticators, AuthenticatorFactory
+from framegate.proxy.relay import ending
+from framegate.proxy.relay.login import FIRST_NS, MOST_NS, Login
+from framegate.proxy.server.upstream_logins import UpstreamLogins
 from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.world import frame
 
@@ -45,7 +45,7 @@ class Secrets(CredentialSource):
 
     def settle(self):
         for inquiry in self.open:
-            inquiry.settle(self._answer(inquiry.question))
+            inquiry.complete(self._answer(inquiry.auth_request))
         self.open = []
 
     def _answer(self, question):
@@ -203,7 +203,7 @@ def test_a_secret_that_is_not_to_be_had_is_our_own_fault_and_asked_for_again(mak
     world = make("kafka", endpoints=[address(broker)], logins=UpstreamLogins("u", for_all(), secrets))
     row = ended(world, world.client()[0])
     assert (row["cause"], row["side"]) == ("auth_failed", "internal")
-    assert "the secret is not to be had: the file cannot be read" in row["detail"]
+    assert "the secret is not available: the file cannot be read" in row["detail"]
     secrets.texts["u"] = SECRET
     client, _ = world.client()
     assert ask(world, client) == (FIRST_CORRELATION_ID, GATE), "there is no back-off"

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.cause import Cause
-from proxy.config.model import TapRule
-from proxy.relay import ending
+from framegate.proxy.cause import Cause
+from framegate.proxy.config.model import TapRule
+from framegate.proxy.relay import ending
 from tests.fakes.accounts import LIMIT, Accounts
+from tests.fakes.cases import each_of
 from tests.fakes.tap_read import read_gaps
 from tests.fakes.world import SECOND, reset
 
@@ -26,33 +27,7 @@ def make(tmp_path: Path) -> Callable[..., Accounts]:
     return build
 
 
-@pytest.mark.parametrize("protocol", ["framed", "kafka"])
-def test_answers_that_come_after_the_clients_reset_are_a_gap(make, protocol):
-    accounts = make(protocol)
-    world = accounts.world
-    client, upstream, _ = world.pair()
-    asked = b"".join(accounts.ask(10) for _ in range(10))
-    client.sendall(asked)
-    world.read(upstream, len(asked))
-    first = accounts.reply(10)
-    upstream.sendall(first)
-    assert world.read(client, len(first)) == first
-    for number in range(9):
-        upstream.sendall(accounts.reply(10))
-        if number == 0:
-            reset(client)  # in the same poll as the first of them, and before the others
-        world.poll()
-    upstream.close()
-    world.until(lambda: world.rows)
-    (row,) = accounts.settle()
-    assert row["frames"] == {"request": 10, "response": 10}
-    (gap,) = [gap for gap in read_gaps(accounts.folder) if gap.frames]
-    assert (gap.reason, gap.direction, gap.first_frame) == ("undelivered", "response", 10 - gap.frames)
-    assert gap.frames >= 8
-    assert accounts.writer.dropped_undelivered == gap.frames
-
-
-@pytest.mark.parametrize("protocol", ["framed", "kafka"])
+@each_of("protocol", ["framed", "kafka"])
 def test_the_rest_of_an_answer_that_was_cut_short_is_no_frame(make, protocol):
     """The client resets while the upstream sends on: the answer is a gap without frames, of the bytes that were passed on."""
     accounts = make(protocol, cut_answers=True)
@@ -87,7 +62,7 @@ def test_what_a_client_sent_for_an_upstream_that_refuses_is_a_gap(make, refusing
     assert [(gap.reason, gap.frames) for gap in read_gaps(accounts.folder)] == [("undelivered", 3)]
 
 
-@pytest.mark.parametrize("protocol", ["framed", "kafka"])
+@each_of("protocol", ["framed", "kafka"])
 def test_a_bug_of_ours_in_the_middle_of_a_run_leaves_a_gap(make, protocol):
     accounts = make(protocol)
     world = accounts.world
@@ -236,9 +211,9 @@ class Story:
         self.world.clock.readings_left = -1
 
 
-@pytest.mark.parametrize("protocol", ["framed", "kafka"])
-@pytest.mark.parametrize("on_full", ["drop", "mute"])
-@pytest.mark.parametrize("end", ENDS)
+@each_of("protocol", ["framed", "kafka"])
+@each_of("on_full", ["drop", "mute"])
+@each_of("end", ENDS)
 def test_counts_rows_and_gaps_add_up_on_every_way_out(make, protocol, on_full, end):
     accounts = make(protocol, TapRule(name="all", on_full=on_full))
     story = Story(accounts)

@@ -9,13 +9,13 @@ import threading
 
 import pytest
 
-from proxy.cause import Cause
-from proxy.network import mute
-from proxy.network.options import TlsSettings
-from proxy.network.tls_context import client_context
-from proxy.relay import ending
-from proxy.relay.handshakes import ACTIVE
-from proxy.relay.upstream import DOWN, EJECTIONS, Endpoint
+from framegate.proxy.cause import Cause
+from framegate.proxy.network import mute
+from framegate.proxy.network.options import TlsSettings
+from framegate.proxy.network.tls_context import client_context
+from framegate.proxy.relay import ending
+from framegate.proxy.relay.handshakes import ACTIVE
+from framegate.proxy.relay.upstream import DOWN, Endpoint
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
 from tests.fakes.world import endpoint_of, frame, reset
@@ -133,26 +133,6 @@ def test_no_socket_to_be_had_ends_the_pair_alone(world):
     assert (world.row["cause"], world.row["side"]) == ("limit", "internal")
 
 
-@pytest.mark.parametrize("nowhere", [("::1", 1, "no such family"), "/nowhere/upstream.sock"])
-def test_what_cannot_be_reached_is_passed_over(make, nowhere):
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        world = make(endpoints=[other.getsockname()])
-        family = socket.AF_UNIX if isinstance(nowhere, str) else 9999
-        world.upstream.replace([Endpoint(family, nowhere), *world.upstream.endpoints])
-        _, pair = world.client()
-        world.until(lambda: pair.state.value == "open")
-    assert (world.told.endpoints[0]["endpoint"], world.told.endpoints[0]["reason"]) == (Endpoint(family, nowhere).text, "refused")
-
-
-def test_twenty_at_once_find_the_endpoint_that_answers(make, refusing):
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as other:
-        world = make(endpoints=[refusing, other.getsockname()])
-        pairs = [world.client()[1] for _ in range(20)]
-        world.until(lambda: all(pair.state.value == "open" for pair in pairs))
-    assert [row["endpoint"] for row in world.told.endpoints] == ["{}:{}".format(*refusing)]
-    assert int(world.counters.upstreams["u"].counts.cells[EJECTIONS["refused"]]) == 1
-
-
 def test_an_endpoint_that_does_not_answer_costs_one_connection_its_timeout(make, silent):
     world = make(endpoints=[silent], connect_s=5)
     with socket.create_server(("127.0.0.1", 0), backlog=512) as other:
@@ -236,18 +216,6 @@ def test_a_drain_ends_a_connection_between_two_tries(make, silent):
     assert (world.row["cause"], world.upstream.endpoints[1].down) == ("drained", False)
 
 
-def test_an_endpoint_taken_away_while_a_connection_waits_for_it(make, silent):
-    world = make(endpoints=[silent], connect_s=5)
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        _, pair = world.client()
-        world.until(lambda: pair.upstream.channel is not None)
-        world.upstream.replace([endpoint_of(other.getsockname())])
-        world.pass_time(5.1)
-        world.until(lambda: pair.state.value == "open")
-        assert pair.endpoint == f"127.0.0.1:{other.getsockname()[1]}"
-    assert (world.told.endpoints, int(world.counters.upstreams["u"].counts.cells[DOWN])) == ([], 0)
-
-
 def test_a_peer_that_ends_what_was_ready_has_not_failed(world):
     client, upstream, _ = world.pair()
     reset(upstream)
@@ -297,15 +265,6 @@ def test_a_handshake_that_fails_leads_to_the_next_endpoint(make, tmp_path, answe
             server.join()
     assert [row["reason"] for row in world.told.endpoints] == [reason]
     assert world.counters.loop.counts.cells[ACTIVE["upstream"]] == 0
-
-
-def test_endpoints_are_taken_in_turn(make):
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
-        world = make(endpoints=[one.getsockname(), two.getsockname()])
-        pairs = [world.client()[1] for _ in range(4)]
-        world.until(lambda: all(pair.state.value == "open" for pair in pairs))
-        ports = [int(pair.endpoint.split(":")[1]) for pair in pairs]
-        assert sorted(ports) == sorted([one.getsockname()[1], two.getsockname()[1]] * 2)
 
 
 def test_an_upstream_that_does_not_answer_in_time_is_upstream_timeout(make, silent):

@@ -9,7 +9,7 @@ from tests.fakes.crowd import KIB, MIB, Couple, Crowd
 from tests.fakes.peer import Peer
 from tests.fakes.world import SMALL
 
-pytestmark = pytest.mark.slow  # every step moves bytes through real sockets
+pytestmark = [pytest.mark.slow, pytest.mark.extended]  # every step moves bytes through real sockets
 
 SIZES = (4, 100, 64 * KIB, SMALL, SMALL + 1, 300 * KIB, 700 * KIB, MIB)
 SPEEDS = (0, 0, 1, 4 * KIB, 100 * KIB, MIB)

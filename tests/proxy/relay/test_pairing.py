@@ -5,12 +5,13 @@ import struct
 
 import pytest
 
-from proxy.network.run import Run
-from proxy.relay.kafka_fields import produce_acks
-from proxy.relay.pairing import MAX_OPEN, Pairing
-from proxy.relay.pairing_stats import PairingStats
-from proxy.tap.request_facts import RequestFacts
+from framegate.proxy.network.run import Run
+from framegate.proxy.relay.kafka_fields import produce_acks
+from framegate.proxy.relay.pairing import MAX_OPEN, Pairing
+from framegate.proxy.relay.pairing_stats import PairingStats
+from framegate.proxy.tap.request_facts import RequestFacts
 from tests.fakes import kafka_frames
+from tests.fakes.cases import each_of
 from tests.fakes.kafka_frames import framed as frame
 
 CLIENT_ID = b"\x00\x08producer"
@@ -68,7 +69,7 @@ def test_ids_may_go_backwards_and_repeat(kafka):
     assert not kafka.pairing.lost
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("version", "rest"),
     [
         (2, struct.pack(">hi", 0, 30000)),
@@ -77,6 +78,7 @@ def test_ids_may_go_backwards_and_repeat(kafka):
         (9, b"\x00" + b"\x00" + struct.pack(">hi", 0, 30000)),
         (12, b"\x01\x05\x02ab" + b"\x03tx" + struct.pack(">hi", 0, 30000)),
     ],
+    fresh={"kafka": Exchange},
 )
 def test_acks_0_is_read_and_never_queued(kafka, version, rest):
     data = request(0, version, 5, rest)
@@ -95,7 +97,7 @@ def places(kafka, *numbers):
     return not kafka.pairing.lost and kafka.pairing.open == 0
 
 
-@pytest.mark.parametrize("place", range(5))
+@each_of("place", range(5), fresh={"kafka": Exchange})
 def test_one_open_request_is_taken_out(kafka, place):
     kafka.ask(*(request(3, 9, number) for number in range(20)))
     kafka.reply(*(answer(number) for number in range(15)))
@@ -104,8 +106,8 @@ def test_one_open_request_is_taken_out(kafka, place):
     assert places(kafka, *(number for number in range(15, 20) if number != 15 + place))
 
 
-@pytest.mark.parametrize("place", range(6))
-@pytest.mark.parametrize("answered", [0, 14])
+@each_of("place", range(6))
+@each_of("answered", [0, 14], fresh={"kafka": Exchange})
 def test_one_is_put_in(kafka, place, answered):
     kafka.ask(*(request(3, 9, number) for number in range(answered + 5)))
     kafka.reply(*(answer(number) for number in range(answered)))
@@ -171,7 +173,7 @@ HEADS = [
 ]
 
 
-@pytest.mark.parametrize("data", HEADS, ids=range(len(HEADS)))
+@each_of("data", HEADS, fresh={"kafka": Exchange})
 def test_acks_0_is_read_whatever_stands_before_it_in_whole_and_split_frames(kafka, data):
     kafka.ask(data)
     for cut in (1, 4, 5, 12, 13, 14, 100, len(data) // 2, len(data) - 1):
@@ -187,9 +189,9 @@ def test_a_producer_with_a_long_name_that_never_asks_for_acks_is_never_full(kafk
     assert (kafka.pairing.full, kafka.pairing.lost) == (False, False)
 
 
-@pytest.mark.parametrize("acks", [0, 1, -1])
-@pytest.mark.parametrize("version", [2, 3, 8, 9, 12])
-@pytest.mark.parametrize("end", range(510, 516))
+@each_of("acks", [0, 1, -1])
+@each_of("version", [2, 3, 8, 9, 12])
+@each_of("end", range(510, 516), fresh={"kafka": Exchange})
 def test_acks_on_both_sides_of_the_first_look_at_a_split_frame(kafka, version, acks, end):
     before = len(produce(version, acks, b"")) - 4 - 63
     data = produce(version, acks, b"c" * (end - before))
@@ -198,8 +200,8 @@ def test_acks_on_both_sides_of_the_first_look_at_a_split_frame(kafka, version, a
     assert (kafka.pairing.open, kafka.pairing.lost) == (0 if acks == 0 else 1, False)
 
 
-@pytest.mark.parametrize("version", [2, 3, 9, 11])
-@pytest.mark.parametrize("acks", [0, 1])
+@each_of("version", [2, 3, 9, 11])
+@each_of("acks", [0, 1])
 def test_a_small_head_may_be_split_anywhere(version, acks):
     data = produce(version, acks, b"client", b"tx", [b"tag"])
     for cut in range(1, len(data)):
@@ -209,7 +211,7 @@ def test_a_small_head_may_be_split_anywhere(version, acks):
         assert (pairing.open, pairing.lost) == (2 * acks, False), cut
 
 
-@pytest.mark.parametrize(
+@each_of(
     "data",
     [
         kafka_frames.request(0, 3, 5, b"", string(b"client")),
@@ -217,7 +219,7 @@ def test_a_small_head_may_be_split_anywhere(version, acks):
         kafka_frames.request(0, 9, 5, b"\xff" * 50, string(b"client")),
         produce(9, 0, b"client", None, [b""] * 17),
     ],
-    ids=["ends", "cut", "no varint", "many tags"],
+    fresh={"kafka": Exchange},
 )
 def test_a_produce_whose_acks_cannot_be_found_loses_the_pairing(kafka, data):
     kafka.ask(request(3, 9, 1), data)
@@ -249,13 +251,22 @@ def test_any_other_mismatch_turns_pairing_off_and_counts_once(kafka):
     assert kafka.stats.lost == 1
 
 
-@pytest.mark.parametrize("bad", [frame(b""), frame(b"\0\x03\0\x09\0\0\0")])
+def test_every_bit_of_a_correlation_id_counts():
+    for bit in range(32):
+        kafka = Exchange()
+        kafka.ask(request(3, 9, 5))
+        wrong = 5 ^ 1 << bit
+        kafka.reply(answer(wrong if wrong < 1 << 31 else wrong - (1 << 32)))
+        assert kafka.pairing.lost, bit
+
+
+@each_of("bad", [frame(b""), frame(b"\0\x03\0\x09\0\0\0")], fresh={"kafka": Exchange})
 def test_a_frame_without_room_for_a_header_is_no_request(kafka, bad):
     kafka.ask(request(3, 9, 1), bad)
     assert kafka.pairing.lost
 
 
-@pytest.mark.parametrize("bad", [frame(b""), frame(b"\0\0\0"), answer(1)])
+@each_of("bad", [frame(b""), frame(b"\0\0\0"), answer(1)], fresh={"kafka": Exchange})
 def test_an_answer_nobody_asked_for_loses_the_pairing(kafka, bad):
     assert kafka.reply(bad) == [(-1, -1)]
     assert kafka.pairing.lost
@@ -283,7 +294,9 @@ def test_sasl_requests_and_their_answers_are_sensitive(kafka):
     assert list(kafka.pairing.sensitive) == [1]
 
 
-@pytest.mark.parametrize("tokens", [[b"\0user\0canary-password"], [b"n,,n=u,r=abc", b"c=biws,r=abc,p=proof"], [b""], [b"\0A\0pw", b"", b"x"]])
+@each_of(
+    "tokens", [[b"\0user\0canary-password"], [b"n,,n=u,r=abc", b"c=biws,r=abc,p=proof"], [b""], [b"\0A\0pw", b"", b"x"]], fresh={"kafka": Exchange}
+)
 def test_raw_tokens_after_handshake_v0_are_sensitive_on_both_sides(kafka, tokens):
     assert kafka.ask(request(17, 0, 1, b"\x00\x05PLAIN")) == [0]
     kafka.reply(answer(1))
@@ -312,7 +325,7 @@ def test_after_pairing_is_lost_an_authenticated_connection_shows_no_answer(kafka
     assert kafka.ask(request(3, 9, 2), request(36, 1, 3)) == [1]
 
 
-@pytest.mark.parametrize("cut", range(1, 30))
+@each_of("cut", range(1, 30), fresh={"kafka": Exchange})
 def test_a_frame_begun_by_an_earlier_read_counts_first(kafka, cut):
     first, second = request(36, 2, 1, b"password"), request(3, 9, 2)
     data = first[cut:] + second

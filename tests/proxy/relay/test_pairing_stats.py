@@ -1,15 +1,14 @@
-"""proxy.relay.pairing_stats: what requests took and what passed, by API; the same however frames come in runs."""
+"""framegate.proxy.relay.pairing_stats: what requests took and what passed, by API; the same however frames come in runs."""
 
 import random
 import struct
 
-import pytest
-
-from proxy.cells import KAFKA_BOUNDS, MEASURED_APIS
-from proxy.config.selection import KAFKA_APIS
-from proxy.network.run import Run
-from proxy.relay.pairing import Pairing
-from proxy.relay.pairing_stats import PairingStats
+from framegate.proxy.cells import KAFKA_BOUNDS, MEASURED_APIS
+from framegate.proxy.config.selection import KAFKA_APIS
+from framegate.proxy.network.run import Run
+from framegate.proxy.relay.pairing import Pairing
+from framegate.proxy.relay.pairing_stats import PairingStats
+from tests.fakes.cases import each_of
 from tests.fakes.kafka_frames import answer, request
 
 MS = 1_000_000
@@ -62,7 +61,7 @@ def test_an_answer_is_measured_from_when_its_request_was_read() -> None:
     assert {bound for bound, number in zip(KAFKA_BOUNDS, fetch.buckets, strict=False) if number} == {0.05, 0.5}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_of("seed", range(20))
 def test_frames_count_the_same_however_they_come_in_runs(seed: int) -> None:
     """Requests and answers in runs of any length are as each by itself, at the times of their runs."""
     chance = random.Random(seed)

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from proxy.cause import Cause
-from proxy.cells import (
+from framegate.proxy.cause import Cause
+from framegate.proxy.cells import (
     CONNECT_ERRORS,
     MEASURED_APIS,
     MEMORY_KINDS,
@@ -17,18 +17,18 @@ from proxy.cells import (
     HistogramValue,
     create,
 )
-from proxy.config.model import ListenerConfig, ProxyConfig, TapConfig, UpstreamConfig
-from proxy.network.memory_pool import BEGUN, PENDING, TLS, MemoryPool
-from proxy.network.receive import ReceiveLimit
-from proxy.network.turns import Turn, TurnOwner
-from proxy.relay.counters import ERROR_INDEX, Counters
-from proxy.relay.ending import ACTIVE, CLOSED_BY, LOST, USED
-from proxy.relay.handshakes import ACTIVE as HANDSHAKING
-from proxy.relay.opening import ACCEPTED
-from proxy.relay.publisher import Publisher
-from proxy.relay.upstream import CONNECTING, DOWN, EJECTIONS, ENDPOINTS, PROBES
-from proxy.server.loop import BUSY, DRAINING, IDLE, LINK_DROPPED, POLLS
-from proxy.tap.writer import TapWriter
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, TapConfig, UpstreamConfig
+from framegate.proxy.network.admission_slots import AdmissionSlot, SlotOwner
+from framegate.proxy.network.memory_pool import BEGUN, PENDING, TLS, MemoryPool
+from framegate.proxy.network.receive import ReceiveLimit
+from framegate.proxy.relay.counters import ERROR_INDEX, Counters
+from framegate.proxy.relay.ending import ACTIVE, CLOSED_BY, LOST, USED
+from framegate.proxy.relay.handshakes import ACTIVE as HANDSHAKING
+from framegate.proxy.relay.opening import ACCEPTED
+from framegate.proxy.relay.publisher import Publisher
+from framegate.proxy.relay.upstream import CONNECTING, DOWN, EJECTIONS, ENDPOINTS, PROBES
+from framegate.proxy.server.loop import BUSY, DRAINING, IDLE, LINK_DROPPED, POLLS
+from framegate.proxy.tap.writer import TapWriter
 
 CONFIG = ProxyConfig(
     node="n",
@@ -37,14 +37,14 @@ CONFIG = ProxyConfig(
 )
 
 
-class Waiter(TurnOwner):
-    def turn_given(self) -> None:
+class Waiter(SlotOwner):
+    def slot_granted(self) -> None:
         raise AssertionError("nothing is given back here")
 
-    def is_dry(self) -> bool:
+    def has_no_input(self) -> bool:
         return True
 
-    def is_held_up(self) -> bool:
+    def is_blocked(self) -> bool:
         return False
 
 
@@ -155,7 +155,7 @@ def test_loop_pool_and_upstream_have_their_cells(cells):
     for kind, size in ((BEGUN, 1006), (PENDING, 3000), (TLS, 2)):
         cells.pool.common.charge(kind, size)
     cells.pool.evicted = 17
-    waiting = Turn(cells.pool.requests, Waiter(), 1000)
+    waiting = AdmissionSlot(cells.pool.requests, Waiter(), 1000)
     assert not waiting.ask(1000)
     cells.publisher.publish()
     read = cells.reader.cell

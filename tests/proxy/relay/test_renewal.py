@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
-from proxy.auth.client import FIRST_CORRELATION_ID
-from proxy.cause import Cause
-from proxy.network import mute
-from proxy.network.timer import NEVER
-from proxy.relay import ending
-from proxy.relay.renewal import LATE_NS, LOOK_NS
-from proxy.server.upstream_logins import UpstreamLogins
+from framegate.proxy.auth.client import FIRST_CORRELATION_ID
+from framegate.proxy.cause import Cause
+from framegate.proxy.network import mute
+from framegate.proxy.network.timer import NEVER
+from framegate.proxy.relay import ending
+from framegate.proxy.relay.renewal import LATE_NS, LOOK_NS
+from framegate.proxy.server.upstream_logins import UpstreamLogins
 from tests.fakes.clock import SECOND
 from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.world import frame
@@ -126,7 +126,7 @@ def test_a_client_that_never_rests_is_held_although_the_upstream_takes_again(wor
     world.until(lambda: pair.upstream.channel.pending_send != 0 and asked.is_set())
     world.pass_time(RENEWED_S)
     count = int(pair.client.channel.frames_received)
-    assert (count < 61, pair.renewal.holds) == (True, True)
+    assert (count < 61, pair.renewal.mutes_client) == (True, True)
     release.set()
     world.until(lambda: len(broker.logins) == 2, polls=2000)
     keys = broker.asked()
@@ -182,7 +182,7 @@ def test_a_secret_that_is_not_to_be_had_is_our_own_fault(world, secrets):
     assert world.ended(client) == b""
     row = close(world, client)
     assert (row["cause"], row["side"]) == ("auth_failed", "internal")
-    assert "the secret is not to be had" in row["detail"]
+    assert "the secret is not available" in row["detail"]
 
 
 def test_one_that_is_not_renewed_in_time_ends_the_pair(world, secrets):

@@ -3,10 +3,9 @@
 import socket
 from collections.abc import Callable
 
-import pytest
-
-from proxy.network import mute
-from proxy.relay import handler_wire as wire
+from framegate.proxy.network import mute
+from framegate.proxy.relay import handler_wire as wire
+from tests.fakes.cases import each_of
 from tests.fakes.handled import HandledWorld, Process, channel_of
 from tests.fakes.world import frame
 
@@ -52,7 +51,7 @@ def test_a_connection_waits_until_there_is_a_process(make_handled: Make) -> None
     assert world.read(client, 9) == frame(b"early")
 
 
-@pytest.mark.parametrize("timeout_s", [0, 5])
+@each_of("timeout_s", [0, 5])
 def test_waiting_for_a_process_has_an_end(make_handled: Make, timeout_s: int) -> None:
     world = make_handled(timeout_s=timeout_s)
     idle, _ = world.served()
@@ -95,7 +94,7 @@ def test_a_process_that_comes_in_time_ends_the_waiting(make_handled: Make) -> No
     assert world.read(client, 5) == frame(b"x")
 
 
-@pytest.mark.parametrize("upstream", [False, True])
+@each_of("upstream", [False, True])
 def test_the_death_of_a_process_costs_who_had_a_request_there(make_handled: Make, upstream: bool) -> None:
     world = make_handled(upstream=upstream)
     first, second = world.process("7.3"), world.process("8.1")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from proxy.network.options import TlsSettings
-from proxy.network.transport import Identity
-from proxy.relay.retirement import DETAIL, Retirement, moment_of
+from framegate.proxy.network.options import TlsSettings
+from framegate.proxy.network.transport import Identity
+from framegate.proxy.relay.retirement import DETAIL, Retirement, moment_of
 from tests.fakes.tls import TlsWorld
 from tests.fakes.world import SECOND, World, frame
 

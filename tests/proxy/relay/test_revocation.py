@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from proxy.network.der import serial_of
+from framegate.proxy.network.der import serial_of
+from tests.fakes.cases import each_of
 from tests.fakes.sasl_frames import handshake, plain_token, token
 from tests.fakes.tls import TlsWorld
 from tests.fakes.world import SECOND, World, frame
@@ -78,16 +79,16 @@ def test_who_began_before_and_is_ready_later_may_have_been_judged_by_what_is_no_
     if late:
         revoke(rig, "user")
         rig.world.clock.ns += 1
-    rig.desk.late = True
+    rig.auth_source.late = True
     client.sendall(frame(token(plain_token())))
-    rig.world.until(lambda: rig.desk.open)
+    rig.world.until(lambda: rig.auth_source.open)
     if not late:
         revoke(rig, "user")
         assert end_all(rig.world) == [], "nobody knows yet who it is"
-    rig.desk.settle()
+    rig.auth_source.settle()
     rig.world.until(lambda: rig.world.rows or rig.world.pass_time(1.1))
     assert (rig.world.row["cause"], rig.world.row["detail"], pair.upstream.channel) == ("session_expired", USER, None)
-    rig.desk.late = False
+    rig.auth_source.late = False
     _, _, pair = rig.login()
     assert pair.state.value == "open", "who begins later is judged by what is new"
 
@@ -101,7 +102,7 @@ def test_names_are_remembered_as_long_as_a_login_may_take(rig: Rig) -> None:
     assert (revoked._users, revoked._serials) == ({"b": 1010 * SECOND}, {})
 
 
-@pytest.mark.parametrize("before", [False, True])
+@each_of("before", [False, True])
 def test_a_certificate_that_is_revoked_ends_its_connections_and_no_other(tls_world: TlsWorld, before: bool) -> None:
     world = World(client_tls=tls_world.server_settings(client_auth="requested"))
     try:

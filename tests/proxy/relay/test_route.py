@@ -1,15 +1,14 @@
 """Routes."""
 
-import pytest
+from framegate.proxy.network.options import ChannelOptions
+from framegate.proxy.network.receive import ReceiveLimit
+from framegate.proxy.relay.counters import ListenerCounters, UpstreamCounters
+from framegate.proxy.relay.route import Route
+from framegate.proxy.relay.upstream import Upstream
+from tests.fakes.cases import each_of
 
-from proxy.network.options import ChannelOptions
-from proxy.network.receive import ReceiveLimit
-from proxy.relay.counters import ListenerCounters, UpstreamCounters
-from proxy.relay.route import Route
-from proxy.relay.upstream import Upstream
 
-
-@pytest.mark.parametrize(("protocol", "kafka"), [("kafka", True), ("framed", False)])
+@each_of(("protocol", "kafka"), [("kafka", True), ("framed", False)])
 def test_the_protocol_says_whether_requests_are_paired(protocol, kafka):
     counters = ListenerCounters()
     upstream = Upstream("u", UpstreamCounters(), [])

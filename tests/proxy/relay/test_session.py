@@ -5,14 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.auth.server import MECHANISMS, SaslServerAuthenticators, SaslServerSettings
-from proxy.network.run import Run
-from proxy.relay.session import first_sasl
+from framegate.proxy.auth.server import MECHANISMS, SaslServerAuthenticators, SaslServerSettings
+from framegate.proxy.network.run import Run
+from framegate.proxy.relay.session import first_sasl
+from tests.fakes.cases import each_of
 from tests.fakes.handled import HandledWorld
 from tests.fakes.kafka_frames import request
 from tests.fakes.sasl_frames import handshake, handshake_answer, plain_token, token, token_answer
 from tests.fakes.world import frame
-from tests.proxy.auth.conftest import Desk
+from tests.proxy.auth.conftest import AuthSource
 
 SESSION_S = 100
 
@@ -29,7 +30,7 @@ def runs(data: bytes, head: int) -> Run:
     return Run([data[:head]], head, data[head:], first, len(data) - head, frames, 0)
 
 
-@pytest.mark.parametrize("head", [0, 1, 3, 5, 6, 7])
+@each_of("head", [0, 1, 3, 5, 6, 7])
 def test_the_first_frame_of_sasl_is_found_however_it_was_read(head: int) -> None:
     other, begins, goes_on = frame(b"\0\3xxxx"), frame(handshake("PLAIN")), frame(token(b""))
     for data, wanted in (
@@ -45,9 +46,9 @@ def test_the_first_frame_of_sasl_is_found_however_it_was_read(head: int) -> None
 @pytest.fixture
 def handled() -> Iterator[tuple[HandledWorld, socket.socket]]:
     """Before a handler, which takes the place of an upstream, a client whose session of 100 s began two seconds ago."""
-    desk = Desk()
+    auth_source = AuthSource()
     settings = SaslServerSettings(MECHANISMS, SESSION_S * 1000, reauthenticates=False)
-    world = HandledWorld("kafka", authenticators=SaslServerAuthenticators(settings, desk))
+    world = HandledWorld("kafka", authenticators=SaslServerAuthenticators(settings, auth_source))
     world.process()
     client, pair = world.client()
     client.sendall(frame(handshake("PLAIN")))
@@ -80,9 +81,9 @@ def test_before_a_handler_nobody_authenticates_again(
 
 
 def test_before_a_handler_of_answers_no_piece_of_a_frame_of_sasl_is_forwarded() -> None:
-    desk = Desk()
+    auth_source = AuthSource()
     settings = SaslServerSettings(MECHANISMS, SESSION_S * 1000, reauthenticates=False)
-    world = HandledWorld("kafka", upstream=True, cut_requests=True, authenticators=SaslServerAuthenticators(settings, desk))
+    world = HandledWorld("kafka", upstream=True, cut_requests=True, authenticators=SaslServerAuthenticators(settings, auth_source))
     world.process(directions=("response",))
     client, pair = world.client()
     client.sendall(frame(handshake("PLAIN")))

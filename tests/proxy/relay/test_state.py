@@ -2,12 +2,13 @@
 
 import pytest
 
-from proxy.errors import IllegalTransitionError
-from proxy.relay.state import TRANSITIONS, PairEvent, PairState, next_state
+from framegate.proxy.errors import IllegalTransitionError
+from framegate.proxy.relay.state import TRANSITIONS, PairEvent, PairState, next_state
+from tests.fakes.cases import each_of
 
 
-@pytest.mark.parametrize("event", list(PairEvent))
-@pytest.mark.parametrize("state", list(PairState))
+@each_of("event", list(PairEvent))
+@each_of("state", list(PairState))
 def test_every_state_takes_every_event_by_the_table(state, event):
     if (state, event) in TRANSITIONS:
         assert next_state(state, event) is TRANSITIONS[state, event]

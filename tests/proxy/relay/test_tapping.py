@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from proxy.config.model import TapConfig, TapRule
-from proxy.tap import record
-from proxy.tap.log_block import Frame, GapRecord
-from proxy.tap.rules import TapRules
-from proxy.tap.writer import TapWriter
+from framegate.proxy.config.model import TapConfig, TapRule
+from framegate.proxy.tap import record
+from framegate.proxy.tap.log_block import Frame, GapRecord
+from framegate.proxy.tap.rules import TapRules
+from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.tap_read import read_blocks, read_frames, read_gaps
 from tests.fakes.world import World, frame, reset

@@ -2,17 +2,16 @@
 
 import itertools
 
-import pytest
-
-from proxy.network import mute
-from proxy.network.run import Run
-from proxy.relay.bucket import WHOLE, Bucket
-from proxy.relay.throttle import QUOTA, REPLY, Meter, Throttle
+from framegate.proxy.network import mute
+from framegate.proxy.network.run import Run
+from framegate.proxy.relay.bucket import WHOLE, Bucket
+from framegate.proxy.relay.throttle import QUOTA, REPLY, Meter, Throttle
+from tests.fakes.cases import each_of
 from tests.fakes.limited import MeteredSink
 from tests.fakes.network import frame, net_bench, tcp_pair
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations([QUOTA, REPLY])))
+@each_of("order", list(itertools.permutations([QUOTA, REPLY])))
 def test_the_mute_lasts_until_the_last_holder_lets_go(order):
     with net_bench() as bench:
         channel, peer = bench.ready_pair()

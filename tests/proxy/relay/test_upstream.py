@@ -2,11 +2,9 @@
 
 import socket
 
-import pytest
-
-from proxy.cause import Cause
-from proxy.relay.counters import UpstreamCounters
-from proxy.relay.upstream import (
+from framegate.proxy.cause import Cause
+from framegate.proxy.relay.counters import UpstreamCounters
+from framegate.proxy.relay.upstream import (
     CONNECTING,
     DOWN,
     EJECTIONS,
@@ -20,6 +18,7 @@ from proxy.relay.upstream import (
     Upstream,
     connect_error,
 )
+from tests.fakes.cases import each_of
 
 SECOND = 1_000_000_000
 
@@ -76,7 +75,7 @@ def tried(*endpoints: Endpoint) -> Tried:
     return made
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("family", "address", "text"),
     [
         (socket.AF_INET, ("10.0.0.1", 9092), "10.0.0.1:9092"),

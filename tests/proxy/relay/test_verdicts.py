@@ -9,18 +9,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.config.model import TapConfig, TapRule
-from proxy.network import mute
-from proxy.network.framings import FRAMINGS
-from proxy.network.int32 import INT32
-from proxy.network.leak_finding import LeakFindingPool
-from proxy.network.run import Run
-from proxy.relay import handler_wire as wire
-from proxy.relay import verdicts
-from proxy.relay.handled_connection import Request
-from proxy.relay.throttle import QUOTA
-from proxy.tap.rules import TapRules
-from proxy.tap.writer import TapWriter
+from framegate.proxy.config.model import TapConfig, TapRule
+from framegate.proxy.network import mute
+from framegate.proxy.network.framings import FRAMINGS
+from framegate.proxy.network.int32 import INT32
+from framegate.proxy.network.leak_finding import LeakFindingPool
+from framegate.proxy.network.run import Run
+from framegate.proxy.relay import handler_wire as wire
+from framegate.proxy.relay import verdicts
+from framegate.proxy.relay.handled_connection import Request
+from framegate.proxy.relay.throttle import QUOTA
+from framegate.proxy.tap.rules import TapRules
+from framegate.proxy.tap.writer import TapWriter
+from tests.fakes.cases import each_of
 from tests.fakes.framing_model import stream
 from tests.fakes.handled import HandledWorld, channel_of, leg_of
 from tests.fakes.kafka_frames import answer, request
@@ -56,7 +57,7 @@ def test_with_an_upstream_a_frame_passes_changes_vanishes_or_is_answered(make_ha
     assert counted == {"pass": 1, "frame": 2, "nothing": 2, "answer": 1, "close": 0, "failed": 0}
 
 
-@pytest.mark.parametrize("upstream", [False, True])
+@each_of("upstream", [False, True])
 def test_closing_is_the_handlers_wish_and_what_was_sent_before_arrives(make_handled: Make, upstream: bool) -> None:
     world = make_handled(upstream=upstream)
     process = world.process()
@@ -88,7 +89,7 @@ def test_a_handler_that_fails_costs_its_connection(make_handled: Make) -> None:
     assert world.read(other, 8) == frame(b"fine")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("upstream", "direction", "action", "body", "text"),
     [
         (False, 0, wire.PASS, b"", "no upstream"),
@@ -150,7 +151,7 @@ def test_a_body_that_holds_the_end_of_a_line_does_not_fit_lines(make_handled: Ma
     assert "holds what ends one in lines" in world.row["detail"]
 
 
-@pytest.mark.parametrize(("speaks", "onward"), [("int32", "varint"), ("lines", "int32"), ("mysql_packet", "int32"), ("grpc_message", "grpc_message")])
+@each_of(("speaks", "onward"), [("int32", "varint"), ("lines", "int32"), ("mysql_packet", "int32"), ("grpc_message", "grpc_message")])
 def test_each_side_has_its_framing(make_handled: Make, speaks: str, onward: str) -> None:
     world = make_handled(upstream=True, framing=FRAMINGS[speaks], upstream_framing=FRAMINGS[onward])
     process = world.process()
@@ -302,7 +303,7 @@ def test_the_pairing_has_what_the_upstream_was_sent(make_handled: Make) -> None:
     assert (pair.pairing.open, pair.pairing.lost) == (0, False)
 
 
-@pytest.mark.parametrize(("action", "body"), [(wire.ANSWER, struct.pack(">i", 1)), (wire.FRAME, request(3, 9, 8)[4:]), (wire.NOTHING, b"")])
+@each_of(("action", "body"), [(wire.ANSWER, struct.pack(">i", 1)), (wire.FRAME, request(3, 9, 8)[4:]), (wire.NOTHING, b"")])
 def test_a_drain_does_not_end_before_a_verdict_is_out(make_handled: Make, action: int, body: bytes) -> None:
     world = make_handled("kafka", upstream=True)
     process = world.process(directions=("request",))
@@ -398,7 +399,7 @@ def test_no_response_with_a_throttle(make_handled: Make) -> None:
     assert channel.mute_causes == 0
 
 
-@pytest.mark.parametrize(("first", "second", "over"), [(500, 500, 0.5), (500, 200, 0.5), (200, 500, 0.5)])
+@each_of(("first", "second", "over"), [(500, 500, 0.5), (500, 200, 0.5), (200, 500, 0.5)])
 def test_two_throttles_for_one_request_begin_once_and_end_once(make_handled: Make, first: int, second: int, over: float) -> None:
     """Number 27: with equal deadlines, too."""
     world = make_handled()

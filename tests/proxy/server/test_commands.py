@@ -2,11 +2,11 @@
 
 import pytest
 
-from proxy.cause import Cause
-from proxy.config.limits import RateLimits
-from proxy.config.model import TapConfig
-from proxy.server.jobs import Job
-from proxy.tap.writer import TapWriter
+from framegate.proxy.cause import Cause
+from framegate.proxy.config.limits import RateLimits
+from framegate.proxy.config.model import TapConfig
+from framegate.proxy.server.jobs import Job
+from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.limited import limits
 from tests.fakes.steered import Steered
 
@@ -111,7 +111,7 @@ def test_parts_of_rates_hold_at_once(steered):
     assert steered.answers == []
     quotas = steered.world.relay.pairs.quotas
     quotas.set_limits(limits(node=RateLimits(request_bytes_rate=5, response_bytes_rate=5)))
-    assert [None if bucket is None else int(bucket.part) for bucket in quotas.node.buckets] == [900, None, 70, None]
+    assert {key[2]: int(bucket.part) for key, bucket in quotas.buckets.items()} == {"request_bytes": 900, "response_bytes": 70}
     steered.commands.handle({"type": "parts", "default": 900, "parts": [{**row, "counter": "dances"}]})
     assert [answer["type"] for answer in steered.answers] == ["error"]
     steered.world.selector.faults.take()

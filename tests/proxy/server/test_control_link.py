@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from proxy.auth.questions import Unavailable
-from proxy.cells import CellWriter, State
-from proxy.config.sasl import ListenerSasl
-from proxy.network.selector import MAX_REGISTERED
-from proxy.relay.quotas import KeyDemand
-from proxy.server.control_link import LINK_CLOSE_MS, MAX_ROWS, ROWS_WAIT_NS
-from proxy.server.link import MAX_TOGETHER, Handover, send_handovers
-from proxy.server.rows import HandoverFailedRow
-from proxy.tap.rule_use import WINDOW_NS, RuleUse
+from framegate.proxy.auth.auth_requests import Unavailable
+from framegate.proxy.cells import CellWriter, State
+from framegate.proxy.config.sasl import ListenerSasl
+from framegate.proxy.network.selector import MAX_REGISTERED
+from framegate.proxy.relay.quotas import KeyDemand
+from framegate.proxy.server.control_link import LINK_CLOSE_MS, MAX_ROWS, ROWS_WAIT_NS
+from framegate.proxy.server.link import MAX_TOGETHER, Handover, send_handovers
+from framegate.proxy.server.rows import HandoverFailedRow
+from framegate.proxy.tap.rule_use import WINDOW_NS, RuleUse
 from tests.fakes.disk import FakeDisk
 from tests.fakes.loop import LoopBench
 from tests.fakes.rows import access_row, closed_row, line_of, opened_row
@@ -58,9 +58,9 @@ def test_rows_that_say_a_state_come_over_a_link_that_loses_others(tmp_path: Path
     """That a rule is off control is told once, and so it is at the end that the tap is not complete. It reads the link from then on only."""
     reads = threading.Event()
     use = RuleUse("dear", 0.0, 30.0)
-    use.judge(1)
+    use.evaluate(1)
     use.spent_ns = WINDOW_NS // 2
-    assert use.judge(1 + WINDOW_NS)
+    assert use.evaluate(1 + WINDOW_NS)
 
     class Broken(FakeDisk):
         def write(self, fd: int, parts: list[Any], position: int) -> int:
@@ -163,7 +163,7 @@ def test_rows_of_connections_that_opened_go_before_those_that_closed_and_both_be
         link._collect(link._closed, line_of(closed_row(), 1))
         link._collect(link._opened, line_of(opened_row(), 1))
         assert link.queue_due(now_ns, 7) == ROWS_WAIT_NS // 1_000_000, "they wait together"
-        link._tell_access([line_of(access_row(), 1)])
+        link._report_access([line_of(access_row(), 1)])
         for count in range(1, MAX_ROWS + 2):
             assert link.queue_due(now_ns, 7) == (7 if count in (1, MAX_ROWS + 1) else ROWS_WAIT_NS // 1_000_000)
             link._collect(link._opened, line_of(opened_row(), 1))

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from proxy.auth import questions as q
-from proxy.network.authenticator import Waker
-from proxy.server import credentials as module
-from proxy.server.credentials import MAX_QUESTION, Credentials, desk_of_listener, desk_of_upstream
-from proxy.server.messages import AnswerCommand
-from proxy.server.protocol import MessageError
+from framegate.proxy.auth import auth_requests as q
+from framegate.proxy.network.authenticator import Waker
+from framegate.proxy.server import credentials as module
+from framegate.proxy.server.credentials import MAX_QUESTION, Credentials, listener_auth_queue, upstream_auth_queue
+from framegate.proxy.server.messages import AnswerCommand
+from framegate.proxy.server.protocol import MessageError
 
 
 class Woken(Waker):
@@ -38,12 +38,12 @@ class Rig:
         self.credentials.attach(self.told.append)
         self.wakers: list[Woken] = []
 
-    def ask(self, question: q.Question, desk: str = "listener:plain", peer: str = "") -> q.Inquiry:
+    def ask(self, auth_request: q.AuthRequest, auth_source: str = "listener:plain", peer: str = "") -> q.PendingAuth:
         waker = Woken()
         self.wakers.append(waker)
-        inquiry = q.Inquiry(question, waker, peer)
-        self.credentials.desk(desk).ask(inquiry)
-        return inquiry
+        pending_auth = q.PendingAuth(auth_request, waker, peer)
+        self.credentials.source(auth_source).ask(pending_auth)
+        return pending_auth
 
     def answer(self, number: int, kind: str = "Secret", **row: Any) -> None:
         self.credentials.answered(AnswerCommand(type="answer", number=number, kind=kind, row=row or {"text": "s"}))
@@ -55,7 +55,7 @@ def rig() -> Rig:
 
 
 def test_a_question_goes_to_its_desk_and_its_answer_to_who_asked(rig: Rig) -> None:
-    first, second = rig.ask(q.CheckPassword("a", "canary"), desk_of_listener("l")), rig.ask(q.WantSecret("b"), desk_of_upstream("u"))
+    first, second = rig.ask(q.CheckPassword("a", "canary"), listener_auth_queue("l")), rig.ask(q.WantSecret("b"), upstream_auth_queue("u"))
     assert [(row["number"], row["desk"], row["kind"], row["row"]) for row in rig.told] == [
         (1, "listener:l", "CheckPassword", {"user": "a", "password": "canary"}),
         (2, "upstream:u", "WantSecret", {"credential": "b"}),
@@ -68,29 +68,29 @@ def test_a_question_goes_to_its_desk_and_its_answer_to_who_asked(rig: Rig) -> No
 
 
 def test_what_is_forgotten_is_told_and_its_answer_is_nobodys(rig: Rig) -> None:
-    inquiry = rig.ask(q.CheckToken("t"))
-    inquiry.cancel()
-    rig.credentials.desk("listener:plain").forget(inquiry)
-    rig.credentials.desk("listener:plain").forget(inquiry)
+    pending_auth = rig.ask(q.CheckToken("t"))
+    pending_auth.cancel()
+    rig.credentials.source("listener:plain").forget(pending_auth)
+    rig.credentials.source("listener:plain").forget(pending_auth)
     assert rig.told[1:] == [{"type": "forget", "number": 1}]
     rig.answer(1)
-    assert (inquiry.answer, rig.wakers[0].times, rig.credentials.open) == (None, 0, 0)
+    assert (pending_auth.answer, rig.wakers[0].times, rig.credentials.open) == (None, 0, 0)
 
 
 def test_a_second_answer_is_nobodys(rig: Rig) -> None:
-    inquiry = rig.ask(q.WantSecret("b"))
+    pending_auth = rig.ask(q.WantSecret("b"))
     rig.answer(1)
     rig.answer(1, text="other")
-    assert (inquiry.answer, rig.wakers[0].times) == (q.Secret("s"), 1)
-    rig.credentials.desk(desk_of_upstream("u")).forget(inquiry)
+    assert (pending_auth.answer, rig.wakers[0].times) == (q.Secret("s"), 1)
+    rig.credentials.source(upstream_auth_queue("u")).forget(pending_auth)
     assert len(rig.told) == 1
 
 
 def test_an_answer_that_cannot_be_read_ends_its_question(rig: Rig) -> None:
-    inquiry = rig.ask(q.WantSecret("b"))
+    pending_auth = rig.ask(q.WantSecret("b"))
     with pytest.raises(MessageError):
         rig.answer(1, "ScramKeys", client_key="zz", server_key="")
-    assert (inquiry.answer, rig.credentials.open) == (q.Unavailable("control's answer cannot be read"), 0)
+    assert (pending_auth.answer, rig.credentials.open) == (q.Unavailable("control's answer cannot be read"), 0)
 
 
 def test_there_are_so_many_at_most_and_then_again_once_one_is_answered(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_an_address_has_half_of_what_is_free_and_others_find_room(rig: Rig, monk
     assert [sum(item.answer is None for item in each) for each in asked.values()] == [8, 0, 4, 0, 2]
     assert [row["address"] for row in rig.told] == ["192.0.2.1"] * 8 + ["2001:db8::/64"] * 4 + [""] * 2
     rig.answer(1)
-    rig.credentials.desk("listener:plain").forget(asked["192.0.2.1:1"][1])
+    rig.credentials.source("listener:plain").forget(asked["192.0.2.1:1"][1])
     assert [rig.ask(q.WantSecret("b"), peer="192.0.2.1:9").answer is None for _ in range(3)] == [False] * 3, "others came meanwhile"
     for number in range(3, 9):
         rig.answer(number)
@@ -136,11 +136,11 @@ def test_a_link_that_is_lost_ends_all_and_whatever_is_asked_then(rig: Rig) -> No
     later = rig.ask(q.WantSecret("b"))
     assert [item.answer for item in (*open_ones, later)] == [gone] * 3
     rig.credentials.lose()
-    rig.credentials.desk(desk_of_upstream("u")).forget(later)
+    rig.credentials.source(upstream_auth_queue("u")).forget(later)
     rig.answer(1)
     assert (len(rig.told), rig.credentials.open, [waker.times for waker in rig.wakers]) == (2, 0, [1, 1, 1])
 
 
 def test_nothing_secret_is_in_what_is_shown_of_it(rig: Rig) -> None:
-    inquiry = rig.ask(q.CheckPassword("u", "canary"))
-    assert "canary" not in f"{rig.credentials!r}{inquiry!r}{inquiry.question!r}{rig.credentials.desk('d')!r}"
+    pending_auth = rig.ask(q.CheckPassword("u", "canary"))
+    assert "canary" not in f"{rig.credentials!r}{pending_auth!r}{pending_auth.auth_request!r}{rig.credentials.source('d')!r}"

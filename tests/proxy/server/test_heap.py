@@ -1,4 +1,4 @@
-"""proxy.server.heap: what was freed goes back to the system, once, when it is not needed for a while."""
+"""framegate.proxy.server.heap: what was freed goes back to the system, once, when it is not needed for a while."""
 
 import builtins
 import ctypes
@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from control.fleet.child import _ALLOCATOR
-from proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
-from proxy.server.heap import LEAST_BYTES, LEAST_CHANNELS, Heap, HighWater, find_trim
+from framegate.control.fleet.child import _ALLOCATOR
+from framegate.proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
+from framegate.proxy.server.heap import LEAST_BYTES, LEAST_CHANNELS, Heap, HighWater, find_trim
 from tests.fakes.server import Echo, ServerProcess, receive_exactly
 
 GLIBC = hasattr(ctypes.CDLL(None), "malloc_trim")
@@ -96,7 +96,7 @@ def test_neither_has_a_python_without_ctypes(monkeypatch: pytest.MonkeyPatch) ->
 
 
 PROGRAM = """
-from proxy.server.heap import find_trim
+from framegate.proxy.server.heap import find_trim
 def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096

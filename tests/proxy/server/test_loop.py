@@ -2,18 +2,16 @@
 
 import contextlib
 import dataclasses
-import os
 import signal
 import socket
-import ssl
 import struct
 import sys
 import time
 
 import pytest
 
-from proxy.cells import HistogramValue, State
-from proxy.config.model import (
+from framegate.proxy.cells import HistogramValue, State
+from framegate.proxy.config.model import (
     MIB,
     DrainConfig,
     ListenerConfig,
@@ -23,11 +21,8 @@ from proxy.config.model import (
     TapConfig,
     TapRule,
     UpstreamConfig,
-    UpstreamTls,
 )
-from proxy.server.control_link import MAX_ROWS
-from proxy.server.link import MAX_FRAME
-from proxy.server.protocol import WIRE_VERSION
+from framegate.proxy.server.link import MAX_FRAME
 from tests.fakes.server import Echo, ServerProcess, receive_all, receive_exactly
 from tests.fakes.tap_files import stored
 from tests.fakes.tls import TlsWorld
@@ -87,9 +82,11 @@ def test_it_starts_with_the_start_message_and_says_where_its_modules_are(config,
     assert process.ready["type"] == "ready"
     assert process.ready["pid"] == process.popen.pid == process.cells.pid
     modules = process.ready["modules"]
-    assert {"proxy.network.channel", "proxy.relay.pair", "proxy.server.loop", "proxy.tap.writer"} <= set(modules)
+    assert {"framegate.proxy.network.channel", "framegate.proxy.relay.pair", "framegate.proxy.server.loop", "framegate.proxy.tap.writer"} <= set(
+        modules
+    )
     assert (process.cells.generation, process.cells.state) == (5, State.SERVING)
-    foreign = {name for name in modules if not name.startswith("proxy.")}
+    foreign = {name for name in modules if not name.startswith("framegate.proxy.")}
     assert not foreign
 
 
@@ -177,117 +174,6 @@ def test_cells_are_published_soon(config, launch):
     assert sorted(delays)[2] < 0.01
 
 
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_tls_with_client_certificates(config, launch, tmp_path, version):
-    world = TlsWorld.make(tmp_path)
-    tls = ListenerTls(certificate=world.server[0], key=world.server[1], client_auth="required", client_ca=world.authority)
-    process = launch(dataclasses.replace(config, listeners=(dataclasses.replace(config.listeners[0], tls=tls),)))
-    context = ssl.create_default_context(cafile=world.authority)
-    context.load_cert_chain(*world.client)
-    context.minimum_version = context.maximum_version = version
-    with context.wrap_socket(process.connect(), server_hostname="localhost") as client:
-        for size in (1, 100_000):
-            exchange(client, b"x" * size)
-        row = process.ask("list", after=0, limit=1, listener="plain")["rows"][0]
-        assert row["tls"]["version"] == version.name.replace("_", ".")
-        assert "CN=client" in row["principal"]
-        number = version.name.removeprefix("TLSv").replace("_", ".")
-        until(lambda: process.cells.cell("framegate.tls.handshake.count", "downstream", number, "false") == 1)
-    assert process.notice("closed")["row"]["cause"] == "peer_closed"
-
-
-def test_tls_towards_the_upstream(config, launch, tmp_path):
-    world = TlsWorld.make(tmp_path)
-    inner = dataclasses.replace(config.listeners[0], name="inner", tls=ListenerTls(certificate=world.server[0], key=world.server[1]))
-    first = launch(dataclasses.replace(config, listeners=(inner,)))
-    with socket.create_server(("127.0.0.1", 0)) as bridge:
-        upstream = UpstreamConfig(
-            name="u", endpoints=(f"127.0.0.1:{bridge.getsockname()[1]}",), tls=UpstreamTls(ca=world.authority, server_name="localhost")
-        )
-        process = launch(dataclasses.replace(config, upstreams=(upstream,)))
-        client = process.connect()
-        accepted, _ = bridge.accept()
-        hand_over(first, accepted, "inner")
-        exchange(client, b"through two processors")
-        client.close()
-        assert process.notice("closed")["row"]["cause"] == "peer_closed"
-
-
-def hand_over(process: ServerProcess, accepted: socket.socket, listener: str) -> None:
-    """Give a processor a connection that somebody else accepted."""
-    with accepted:
-        assert process.give(accepted, listener)
-
-
-def test_not_tls_on_a_tls_port_is_named(config, launch, tmp_path):
-    world = TlsWorld.make(tmp_path)
-    tls = ListenerTls(certificate=world.server[0], key=world.server[1])
-    process = launch(dataclasses.replace(config, listeners=(dataclasses.replace(config.listeners[0], tls=tls),)))
-    client = process.connect()
-    client.sendall(frame(b"plain text"))
-    row = process.notice("closed")["row"]
-    assert (row["cause"], row["side"], row["state"]) in {("tls_failed", "downstream", "handshaking"), ("wrong_protocol", "downstream", "handshaking")}
-    client.close()
-
-
-def test_mute_unmute_and_close(config, launch):
-    process = launch(config)
-    client = process.connect()
-    exchange(client, b"before")
-    number = process.ask("list", after=0, limit=1, listener=None)["rows"][0]["id"]
-    assert process.ask("mute", connections=[number], reason="test")["affected"] == [number]
-    client.sendall(frame(b"held") + frame(b"back"))
-    client.settimeout(0.1)
-    with pytest.raises(TimeoutError):
-        client.recv(1)
-    row = process.ask("describe", connection=number)["row"]
-    assert (row["muted"], row["muting"], row["mute_reason"], row["frames"]["request"]) == (["admin"], False, "test", 1)
-    until(lambda: process.cells.cell("framegate.channel.muted", "admin") == 1)
-    assert process.ask("unmute", connections=[number])["affected"] == [number]
-    client.settimeout(5)
-    assert receive_exactly(client, 16) == frame(b"held") + frame(b"back")
-    assert process.ask("close", connections=[number], reason="over")["affected"] == [number]
-    assert receive_all(client) == b""
-    client.close()
-    row = process.notice("closed")["row"]
-    assert (row["cause"], row["detail"], row["mutes"]["admin"]["count"]) == ("admin", "over", 1)
-
-
-def test_a_limit_is_lowered_at_run_time(config, launch):
-    process = launch(config)
-    client, other = process.connect(), process.connect()
-    exchange(client, b"x" * 1000)
-    exchange(other, b"x" * 1000)
-    assert process.ask("prepare", change={"max_receive_size": {"plain": 100}}) == {"type": "prepared", "id": 1}
-    exchange(client, b"x" * 1000)
-    assert process.send({"type": "commit", "id": 1}) is None
-    assert process.answer(1)["type"] == "committed"
-    exchange(other, b"y" * 100)
-    client.sendall(frame(b"x" * 101))
-    row = process.notice("closed")["row"]
-    assert (row["cause"], row["detail"], row["side"]) == ("frame_too_large", "frame of 101 bytes exceeds the limit of 100", "downstream")
-    exchange(other, b"y" * 100)
-    until(lambda: process.cells.cell("framegate.frame.rejected", "plain", "downstream", "frame_too_large") == 1)
-    assert process.cells.cell("framegate.frame.size.limit", "plain") == 100
-
-
-def test_drain_tells_when_no_pair_is_left(config, launch):
-    process = launch(config)
-    client = process.connect()
-    exchange(client, b"x")
-    process.ask("drain", timeout_ms=3000)
-    assert receive_all(client) == b""
-    client.close()
-    assert process.notice("closed")["row"]["cause"] == "drained"
-    drained = process.notice("drained")
-    assert (drained["open"], drained["cut_off"]) == (0, 0)
-    late = process.connect()
-    assert receive_all(late) == b""
-    late.close()
-    assert process.notice("closed")["row"]["cause"] == "drained"
-    assert process.cells.state == State.DRAINING
-
-
 def test_sigterm_drains_and_exits_and_sigint_does_nothing(config, launch):
     process = launch(config)
     client = process.connect()
@@ -320,19 +206,6 @@ def test_the_end_of_the_link_ends_it_with_the_tap_flushed(config, launch, tmp_pa
     assert process.cells.cell("framegate.queue.length", "tap") == 0
 
 
-def test_stop_flushes_and_exits(config, launch, tmp_path):
-    tap = TapConfig(directory=str(tmp_path), flush_ms=60_000, rules=(TapRule(name="all"),))
-    process = launch(dataclasses.replace(config, tap=tap))
-    client = process.connect()
-    exchange(client, b"x")
-    process.send({"type": "stop"})
-    assert receive_all(client) == b""
-    client.close()
-    assert process.notice("closed")["row"]["cause"] == "drained"
-    assert process.wait() == 0
-    assert stored(tmp_path) == {"request": 1, "response": 1}
-
-
 def test_sigkill_takes_only_its_own_connections_and_the_next_one_counts_on(config, launch):
     process, other = launch(config), launch(config)
     client, survivor = process.connect(), other.connect()
@@ -354,39 +227,11 @@ def test_sigkill_takes_only_its_own_connections_and_the_next_one_counts_on(confi
     client.close()
 
 
-def test_the_heart_beats_when_nothing_happens(config, launch):
-    process = launch(config)
-    beats = set()
-    end = time.monotonic() + 0.35
-    while time.monotonic() < end:
-        beats.add(process.cells.heartbeat_ns)
-        time.sleep(0.01)
-    assert 2 <= len(beats) <= 8
-
-
 def test_a_start_that_fails_says_why(config, launch):
     upstream = dataclasses.replace(config.upstreams[0], endpoints=("nowhere:1",))
     process = launch(dataclasses.replace(config, upstreams=(upstream,)))
     assert process.ready["type"] == "failed"
     assert "nowhere:1" in process.ready["error"]
-    assert process.wait() == 1
-
-
-@pytest.mark.parametrize(
-    ("wire", "said"),
-    [
-        (WIRE_VERSION - 1, f"version {WIRE_VERSION - 1}"),
-        (WIRE_VERSION + 1, f"version {WIRE_VERSION + 1}"),
-        (None, "no version"),
-        ("1", "version '1'"),
-    ],
-)
-def test_a_control_of_another_release_is_refused(config, launch, wire, said):
-    process = launch(config, start=False)
-    message = process.start_message(wire=wire, what_only_that_release_knows=5)
-    process.send({key: value for key, value in message.items() if value is not None})
-    error = process.notice("failed")["error"]
-    assert error == f"MessageError: control speaks {said} of the link, and this processor version {WIRE_VERSION}: they are of different releases"
     assert process.wait() == 1
 
 
@@ -409,18 +254,6 @@ def test_control_that_goes_away_before_the_start_is_no_error(config, launch):
     process = launch(config, start=False)
     process.command.close()
     assert process.wait() == 0
-
-
-def test_of_many_connections_that_close_at_once_each_has_its_row(config, launch):
-    process = launch(config)
-    count = MAX_ROWS + 2
-    for number in range(count):
-        process.connect(peer=f"192.0.2.1:{number}")
-    until(lambda: process.cells.cell("framegate.connection.active", "downstream", "plain") == count)
-    process.ask("close", listener="plain", reason="")
-    rows = [process.notice("closed")["row"] for _ in range(count)]
-    assert {row["peer"] for row in rows} == {f"192.0.2.1:{number}" for number in range(count)}
-    assert {row["cause"] for row in rows} == {"admin"}
 
 
 def test_a_hand_over_that_cannot_be_used_is_logged_and_closed(config, launch):
@@ -467,19 +300,3 @@ def test_replies_that_do_not_drain_stop_the_reading_of_commands_and_nothing_is_l
         assert len(process.answer(number)["rows"]) == 8
     for client in clients:
         client.close()
-
-
-def test_many_connections_are_taken_over(config, launch):
-    process = launch(config)
-    clients = [process.connect() for _ in range(60)]
-    for client in clients:
-        exchange(client, b"x")
-    page = process.ask("list", after=0, limit=50, listener="plain")
-    rest = process.ask("list", after=page["next"], limit=50, listener="plain")
-    assert (len(page["rows"]), len(rest["rows"]), rest["next"]) == (50, 10, 0)
-    assert len({row["id"] for row in page["rows"] + rest["rows"]}) == 60
-    for client in clients:
-        client.close()
-    for _ in clients:
-        assert process.notice("closed")["row"]["cause"] == "peer_closed"
-    assert len(os.listdir(f"/proc/{process.popen.pid}/fd")) < 20

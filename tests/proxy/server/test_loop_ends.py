@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from proxy.cells import CellWriter, State
-from proxy.config.model import TapRule
-from proxy.tap.gap import Gap
-from proxy.tap.record import REASON_QUEUE_FULL
-from proxy.tap.rule_use import WINDOW_NS, RuleUse
-from proxy.tap.rules import TapRules
+from framegate.proxy.cells import CellWriter, State
+from framegate.proxy.config.model import TapRule
+from framegate.proxy.tap.gap import Gap
+from framegate.proxy.tap.record import REASON_QUEUE_FULL
+from framegate.proxy.tap.rule_use import WINDOW_NS, RuleUse
+from framegate.proxy.tap.rules import TapRules
 from tests.fakes.disk import FakeDisk
 from tests.fakes.loop import Act, LoopBench
 
@@ -123,9 +123,9 @@ def test_a_tap_thread_that_raises_or_dies_loses_one_block_says_so_and_goes_on(tm
 
 def test_a_rule_that_turned_itself_off_is_a_row(tmp_path: Path) -> None:
     use = RuleUse("dear", 0.0, 30.0)
-    use.judge(1)
+    use.evaluate(1)
     use.spent_ns = WINDOW_NS // 2
-    assert use.judge(1 + WINDOW_NS)
+    assert use.evaluate(1 + WINDOW_NS)
     with LoopBench(str(tmp_path)) as bench:
         rules = bench.relay.pairs.rules
         assert rules is not None

@@ -6,29 +6,29 @@ import threading
 
 import pytest
 
-from proxy.cause import Cause
-from proxy.network import mute
-from proxy.network.connection_id import format_connection_id
-from proxy.network.transport import Identity
-from proxy.relay import ending
-from proxy.relay.counters import UpstreamCounters
-from proxy.relay.quotas import KeyDemand
-from proxy.relay.upstream import Endpoint, Upstream
-from proxy.server.limit_rows import DemandRow
-from proxy.server.pair_rows import (
+from framegate.proxy.cause import Cause
+from framegate.proxy.network import mute
+from framegate.proxy.network.connection_id import format_connection_id
+from framegate.proxy.network.transport import Identity
+from framegate.proxy.relay import ending
+from framegate.proxy.relay.counters import UpstreamCounters
+from framegate.proxy.relay.quotas import KeyDemand
+from framegate.proxy.relay.upstream import Endpoint, Upstream
+from framegate.proxy.server.link import decode_row, split_line
+from framegate.proxy.server.pair_rows import (
     access_line,
     closed_line,
     demand_row,
     endpoint_down_row,
     endpoint_up_row,
     holder_row,
+    is_due,
     open_row,
     opened_line,
     refused_line,
 )
-from proxy.server.row_lines import decode_row, split_line
-from proxy.server.rows import AccessRow, ClosedRow, EndpointDownRow, EndpointUpRow, HolderRow, OpenedRow, OpenRow
-from proxy.server.shape import shape_of
+from framegate.proxy.server.rows import AccessRow, ClosedRow, DemandRow, EndpointDownRow, EndpointUpRow, HolderRow, OpenedRow, OpenRow
+from framegate.proxy.server.schema import schema_of
 from tests.fakes.rows import decode_line
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
@@ -44,7 +44,7 @@ def test_an_open_row_shows_what_is_true_now():
     pair.client.channel.mute(mute.ADMIN)
     pair.reason = "why"
     row = json.loads(json.dumps(open_row(pair, 10**18)))
-    assert shape_of(OpenRow).fault(row) == ""
+    assert schema_of(OpenRow).fault(row) == ""
     assert row["id"] == pair.id
     assert (row["listener"], row["upstream"], row["peer"], row["principal"]) == ("l", "u", "192.0.2.1:1", "ANONYMOUS")
     assert row["endpoint"].startswith("127.0.0.1:")
@@ -144,7 +144,7 @@ def opening_of(line: str, event: str) -> tuple[int | None, ...]:
 
 def test_in_plaintext_there_is_no_handshake_and_a_connect_has_its_time():
     world = World()
-    world.relay.pairs.tells_open = True
+    world.relay.pairs.reports_open = True
     _, pair = world.client()
     assert opening_of(access_line(pair, 0), "access") == (None, None, None, 0), "nothing was tried yet"
     world.clock.ns += 3
@@ -191,7 +191,7 @@ def test_each_endpoint_that_is_tried_is_an_attempt_and_the_time_is_that_of_all()
 def test_a_connect_that_came_to_nothing_has_its_time_too():
     with refusing_port() as port:
         world = World(endpoints=[("127.0.0.1", port)])
-        world.relay.pairs.tells_open = True
+        world.relay.pairs.reports_open = True
         client, pair = world.client()
         began_ns = world.clock.ns
         world.until(lambda: pair.state.value == "closing")
@@ -227,7 +227,7 @@ def test_a_handshake_has_its_time_whether_it_came_to_something_or_not(tmp_path, 
 
 def test_a_handler_that_answers_is_reached_without_a_connect():
     world = World(serves=True)
-    world.relay.pairs.tells_open = True
+    world.relay.pairs.reports_open = True
     world.client()
     world.until(lambda: world.told.opened)
     assert tuple(world.told.opened[0][name] for name in OPENING) == (None, None, None, 0)
@@ -240,7 +240,7 @@ def test_a_holders_row_names_the_side_its_peer_and_since_when_it_is_not_read():
     client.sendall(frame(b"abc")[:5])
     world.until(lambda: pair.client.channel.staged == 5)
     row = json.loads(json.dumps(holder_row(pair, pair.client.channel, "begun", 77, 10**18)))
-    assert shape_of(HolderRow).fault(row) == ""
+    assert schema_of(HolderRow).fault(row) == ""
     assert row == {
         "id": int(pair.id),
         "listener": "l",
@@ -267,10 +267,10 @@ def test_an_endpoints_row_says_why_it_is_down_and_then_for_how_long_it_was():
     upstream.failed(upstream.pick(None, 5), Cause.UPSTREAM_TIMEOUT, "not ready in 5000 ms", 5)
     common = {"upstream": "u", "endpoint": "[::1]:9", "server_name": "broker", "failures": 1}
     assert endpoint_down_row(upstream, endpoint) == {**common, "reason": "timeout", "detail": "not ready in 5000 ms", "backoff_ms": 1000}
-    assert shape_of(EndpointDownRow).fault(endpoint_down_row(upstream, endpoint)) == ""
+    assert schema_of(EndpointDownRow).fault(endpoint_down_row(upstream, endpoint)) == ""
     upstream.answered(upstream.pick(None, 6), 5 + 7_000_000)
     assert endpoint_up_row(upstream, endpoint) == {**common, "down_ms": 7}
-    assert shape_of(EndpointUpRow).fault(endpoint_up_row(upstream, endpoint)) == ""
+    assert schema_of(EndpointUpRow).fault(endpoint_up_row(upstream, endpoint)) == ""
 
 
 def test_a_connection_that_never_became_a_pair_has_the_row_of_one_from_which_nothing_came():
@@ -288,4 +288,34 @@ def test_a_connection_that_never_became_a_pair_has_the_row_of_one_from_which_not
 def test_a_demands_row_names_the_rate():
     row = demand_row(KeyDemand("listener", "l", "request_frames", 5, 1500, 1600))
     assert row == {"level": "listener", "name": "l", "counter": "request_frames", "used": 5, "waiting": 1500, "wanting": 1600}
-    assert shape_of(DemandRow).fault(row) == ""
+    assert schema_of(DemandRow).fault(row) == ""
+
+
+EVERY = 600
+
+
+def first_of(number: int, opened_ns: int = 0) -> int:
+    """The moment of the first row."""
+    return next(at for at in range(opened_ns, opened_ns + 2 * EVERY) if is_due(opened_ns, number, EVERY, opened_ns, at))
+
+
+def test_the_first_row_is_between_one_time_and_one_and_a_quarter_after_the_opening_and_evenly_spread() -> None:
+    firsts = [first_of((3 << 57) + (5 << 29) + number) for number in range(1000)]
+    assert min(firsts) >= EVERY
+    assert max(firsts) < EVERY + EVERY // 4
+    quarters = [sum(EVERY + EVERY * part // 16 <= first < EVERY + EVERY * (part + 1) // 16 for first in firsts) for part in range(4)]
+    assert all(200 < count < 300 for count in quarters), quarters
+
+
+@pytest.mark.parametrize("turn", [1, 2, 1000])
+def test_a_row_is_due_in_the_stretch_of_time_that_holds_its_moment_and_in_no_other(turn: int) -> None:
+    moment = first_of(7, 50) + (turn - 1) * EVERY
+    assert [is_due(50, 7, EVERY, at - 1, at) for at in (moment - 1, moment, moment + 1)] == [False, True, False]
+    assert is_due(50, 7, EVERY, moment - 1, moment + 9 * EVERY), "one, however much time was left out"
+    assert not is_due(50, 7, EVERY, moment, moment), "no time"
+
+
+def test_before_its_first_moment_none_is_due_whatever_is_asked() -> None:
+    assert not is_due(10**9, 7, EVERY, 0, 10**9)
+    assert not is_due(10**9, 7, EVERY, 0, first_of(7, 10**9) - 1)
+    assert is_due(10**9, 7, EVERY, 0, first_of(7, 10**9))

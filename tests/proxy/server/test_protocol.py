@@ -6,11 +6,21 @@ from typing import Any
 
 import pytest
 
-from proxy.server import messages, rows
-from proxy.server.handler_messages import HandlerFacts, HandlerReadyMessage, HandlerStartMessage
-from proxy.server.limit_rows import DemandRow
-from proxy.server.messages import BulkCommand, Change, DemandNotice, DrainedNotice, LogNotice, PartedNotice, ReadyMessage, StartMessage
-from proxy.server.protocol import (
+from framegate.proxy.server import messages, rows
+from framegate.proxy.server.messages import (
+    BulkCommand,
+    Change,
+    DemandNotice,
+    DrainedNotice,
+    HandlerFacts,
+    HandlerReadyMessage,
+    HandlerStartMessage,
+    LogNotice,
+    PartedNotice,
+    ReadyMessage,
+    StartMessage,
+)
+from framegate.proxy.server.protocol import (
     EVENTS,
     HANDLER_NOTICES,
     NOTICES,
@@ -36,16 +46,14 @@ from proxy.server.protocol import (
     read_start,
     upstreams_request,
 )
-from proxy.server.rows import HandlerRaisedRow, TapRuleOffRow
+from framegate.proxy.server.rows import DemandRow, HandlerRaisedRow, TapRuleOffRow
 from tests.fakes.rows import open_row
 
 START = StartMessage(
     type="start", wire=WIRE_VERSION, config={}, slot=0, generation=1, boot_id="b", share=1, endpoints={"u": [["", 1, "/s"], ["h", 2, "a", 5]]}
 )
 READY = ReadyMessage(type="ready", wire=WIRE_VERSION, pid=1, modules={})
-HANDLER_START = HandlerStartMessage(
-    type="start", wire=WIRE_VERSION, slot=0, generation=1, node="n", handlers={"l": "m:h"}, path=["/p"], upstreams={"l": False}
-)
+HANDLER_START = HandlerStartMessage(type="start", wire=WIRE_VERSION, slot=0, generation=1, node="n", handlers={"l": "m:h"}, path=["/p"])
 HANDLER_READY = HandlerReadyMessage(type="ready", wire=WIRE_VERSION, pid=1, handlers={"l": HandlerFacts(directions=["request"], description="")})
 BULK = BulkCommand(type="mute", listener="l", reason="")
 REQUESTS: list[Request[Any]] = [
@@ -69,7 +77,7 @@ def sent(message: Any) -> Any:
 def test_what_control_asks_is_what_a_processor_takes(request_: Request[Any]) -> None:
     message = sent({**request_.message, "id": 5})
     assert read_command(message) == message
-    assert request_.replies is REPLIES[message["type"]]
+    assert message["type"] in REPLIES
     with pytest.raises(MessageError, match=rf"{message['type']}\.id is missing"):
         read_command(sent(request_.message))
 
@@ -132,8 +140,8 @@ def test_the_first_words_of_a_handler_process_are_judged() -> None:
     assert read_handler_ready(sent(HANDLER_READY)) == HANDLER_READY
     with pytest.raises(MessageError, match="the first message is stop, not start"):
         read_handler_start({"type": "stop"})
-    with pytest.raises(MessageError, match=r"^start\.upstreams\.l must be bool, not str$"):
-        read_handler_start({**HANDLER_START, "upstreams": {"l": "u"}})
+    with pytest.raises(MessageError, match=r"^start\.handlers\.l must be str, not int$"):
+        read_handler_start({**HANDLER_START, "handlers": {"l": 1}})
     with pytest.raises(MessageError, match=r"^ready\.handlers\.l\.description is missing$"):
         read_handler_ready({**HANDLER_READY, "handlers": {"l": {"directions": []}}})
 
@@ -151,7 +159,7 @@ def test_events_are_told_by_the_names_and_levels_of_the_table() -> None:
     row = TapRuleOffRow(rule="r", cause="cpu", percent=50.0, limit=30)
     notice = event_notice("tap_rule_off", row)
     assert read_notice(sent(notice)) == LogNotice(type="log", level="warning", event="tap_rule_off", fields=dict(row))
-    declared = {name for name in vars(rows) if name.endswith("Row") and name in {each.__name__ for each in typing.get_args(messages.EventRow)}}
+    declared = {name for name in vars(rows) if name.endswith("Row") and name in {each.__name__ for each in typing.get_args(rows.EventRow)}}
     assert len(declared) == len(EVENTS)
 
 

@@ -1,18 +1,21 @@
 """Questions and answers over the link: what arrives is what was sent, and nothing of it is told when it cannot be read."""
 
+import dataclasses
 import json
+import typing
 from typing import Any
 
 import pytest
 
-from proxy.auth import questions as q
-from proxy.auth.messages import ApiRange
-from proxy.server.protocol import MessageError, read_command, read_notice
-from proxy.server.question_codec import answer_from_row, question_from_row, row_of
+from framegate.proxy.auth import auth_requests as q
+from framegate.proxy.auth.messages import ApiRange
+from framegate.proxy.server.protocol import MessageError
+from framegate.proxy.server.question_codec import answer_from_row, question_from_row, row_of
+from framegate.proxy.server.schema import schema_of
 from tests.fakes.sasl_frames import known_apis
 
 SALT = bytes(range(256))
-QUESTIONS: list[q.Question] = [
+QUESTIONS: list[q.AuthRequest] = [
     q.SupportedApis(3),
     q.WantCredential("SCRAM-SHA-256", "ålice\n\0"),
     q.CheckPassword("alice", "\ud800 ' \" \\ \u2028"),
@@ -20,7 +23,7 @@ QUESTIONS: list[q.Question] = [
     q.WantSecret("brokers"),
     q.WantScramKeys("brokers", "SCRAM-SHA-512", SALT, 4096),
 ]
-ANSWERS: list[q.Answer] = [
+ANSWERS: list[q.AuthResponse] = [
     known_apis(ApiRange(0, 3, 11), ApiRange(18, 0, 4)),
     known_apis(),
     q.ScramCredential(SALT, 8192, b"stored", b"", is_known=False, lifetime_ms=5),
@@ -34,53 +37,48 @@ ANSWERS: list[q.Answer] = [
 ]
 
 
-def sent(message: dict[str, Any]) -> Any:
+def sent(message: object) -> Any:
     return json.loads(json.dumps(message))
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: type(each).__name__)
-def test_a_question_arrives_as_it_was_asked(question: q.Question) -> None:
-    kind, row = row_of(question)
-    notice: Any = read_notice(sent({"type": "question", "number": 1, "desk": "upstreams", "address": "", "kind": kind, "row": row}))
-    assert question_from_row(notice["kind"], notice["row"]) == question
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("ScramKeys", {"client_key": "canary", "server_key": ""}, "ScramKeys has a field that cannot be read"),
+    ("ScramKeys", {"client_key": "", "server_key": "0ä"}, "ScramKeys has a field that cannot be read"),
+    ("KnownApis", {"answer": "0"}, "KnownApis has a field that cannot be read"),
+    ("CheckToken", {"token": "canary"}, "no answer of the kind CheckToken"),
+    ("Secret", {"text": 77}, "Secret.text must be str, not int"),
+]
 
 
-@pytest.mark.parametrize("answer", ANSWERS, ids=lambda each: type(each).__name__)
-def test_an_answer_arrives_as_it_was_given(answer: q.Answer) -> None:
-    kind, row = row_of(answer)
-    command: Any = read_command(sent({"type": "answer", "number": 1, "kind": kind, "row": row}))
-    assert answer_from_row(command["kind"], command["row"]) == answer
+def test_a_question_and_an_answer_arrive_as_they_were_sent() -> None:
+    assert {type(each) for each in QUESTIONS} == set(typing.get_args(q.AuthRequest)), "each kind is tried"
+    assert {type(each) for each in ANSWERS} == set(typing.get_args(q.AuthResponse))
+    for question in QUESTIONS:
+        assert question_from_row(*sent(row_of(question))) == question
+    for answer in ANSWERS:
+        assert answer_from_row(*sent(row_of(answer))) == answer
 
 
-@pytest.mark.parametrize(
-    ("kind", "row"),
-    [
-        ("ScramKeys", {"client_key": "canary", "server_key": ""}),
-        ("ScramKeys", {"client_key": "", "server_key": "0ä"}),
-        ("KnownApis", {"answer": "0"}),
-    ],
-)
-def test_a_row_that_is_none_in_spite_of_its_shape_is_refused_without_a_word_of_it(kind: str, row: dict[str, Any]) -> None:
-    command: Any = read_command({"type": "answer", "number": 1, "kind": kind, "row": row})
-    with pytest.raises(MessageError, match=f"^{kind} has a field that cannot be read$") as caught:
-        answer_from_row(command["kind"], command["row"])
-    assert caught.value.__cause__ is None
-    assert caught.value.__suppress_context__
+def test_what_is_none_is_refused_with_the_name_of_the_key_and_without_a_word_of_it() -> None:
+    for kind, row, text in REFUSED:
+        with pytest.raises(MessageError) as caught:
+            answer_from_row(kind, row)
+        assert str(caught.value) == text
+        assert caught.value.__cause__ is None
+    for kind, row, text in (
+        ("Secret", {"text": "x"}, "no question of the kind Secret"),
+        ("CheckToken", {"token": ["canary"]}, "CheckToken.token must be str, not list"),
+        ("CheckToken", {}, "CheckToken.token is missing"),
+    ):
+        with pytest.raises(MessageError, match=f"^{text}$"):
+            question_from_row(kind, row)
 
 
-@pytest.mark.parametrize(
-    ("message", "text"),
-    [
-        ({"kind": "Secret", "row": {"text": "x"}}, "no question of the kind Secret"),
-        ({"kind": "CheckToken", "row": {"token": ["canary"]}}, "CheckToken.token must be str, not list"),
-        ({"kind": "CheckToken", "row": {}}, "CheckToken.token is missing"),
-    ],
-)
-def test_a_question_that_is_none_is_refused_with_the_name_of_the_key(message: dict[str, Any], text: str) -> None:
-    with pytest.raises(MessageError, match=f"^{text}$"):
-        read_notice({"type": "question", "number": 1, "desk": "d", "address": "", **message})
-
-
-def test_an_answer_of_another_kind_is_none() -> None:
-    with pytest.raises(MessageError, match=r"^no answer of the kind CheckToken$"):
-        read_command({"type": "answer", "number": 1, "kind": "CheckToken", "row": {"token": "canary"}})
+def test_what_is_wrong_with_a_row_is_said_without_a_word_of_what_is_in_it() -> None:
+    for declared in (*typing.get_args(q.AuthRequest), *typing.get_args(q.AuthResponse)):
+        names = [field.name for field in dataclasses.fields(declared)]
+        for name in names:
+            for value in ("canary", ["canary"], {"canary": "canary"}, 77):
+                fault = schema_of(declared).fault({**dict.fromkeys(names, "canary"), name: value})
+                assert "canary" not in fault
+                assert "77" not in fault

@@ -7,20 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from proxy.server import messages, rows
+from framegate.proxy.server import messages, rows
+from framegate.proxy.server.rows import DemandRow, PartRow, RateCounter, RateLevel, Store, listener_owner, pack_stores, read_stores, upstream_owner
+from framegate.proxy.server.schema import schema_of
 
 ROOT = Path(__file__).parents[3]
 ROOMS = ("proxy", "control", "tests/fakes")
-DECLARED = {
-    each.__name__: frozenset(each.__annotations__) for each in vars(rows).values() if typing.is_typeddict(each) and len(each.__annotations__) > 3
-}
+ROWS = [each for each in vars(rows).values() if typing.is_typeddict(each) and each not in (rows.RateRow, rows.OverrideRow, rows.LimitsRow)]
+"""But those of quotas, which ``framegate.proxy.config.limits`` makes of its classes."""
+DECLARED = {each.__name__: frozenset(each.__annotations__) for each in ROWS if len(each.__annotations__) > 3}
 TYPES = frozenset(
     word
     for each in vars(messages).values()
     if typing.is_typeddict(each) and "type" in each.__annotations__
     for word in typing.get_args(typing.get_type_hints(each)["type"])
 )
-OWN = frozenset(key for each in vars(rows).values() if typing.is_typeddict(each) for key in each.__required_keys__ if "_" in key)
+OWN = frozenset(key for each in ROWS for key in each.__required_keys__ if "_" in key)
 """Keys that mean nothing but themselves, wherever they are put."""
 
 
@@ -54,7 +56,7 @@ def test_nobody_writes_a_row_or_a_message_but_by_calling_its_class(room: str) ->
     found = [
         f"{path.relative_to(ROOT)}: {copy}"
         for path in sorted((ROOT / room).rglob("*.py"))
-        if "control/gen/framegate" not in str(path)
+        if "control/v1/" not in str(path)
         for copy in copies(path.read_text())
     ]
     assert found == []
@@ -79,3 +81,30 @@ def test_who_does_is_found(source: str, found: str) -> None:
 
 def test_who_reads_a_row_or_calls_its_class_is_not() -> None:
     assert list(copies('x = ClosedRow(id=row["id"], listener="a", cause="b", closed_ns=row["closed_ns"])\nrow["peer"] = "p"\n')) == []
+
+
+def test_a_part_and_a_demand_are_of_one_level_and_counter() -> None:
+    for level in typing.get_args(RateLevel):
+        for counter in typing.get_args(RateCounter):
+            assert schema_of(PartRow).fault({"level": level, "name": "", "counter": counter, "part": -1}) == ""
+            assert schema_of(DemandRow).fault({"level": level, "name": "a", "counter": counter, "used": 1, "waiting": 1000, "wanting": 1000}) == ""
+    for row in ({"level": "nobody"}, {"counter": "bytes"}, {"part": "1"}):
+        assert schema_of(PartRow).fault({"level": "node", "name": "", "counter": "request_bytes", "part": 1, **row}) != ""
+
+
+def test_stores_arrive_as_they_were_and_what_several_have_is_sent_once() -> None:
+    stores = {
+        listener_owner("a"): Store(3, "f0", {"c": "certificate", "ca": "authority"}),
+        upstream_owner("u"): Store(1, "", {"other/ca": "authority"}),
+    }
+    row = pack_stores(stores)
+    assert row["contents"] == ["certificate", "authority"]
+    assert read_stores(row) == stores
+    assert list(stores) == ["listener/a", "upstream/u"]
+    row["contents"].clear()
+    with pytest.raises(ValueError, match="files of listener/a was not sent along"):
+        read_stores(row)
+
+
+def test_keys_are_not_shown() -> None:
+    assert "secret" not in repr(Store(1, "", {"k": "secret"}))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy.auth.questions import Inquiry, SupportedApis
-from proxy.auth.server import SaslServerAuthenticators, SaslServerSettings
-from proxy.cells import LISTENER_BLOCK, UPSTREAM_BLOCK
-from proxy.config.limits import LimitOverride, LimitsConfig, RateLimits, limits_to_wire
-from proxy.config.model import (
+from framegate.proxy.auth.auth_requests import PendingAuth, SupportedApis
+from framegate.proxy.auth.server import SaslServerAuthenticators, SaslServerSettings
+from framegate.proxy.cells import LISTENER_BLOCK, UPSTREAM_BLOCK
+from framegate.proxy.config.limits import LimitOverride, LimitsConfig, RateLimits, limits_to_wire
+from framegate.proxy.config.model import (
     MIB,
     Forwarding,
     KeepAlive,
@@ -29,18 +29,18 @@ from proxy.config.model import (
     rules_to_wire,
     to_wire,
 )
-from proxy.config.sasl import ListenerSasl
-from proxy.config.tls import PrincipalConfig
-from proxy.config.upstream_sasl import UpstreamSasl
-from proxy.errors import AuthenticationError, ConfigError
-from proxy.network.authenticator import AnonymousAuthenticators
-from proxy.network.memory_pool import BEGUN, PENDING, MemoryPool
-from proxy.network.receive import NEVER_CUT
-from proxy.network.transport import Identity
-from proxy.server.settings import ChangeError, Settings
-from proxy.server.store_rows import Store, pack_stores
-from proxy.tap.rules import TapRules
-from proxy.tap.writer import TapWriter
+from framegate.proxy.config.sasl import ListenerSasl
+from framegate.proxy.config.tls import PrincipalConfig
+from framegate.proxy.config.upstream_sasl import UpstreamSasl
+from framegate.proxy.errors import AuthenticationError, ConfigError
+from framegate.proxy.network.authenticator import AnonymousAuthenticators
+from framegate.proxy.network.memory_pool import BEGUN, PENDING, MemoryPool
+from framegate.proxy.network.receive import NEVER_CUT
+from framegate.proxy.network.transport import Identity
+from framegate.proxy.server.rows import Store, pack_stores
+from framegate.proxy.server.settings import ChangeError, Settings
+from framegate.proxy.tap.rules import TapRules
+from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.tls import TlsWorld
 from tests.fakes.world import SECOND, World
 
@@ -87,7 +87,7 @@ def test_clients_are_asked_who_they_are_where_the_listener_says_so():
     factory = settings.routes["b"].options.authenticators
     assert isinstance(factory, SaslServerAuthenticators)
     assert factory._settings == SaslServerSettings(("PLAIN", "SCRAM-SHA-256"), 5000, 2048)
-    factory._source.ask(Inquiry(SupportedApis(4), None))
+    factory._source.ask(PendingAuth(SupportedApis(4), None))
     assert told == [{"type": "question", "number": 1, "desk": "listener:b", "address": "", "kind": "SupportedApis", "row": {"version": 4}}]
     assert isinstance(settings.routes["a"].options.authenticators, AnonymousAuthenticators)
     assert [settings.routes[name].authenticates for name in ("a", "b")] == [False, True]
@@ -446,7 +446,7 @@ def test_quotas_are_in_force_after_commit_and_not_before(limited):
     assert limited.settings.commit(2)
     assert limited.quotas.limits.node == RateLimits(response_frames_rate=9)
     assert limited.quotas.limits.listeners == {"a": RateLimits(connections=1)}
-    assert limited.quotas.node.buckets[3].rate == 9
+    assert limited.quotas.buckets["node", "", "response_frames"].rate == 9
 
 
 @pytest.mark.parametrize(

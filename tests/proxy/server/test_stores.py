@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from proxy.cause import Cause
-from proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
-from proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
-from proxy.errors import ConfigError
-from proxy.server.store_rows import Store, StoresRow, pack_stores
-from proxy.server.stores import Stores
+from framegate.proxy.cause import Cause
+from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
+from framegate.proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
+from framegate.proxy.errors import ConfigError
+from framegate.proxy.server.rows import Store, StoresRow, pack_stores
+from framegate.proxy.server.stores import Stores
 from tests.fakes.network import net_bench, tcp_pair
 from tests.fakes.tls import TlsWorld
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from proxy.auth.mapping_rules import RuleError
-from proxy.auth.questions import CredentialSource
-from proxy.config.upstream_sasl import UpstreamIdentity, UpstreamSasl
-from proxy.server.upstream_logins import UpstreamLogins
+from framegate.proxy.auth.auth_requests import CredentialSource
+from framegate.proxy.auth.mapping_rules import RuleError
+from framegate.proxy.config.upstream_sasl import UpstreamIdentity, UpstreamSasl
+from framegate.proxy.server.upstream_logins import UpstreamLogins
 
 
 class Nobody(CredentialSource):

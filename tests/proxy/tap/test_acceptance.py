@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.tap.acceptance import ACCEPTED_NAME, Accepted, accept, read_accepted
-from proxy.tap.account import WindowRow
-from proxy.tap.completeness import Verdict
+from framegate.proxy.tap.acceptance import ACCEPTED_NAME, Accepted, accept, read_accepted
+from framegate.proxy.tap.completeness import Verdict
+from framegate.proxy.tap.stream_totals import WindowRow
 from tests.fakes.tap_files import flip
 
 

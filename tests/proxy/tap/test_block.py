@@ -1,9 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.tap.block import JOIN_BELOW, Layout, joined
-from proxy.tap.block_builder import BlockBuilder
-from proxy.tap.record import BLOCK_ALIGNMENT, BLOCK_HEADER_BYTES, SECTION_ALIGNMENT
+from framegate.proxy.tap.block import JOIN_BELOW, Layout, joined
+from framegate.proxy.tap.block_builder import BlockBuilder
+from framegate.proxy.tap.record import BLOCK_ALIGNMENT, BLOCK_HEADER_BYTES, SECTION_ALIGNMENT
 
 
 @given(payloads=st.lists(st.binary(max_size=90), min_size=1, max_size=5), name=st.text(max_size=20))

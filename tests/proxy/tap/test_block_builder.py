@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from librt.strings import BytesWriter
 
-from proxy.network.run import Buffer
-from proxy.tap.block import Block
-from proxy.tap.block_builder import BLOCK_OVERHEAD, COPY_BELOW, BlockBuilder, pack_codes, take
-from proxy.tap.gap import Gap
-from proxy.tap.record import CHUNK_ROW, KIND_GAP, ChunkRow
+from framegate.proxy.network.run import Buffer
+from framegate.proxy.tap.block import Block
+from framegate.proxy.tap.block_builder import BLOCK_OVERHEAD, COPY_BELOW, BlockBuilder, pack_codes, take
+from framegate.proxy.tap.gap import Gap
+from framegate.proxy.tap.record import CHUNK_ROW, KIND_GAP, ChunkRow
 from tests.fakes.tap_log import ints
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config.model import TapRule
-from proxy.tap.completeness import Verdict, verify
-from proxy.tap.log_reader import end_offset, segments, walk
-from proxy.tap.record import FLAG_AT_MOST, FLAG_UNKNOWN, WINDOW_NS
+from framegate.proxy.config.model import TapRule
+from framegate.proxy.tap.completeness import Verdict, verify
+from framegate.proxy.tap.log_reader import end_offset, segments, walk
+from framegate.proxy.tap.record import FLAG_AT_MOST, FLAG_UNKNOWN, WINDOW_NS
 from tests.fakes.kept_tap import START, KeptTap, counts, lines, states
 from tests.fakes.runs import pieces_of
 

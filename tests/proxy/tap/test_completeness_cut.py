@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from proxy.tap.log_reader import end_offset, segments, walk_segment
-from proxy.tap.record import FLAG_AT_MOST, WINDOW_NS
-from proxy.tap.recovery import seal_stream
-from proxy.tap.sums import segment_times
+from framegate.proxy.tap.log_reader import end_offset, segments, walk_segment
+from framegate.proxy.tap.record import FLAG_AT_MOST, WINDOW_NS
+from framegate.proxy.tap.recovery import seal_stream
+from framegate.proxy.tap.sums import segment_times
 from tests.fakes.kept_tap import HOUR_NS, START, KeptTap, in_segments, lines, states
 from tests.fakes.tap_log import FakeProcessor
 

@@ -16,23 +16,23 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from control.fleet.slot_cells import Life
-from control.tap.reserve import Reserve as Ballast
-from control.tap.settlement import Case, Settlement
-from proxy.cells import TAP_DROP_REASONS
-from proxy.config.model import TapConfig, TapRule
-from proxy.tap.completeness import WindowRow, verify
-from proxy.tap.frame_tap import FrameTap
-from proxy.tap.ledger_writer import LedgerWriter
-from proxy.tap.log_block import GapRecord
-from proxy.tap.log_reader import segments, streams
-from proxy.tap.record import DIRECTIONS, WINDOW_NS
-from proxy.tap.recovery import seal_dead
-from proxy.tap.rules import TapRules
-from proxy.tap.settlement import recovery_stream
-from proxy.tap.sums import segment_times
-from proxy.tap.tallies import Reserve, Tally
-from proxy.tap.writer import TapWriter
+from framegate.control.fleet.slot_cells import ProcessorTotals
+from framegate.control.tap.reserve import Reserve as Ballast
+from framegate.control.tap.settlement import Case, Settlement
+from framegate.proxy.cells import TAP_DROP_REASONS
+from framegate.proxy.config.model import TapConfig, TapRule
+from framegate.proxy.tap.completeness import WindowRow, verify
+from framegate.proxy.tap.frame_tap import FrameTap
+from framegate.proxy.tap.ledger_writer import LedgerWriter
+from framegate.proxy.tap.log_block import GapRecord
+from framegate.proxy.tap.log_reader import segments, streams
+from framegate.proxy.tap.record import DIRECTIONS, WINDOW_NS
+from framegate.proxy.tap.recovery import seal_dead
+from framegate.proxy.tap.rules import TapRules
+from framegate.proxy.tap.settlement import recovery_stream
+from framegate.proxy.tap.sums import segment_times
+from framegate.proxy.tap.tallies import Reserve, Tally
+from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.disk import FakeDisk
 from tests.fakes.fleet import MemoryLog
 from tests.fakes.runs import pieces_of, run_of
@@ -214,21 +214,21 @@ class Processor(Reserve):
 
     def do_publish(self, op: Op) -> None:
         """What the loop does once a millisecond."""
-        self.writer.tallies.settle(self.now)
+        self.writer.tallies.update_reserves(self.now)
         for tally in self.writer.tallies.all:
             pair = (tally.listener, DIRECTIONS[tally.direction])
             self.published[pair], self.reserved[pair] = int(tally.frames), int(tally.reserved)
 
     def end(self, how: str, torn: bool) -> None:
         """The processor ends, and control does what it does then (``TapKeeper``)."""
-        life: Life | None = None
+        life: ProcessorTotals | None = None
         if how == "close":
             self.writer.flush_and_close(1000)
             seen = {(tally.listener, DIRECTIONS[tally.direction]): int(tally.frames) for tally in self.writer.tallies.all}
             dropped = {reason: int(getattr(self.writer, f"dropped_{reason}")) for reason in TAP_DROP_REASONS}
-            life = Life({}, True, sum(seen.values()), {**dict.fromkeys(self.pairs, 0), **seen}, dict(self.reserved), dropped)
+            life = ProcessorTotals({}, True, sum(seen.values()), {**dict.fromkeys(self.pairs, 0), **seen}, dict(self.reserved), dropped)
         elif how == "die":
-            life = Life({}, False, sum(self.published.values()), self.published, self.reserved, dict.fromkeys(TAP_DROP_REASONS, 0))
+            life = ProcessorTotals({}, False, sum(self.published.values()), self.published, self.reserved, dict.fromkeys(TAP_DROP_REASONS, 0))
         if torn and how != "close":
             for path in Path(self.world.root, self.stream).glob("*.open"):
                 with path.open("ab") as file:

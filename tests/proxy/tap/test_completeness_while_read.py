@@ -5,11 +5,11 @@ import os
 
 import pytest
 
-from proxy.tap import completeness
-from proxy.tap.completeness import RETRIES, Verdict
-from proxy.tap.ledger import Ledger, read_ledger
-from proxy.tap.log_reader import end_offset, segments, streams, walk
-from proxy.tap.record import LOCK_NAME, WINDOW_NS
+from framegate.proxy.tap import completeness
+from framegate.proxy.tap.completeness import RETRIES, Verdict
+from framegate.proxy.tap.ledger import Ledger, read_ledger
+from framegate.proxy.tap.log_reader import end_offset, segments, streams, walk
+from framegate.proxy.tap.record import LOCK_NAME, WINDOW_NS
 from tests.fakes.kept_tap import START, KeptTap, in_segments, states
 from tests.fakes.tap_log import FakeProcessor
 

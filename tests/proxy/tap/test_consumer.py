@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.tap.consumer import (
+from framegate.proxy.tap.consumer import (
     MAX_BYTES,
     ConsumerInUseError,
     claim_consumer,
@@ -15,7 +15,7 @@ from proxy.tap.consumer import (
     remove_consumer,
     write_consumer,
 )
-from proxy.tap.log_reader import streams
+from framegate.proxy.tap.log_reader import streams
 
 
 def test_consumers_say_where_they_stand(tmp_path: Path) -> None:

@@ -7,25 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from proxy.tap.expected import LIVE_S, expected_end, expected_start, is_written, ledger_faults
-from proxy.tap.ledger import Fate, Ledger
-from proxy.tap.record import LOCK_NAME
+from framegate.proxy.tap.expected import LIVE_S, expected_end, expected_start, is_written, ledger_faults
+from framegate.proxy.tap.ledger import Ledger, StreamRecord
+from framegate.proxy.tap.record import LOCK_NAME
+from tests.fakes.cases import each_of
 
 
-@pytest.mark.parametrize(
-    ("fate", "base", "start", "end"),
+@each_of(
+    ("stream_record", "base", "start", "end"),
     [
         (None, 640, 640, None),
-        (Fate(1, 1, []), 0, 0, None),
-        (Fate(1, 1, []), 640, 0, None),
-        (Fate(1, 1, [], end=1280, deleted_to=640), 640, 640, 1280),
-        (Fate(1, 1, [], end=1280, deleted_to=640), 704, 640, 1280),
-        (Fate(1, 1, [], end=1280, deleted_to=640), 0, 0, 1280),
-        (Fate(1, 0, [], end=1280, settled=True, adopted=True), 640, 640, 1280),
+        (StreamRecord(1, 1, []), 0, 0, None),
+        (StreamRecord(1, 1, []), 640, 0, None),
+        (StreamRecord(1, 1, [], end=1280, deleted_to=640), 640, 640, 1280),
+        (StreamRecord(1, 1, [], end=1280, deleted_to=640), 704, 640, 1280),
+        (StreamRecord(1, 1, [], end=1280, deleted_to=640), 0, 0, 1280),
+        (StreamRecord(1, 0, [], end=1280, settled=True, adopted=True), 640, 640, 1280),
     ],
 )
-def test_a_stream_is_there_from_what_retention_took_to_its_end(fate: Fate | None, base: int, start: int, end: int | None) -> None:
-    assert (expected_start(fate, base), expected_end(fate)) == (start, end)
+def test_a_stream_is_there_from_what_retention_took_to_its_end(stream_record: StreamRecord | None, base: int, start: int, end: int | None) -> None:
+    assert (expected_start(stream_record, base), expected_end(stream_record)) == (start, end)
 
 
 def test_a_ledger_that_cannot_tell_all_says_why() -> None:

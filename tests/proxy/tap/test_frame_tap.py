@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config.model import TapConfig, TapRule
-from proxy.tap.frame_tap import FrameTap
-from proxy.tap.record import DIRECTION_RESPONSE, REASON_PARTIAL_FRAME
-from proxy.tap.rules import TapRules
-from proxy.tap.writer import TapWriter
+from framegate.proxy.config.model import TapConfig, TapRule
+from framegate.proxy.tap.frame_tap import FrameTap
+from framegate.proxy.tap.record import DIRECTION_RESPONSE, REASON_PARTIAL_FRAME
+from framegate.proxy.tap.rules import TapRules
+from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.runs import pieces_of, run_of
 from tests.fakes.tap_log import ints
 from tests.fakes.tap_read import read_frames, read_gaps

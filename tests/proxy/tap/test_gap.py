@@ -1,5 +1,5 @@
-from proxy.tap.gap import MAX_PENDING_GAPS, NO_CONNECTION, Gap, PendingGaps
-from proxy.tap.record import REASON_DISK_FULL, REASON_QUEUE_FULL
+from framegate.proxy.tap.gap import MAX_PENDING_GAPS, NO_CONNECTION, Gap, PendingGaps
+from framegate.proxy.tap.record import REASON_DISK_FULL, REASON_QUEUE_FULL
 
 
 def gap(connection: int = 1, *, direction: int = 0, reason: int = REASON_QUEUE_FULL, first: int = 0, from_ns: int = 10, frames: int = 1) -> Gap:

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.tap import headers, record
-from proxy.tap.headers import BlockHeader
-from proxy.tap.record import FormatError
+from framegate.proxy.tap import headers, record
+from framegate.proxy.tap.headers import BlockHeader
+from framegate.proxy.tap.record import FormatError
+from tests.fakes.cases import each_of
 
 I32 = st.integers(0, 2**31 - 1)
 I64 = st.integers(0, 2**63 - 1)
@@ -43,7 +44,7 @@ def test_any_changed_byte_of_a_block_header_is_found(position: int, flip: int) -
         headers.decode_block_header(data)
 
 
-@pytest.mark.parametrize("length", [0, 1, 127])
+@each_of("length", [0, 1, 127])
 def test_a_short_block_header_is_refused(length: int) -> None:
     with pytest.raises(FormatError, match=f"{length} bytes of 128"):
         headers.decode_block_header(bytes(length))
@@ -54,7 +55,7 @@ def test_zeros_are_no_block() -> None:
         headers.decode_block_header(bytes(128))
 
 
-@pytest.mark.parametrize(
+@each_of(
     "changes",
     [
         {"header_len": 64},
@@ -93,7 +94,7 @@ def test_segments_of_version_1_are_read() -> None:
     assert headers.decode_segment_header(bytes(data))["base"] == 0
 
 
-@pytest.mark.parametrize(("position", "words"), [(0, "magic"), (25, "damaged")])
+@each_of(("position", "words"), [(0, "magic"), (25, "damaged")])
 def test_a_damaged_segment_header_is_refused(position: int, words: str) -> None:
     data = bytearray(headers.encode_segment_header({"base": 0}))
     data[position] ^= 1

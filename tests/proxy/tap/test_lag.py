@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.tap import lag as module
-from proxy.tap.lag import MAX_NAMED, OTHERS, Lag, Lags
-from proxy.tap.log_reader import segments, streams
+from framegate.proxy.tap import lag as module
+from framegate.proxy.tap.lag import MAX_NAMED, OTHERS, Lag, Lags
+from framegate.proxy.tap.log_reader import segments, streams
 from tests.fakes.tap_files import segment_files
 from tests.fakes.tap_log import FakeProcessor
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.tap.ledger import LEDGER_NAME, Ledger, read_ledger
-from proxy.tap.ledger_writer import LedgerWriter
-from proxy.tap.log_reader import streams
+from framegate.proxy.tap.ledger import LEDGER_NAME, Ledger, read_ledger
+from framegate.proxy.tap.ledger_writer import LedgerWriter
+from framegate.proxy.tap.log_reader import streams
 from tests.fakes.ledgers import BOTH, FILLED, filled, lines
 
 
@@ -98,9 +98,9 @@ def test_between_which_times_lies_what_was_deleted(tmp_path: Path) -> None:
     writer.adopted("n.0.old", 64, 100)
 
     def cut(stream: str) -> tuple[int, int]:
-        fate = read_ledger(str(tmp_path)).streams[stream]
-        assert fate == writer.ledger.streams[stream]
-        return fate.cut_from_ns, fate.cut_until_ns
+        stream_record = read_ledger(str(tmp_path)).streams[stream]
+        assert stream_record == writer.ledger.streams[stream]
+        return stream_record.cut_from_ns, stream_record.cut_until_ns
 
     assert cut("n.0.b") == (0, 0)
     writer.deleted("n.0.b", 64, 500, 200, 300)
@@ -139,7 +139,7 @@ def test_what_an_earlier_version_wrote_says_when_and_no_more(tmp_path: Path) -> 
             file.write(b"%08x %b\n" % (zlib.crc32(text), text))
     ledger = read_ledger(str(tmp_path))
     assert ledger.damage == ""
-    assert {name: (fate.cut_from_ns, fate.cut_until_ns) for name, fate in ledger.streams.items()} == {
+    assert {name: (stream_record.cut_from_ns, stream_record.cut_until_ns) for name, stream_record in ledger.streams.items()} == {
         "n.0.a": (10, 40),
         "n.recovery.a": (0, 40),
         "n.0.b": (30, 50),

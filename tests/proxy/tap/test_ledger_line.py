@@ -2,7 +2,8 @@ import zlib
 
 import pytest
 
-from proxy.tap.ledger_line import NEVER, DamageError, decode, encode, integer, joined, pairs, span
+from framegate.proxy.tap.ledger_line import NEVER, DamageError, decode, encode, integer, joined, pairs, span
+from tests.fakes.cases import each_of
 
 
 def crafted(text: bytes) -> bytes:
@@ -16,7 +17,7 @@ def test_a_line_is_the_crc_of_its_json_and_the_json() -> None:
     assert decode(line[:-1]) == record
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("line", "text"),
     [
         (b"", "CRC"),
@@ -28,7 +29,6 @@ def test_a_line_is_the_crc_of_its_json_and_the_json() -> None:
         (crafted(b"[]"), "no event"),
         (crafted(b'{"event":1}'), "no event"),
     ],
-    ids=["nothing", "zeros", "flipped", "upper", "cut", "deep", "list", "event"],
 )
 def test_a_line_that_is_not_as_it_was_written_is_damage(line: bytes, text: str) -> None:
     with pytest.raises(DamageError, match=text):

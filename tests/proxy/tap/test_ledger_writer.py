@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.tap import ledger_writer as module
-from proxy.tap.ledger import LEDGER_NAME, Ledger, read_ledger
-from proxy.tap.ledger_writer import LedgerWriter
+from framegate.proxy.tap import ledger_writer as module
+from framegate.proxy.tap.ledger import LEDGER_NAME, Ledger, read_ledger
+from framegate.proxy.tap.ledger_writer import LedgerWriter
 from tests.fakes.ledgers import BOTH, FILLED, filled, lines
 
 
@@ -66,7 +66,7 @@ def test_compaction_forgets_what_is_gone_and_read_and_numbers_go_on(tmp_path: Pa
     assert not writer.large
     assert writer.compact({"job": {"n.0.old": 639}}, 9) == 0, "a consumer needs to know what became of it"
     assert writer.compact({"job": {"n.0.old": 640}}, 9) == 1
-    kept = {name: fate for name, fate in FILLED.items() if name != "n.0.old"}
+    kept = {name: stream_record for name, stream_record in FILLED.items() if name != "n.0.old"}
     assert writer.ledger == read_ledger(str(tmp_path)) == Ledger(present=True, last=8, damage="", streams=kept, cut_until_ns=8)
     writer.born("n.0.c", BOTH, 10)
     writer.close()
@@ -94,7 +94,7 @@ def test_the_size_is_bounded_whatever_consumers_have_not_read(tmp_path: Path, mo
     ledger = read_ledger(str(tmp_path))
     assert ledger.damage == ""
     assert ledger.last == 600
-    assert 0 < ledger.forgotten < min(fate.born for fate in ledger.streams.values())
+    assert 0 < ledger.forgotten < min(stream_record.born for stream_record in ledger.streams.values())
     assert "n.0.b199" in ledger.streams
     writer.close()
 

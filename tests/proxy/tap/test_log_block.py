@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from proxy.tap import record
+from framegate.proxy.tap import record
 from tests.fakes.runs import pieces_of
 from tests.fakes.tap_log import START_NS, FakeProcessor
 from tests.fakes.tap_read import read_blocks

@@ -1,22 +1,22 @@
 """Whatever happens to the files of a log that was complete: who reads it is told, or reads all of it. Never fewer frames, and nobody says so.
 
-Each damage is done to a whole log, one at a time, and taken back. Positions are a sample, seeds are fixed.
+Each damage is done to a whole log, one at a time, and taken back. Positions are a sample, seeds are fixed. Files and
+streams that are gone, or others: ``tests/proxy/pipeline/test_damage.py``.
 """
 
 import dataclasses
 import random
-import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
-from proxy.tap.completeness import verify
-from proxy.tap.headers import SEAL, SEAL_CRC
-from proxy.tap.ledger_writer import LedgerWriter
-from proxy.tap.log_block import Frame
-from proxy.tap.log_reader import LogError, end_offset, streams, walk
-from proxy.tap.record import SEAL_AT, SEGMENT_HEADER_BYTES, WINDOW_NS
+from framegate.proxy.tap.completeness import verify
+from framegate.proxy.tap.headers import SEAL, SEAL_CRC
+from framegate.proxy.tap.ledger_writer import LedgerWriter
+from framegate.proxy.tap.log_block import Frame
+from framegate.proxy.tap.log_reader import LogError, end_offset, streams, walk
+from framegate.proxy.tap.record import SEAL_AT, SEGMENT_HEADER_BYTES, WINDOW_NS
 from tests.fakes.tap_files import chop, flip, segment_files
 from tests.fakes.tap_log import START_NS, FakeProcessor
 from tests.fakes.tap_read import read_frames
@@ -158,38 +158,6 @@ def test_bytes_that_were_never_written_are_found(log: Log) -> None:
         assert each_undone(log, path, starts, zeros) == starts
 
 
-def test_a_file_that_is_gone_is_found(log: Log) -> None:
-    for path in log.files:
-        assert each_undone(log, path, [0], lambda path, _: path.unlink()) == [0]
-
-
-def test_a_file_with_what_another_holds_is_found(log: Log) -> None:
-    for path in log.files:
-        others = [index for index, other in enumerate(log.files) if other != path][:: len(log.files) // 3]
-        assert each_undone(log, path, others, lambda path, index: shutil.copyfile(log.files[index], path)) == others
-
-
-def test_a_stream_that_is_gone_is_found(log: Log, tmp_path: Path) -> None:
-    for stream in streams(str(log.root)):
-        (log.root / stream).rename(tmp_path / stream)
-        try:
-            assert log.never_silently_fewer()
-        finally:
-            (tmp_path / stream).rename(log.root / stream)
-
-
-def test_a_stream_that_is_a_copy_of_another_is_found(log: Log, tmp_path: Path) -> None:
-    names = streams(str(log.root))
-    for stream, other in zip(names, names[1:] + names[:1], strict=True):
-        (log.root / stream).rename(tmp_path / stream)
-        shutil.copytree(log.root / other, log.root / stream)
-        try:
-            assert log.tell() == (True, False, False)
-        finally:
-            shutil.rmtree(log.root / stream)
-            (tmp_path / stream).rename(log.root / stream)
-
-
 @pytest.mark.parametrize("more", [b"\0", bytes(100), b"x" * 5000])
 def test_a_sealed_segment_that_is_longer_than_its_seal_says_is_a_fault(log: Log, more: bytes) -> None:
     path = next(path for name in streams(str(log.root)) for path in sorted((log.root / name).glob("*.seg")))
@@ -200,35 +168,6 @@ def test_a_sealed_segment_that_is_longer_than_its_seal_says_is_a_fault(log: Log,
     finally:
         path.write_bytes(before)
     assert verify(str(log.root)).faults == []
-
-
-def test_a_stream_that_has_more_than_the_ledger_knows_is_found(tmp_path: Path) -> None:
-    log = build(tmp_path, 2)
-    (path,) = [path for path in log.files if path.parent.name == "edge.0.b2"][-1:]
-    end = end_offset(str(tmp_path), "edge.0.b2")
-    longer = FakeProcessor(tmp_path / "other", boot_id="b2")
-    longer.writer.thread._log.offset = end  # as restored from a copy that was made of a longer run
-    longer.block([b"more"])
-    longer.close()
-    (more,) = segment_files(tmp_path / "other")
-    more.rename(path.parent / more.name)
-    shutil.rmtree(tmp_path / "other")
-    assert f"edge.0.b2: it ended at {end}, and there is more, up to" in verify(str(tmp_path)).faults[0]
-
-
-def test_segments_that_are_gone_from_the_end_of_a_stream_are_found(log: Log, tmp_path: Path) -> None:
-    """The reader cannot know that there were any: the ledger does."""
-    for stream in streams(str(log.root)):
-        files = segment_files(log.root, stream)
-        for left in range(1, len(files)):
-            for path in files[left:]:
-                path.rename(tmp_path / path.name)
-            try:
-                raises, whole, complete = log.tell()
-            finally:
-                for path in files[left:]:
-                    (tmp_path / path.name).rename(path)
-            assert (raises, whole, complete) == (False, False, False)
 
 
 @pytest.mark.slow

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config.model import TapRule
-from proxy.tap import log_reader
-from proxy.tap.log_reader import (
+from framegate.proxy.config.model import TapRule
+from framegate.proxy.tap import log_reader
+from framegate.proxy.tap.log_reader import (
     BlockRef,
     DamagedBlockError,
     OffsetVanishedError,

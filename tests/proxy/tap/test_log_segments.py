@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.tap.log_segments import first_offset, open_segment, segment_seal, segments, streams
-from proxy.tap.record import SEAL_FINAL
+from framegate.proxy.tap.log_segments import first_offset, open_segment, segment_seal, segments, streams
+from framegate.proxy.tap.record import SEAL_FINAL
 from tests.fakes.tap_log import FakeProcessor
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.network.run import Run
-from proxy.tap import headers, record
-from proxy.tap.log_block import Frame, LogBlock
-from proxy.tap.log_reader import BlockRef, first_offset, read_block, read_raw, segments, walk
-from proxy.tap.pieces import PieceIndex, Place, joined
+from framegate.proxy.network.run import Run
+from framegate.proxy.tap import headers, record
+from framegate.proxy.tap.log_block import Frame, LogBlock
+from framegate.proxy.tap.log_reader import BlockRef, first_offset, read_block, read_raw, segments, walk
+from framegate.proxy.tap.pieces import PieceIndex, Place
 from tests.fakes.runs import pieces_of
 from tests.fakes.tap_log import START_NS, FakeProcessor, framed
 from tests.fakes.tap_read import read_blocks, read_frames
@@ -244,25 +244,6 @@ def test_the_index_forgets_what_is_completed_or_said_to_be_missing() -> None:
     index.note("p", 300, header, [first])
     index.note("p", 400, header, [row(kind=record.KIND_GAP, first_frame=3)])
     assert (index.take(last), len(index)) == ([], 0)
-
-
-@pytest.mark.parametrize("gone", [0, 1, 2])
-def test_joining_stops_at_the_first_piece_that_cannot_be_read(tmp_path: Path, gone: int) -> None:
-    _, refs = in_three_blocks(tmp_path)
-    raw = read_raw(refs[2])
-    places = [Place(at, "", at, 2000) for at in (0, 2000)]
-
-    def read(place: Place, target: memoryview) -> bool:
-        target[:] = framed([BODY])[place.at : place.at + place.length]
-        return place.at != 2000 * gone
-
-    header, body = joined(raw.header, raw.data, raw.rows, places, read)
-    block = LogBlock("s", header, body)
-    if gone < 2:
-        truncated(block, 0 if gone == 0 else 1996)
-    else:
-        assert [frame.body for frame in block.frames()] == [b"2", BODY]
-    assert (header.block_len, header.offset) == (raw.header.block_len, raw.header.offset)
 
 
 def test_frames_in_pieces_are_found_while_a_thread_writes_them(tmp_path: Path) -> None:

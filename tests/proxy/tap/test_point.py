@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from librt.vecs import append, vec
 from mypy_extensions import i32
 
-from proxy.config.model import TapConfig, TapRule
-from proxy.network.run import PART_FIRST, PART_LAST, Run
-from proxy.tap import record
-from proxy.tap.log_block import Frame, LogBlock
-from proxy.tap.rules import TapRules
-from proxy.tap.writer import TapWriter
+from framegate.proxy.config.model import TapConfig, TapRule
+from framegate.proxy.network.run import PART_FIRST, PART_LAST, Run
+from framegate.proxy.tap import record
+from framegate.proxy.tap.log_block import Frame, LogBlock
+from framegate.proxy.tap.rules import TapRules
+from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.runs import framed, piece_of, pieces_of, run_of
 from tests.fakes.tap_read import read_blocks
 

@@ -1,4 +1,4 @@
-from proxy.tap import record
+from framegate.proxy.tap import record
 
 
 def test_the_structs_have_the_sizes_that_the_format_names() -> None:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from proxy.tap.headers import SEGMENT_HEADER, Seal, decode_seal, decode_segment_header
-from proxy.tap.log_reader import segments
-from proxy.tap.record import SEAL_CUT, SEAL_FINAL, SEGMENT_HEADER_BYTES
-from proxy.tap.recovery import Sealed, ends_finally, seal_dead, seal_stream
+from framegate.proxy.tap.headers import SEGMENT_HEADER, Seal, decode_seal, decode_segment_header
+from framegate.proxy.tap.log_reader import segments
+from framegate.proxy.tap.record import SEAL_CUT, SEAL_FINAL, SEGMENT_HEADER_BYTES
+from framegate.proxy.tap.recovery import Sealed, ends_finally, seal_dead, seal_stream
 from tests.fakes.tap_log import FakeProcessor
 from tests.fakes.tap_read import read_frames
 

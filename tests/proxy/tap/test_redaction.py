@@ -4,7 +4,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.tap.redaction import Redaction, Redactor
+from framegate.proxy.tap.redaction import Redaction, Redactor
 
 
 def digest(data: bytes) -> bytes:

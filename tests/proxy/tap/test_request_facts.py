@@ -1,6 +1,6 @@
 import struct
 
-from proxy.tap.request_facts import RequestFacts
+from framegate.proxy.tap.request_facts import RequestFacts
 
 
 def header(key: int, version: int, name: bytes | None) -> bytes:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from proxy.tap.consumer import write_consumer
-from proxy.tap.log_reader import Segment, segments, streams
-from proxy.tap.retention import Retention
+from framegate.proxy.tap.consumer import write_consumer
+from framegate.proxy.tap.log_reader import Segment, segments, streams
+from framegate.proxy.tap.retention import Retention
 from tests.fakes.tap_log import FakeProcessor
 
 S = 1_000_000_000

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config.model import TapConfig, TapRule
-from proxy.tap.frame_tap import FrameTap
-from proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE, KINDS
-from proxy.tap.rules import CompiledRule, TapRules, parse_address
-from proxy.tap.writer import TapWriter
+from framegate.proxy.config.model import TapConfig, TapRule
+from framegate.proxy.tap.frame_tap import FrameTap
+from framegate.proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE, KINDS
+from framegate.proxy.tap.rules import CompiledRule, TapRules, parse_address
+from framegate.proxy.tap.writer import TapWriter
+from tests.fakes.cases import each_of
 from tests.fakes.disk import FakeDisk
 from tests.fakes.runs import run_of
 from tests.fakes.tap_read import read_blocks
@@ -30,7 +31,7 @@ def test_a_rule_without_conditions_matches_everything() -> None:
     assert match(TapRule(name="all"), direction=DIRECTION_RESPONSE, principal=None, peer=None) is not None
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("rule", "hits"),
     [
         (TapRule(name="r", listeners=("main", "x")), True),
@@ -55,7 +56,7 @@ def test_a_client_without_an_address_is_in_no_network() -> None:
     assert match(TapRule(name="r", principals=("CN=a",)), principal=None) is None
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("peer", "address"),
     [
         ("10.0.0.1:80", "10.0.0.1"),
@@ -71,7 +72,7 @@ def test_addresses(peer: str | None, address: str | None) -> None:
     assert parse_address(peer) == (None if address is None else ipaddress.ip_address(address))
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 1.0])
+@each_of("share", [0.0, 0.01, 0.5, 1.0])
 def test_sampling_takes_its_share_of_consecutive_connections_and_always_the_same_ones(share: float) -> None:
     rule = CompiledRule(TapRule(name="r", sample_connections=share))
     ids = [(3 << 57) | (9 << 29) | counter for counter in range(10_000)]
@@ -85,7 +86,7 @@ def test_a_wrong_network_is_refused() -> None:
         CompiledRule(TapRule(name="r", networks=("banana",)))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("rules", "part"),
     [
         ((TapRule(name="r", apis=("Fetsch",)),), "r: not a Kafka API"),

@@ -1,5 +1,4 @@
 import errno
-import os
 import stat
 from pathlib import Path
 
@@ -7,12 +6,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.network.run import Buffer
-from proxy.tap.block import JOIN_BELOW, Block
-from proxy.tap.block_builder import BlockBuilder
-from proxy.tap.log_reader import segments
-from proxy.tap.record import REASON_DISK_ERROR, REASON_DISK_FULL
-from proxy.tap.segment import MAX_PIECES, SegmentLog, reason_of, remainder
+from framegate.proxy.network.run import Buffer
+from framegate.proxy.tap.block import JOIN_BELOW, Block
+from framegate.proxy.tap.block_builder import BlockBuilder
+from framegate.proxy.tap.log_reader import segments
+from framegate.proxy.tap.record import REASON_DISK_ERROR, REASON_DISK_FULL
+from framegate.proxy.tap.segment import MAX_PIECES, SegmentLog, reason_of, remainder
+from tests.fakes.cases import each_of
 from tests.fakes.disk import FakeDisk
 from tests.fakes.tap_read import read_blocks, segment_facts
 
@@ -120,22 +120,6 @@ def test_more_pieces_than_one_gathering_write_takes(tmp_path: Path) -> None:
     assert log.bytes_written > JOIN_BELOW * (MAX_PIECES + 3)
 
 
-def test_a_full_disk_leaves_no_torn_tail_and_writing_goes_on_in_the_same_file(tmp_path: Path) -> None:
-    disk = FakeDisk()
-    log = log_of(tmp_path, disk)
-    log.append(block(b"one"), 0)
-    size = segments(str(tmp_path), "s")[0].size
-    disk.room = 200
-    with pytest.raises(OSError, match="No space"):
-        log.append(block(bytes(1000)), 0)
-    assert segments(str(tmp_path), "s")[0].size == size
-    disk.room = None
-    log.append(block(b"two"), 0)
-    assert payloads(tmp_path) == [b"one", b"two"]
-    assert len(segments(str(tmp_path), "s")) == 1
-    assert [found.header.sequence for found in read_blocks(str(tmp_path), "s")] == [0, 1]
-
-
 def test_a_tail_that_cannot_be_cut_is_left_behind_and_offsets_go_on(tmp_path: Path) -> None:
     disk = FakeDisk()
     log = log_of(tmp_path, disk)
@@ -217,26 +201,6 @@ def test_whatever_fails_a_block_is_read_at_once_or_its_writer_is_told(tmp_path_f
     assert len(names(root)) == len(bases) == len(set(bases))
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG])
-@pytest.mark.parametrize("seal", ["age", "size", "idle"])
-def test_a_segment_whose_first_block_failed_hides_nothing(tmp_path: Path, number: int, seal: str) -> None:
-    disk = FakeDisk()
-    log = log_of(tmp_path, disk, size=5000)
-    disk.room = 4096
-    with pytest.raises(OSError, match="No space"):
-        log.append(block(b"lost"), 0)
-    disk.room, disk.broken = None, number
-    with pytest.raises(OSError, match=os.strerror(number)):
-        log.append(block(b"lost too"), 1)
-    disk.broken = 0
-    if seal == "idle":
-        log.seal()
-        assert names(tmp_path) == []
-    log.append(block(b"one" if seal != "size" else bytes(6000)), 300 * S if seal == "age" else 1)
-    assert payloads(tmp_path) == [b"one" if seal != "size" else bytes(6000)]
-    assert names(tmp_path) == ["00000000000000000000.open"]
-
-
 @pytest.mark.parametrize("call", ["remove", "close"])
 def test_a_file_that_could_not_be_removed_is_not_in_the_way_for_ever(tmp_path: Path, call: str) -> None:
     disk = FakeDisk(room=4100)
@@ -314,7 +278,7 @@ def test_two_writers_never_share_a_file(tmp_path: Path) -> None:
     assert payloads(tmp_path) == [b"one"]
 
 
-@pytest.mark.parametrize("wrote", range(8))
+@each_of("wrote", range(8))
 def test_remainder_of_a_gathering_write(wrote: int) -> None:
     assert b"".join(remainder([b"ab", b"", b"cde", b"fg"], wrote)) == b"abcdefg"[wrote:]
 

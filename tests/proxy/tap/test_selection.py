@@ -8,20 +8,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.config.model import TapConfig, TapRule
-from proxy.config.selection import api_key, byte_range
-from proxy.network.run import Run
-from proxy.relay.pairing import Pairing, PairingStats
-from proxy.tap import record
-from proxy.tap.completeness import verify
-from proxy.tap.frame_tap import FrameTap
-from proxy.tap.log_block import Frame, GapRecord
-from proxy.tap.point import TapPoint
-from proxy.tap.request_facts import RequestFacts
-from proxy.tap.rule_use import WINDOW_NS
-from proxy.tap.rules import TapRules, TurnedOff
-from proxy.tap.selection import SAMPLE_SCALE, SelectingTap, frame_hash
-from proxy.tap.writer import TapWriter
+from framegate.proxy.config.model import TapConfig, TapRule
+from framegate.proxy.config.selection import api_key, byte_range
+from framegate.proxy.network.run import Run
+from framegate.proxy.relay.pairing import Pairing, PairingStats
+from framegate.proxy.tap import record
+from framegate.proxy.tap.completeness import verify
+from framegate.proxy.tap.frame_tap import FrameTap
+from framegate.proxy.tap.log_block import Frame, GapRecord
+from framegate.proxy.tap.point import TapPoint
+from framegate.proxy.tap.request_facts import RequestFacts
+from framegate.proxy.tap.rule_use import WINDOW_NS
+from framegate.proxy.tap.rules import TapRules, TurnedOff
+from framegate.proxy.tap.selection import SAMPLE_SCALE, SelectingTap, frame_hash
+from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.runs import pieces_of, run_of
 from tests.fakes.tap_read import read_blocks, read_frames, read_gaps
 

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.tap.log_reader import first_offset, segments, streams
-from proxy.tap.record import (
+from framegate.proxy.tap.log_reader import first_offset, segments, streams
+from framegate.proxy.tap.record import (
     FLAG_AT_MOST,
     FLAG_UNKNOWN,
     REASON_DISK_FULL,
@@ -12,9 +12,10 @@ from proxy.tap.record import (
     WINDOW_NS,
     certainty,
 )
-from proxy.tap.recovery import ends_finally, seal_dead
-from proxy.tap.settlement import Bound, Entry, reckon, recovery_stream, settled_end, write_settlement
-from proxy.tap.sums import PairSums, WindowSums
+from framegate.proxy.tap.recovery import ends_finally, seal_dead
+from framegate.proxy.tap.settlement import Bound, Entry, missing_entries, recovery_stream, settled_end, write_settlement
+from framegate.proxy.tap.sums import PairSums, WindowSums
+from tests.fakes.cases import each_of
 from tests.fakes.disk import FakeDisk
 from tests.fakes.tap_read import read_blocks, segment_facts
 
@@ -51,34 +52,34 @@ def totals(frames: int, size: int, from_ns: int, until_ns: int) -> Entry:
 
 
 def test_a_stream_that_has_all_needs_nothing() -> None:
-    assert reckon(PAIR, pair_sums(w8=(3, 3), w9=(4, 4)), ended(7)) == []
-    assert reckon(PAIR, pair_sums(w8=(3, 3), w9=(4, 4)), died(7)) == []
-    assert reckon(PAIR, PairSums(), died(0)) == []
+    assert missing_entries(PAIR, pair_sums(w8=(3, 3), w9=(4, 4)), ended(7)) == []
+    assert missing_entries(PAIR, pair_sums(w8=(3, 3), w9=(4, 4)), died(7)) == []
+    assert missing_entries(PAIR, PairSums(), died(0)) == []
 
 
 def test_a_processor_that_died_lacks_at_most_what_it_had_claimed_and_its_last_window_is_stated_from_the_log() -> None:
-    entries = reckon(PAIR, pair_sums(w8=(3, 3), w10=(4, 0)), died(17))
+    entries = missing_entries(PAIR, pair_sums(w8=(3, 3), w10=(4, 0)), died(17))
     assert entries == [gap(FLAG_AT_MOST, 10, 10 * W + 10, END), totals(4, 40, 10 * W + 10, END)]
 
 
 def test_a_processor_that_died_before_its_first_block_lacks_all_from_its_birth_on() -> None:
-    assert reckon(PAIR, PairSums(), died(64)) == [gap(FLAG_AT_MOST, 64, 7 * W + 5, END)]
+    assert missing_entries(PAIR, PairSums(), died(64)) == [gap(FLAG_AT_MOST, 64, 7 * W + 5, END)]
 
 
 def test_when_totals_are_all_there_the_gap_begins_with_the_last_time_of_the_stream() -> None:
-    assert reckon(PAIR, pair_sums(w8=(3, 3)), died(5)) == [gap(FLAG_AT_MOST, 2, 8 * W + 20, END)]
+    assert missing_entries(PAIR, pair_sums(w8=(3, 3)), died(5)) == [gap(FLAG_AT_MOST, 2, 8 * W + 20, END)]
 
 
 def test_what_a_full_disk_kept_from_an_orderly_end_is_exact_and_counts_as_seen() -> None:
-    entries = reckon(PAIR, pair_sums(w9=(3, 3), w10=(4, 0)), ended(12))
+    entries = missing_entries(PAIR, pair_sums(w9=(3, 3), w10=(4, 0)), ended(12))
     assert entries == [gap(0, 5, 10 * W + 10, END, REASON_DISK_FULL), totals(4, 40, 10 * W + 10, END), totals(5, 0, 10 * W + 10, 10 * W + 10)]
-    assert reckon(PAIR, PairSums(), ended(6)) == [gap(0, 6, 7 * W + 5, END, REASON_DISK_FULL), totals(6, 0, 7 * W + 5, 7 * W + 5)]
+    assert missing_entries(PAIR, PairSums(), ended(6)) == [gap(0, 6, 7 * W + 5, END, REASON_DISK_FULL), totals(6, 0, 7 * W + 5, 7 * W + 5)]
 
 
-@pytest.mark.parametrize("bound", [died(30), died(None), ended(24)])
+@each_of("bound", [died(30), died(None), ended(24)])
 def test_what_totals_say_was_seen_and_is_not_there_is_missing_in_that_window(bound: Bound) -> None:
     """The block of the frames failed, the next one with the totals did not, and then the disk was full for good."""
-    entries = reckon(PAIR, pair_sums(w8=(10, 15), w9=(4, 0)), bound)
+    entries = missing_entries(PAIR, pair_sums(w8=(10, 15), w9=(4, 0)), bound)
     assert entries[0] == gap(0, 5, 8 * W, 9 * W - 1, bound.reason)
     rest = {30: (FLAG_AT_MOST, 11), None: (FLAG_UNKNOWN, 0), 24: (0, 5)}[bound.frames]
     assert entries[1] == gap(*rest, 9 * W + 10, END, bound.reason)
@@ -89,14 +90,14 @@ def test_what_totals_say_was_seen_and_is_not_there_is_missing_in_that_window(bou
 def test_a_gap_over_windows_may_be_what_totals_say_was_seen() -> None:
     sums = pair_sums(w8=(10, 15), w9=(4, 6))
     sums.shared, sums.shared_until_ns = 9, 9 * W + 15
-    assert reckon(PAIR, sums, ended(23)) == [totals(2, 0, 9 * W + 15, 9 * W + 15)], "two of the nine are in no totals"
+    assert missing_entries(PAIR, sums, ended(23)) == [totals(2, 0, 9 * W + 15, 9 * W + 15)], "two of the nine are in no totals"
     sums.windows[9].stated = 8
-    assert reckon(PAIR, sums, ended(23)) == []
+    assert missing_entries(PAIR, sums, ended(23)) == []
 
 
 def test_when_nobody_knows_the_gap_says_so_and_the_log_is_stated_all_the_same() -> None:
-    assert reckon(PAIR, PairSums(), died(None)) == [gap(FLAG_UNKNOWN, 0, 7 * W + 5, END)]
-    assert reckon(PAIR, pair_sums(w8=(3, 3), w9=(4, 1)), died(None)) == [
+    assert missing_entries(PAIR, PairSums(), died(None)) == [gap(FLAG_UNKNOWN, 0, 7 * W + 5, END)]
+    assert missing_entries(PAIR, pair_sums(w8=(3, 3), w9=(4, 1)), died(None)) == [
         gap(FLAG_UNKNOWN, 0, 9 * W + 10, END),
         totals(3, 30, 9 * W + 10, 10 * W - 1),
     ]
@@ -105,7 +106,7 @@ def test_when_nobody_knows_the_gap_says_so_and_the_log_is_stated_all_the_same() 
 def test_behind_a_clock_that_was_set_back_the_gap_reaches_to_where_it_was_set() -> None:
     """What is missing may have passed before that, or behind it."""
     sums = pair_sums(w12=(4, 0))
-    entries = reckon(PAIR, sums, died(5))
+    entries = missing_entries(PAIR, sums, died(5))
     assert entries == [gap(FLAG_AT_MOST, 1, END, 12 * W + 10), totals(4, 40, 12 * W + 10, 12 * W + 10)]
 
 

@@ -1,6 +1,4 @@
-import pytest
-
-from proxy.tap.record import (
+from framegate.proxy.tap.record import (
     FLAG_REPLACED,
     FLAG_TRUNCATED,
     FLAG_WITHHELD,
@@ -10,7 +8,8 @@ from proxy.tap.record import (
     REASON_OVERSIZE,
     REASON_WITHHELD,
 )
-from proxy.tap.slicing import PieceCursor, cut_reason
+from framegate.proxy.tap.slicing import PieceCursor, cut_reason
+from tests.fakes.cases import each_of
 
 
 def test_the_cursor_reads_ranges_across_pieces() -> None:
@@ -20,7 +19,7 @@ def test_the_cursor_reads_ranges_across_pieces() -> None:
     assert b"".join(cursor.parts(6, 8)) == b"gh"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("size", "lost", "flags", "reason"),
     [
         (10, 0, 0, REASON_NONE),

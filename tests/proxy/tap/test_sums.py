@@ -3,14 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config.model import TapRule
-from proxy.tap import sums as module
-from proxy.tap.block_builder import BlockBuilder
-from proxy.tap.gap import Gap
-from proxy.tap.log_reader import LogError, segments, walk_segment
-from proxy.tap.record import CHUNK_ROW_BYTES, REASON_DISK_FULL, SEGMENT_HEADER_BYTES, WINDOW_NS
-from proxy.tap.segment import SegmentLog
-from proxy.tap.sums import PairSums, StreamSums, WindowSums, segment_times, sum_stream
+from framegate.proxy.config.model import TapRule
+from framegate.proxy.tap import sums as module
+from framegate.proxy.tap.block_builder import BlockBuilder
+from framegate.proxy.tap.gap import Gap
+from framegate.proxy.tap.log_reader import LogError, segments, walk_segment
+from framegate.proxy.tap.record import CHUNK_ROW_BYTES, REASON_DISK_FULL, SEGMENT_HEADER_BYTES, WINDOW_NS
+from framegate.proxy.tap.segment import SegmentLog
+from framegate.proxy.tap.sums import PairSums, StreamSums, WindowSums, segment_times, sum_stream
 from tests.fakes.tap_log import START_NS, FakeProcessor
 
 MINUTE = START_NS // WINDOW_NS

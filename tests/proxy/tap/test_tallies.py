@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from proxy.config.model import TapConfig, TapRule
-from proxy.tap.gap import MAX_PENDING_GAPS
-from proxy.tap.log_block import GapRecord, TotalsRecord
-from proxy.tap.point import TapPoint
-from proxy.tap.record import KIND_CLOCK, WINDOW_NS
-from proxy.tap.rules import TapRules
-from proxy.tap.tallies import RESERVE_FRAMES, Reserve, Tally
-from proxy.tap.writer import CLOCK_STEP_NS, STATE_AFTER_NS, TapWriter
+from framegate.proxy.config.model import TapConfig, TapRule
+from framegate.proxy.tap.gap import MAX_PENDING_GAPS
+from framegate.proxy.tap.log_block import GapRecord, TotalsRecord
+from framegate.proxy.tap.point import TapPoint
+from framegate.proxy.tap.record import KIND_CLOCK, WINDOW_NS
+from framegate.proxy.tap.rules import TapRules
+from framegate.proxy.tap.tallies import RESERVE_FRAMES, Reserve, Tally
+from framegate.proxy.tap.writer import CLOCK_STEP_NS, STATE_AFTER_NS, TapWriter
 from tests.fakes.disk import FakeDisk
 from tests.fakes.runs import run_of
 from tests.fakes.tap_read import read_blocks, read_gaps
@@ -201,9 +201,9 @@ def test_no_frame_passes_what_was_reserved_and_an_idle_log_reserves_nothing(tmp_
         assert tally.frames <= tally.reserved
     assert [reserved >= frames for frames, reserved in told.values] == [True] * len(told.values)
     assert told.values[0] == (RESERVE_FRAMES - 1, 2 * RESERVE_FRAMES - 1)
-    log.writer.tallies.settle(MS)
+    log.writer.tallies.update_reserves(MS)
     assert tally.reserved > tally.frames
-    log.writer.tallies.settle(2 * MS)
+    log.writer.tallies.update_reserves(2 * MS)
     assert tally.reserved == tally.frames
     log.send(START, 1)
     assert told.values[-1] == (tally.frames, tally.reserved)
@@ -218,7 +218,7 @@ def test_a_flood_is_told_seldom(tmp_path: Path) -> None:
     for millisecond in range(1, 101):
         for _ in range(100):
             log.send(START, 20)
-        log.writer.tallies.settle(millisecond * MS)
+        log.writer.tallies.update_reserves(millisecond * MS)
         log.writer.write_queued()
     assert len(told.values) < 100
     assert told.values[-1][1] - told.values[-1][0] <= 10 * 2000

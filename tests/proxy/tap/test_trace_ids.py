@@ -4,8 +4,8 @@ import hashlib
 
 import pytest
 
-from proxy.tap import trace_ids
-from proxy.tap.trace_ids import segment_trace
+from framegate.proxy.tap import trace_ids
+from framegate.proxy.tap.trace_ids import segment_trace
 
 
 def test_the_ids_are_of_the_hash_that_is_documented() -> None:

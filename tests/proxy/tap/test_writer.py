@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.config.model import TapRule
-from proxy.network.run import Buffer
-from proxy.tap.log_reader import segments
-from proxy.tap.rules import TapRules
-from proxy.tap.writer import SAMPLED_GAPS_NS
-from proxy.tap.writer_thread import RETRY_NS
+from framegate.proxy.config.model import TapRule
+from framegate.proxy.network.run import Buffer
+from framegate.proxy.tap.log_reader import segments
+from framegate.proxy.tap.rules import TapRules
+from framegate.proxy.tap.writer import SAMPLED_GAPS_NS
+from framegate.proxy.tap.writer_thread import RETRY_NS
 from tests.fakes.disk import FakeDisk
 from tests.fakes.tap_read import read_frames
 from tests.fakes.writer import MS, Log
@@ -339,10 +339,10 @@ def test_whatever_happens_every_matched_frame_is_in_the_log_or_in_a_gap(
 
 WRITER = """
 import struct, sys
-from proxy.config.model import TapConfig, TapRule
-from proxy.network.run import Run
-from proxy.tap.rules import TapRules
-from proxy.tap.writer import TapWriter
+from framegate.proxy.config.model import TapConfig, TapRule
+from framegate.proxy.network.run import Run
+from framegate.proxy.tap.rules import TapRules
+from framegate.proxy.tap.writer import TapWriter
 import time
 writer = TapWriter(TapConfig(directory=sys.argv[1], segment_size=1 << 20, queue_size=1 << 30), "edge", "0", "b0")
 point = TapRules((TapRule(name="all"),), writer).match("main", "framed", 0, None, None, 1)

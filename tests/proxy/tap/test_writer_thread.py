@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.network.run import Buffer
-from proxy.tap.log_reader import segments
-from proxy.tap.writer_thread import RETRY_NS
+from framegate.proxy.network.run import Buffer
+from framegate.proxy.tap.log_reader import segments
+from framegate.proxy.tap.writer_thread import RETRY_NS
 from tests.fakes.disk import FakeDisk
 from tests.fakes.tap_read import segment_facts
 from tests.fakes.writer import MS, Log

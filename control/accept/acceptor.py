@@ -1,0 +1,363 @@
+"""The listening sockets, on a thread of its own with its own epoll; it shares no lock with the event loop or gRPC.
+
+Accepted connections go to the processors round robin; those that come together and go to the same one, a few at most, go in one message with their
+descriptors. A processor whose queue is full is passed over; when all are full (or none runs) the acceptor waits with those few in its hand, meters
+the time, and the kernel's backlog holds the rest. Which connections quotas let in is ``admission``'s: a listener that has to wait is not asked for
+any, and the others go on. Whatever goes wrong with one connection costs that connection: the thread goes on, and liveness sees when it does not.
+Counts have one writer each: ``handed`` this thread, ``closed`` the event loop; a listener's open connections are their difference.
+"""
+
+import collections
+import contextlib
+import errno
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, cast
+
+from framegate.control.accept.admission import Admission
+from framegate.control.accept.delayed_close import close_descriptor
+from framegate.control.accept.listening import Listening
+from framegate.control.accept.quotas import ConnectionQuotas
+from framegate.control.logs import RowLog
+from framegate.control.meters import Meters
+from framegate.control.task_monitor import MonitoredTask, TaskMonitor
+from framegate.proxy.cells import ACCEPT_ERRORS
+from framegate.proxy.config.address import format_peer
+from framegate.proxy.config.limits import UNLIMITED_NODE, LimitsConfig, LimitsInForce, client_key, limits_in_force
+from framegate.proxy.server.link import MAX_TOGETHER, Handover, send_handovers
+
+__all__ = ["Acceptor", "PassedConnection", "Target"]
+
+_ACCEPTS_PER_EVENT: Final = 64
+_IPV4: Final = int(socket.AF_INET)
+_WAIT_S: Final = 0.05
+_BEAT_S: Final = 1.0
+STANDS_S: Final = 5.0
+"""A thread that has not moved for so long stands, and with it liveness."""
+_COMPLAINT_NS: Final = 1_000_000_000
+"""Between two rows about trouble that may come back many times a second; all of it is counted."""
+_GONE: Final = frozenset(
+    {
+        errno.ECONNABORTED,
+        errno.ECONNRESET,
+        errno.EPROTO,
+        errno.ETIMEDOUT,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENONET,
+        errno.ENOPROTOOPT,
+        errno.EOPNOTSUPP,
+    }
+)
+"""Errors of the connection that was to be accepted (accept(2)): it is off the backlog, and the next one can be tried at once."""
+_DYING: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.EBADF, errno.ENOTCONN})
+"""Errors of a socket to a processor that is gone; the supervisor removes it from the targets."""
+
+
+class Target:
+    """One processor that takes connections. Attributes: ``slot``, ``sock`` (the hand-over socket, non-blocking), ``token`` (names the process)."""
+
+    __slots__ = ("slot", "sock", "token")
+
+    def __init__(self, slot: int, sock: socket.socket, token: int) -> None:
+        self.slot = slot
+        self.sock = sock
+        self.token = token
+
+
+class PassedConnection(NamedTuple):
+    """One connection that a processor got; ``token`` names the process."""
+
+    token: int
+    handover: Handover
+
+
+class _PendingConnection(NamedTuple):
+    """An accepted connection that no processor has yet."""
+
+    handover: Handover
+    descriptor: int
+
+
+class Acceptor:
+    """Accepts on every listener and hands over.
+
+    Args:
+        listeners: bound, not yet listening.
+        meters: gets ``connection.rejected``, ``accept.errors`` and ``accept.blocked.time``, and what ``Admission`` says.
+        log: gets rows for refused connections and for accept errors.
+        guard: sees the thread.
+        limits: of the node and of addresses at first; those of listeners are in their configurations.
+        clock: of quotas; monotonic, in ns.
+    """
+
+    def __init__(
+        self,
+        listeners: Sequence[Listening],
+        meters: Meters,
+        log: RowLog,
+        task_monitor: TaskMonitor,
+        limits: LimitsConfig = UNLIMITED_NODE,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.listeners = {item.config.name: item for item in listeners}
+        quotas = ConnectionQuotas(limits_in_force(limits, {item.config.name: item.config.limits for item in listeners}), limits.protected_listener)
+        self._admission = Admission(quotas, meters, log, clock)
+        self.handed: collections.deque[PassedConnection] = collections.deque()
+        self._meters = meters
+        self._log = log
+        self._task_monitor = task_monitor
+        self._job: MonitoredTask | None = None
+        self._complained_ns = 0
+        self._targets: tuple[Target, ...] = ()
+        self._next_target = 0
+        self._accepted_ns = 0
+        self._stopping = False
+        self._epoll = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake, select.EPOLLIN)
+        self._by_fd = {item.sock.fileno(): item for item in listeners}
+        self._thread = threading.Thread(target=self._run, name="framegate-acceptor", daemon=True)
+
+    def start(self) -> None:
+        """Listen on every socket and accept. Raises StartError."""
+        for listening in self.listeners.values():
+            listening.listen()
+        for descriptor in self._by_fd:
+            self._epoll.register(descriptor, select.EPOLLIN)
+        self._job = self._task_monitor.job("acceptor", STANDS_S)
+        self._thread.start()
+
+    def set_targets(self, targets: Sequence[Target]) -> None:
+        """The processors that take connections from now on. Event loop only."""
+        self._targets = tuple(targets)
+        self._notify()
+
+    def set_limits(self, limits: LimitsInForce) -> None:
+        """Put other quotas in force, for the next connection on; those that wait are asked again. Event loop only."""
+        self._admission.set_limits(limits)
+        self._notify()
+
+    def gave_back(self, listener: str, peer: str) -> None:
+        """A passed connection has ended. Event loop only."""
+        self.listeners[listener].closed += 1
+        if self._admission.ended(listener, peer):
+            self._notify()
+
+    def stop(self) -> None:
+        """Close the listeners and end the thread; a connection in its hand is closed. Event loop only; returns within 100 ms or so."""
+        self._stopping = True
+        self._notify()
+        if self._thread.is_alive():
+            self._thread.join(5)
+        if self._job is not None:
+            self._job.end()
+        for listening in self.listeners.values():
+            listening.close()
+
+    def close(self) -> None:
+        """Give descriptors back, after ``stop``."""
+        self._admission.close()
+        self._epoll.close()
+        os.close(self._wake)
+
+    def _notify(self) -> None:
+        os.eventfd_write(self._wake, 1)
+
+    def _run(self) -> None:
+        assert self._job is not None, "the job is made before its thread starts"
+        job = self._job
+        while not self._stopping:
+            try:
+                self._accept_ready(job)
+            except Exception as error:
+                job.failed(error)
+                time.sleep(_WAIT_S)
+            else:
+                job.heartbeat()
+
+    def _accept_ready(self, job: MonitoredTask) -> None:
+        self._admission.process_ended(job.failed)  # who ends from now on while a listener waits wakes us
+        while not self._stopping and (name := self._admission.resume()) is not None:
+            self._epoll.modify(self.listeners[name].sock.fileno(), select.EPOLLIN)
+            self._try_accept(job, self.listeners[name], 1)
+        ready = self._epoll.poll(self._admission.rest_s(_BEAT_S))
+        self._admission.process_ended(job.failed)
+        for descriptor, _ in ready:
+            if descriptor == self._wake:
+                self._clear_wake()
+            elif not self._stopping:
+                listening = self._by_fd[descriptor]
+                self._try_accept(job, listening, self._admission.at_once(listening.config.name, _ACCEPTS_PER_EVENT))
+
+    def _try_accept(self, job: MonitoredTask, listening: Listening, most: int) -> None:
+        try:
+            self._accept_some(listening, most)
+        except Exception as error:  # our bug: it costs the connection at hand
+            job.failed(error)
+            self._pause()
+
+    def _pause(self) -> None:
+        """Wait a little, less when there is news: what fails each time fills neither the log nor the processor."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        if poll.poll(_WAIT_S * 1000):
+            self._clear_wake()
+
+    def _clear_wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+
+    def _accept_some(self, listening: Listening, most: int) -> None:
+        name = listening.config.name
+        if self._admission.waits(name):
+            self._epoll.modify(listening.sock.fileno(), 0)
+            return
+        held: list[_PendingConnection] = []
+        try:
+            while most > 0:
+                failure = self._accept_together(listening, held, min(most, MAX_TOGETHER))
+                if not self._pass_connections(listening, held):
+                    return
+                if failure is not None and not self._accept_failed(listening, failure):
+                    return
+                most -= MAX_TOGETHER
+        finally:
+            self._drop(held)
+
+    def _accept_together(self, listening: Listening, held: "list[_PendingConnection]", most: int) -> Exception | None:
+        """Accept at most so many, and add to ``held`` those that are let in; what ended that before so many were accepted."""
+        name, family = listening.config.name, listening.family
+        accept = cast(Any, listening.sock)._accept  # without the object that ``accept`` makes around the descriptor, which alone is wanted
+        for _ in range(most):
+            try:
+                descriptor, sockaddr = accept()
+            except OSError as error:
+                return error
+            try:
+                if family == _IPV4:
+                    key = sockaddr[0]
+                    peer = f"{key}:{sockaddr[1]}"
+                else:
+                    peer = format_peer(family, sockaddr)
+                    key = client_key(peer)
+                refusal = self._admission.admit(name, peer, key)
+            except Exception as error:  # our bug: it costs this connection
+                close_descriptor(descriptor)
+                return error
+            if refusal is None:
+                self._accepted_ns = max(time.monotonic_ns(), self._accepted_ns + 1)
+                held.append(_PendingConnection(Handover(self._accepted_ns, family, name, peer), descriptor))
+            else:
+                self._admission.refuse(descriptor, refusal)
+        return None
+
+    def _drop(self, held: "list[_PendingConnection]") -> None:
+        """Close those that no processor got."""
+        for item in held:
+            close_descriptor(item.descriptor)
+            self._admission.take_back(item.handover.listener, item.handover.peer)
+
+    def _accept_failed(self, listening: Listening, error: Exception) -> bool:
+        """Whether the next connection may be tried at once; not when none waits. Otherwise the one at the head of the backlog is still there: without
+        the pause, a shortage of descriptors, or a rule that forbids accepting, would keep the thread busy with it.
+        """
+        if isinstance(error, (BlockingIOError, InterruptedError)):
+            return False
+        if not isinstance(error, OSError):
+            raise error
+        name = errno.errorcode.get(error.errno or 0, "")
+        self._meters.add("accept.errors", listening.config.name, name if name in ACCEPT_ERRORS else "other")
+        if error.errno in _GONE:
+            return True
+        self._complain("accept_failed", listening.config.name, error)
+        self._pause()
+        return False
+
+    def _complain(self, event: str, listener: str, error: OSError) -> None:
+        now = time.monotonic_ns()
+        if now - self._complained_ns >= _COMPLAINT_NS:
+            self._complained_ns = now
+            self._log.write(event, level="error", listener=listener, error=error.strerror or str(error))
+
+    def _reject(self, listening: Listening, peer: str) -> None:
+        name = listening.config.name
+        self._meters.add("connection.rejected", name, "draining")
+        self._log.write("rejected", level="warning", listener=name, peer=peer, reason="draining", cause="drained")
+
+    def _pass_connections(self, listening: Listening, held: "list[_PendingConnection]") -> bool:
+        """Give all to processors. Those that are given leave ``held``; False: not all are, because the thread is to stop."""
+        while held and not self._stopping:
+            error = self._offer(listening, held)
+            if held:
+                self._wait_for_room(listening.config.name, error)
+        for item in held:
+            self._reject(listening, item.handover.peer)
+        return not held
+
+    def _offer(self, listening: Listening, held: "list[_PendingConnection]") -> OSError | None:
+        """Give each to the next processor in turn: what is for one in one message, or to one after it when that does not take it. Those that are
+        given leave ``held``; the error of a processor that did not just wait.
+        """
+        targets = self._targets
+        count = len(targets)
+        parts = [held[first::count] for first in range(min(count, len(held)))]
+        turn = self._next_target
+        failure = None
+        for first, part in enumerate(parts):
+            for offset in range(count):
+                target = targets[(turn + first + offset) % count]
+                try:
+                    taken = send_handovers(target.sock, [item.handover for item in part], [item.descriptor for item in part])
+                except OSError as error:
+                    failure = error
+                    continue
+                if taken:
+                    self._given(listening, target, part, held)
+                    break
+        return failure
+
+    def _given(self, listening: Listening, target: Target, part: "list[_PendingConnection]", held: "list[_PendingConnection]") -> None:
+        self._next_target += len(part)
+        listening.handed += len(part)
+        for item in part:
+            held.remove(item)
+            self.handed.append(PassedConnection(target.token, item.handover))
+            close_descriptor(item.descriptor)
+
+    def _wait_for_room(self, listener: str, error: OSError | None) -> None:
+        """Wait until a queue has room, the processors change, or a moment has passed.
+
+        After an error the sockets are not asked: their processor is dying, and the supervisor will say so, or the kernel is short of something
+        (ETOOMANYREFS: too many descriptors are on their way) while the queue is not full.
+        """
+        began = time.monotonic()
+        if error is None:
+            self._wait_for_queue()
+        else:
+            if error.errno not in _DYING:
+                self._complain("hand_over_failed", listener, error)
+            self._pause()
+        if self._job is not None:
+            self._job.heartbeat()
+            self._admission.process_ended(self._job.failed)
+        self._meters.add("accept.blocked.time", listener, amount=time.monotonic() - began)
+
+    def _wait_for_queue(self) -> None:
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        for target in self._targets:
+            descriptor = target.sock.fileno()  # once: the event loop may close it between two looks
+            if descriptor >= 0:
+                poll.register(descriptor, select.POLLOUT)
+        events = poll.poll(_WAIT_S * 1000)
+        if any(descriptor == self._wake for descriptor, _ in events):
+            self._clear_wake()
+        elif any(flags & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _, flags in events):
+            time.sleep(_WAIT_S / 10)

@@ -1,0 +1,170 @@
+"""Connection quotas (``quotas``) in the acceptor: which listeners wait, the delayed close of refused connections, and the log rows.
+
+A listener that has to wait is not asked for connections; others go on. The one that has waited longest is first to go on, with one connection, when
+there is room for one. All of it belongs to the acceptor's thread but what says otherwise.
+"""
+
+import collections
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from framegate.control.accept.delayed_close import DelayedClose, close_descriptor
+from framegate.control.accept.quotas import ConnectionQuotas, Refusal, Wait
+from framegate.control.logs import RowLog
+from framegate.control.meters import Meters
+from framegate.proxy.config.limits import LimitsInForce, client_key
+
+__all__ = ["Admission"]
+
+_ROWS_NS: Final = 1_000_000_000
+"""Between two rows about the same listener and reason; all of it is counted."""
+
+
+class _Waiting:
+    """One listener that waits."""
+
+    __slots__ = ("since_ns", "wait")
+
+    def __init__(self, wait: Wait, since_ns: int) -> None:
+        self.wait = wait
+        self.since_ns = since_ns
+
+
+class _Told(NamedTuple):
+    """The last row about a listener and reason: when it was, and what has come since then and is untold."""
+
+    at_ns: int
+    event: str
+    fields: dict[str, str]
+    untold: int
+
+
+class Admission:
+    """Holds connections against quotas.
+
+    Args:
+        quotas: belong to the acceptor's thread, too.
+        meters: gets ``connection.rejected`` and ``accept.limited.time``.
+        log: gets ``rejected`` and ``accept_waits``, each listener and reason once a second at most.
+        clock: monotonic, in ns.
+
+    Attributes:
+        parked: those that are closed later.
+    """
+
+    def __init__(self, quotas: ConnectionQuotas, meters: Meters, log: RowLog, clock: Callable[[], int]) -> None:
+        self.delayed_close: Final = DelayedClose()
+        self._quotas: Final = quotas
+        self._meters: Final = meters
+        self._log: Final = log
+        self._clock: Final = clock
+        self._waiting: Final[dict[str, _Waiting]] = {}
+        self._ended: Final[collections.deque[tuple[str, str]]] = collections.deque()
+        self._told: Final[dict[tuple[str, str], _Told]] = {}  # by listener and reason
+
+    def set_limits(self, limits: LimitsInForce) -> None:
+        """Put others in force, for the next connection on. Any thread; the acceptor's is to be woken."""
+        self._quotas.limits = limits
+
+    def ended(self, listener: str, peer: str) -> bool:
+        """A connection that was taken has ended; whether the acceptor's thread is to be woken for it. Event loop only."""
+        self._ended.append((listener, client_key(peer)))
+        return bool(self._waiting)
+
+    def process_ended(self, failed: Callable[[Exception], None]) -> None:
+        """Release connections that ended since the last call, and close delayed ones that are due. ``failed`` gets internal errors."""
+        now_ns = self._clock()
+        self.delayed_close.close_due(now_ns)
+        self._report_rest(now_ns)
+        while self._ended:
+            try:
+                self._quotas.give_back(*self._ended.popleft(), now_ns)
+            except KeyError as error:
+                failed(error)
+        for name, waiting in self._waiting.items():
+            self._meter(name, waiting, now_ns)
+
+    def rest_s(self, most_s: float) -> float:
+        """How long there is nothing to do unless somebody wakes us, at most so long."""
+        times = [waiting.wait.until_ns for waiting in self._waiting.values() if waiting.wait.until_ns]
+        if self.delayed_close.next_ns is not None:
+            times.append(self.delayed_close.next_ns)
+        return min(most_s, max(0, min(times) - self._clock()) / 1e9) if times else most_s
+
+    def waits(self, listener: str) -> bool:
+        """Whether a listener, which has a connection for us, has to wait; then it is in ``resume`` when it need not any more."""
+        now_ns = self._clock()
+        wait = self._quotas.wait(listener, now_ns)
+        if wait is not None:
+            self._waiting[listener] = _Waiting(wait, now_ns)
+            self._report("accept_waits", listener, wait.reason, key=wait.key)
+        return wait is not None
+
+    def resume(self) -> str | None:
+        """The listener that waited longest of those that need not wait any more; it does not wait from now on."""
+        now_ns = self._clock()
+        for name, waiting in self._waiting.items():
+            wait = self._quotas.wait(name, now_ns)
+            if wait is None:
+                self._meter(name, waiting, now_ns)
+                del self._waiting[name]
+                return name
+            self._meter(name, waiting, now_ns)
+            waiting.wait = wait
+        return None
+
+    def at_once(self, listener: str, most: int) -> int:
+        """How many connections of a listener may be accepted before it is asked again whether it has to wait, and others have their turn."""
+        return 1 if self._quotas.limited(listener) else most
+
+    def admit(self, listener: str, peer: str, key: str) -> Refusal | None:
+        """Count a connection, until it has ended or is taken back, unless its address, by its ``client_key``, may not have it: why not, and it is to
+        be refused.
+        """
+        now_ns = self._clock()
+        refusal = self._quotas.check(key, now_ns)
+        if refusal is None:
+            self._quotas.take(listener, key, now_ns)
+        else:
+            self._refused(listener, peer, refusal)
+        return refusal
+
+    def refuse(self, descriptor: int, refusal: Refusal) -> None:
+        """Close a connection, now or later."""
+        if not refusal.delay_ns or not self.delayed_close.add(descriptor, self._clock() + refusal.delay_ns):
+            close_descriptor(descriptor)
+
+    def take_back(self, listener: str, peer: str) -> None:
+        """A connection that was let in got no processor."""
+        self._quotas.give_back(listener, client_key(peer), self._clock())
+
+    def close(self) -> None:
+        """Close what is parked, and tell what is untold."""
+        self.delayed_close.close()
+        self._report_rest(self._clock() + _ROWS_NS)
+
+    def _refused(self, listener: str, peer: str, refusal: Refusal) -> None:
+        self._meters.add("connection.rejected", listener, refusal.reason)
+        self._report("rejected", listener, refusal.reason, key=refusal.key, peer=peer, cause="limit")
+
+    def _meter(self, listener: str, waiting: _Waiting, now_ns: int) -> None:
+        self._meters.add("accept.limited.time", listener, waiting.wait.reason, amount=(now_ns - waiting.since_ns) / 1e9)
+        waiting.since_ns = now_ns
+
+    def _report(self, event: str, listener: str, reason: str, **fields: str) -> None:
+        now_ns = self._clock()
+        last = self._told.get((listener, reason))
+        if last is not None and now_ns - last.at_ns < _ROWS_NS:
+            self._told[listener, reason] = last._replace(event=event, fields=fields, untold=last.untold + 1)
+        else:
+            self._write(listener, reason, _Told(now_ns, event, fields, 1 if last is None else last.untold + 1))
+
+    def _report_rest(self, now_ns: int) -> None:
+        """The rows that were held back, and whose second is over: nobody may come any more who would bring them along."""
+        for (listener, reason), last in self._told.items():
+            if last.untold and now_ns - last.at_ns >= _ROWS_NS:
+                self._write(listener, reason, last._replace(at_ns=now_ns))
+
+    def _write(self, listener: str, reason: str, told: _Told) -> None:
+        self._told[listener, reason] = told._replace(untold=0)
+        self._log.write(told.event, level="warning", listener=listener, reason=reason, **told.fields, count=told.untold)

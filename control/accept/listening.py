@@ -1,0 +1,123 @@
+"""One listening socket: bound with the start of the process, listening once everything else is ready, and gone first at the end."""
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+
+from framegate.control.errors import StartError
+from framegate.proxy.config.address import Address, format_sockaddr, parse_address
+from framegate.proxy.config.model import ListenerConfig, SocketConfig
+from framegate.proxy.network.socket_options import set_socket_options
+
+__all__ = ["Listening"]
+
+
+class Listening:
+    """One bound listener.
+
+    Attributes:
+        config: as configured.
+        address: the bound one, as text, port 0 resolved.
+        handed: connections given to processors (written by the acceptor's thread).
+        closed: of those, the ones that ended (written by the event loop).
+    """
+
+    def __init__(self, config: ListenerConfig) -> None:
+        self.config = config
+        self._parsed = parse_address(config.address, port_zero=True)
+        self.sock = _bind(config.name, self._parsed, config.socket)
+        self.family = int(self.sock.family)
+        self.address = format_sockaddr(self.family, self.sock.getsockname())
+        self.accepting = False
+        self.handed = 0
+        self.closed = 0
+
+    @property
+    def open(self) -> int:
+        """Connections open now."""
+        return max(0, self.handed - self.closed)
+
+    def listen(self) -> None:
+        """Let clients connect. Raises StartError."""
+        try:
+            self.sock.listen(self.config.backlog)
+        except OSError as error:
+            raise _bind_error(self.config.name, self.address, error) from error
+        self.accepting = True
+
+    def close(self) -> None:
+        """Refuse clients from now on; a Unix socket's file goes."""
+        if self.sock.fileno() < 0:
+            return
+        self.accepting = False
+        self.sock.close()
+        if self._parsed.kind == "unix":
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._parsed.host)
+
+
+def _bind_error(name: str, address: str, error: OSError) -> StartError:
+    return StartError(
+        f"listener {name} cannot bind {address}: {error.strerror or error}", reason="LISTENER_ADDRESS_UNUSABLE", listener=name, address=address
+    )
+
+
+def _bind(name: str, address: Address, options: SocketConfig) -> socket.socket:
+    if address.kind == "unix":
+        return _bind_unix(name, address)
+    try:
+        family, _, _, _, sockaddr = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except OSError as error:
+        raise _bind_error(name, str(address), error) from error
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # of what is accepted, too: once here instead of for each connection
+        set_socket_options(sock, options)  # likewise
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.setblocking(False)
+        sock.bind(sockaddr)
+    except OSError as error:
+        sock.close()
+        raise _bind_error(name, str(address), error) from error
+    return sock
+
+
+def _bind_unix(name: str, address: Address) -> socket.socket:
+    path = address.host
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        _remove_stale(name, path)
+        sock.setblocking(False)
+        sock.bind(path)
+    except OSError as error:
+        sock.close()
+        raise _bind_error(name, str(address), error) from error
+    except StartError:
+        sock.close()
+        raise
+    return sock
+
+
+def _remove_stale(name: str, path: str) -> None:
+    """Remove a Unix socket without a listener; any other file at its path stays and is an error."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise FileExistsError(errno.EEXIST, "a file that is no socket lies there")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+        except BlockingIOError:
+            pass
+    raise StartError(f"listener {name}: another process listens on {path}", reason="LISTENER_ADDRESS_IN_USE", listener=name, address=f"unix:{path}")

@@ -1,0 +1,217 @@
+"""Names of upstream endpoints become addresses, at the start and then every 30 s, on threads of their own: a slow name server blocks nothing.
+
+Every name is looked up by itself, all at once, and keeps its own last good addresses: one that fails, or whose server hangs, keeps what it had,
+whatever the others do. Old addresses are kept for as long as a name fails: an outage of the name server is none of the traffic, and an address
+that no longer answers is left out by the processors.
+
+An address goes over the link as ``[host, family, ...]``, the host that it came from (its certificate is verified against that) and the numbers
+of the ``socket`` module: ``["broker", AF_INET, "10.0.0.1", 9092]``, ``["::1", AF_INET6, "::1", 9092]``, ``["", AF_UNIX, "/path"]``.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from framegate.control.logs import RowLog
+from framegate.proxy.config.address import Address, format_sockaddr, parse_address
+from framegate.proxy.config.model import UpstreamConfig
+
+__all__ = ["Names", "Resolution", "Resolver"]
+
+INTERVAL_S: Final = 30.0
+FIRST_PAUSE_S: Final = 2.0
+"""After a round that left an upstream without any address; it doubles, up to the interval, until all have one."""
+PATIENCE_S: Final = 10.0
+Wire = list[Any]
+Lookup = Callable[[str, int], Iterable[tuple[int, str]]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Resolution:
+    """What is known of one upstream. Attributes: ``addresses`` (for the link), ``errors`` of the last look-ups, by endpoint."""
+
+    addresses: list[Wire]
+    errors: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def error(self) -> str:
+        """Which endpoints' names could not be looked up last, and why; empty: none."""
+        return "; ".join(f"{endpoint}: {error}" for endpoint, error in self.errors.items())
+
+    def texts(self) -> tuple[str, ...]:
+        """The addresses as people write them, each once."""
+        return tuple(dict.fromkeys(_text(item) for item in self.addresses))
+
+
+def _text(wire: Wire) -> str:
+    _, family, address, *port = wire
+    return format_sockaddr(family, (address, *port) if port else address)
+
+
+def system_lookup(host: str, port: int) -> Iterable[tuple[int, str]]:
+    """Family and address of everything that the system's resolver knows of a name. Blocks. Raises OSError, or UnicodeError for what is no name."""
+    return [(int(family), str(sockaddr[0])) for family, _, _, _, sockaddr in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+
+
+def _literal(address: Address) -> Wire | None:
+    """An endpoint that needs no look-up."""
+    if address.kind == "unix":
+        return ["", address.family, address.host]
+    if address.kind == "name":
+        return None
+    return [address.host, address.family, address.host, address.port]
+
+
+class Names:
+    """Looks up the endpoints of all upstreams. One thread at a time asks.
+
+    Args:
+        upstreams: of the configuration.
+        lookup: family and address of a host, as ``system_lookup``.
+        patience_s: how long an answer is waited for; one that comes later is taken with the next ``ask``.
+
+    Attributes:
+        any: whether there is a name at all.
+    """
+
+    def __init__(self, upstreams: Iterable[UpstreamConfig], lookup: Lookup = system_lookup, patience_s: float = PATIENCE_S) -> None:
+        self._upstreams = {item.name: {endpoint: parse_address(endpoint) for endpoint in item.endpoints} for item in upstreams}
+        self._lookup = lookup
+        self._patience_s = patience_s
+        self._names = {endpoint: address for each in self._upstreams.values() for endpoint, address in each.items() if address.kind == "name"}
+        self._known: dict[str, list[Wire]] = {}
+        self._errors: dict[str, str] = {}
+        self._asked: set[str] = set()
+        self._answers: queue.SimpleQueue[tuple[str, list[Wire], str]] = queue.SimpleQueue()
+        self.any = bool(self._names)
+
+    def ask(self) -> dict[str, Resolution]:
+        """What every upstream's endpoints are now. Blocks until every name was answered, for ``patience_s`` at most."""
+        waiting = {endpoint for endpoint in self._names if endpoint not in self._asked and self._start(endpoint)}
+        until = time.monotonic() + self._patience_s
+        with contextlib.suppress(queue.Empty):
+            while waiting:
+                waiting.discard(self._take(max(until - time.monotonic(), 0.0)))
+            while True:  # what came late for those that were asked before
+                self._take(0.0)
+        for endpoint in self._asked:
+            self._errors[endpoint] = f"no answer within {self._patience_s:g} s"
+        return {name: self._resolution(each) for name, each in self._upstreams.items()}
+
+    def _start(self, endpoint: str) -> bool:
+        try:
+            threading.Thread(target=self._look_up, args=(endpoint,), name="framegate-lookup", daemon=True).start()
+        except RuntimeError as error:  # no thread available; the next round may get one
+            self._errors[endpoint] = str(error)
+            return False
+        self._asked.add(endpoint)
+        return True
+
+    def _look_up(self, endpoint: str) -> None:
+        address = self._names[endpoint]
+        try:
+            rows = [[address.host, family, found, address.port] for family, found in self._lookup(address.host, address.port)]
+            error = "" if rows else "no address"
+        except Exception as failure:  # whatever it is, it is the end of this look-up only, and shown as its error
+            rows, error = [], getattr(failure, "strerror", None) or str(failure) or repr(failure)
+        self._answers.put((endpoint, rows, error))
+
+    def _take(self, timeout_s: float) -> str:
+        endpoint, rows, error = self._answers.get(timeout=timeout_s) if timeout_s > 0 else self._answers.get_nowait()
+        self._asked.discard(endpoint)
+        if error:
+            self._errors[endpoint] = error
+        else:
+            self._errors.pop(endpoint, None)
+            self._known[endpoint] = rows
+        return endpoint
+
+    def _resolution(self, endpoints: dict[str, Address]) -> Resolution:
+        addresses: list[Wire] = []
+        for endpoint, address in endpoints.items():
+            literal = _literal(address)
+            found = self._known.get(endpoint, []) if literal is None else [literal]
+            addresses += [item for item in found if item not in addresses]
+        return Resolution(addresses, {endpoint: self._errors[endpoint] for endpoint in endpoints if endpoint in self._errors})
+
+
+class Resolver:
+    """Keeps looking. ``current`` belongs to the event loop.
+
+    Args:
+        names: of all upstreams.
+        first: what the start resolved.
+        on_round: is called on the loop after every round.
+        log: gets a row for each endpoint whose look-up begins to fail, fails for another reason, or is answered again.
+        interval_s: between two rounds.
+        first_pause_s: see ``FIRST_PAUSE_S``.
+    """
+
+    def __init__(
+        self,
+        names: Names,
+        first: dict[str, Resolution],
+        on_round: Callable[[], None],
+        log: RowLog,
+        *,
+        interval_s: float = INTERVAL_S,
+        first_pause_s: float = FIRST_PAUSE_S,
+    ) -> None:
+        self.current = first
+        self._names = names
+        self._on_round = on_round
+        self._log = log
+        self._interval_s = interval_s
+        self._first_pause_s = first_pause_s
+        self._loop = asyncio.get_running_loop()
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, args=(self._pause(first, 0.0),), name="framegate-resolver", daemon=True)
+        log_errors(log, {}, first)
+        if names.any:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; one that hangs in a lookup is left behind, it cannot keep the process."""
+        self._wake.put(None)
+
+    def _pause(self, found: dict[str, Resolution], last_s: float) -> float:
+        """How long to wait after a round, which began after a wait of ``last_s``."""
+        if all(resolution.addresses for resolution in found.values()):
+            return self._interval_s
+        return min(max(2 * last_s, self._first_pause_s), self._interval_s)
+
+    def _run(self, pause_s: float) -> None:
+        while True:
+            try:
+                self._wake.get(timeout=pause_s)
+            except queue.Empty:
+                fresh = self._names.ask()
+                pause_s = self._pause(fresh, pause_s)
+                try:
+                    self._loop.call_soon_threadsafe(self._take, fresh)
+                except RuntimeError:  # the loop is closed
+                    return
+            else:
+                return
+
+    def _take(self, fresh: dict[str, Resolution]) -> None:
+        before, self.current = self.current, fresh
+        log_errors(self._log, before, fresh)
+        self._on_round()
+
+
+def log_errors(log: RowLog, before: dict[str, Resolution], now: dict[str, Resolution]) -> None:
+    """Write what has changed in the errors of look-ups: ``resolve_failed``, and ``resolved`` when there is none any more."""
+    for name, resolution in now.items():
+        known = before[name].errors if name in before else {}
+        for endpoint, error in resolution.errors.items():
+            if known.get(endpoint) != error:
+                log.write("resolve_failed", level="warning", upstream=name, endpoint=endpoint, error=error)
+        for endpoint in known.keys() - resolution.errors.keys():
+            log.write("resolved", upstream=name, endpoint=endpoint)

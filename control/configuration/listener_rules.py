@@ -1,0 +1,168 @@
+"""What a listener asks of the rest: a framing that fits its upstream's, what a handler needs, principals that can be read, timeouts in order."""
+
+import importlib.machinery
+import importlib.util
+import keyword
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from framegate.control.configuration.document import Document, Path, entries
+from framegate.control.configuration.units import format_duration_ms
+from framegate.proxy.auth.allowed_principals import AllowedPrincipals
+from framegate.proxy.auth.mapping_rules import MappingRules, RuleError
+from framegate.proxy.config.model import HeaderConfig, ListenerConfig, ProxyConfig, UpstreamConfig
+from framegate.proxy.config.tls import BY_SUBJECT
+from framegate.proxy.network.authenticator import ANONYMOUS
+
+__all__ = ["framing_rules", "handler_places", "handler_rules", "listener_rules"]
+
+Text = TypeVar("Text")
+Listeners = list[tuple[Path, ListenerConfig]]
+
+
+def listener_rules(document: Document, path: Path, listener: ListenerConfig, upstreams: list[tuple[Path, UpstreamConfig]]) -> None:
+    """Of one listener, but for its handler, TLS and SASL."""
+    framing_rules(document, path, listener)
+    _spoken(document, path, listener, next((item.framing for _, item in upstreams if item.name == listener.upstream), None))
+    _principals(document, path, listener)
+    delay, handshake = listener.timeouts.failed_authentication_ms, listener.timeouts.handshake_ms
+    if delay > handshake:  # the answer to a client that is refused comes within the time that it has to say who it is
+        reason = f"is longer than handshake, {format_duration_ms(handshake)}, which ends the connection first"
+        document.add((*path, "timeouts", "failed_authentication"), reason, format_duration_ms(delay))
+
+
+def framing_rules(document: Document, path: Path, side: ListenerConfig | UpstreamConfig) -> None:
+    """Of one side: a header where the framing has one, and only there."""
+    if side.framing == "header" and side.header is None:
+        document.add((*path, "framing"), "needs the key header, which says where in a header the size lies", "header")
+    elif side.framing == "header" and side.header is not None:
+        _header(document, (*path, "header"), side.header)
+    elif side.header is not None:
+        document.warn((*path, "header"), "has no effect: framing is not header")
+
+
+def _header(document: Document, path: Path, header: HeaderConfig) -> None:
+    size, offset, width, fill = header.size, header.offset, header.width, header.fill
+    if offset + width > size:
+        document.add((*path, "width"), f"does not fit: {width} bytes from {offset} on, and the header has {size}", width)
+        return
+    try:
+        count = len(bytes.fromhex(fill))
+    except ValueError:
+        document.add((*path, "fill"), "is not hexadecimal, two digits for each byte", fill)
+        return
+    if fill and count != size - width:
+        document.add((*path, "fill"), f"has {count} bytes, and the header has {size - width} besides the integer", fill)
+
+
+def _spoken(document: Document, path: Path, listener: ListenerConfig, other: str | None) -> None:
+    """What two sides that meet ask of each other; ``other``: the upstream's framing."""
+    mine = listener.framing
+    if listener.protocol == "kafka" and mine != "int32":
+        document.add((*path, "framing"), "must be int32: protocol kafka has no other", mine)
+    elif listener.protocol == "kafka" and other is not None and other != "int32":
+        document.add((*path, "upstream"), f"speaks {other}, and protocol kafka has no framing but int32")
+    if listener.handler is None and any(framing in ("lines", "lines_crlf") for framing in (mine, other)):
+        for direction in ("requests", "responses"):
+            if getattr(listener.forwarding, direction) == "cut_through":
+                reason = "must be whole: where one side speaks lines, a frame ends where its line does, so no part of it can go on before"
+                document.add((*path, "forwarding", direction), reason, "cut_through")
+
+
+def handler_rules(document: Document, config: ProxyConfig, listeners: Listeners) -> None:
+    """Each listener has a handler or an upstream, and what a handler needs."""
+    handled = [(path, item) for path, item in listeners if item.handler is not None]
+    if not config.upstreams and len(handled) < max(1, len(listeners)):
+        reason = "needs at least one entry" if "upstreams" in document.data else "is required"
+        document.add(("upstreams",), f"{reason}, unless each listener has a handler")
+    for path, listener in listeners:
+        if listener.handler is None and listener.upstream is None:
+            document.add((*path, "upstream"), "is required where there is no handler")
+    for path, listener in handled:
+        if not _is_name(str(listener.handler)):
+            document.add((*path, "handler"), "must be package.module:name, the module that Python imports and what in it is the handler")
+        for direction in ("requests", "responses"):
+            if document.texts.get((*path, "forwarding", direction)) == "cut_through":
+                document.add((*path, "forwarding", direction), "must be whole, or left out: a handler gets each frame whole")
+        if listener.upstream is None and listener.half_close_before_data == "wait":
+            document.warn((*path, "half_close_before_data"), "has no effect: a handler answers, and says nothing first")
+    if "handlers" in document.data and not handled:
+        document.warn(("handlers",), "has no effect: no listener has a handler, so there are no processes for them", "")
+
+
+def _is_name(text: str) -> bool:
+    module, colon, name = text.partition(":")
+    return bool(colon) and all(part.isidentifier() and not keyword.iskeyword(part) for part in (*module.split("."), name))
+
+
+def handler_places(document: Document, config: ProxyConfig) -> None:
+    """Whether handlers can be found, without importing anything of them: on ``handlers.path``, then where Python looks.
+
+    A package may say only when it is imported where its modules are, so of a module within one this is a warning.
+    """
+    handled = {(*path, "handler"): item.handler for path, item in entries(("listeners",), config.listeners) if item.handler}
+    folders = config.handlers.path if handled else ()
+    for entry, folder in entries(("handlers", "path"), folders):
+        if not os.path.isdir(folder):
+            document.add(entry, "is not a folder", folder)
+    for path, name in handled.items():
+        if _is_name(name):
+            _place(document, path, name.partition(":")[0], folders)
+
+
+def _place(document: Document, path: Path, module: str, folders: Sequence[str]) -> None:
+    first, *within = module.split(".")
+    found = _top(first, folders)
+    if found is None:
+        document.add(path, f"cannot be found: there is no module {first} in {', '.join(folders) or 'handlers.path'}, nor where Python looks")
+        return
+    name = first
+    for part in within:
+        locations = found.submodule_search_locations
+        if locations is None:
+            document.add(path, f"cannot be found: {name} is a module, not a package")
+            return
+        name = f"{name}.{part}"
+        found = _spec(name, list(locations))
+        if found is None:
+            document.warn(path, f"may not be found: there is no module {name} in {', '.join(locations)}")
+            return
+
+
+def _top(name: str, folders: Sequence[str]) -> Any:
+    try:
+        return _spec(name, folders) or importlib.util.find_spec(name)
+    except ValueError:  # a module that runs as a program, and has no place
+        return None
+
+
+def _spec(name: str, locations: Sequence[str]) -> Any:
+    return importlib.machinery.PathFinder.find_spec(name, locations)
+
+
+def _principals(document: Document, path: Path, listener: ListenerConfig) -> None:
+    rules, allowed = listener.principal.rules, listener.allowed_principals
+    if not rules:
+        reason = "needs at least one: without any no name is mapped, and each client with a certificate is refused"
+        document.add((*path, "principal", "rules"), reason, "[]")
+    for entry, text in entries((*path, "principal", "rules"), rules):
+        _readable(document, entry, MappingRules, text)
+        if not text.strip(" \t,"):
+            document.add(entry, "is empty")
+    if listener.principal != BY_SUBJECT and (listener.tls is None or listener.tls.client_auth == "none"):
+        document.warn((*path, "principal"), "has no effect: no client is asked for a certificate (tls.client_auth)", "")
+    if allowed and ANONYMOUS not in allowed and listener.tls is None and listener.sasl is None:
+        document.warn((*path, "allowed_principals"), f"refuses everybody: without tls and sasl each client is {ANONYMOUS}", "")
+    for entry, name in entries((*path, "allowed_principals"), allowed):
+        if name == "":
+            document.add(entry, "is empty: nobody has no name; without a certificate it is ANONYMOUS", '""')
+        else:
+            _readable(document, entry, AllowedPrincipals, [name])
+
+
+def _readable(document: Document, path: Path, read: Callable[[Text], object], text: Text) -> None:
+    try:
+        read(text)
+    except RuleError as error:
+        document.add(path, f"is no rule: {error}, at character {error.position + 1}")

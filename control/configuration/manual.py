@@ -1,0 +1,260 @@
+"""The manual of the configuration keys, for ``framegate explain`` and the generated pages.
+
+``manual.yaml``, beside this module, is a valid configuration with every key; the comment above a key describes it. Type, unit, range, default and
+whether a key can be changed at run time come from ``framegate.proxy.config``.
+"""
+
+import dataclasses
+import difflib
+import functools
+import pathlib
+import re
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any, Final, Literal
+
+from framegate.control.configuration.schema import SIZES, bound_text, file_key, range_text
+from framegate.proxy.config.key import Key, field_types, keys
+from framegate.proxy.config.model import ProxyConfig
+
+__all__ = ["SOURCE", "Entry", "entries", "example_text", "find", "nearest", "page_text"]
+
+SOURCE: Final = pathlib.Path(__file__).with_name("manual.yaml")
+_LINE: Final = re.compile(r"^( *)(- )?([a-z_]+):(.*)$")
+_INDEX: Final = re.compile(r"\[\d*\]")
+_TABLE: Final = "   "
+"""A comment line that begins so is a line of a table and is not wrapped."""
+_DANGER: Final = "Danger: "
+_NEAREST: Final = 5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """One key.
+
+    Attributes:
+        path: as in ``listeners[].timeouts.idle``.
+        text: its description, in paragraphs; a line of a table begins with white space.
+        danger: its risks; may be empty.
+        type: of its value, in words.
+        range: the least and the largest value; empty: there is none.
+        words: its permitted words; empty: other values are permitted.
+        default: as written in a file; empty for required keys and for sections whose keys have defaults.
+        required: whether it must be given where its section is.
+        live: whether it can be changed at run time.
+        example: a line of a configuration; empty for a section.
+        keys: the names of the keys of a section.
+    """
+
+    path: str
+    text: tuple[str, ...]
+    danger: str
+    type: str
+    range: str
+    words: tuple[str, ...]
+    default: str
+    required: bool
+    live: bool
+    example: str
+    keys: tuple[str, ...]
+
+    @property
+    def facts(self) -> list[str]:
+        """Range, words, default, and whether it is required or can be changed at run time, as sentences."""
+        words = ", ".join(f'"{word}"' if word[0].isdigit() else word for word in self.words)
+        said = {"Range: ": self.range, "One of: ": words, "Default: ": self.default}
+        found = [f"{name}{value}." for name, value in said.items() if value]
+        return [*found, *["Required."] * self.required, *["Can be changed at run time."] * self.live]
+
+
+@functools.cache
+def entries() -> dict[str, Entry]:
+    """Every key, in the order of the manual, by its path without brackets."""
+    places = _places(SOURCE.read_text(encoding="utf-8"))
+    found = {path.replace("[]", ""): (path, field, hint, key) for path, field, hint, key in _fields(ProxyConfig, "")}
+    return {name: _entry(*found[name], *places[name]) for name in places}
+
+
+def find(key: str) -> Entry | None:
+    """The entry of a key, written with the index of a list element, with empty brackets, or without."""
+    return entries().get(_INDEX.sub("", key).strip("."))
+
+
+def nearest(key: str) -> list[str]:
+    """Paths of similar keys: first those with the same last name, then those with similar names."""
+    name = _INDEX.sub("", key).strip(".")
+    lasts = {path: path.rpartition(".")[2] for path in entries()}
+    last = name.rpartition(".")[2]
+    like = difflib.get_close_matches(last, set(lasts.values()), 2, 0.75)
+    found = [path for path in lasts if lasts[path] == last]
+    found += difflib.get_close_matches(name, entries(), _NEAREST, 0.7)
+    found += [path for path in lasts if lasts[path] in like]
+    return [entries()[path].path for path in dict.fromkeys(found)][:_NEAREST]
+
+
+def _fields(model: type, prefix: str) -> Iterator[tuple[str, "dataclasses.Field[Any]", Any, Key]]:
+    """Every field of the model and of its sections: path, field, type, key."""
+    for field in dataclasses.fields(model):
+        hint = field_types(model)[field.name]
+        section = _section(hint)
+        path = f"{prefix}{file_key(field.name)}{'[]' if section is not None and typing.get_origin(hint) is tuple else ''}"
+        yield path, field, hint, keys(model)[field.name]
+        if section is not None:
+            yield from _fields(section, f"{path}.")
+
+
+def _section(hint: Any) -> type | None:
+    found = next((part for part in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(part)), None)
+    return typing.cast("type | None", found)
+
+
+def _places(text: str) -> dict[str, tuple[list[str], str]]:
+    """The comment lines and the value of each key that has a comment, by path without brackets."""
+    found: dict[str, tuple[list[str], str]] = {}
+    for name, comment, value in _lines(text):
+        if name and comment and name not in found:
+            found[name] = comment, value
+    return found
+
+
+def _lines(text: str) -> Iterator[tuple[str, list[str], str]]:
+    """Each line of a configuration that is not a comment: the path of its key ("": none), the comment directly above it, the value."""
+    stack: list[tuple[int, str]] = []
+    comment: list[str] = []
+    for line in text.splitlines():
+        if line.lstrip().startswith("#"):
+            comment.append(line.lstrip()[1:].removeprefix(" "))
+            continue
+        match = _LINE.match(line)
+        if match:
+            indent = len(match[1]) + len(match[2] or "")
+            while stack and stack[-1][0] >= indent:
+                stack.pop()
+            stack.append((indent, match[3]))
+        yield ".".join(name for _, name in stack) if match else "", comment, match[4].strip() if match else line
+        comment = []
+
+
+def _entry(path: str, field: "dataclasses.Field[Any]", hint: Any, key: Key, comment: list[str], value: str) -> Entry:
+    text, danger = _paragraphs(comment)
+    section = _section(hint)
+    required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    name = path.rpartition(".")[2]
+    return Entry(
+        path=path,
+        text=tuple(text),
+        danger=danger,
+        type=_type_text(hint, key),
+        range=range_text(key) if key.range else "",
+        words=_words(hint),
+        default="" if required else _default_text(key, field.default if field.default is not dataclasses.MISSING else None),
+        required=required,
+        live=key.live,
+        example="" if section is not None or value in ("", "null", '""', "[]") else f"{name}: {value}",
+        keys=() if section is None else tuple(file_key(item) for item in keys(section)),
+    )
+
+
+def _paragraphs(comment: list[str]) -> tuple[list[str], str]:
+    text: list[str] = []
+    for line in comment:
+        joins = bool(text) and not line.startswith((_TABLE[1:], _DANGER)) and not text[-1].startswith(_TABLE[1:])
+        if joins:
+            text[-1] += f" {line}"
+        else:
+            text.append(line)
+    if text and text[-1].startswith(_DANGER):
+        return text[:-1], text[-1].removeprefix(_DANGER)
+    return text, ""
+
+
+def _words(hint: Any) -> tuple[str, ...]:
+    if typing.get_origin(hint) is Literal:
+        return typing.get_args(hint)
+    return next((found for part in typing.get_args(hint) if (found := _words(part))), ())
+
+
+_UNITS: Final = {"bytes": "a size", "bytes/s": "a size, each second", "ms": "a time", "ns": "an instant", "path": "a path", "address": "an address"}
+_TYPES: Final = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+
+
+def _type_text(hint: Any, key: Key) -> str:
+    origin, arguments = typing.get_origin(hint), [item for item in typing.get_args(hint) if item not in (types.NoneType, Ellipsis)]
+    if origin is tuple:
+        return f"a list, each {_type_text(arguments[0], key)}"
+    if origin in (types.UnionType, typing.Union):
+        return _type_text(arguments[0], key)
+    if origin is dict:
+        return "a mapping of names to percentages"
+    if origin is Literal:
+        return "a word"
+    return "a section" if dataclasses.is_dataclass(hint) else _UNITS.get(key.unit) or _TYPES[hint]
+
+
+def _default_text(key: Key, value: object) -> str:
+    if dataclasses.is_dataclass(value):
+        return ""
+    if value is None or isinstance(value, bool):
+        return "none" if value is None else str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(str, value))}]"
+    if isinstance(value, str):
+        return f'"{value}"' if not value or value[0].isdigit() else value
+    assert isinstance(value, int | float), "fields have no other types"
+    return "0" if not value and key.unit in SIZES else bound_text(key, value)
+
+
+def example_text() -> str:
+    """``deploy/examples/framegate.yaml``: a configuration that has every key, with all that is known of each."""
+    out: list[str] = []
+    rest = iter(SOURCE.read_text(encoding="utf-8").splitlines())
+    for name, comment, _ in _lines(SOURCE.read_text(encoding="utf-8")):
+        line = next(item for item in rest if not item.lstrip().startswith("#"))
+        indent = " " * (len(line) - len(line.lstrip(" ")))
+        danger = next((number for number, item in enumerate(comment) if item.startswith(_DANGER)), len(comment))
+        facts = [" ".join(entries()[name].facts)] if comment and name and entries()[name].facts else []
+        out += [f"{indent}# {item}".rstrip() for item in (*comment[:danger], *facts, *comment[danger:])]
+        out.append(line)
+    return "\n".join(out) + "\n"
+
+
+_PAGE: Final = """\
+# Configuration
+
+To read about one key, where framegate is installed:
+
+```console
+$ framegate explain listeners.timeouts.idle
+```
+
+To check a file: `framegate check --config FILE`. To write a first one: `framegate init`. This page is generated by
+`python -P -m framegate.control.configuration`; do not edit it. `deploy/examples/framegate.yaml` is a configuration with all keys.
+
+"""
+
+
+def page_text() -> str:
+    """``deploy/docs/configuration.md``."""
+    head = SOURCE.read_text(encoding="utf-8").partition("\n\n")[0].splitlines()[2:]
+    sections = [entry for entry in entries().values() if "." not in entry.path]
+    out = [_PAGE + "\n".join(line.removeprefix("# ") for line in head), "", "| key | |", "|---|---|"]
+    out += [f"| [`{item.path}`](#{item.path.strip('[]')}) | {item.text[0].partition('. ')[0].rstrip('.')} |" for item in sections]
+    for entry in entries().values():
+        title = f'## <a id="{entry.path.strip("[]")}"></a>`{entry.path}`' if entry in sections else f"### `{entry.path}`"
+        out += ["", title, "", *_page_lines(entry)]
+    return "\n".join(out) + "\n"
+
+
+def _page_lines(entry: Entry) -> Iterator[str]:
+    fenced = False
+    for line in entry.text:
+        if line.startswith(" ") is not fenced:
+            fenced = not fenced
+            yield from ("", "```text") if fenced else ("```", "")
+        yield line.strip() if not fenced else line[2:]
+    if fenced:
+        yield "```"
+    yield from ("", " ".join([f"{entry.type[0].upper()}{entry.type[1:]}.", *entry.facts]))
+    if entry.danger:
+        yield from ("", f"**Danger:** {entry.danger}")

@@ -1,0 +1,228 @@
+"""The requirements of a configuration on its pod: ports, volumes, grace period. This machine, which is not the pod, is not examined."""
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+import typing
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from framegate.control.configuration.document import ConfigurationError
+from framegate.control.configuration.load import judge
+from framegate.control.configuration.reading import read_document
+from framegate.proxy.config.address import Address, parse_address
+from framegate.proxy.config.key import field_types, keys
+from framegate.proxy.config.model import MIB, DrainConfig, ProxyConfig, TapConfig
+
+__all__ = ["CONFIGURATION_FOLDER", "DEFAULT_REQUIREMENTS", "PodRequirements", "PodRequirementsError", "read_configuration", "requirements_of"]
+
+CONFIGURATION_FOLDER: Final = "/etc/framegate"
+"""Where the ConfigMap is mounted; relative paths of the configuration start here."""
+_AUTHORITIES: Final = "/etc/ssl/certs/ca-certificates.crt"
+"""Public certificate authorities in the image."""
+_TAP_BESIDE: Final = 16 * MIB
+"""In addition to the budget and open segments: the reserve (1 MiB), the ledger (about 1 MiB), offsets of consumers."""
+
+
+class PodRequirementsError(Exception):
+    """A valid configuration does not work in a pod; ``reasons`` has a sentence for each reason."""
+
+    def __init__(self, reasons: list[str]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = reasons
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PodRequirements:
+    """What the pod must have.
+
+    Attributes:
+        data_ports: of listeners that others reach, in order.
+        inner_ports: of those that only this pod reaches.
+        metrics_port: None: Prometheus has nothing to scrape.
+        health_port: gRPC's; None: there is none.
+        http_port: of HTTP probes; None: there is none.
+        admin_socket: its path.
+        drain_s: ``drain.timeout`` in whole seconds, rounded up.
+        tls_folder: of the certificates; None: there are none.
+        tls_files: what is read there, with the key that names each.
+        secret_folders: of other files that are read, with the key that names one; a volume must hold each.
+        tap_folder: None: nothing is recorded.
+        tap_bytes: how much may lie there.
+        text: of the configuration; None: it is in a ConfigMap already.
+    """
+
+    data_ports: tuple[int, ...] = (9093,)
+    inner_ports: tuple[int, ...] = ()
+    metrics_port: int | None = 9464
+    health_port: int | None = 9901
+    http_port: int | None = 9902
+    admin_socket: str = "/run/framegate/admin.sock"
+    drain_s: int = -(-DrainConfig().timeout_ms // 1000)
+    tls_folder: str | None = "/var/run/framegate/tls"
+    tls_files: tuple[tuple[str, str], ...] = ()
+    secret_folders: tuple[tuple[str, str], ...] = ()
+    tap_folder: str | None = "/var/lib/framegate/tap"
+    tap_bytes: int = 2048 * MIB
+    text: str | None = None
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """All that are bound, on whatever address."""
+        others = (self.metrics_port, self.health_port, self.http_port)
+        return (*self.data_ports, *self.inner_ports, *(port for port in others if port is not None))
+
+    @property
+    def admin_folder(self) -> str:
+        """Of the admin socket."""
+        return os.path.dirname(self.admin_socket)
+
+    @property
+    def digest(self) -> str | None:
+        """What changes when the configuration does; None when it is not known."""
+        return None if self.text is None else hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+
+DEFAULT_REQUIREMENTS: Final = PodRequirements()
+"""Of the configuration that the component expects (``deploy/kustomize/example/framegate.yaml``)."""
+
+
+def read_configuration(path: pathlib.Path) -> tuple[ProxyConfig, str, list[str]]:
+    """The model of a file, its text and what it is warned of, as the pod will read it: its files need not be here.
+
+    Raises:
+        ConfigurationError: with every fault.
+    """
+    document = read_document(path)
+    found = judge(dataclasses.replace(document, folder=pathlib.Path(CONFIGURATION_FOLDER)), machine=False)
+    config = found.config
+    if found.faults or config is None:
+        raise ConfigurationError(found.faults)
+    warnings = [str(warning) for warning in found.warnings]
+    return config, path.read_text(encoding="utf-8"), warnings
+
+
+def requirements_of(config: ProxyConfig, text: str, processors: int) -> PodRequirements:
+    """What a configuration asks of its pod. ``processors``: so many will run.
+
+    Raises:
+        PodRequirementsError: it cannot work in a pod: no health listener, one that the kubelet cannot reach, ports that are not fixed, files where no
+            volume can be.
+    """
+    reasons: list[str] = []
+    data, inner = _listeners(config, reasons)
+    health_port, http_port = _health(config, reasons)
+    prometheus = config.telemetry.prometheus
+    files = _files(config, reasons)
+    tls_folder = _tls_folder(files)
+    needs = PodRequirements(
+        data_ports=tuple(data),
+        inner_ports=tuple(inner),
+        metrics_port=None if prometheus is None else _port(prometheus.address, "telemetry.prometheus.address", reasons),
+        health_port=health_port,
+        http_port=http_port,
+        admin_socket=parse_address(config.admin.address).host,
+        drain_s=-(-config.drain.timeout_ms // 1000),
+        tls_folder=tls_folder,
+        tls_files=_first_keys((os.path.basename(path), key) for key, path in files if os.path.dirname(path) == tls_folder),
+        secret_folders=_first_keys((os.path.dirname(path), key) for key, path in files if os.path.dirname(path) != tls_folder),
+        tap_folder=None if config.tap is None else config.tap.directory,
+        tap_bytes=0 if config.tap is None else _tap_bytes(config.tap, processors),
+        text=text,
+    )
+    if reasons:
+        raise PodRequirementsError(reasons)
+    return needs
+
+
+def _tap_bytes(tap: TapConfig, processors: int) -> int:
+    """What may lie in the tap's directory: each processor has a segment open, which no sweep takes, and may write one more between two."""
+    return tap.budget + (processors + 1) * tap.segment_size + _TAP_BESIDE
+
+
+def _listeners(config: ProxyConfig, reasons: list[str]) -> tuple[list[int], list[int]]:
+    data: list[int] = []
+    inner: list[int] = []
+    for index, listener in enumerate(config.listeners):
+        address = parse_address(listener.address, port_zero=True)
+        key = f"listeners[{index}].address"
+        if address.kind == "unix":
+            reasons.append(f"{key} is a Unix socket, which would need a volume shared with the application; use 127.0.0.1:PORT in a pod")
+        else:
+            (inner if _is_loopback(address) else data).append(_port(listener.address, key, reasons) or 0)
+    return data, inner
+
+
+def _is_loopback(address: Address) -> bool:
+    return address.host == "localhost" or address.host == "::1" or (address.kind == "ipv4" and address.host.startswith("127."))
+
+
+def _health(config: ProxyConfig, reasons: list[str]) -> tuple[int | None, int | None]:
+    """The ports of probes, by gRPC and by HTTP."""
+    if config.health is None:
+        reasons.append('there is no health section, which the probes of the kubelet need: add health: {address: "0.0.0.0:9901"}')
+        return None, None
+    ports: list[int | None] = []
+    written = dataclasses.asdict(config.health)
+    for name in ("address", "http_address"):
+        value = written.get(name)
+        if value and _is_loopback(parse_address(value, port_zero=True)):
+            reasons.append(f"health.{name} is {value}, which the kubelet cannot reach, because it connects to the pod's address; use 0.0.0.0")
+        ports.append(_port(value, f"health.{name}", reasons) if value else None)
+    return ports[0], ports[1]
+
+
+def _port(address: str, key: str, reasons: list[str]) -> int | None:
+    port = parse_address(address, port_zero=True).port
+    if port == 0:
+        reasons.append(f"{key} is port 0, but Services and probes need a fixed port")
+        return None
+    return port
+
+
+def _files(config: ProxyConfig, reasons: list[str]) -> list[tuple[str, str]]:
+    """The files that must be in a volume, each with its key."""
+    found: list[tuple[str, str]] = []
+    for key, path in _paths(ProxyConfig, dataclasses.asdict(config), ""):
+        if key.startswith(("tap.", "handlers.")) or path == _AUTHORITIES:
+            continue
+        if os.path.dirname(path) == CONFIGURATION_FOLDER:
+            words = "where the ConfigMap with only the configuration is mounted: use another folder, for example"
+            reasons.append(f"{key} is a file in {CONFIGURATION_FOLDER}, {words} {DEFAULT_REQUIREMENTS.tls_folder}/{os.path.basename(path)}")
+        elif os.path.dirname(path) == os.path.dirname(_AUTHORITIES):
+            words = f"which has the image's public certificate authorities ({os.path.basename(_AUTHORITIES)}) that a volume would hide: use another"
+            reasons.append(
+                f"{key} is a file in {os.path.dirname(path)}, {words} folder, for example {DEFAULT_REQUIREMENTS.tls_folder}/{os.path.basename(path)}"
+            )
+        else:
+            found.append((key, path))
+    return found
+
+
+def _tls_folder(files: list[tuple[str, str]]) -> str | None:
+    """Of listeners' certificates, else upstreams', else of other files of theirs."""
+    of_certificates = [path for key, path in files if key.endswith(".certificate")]
+    chosen = of_certificates or [path for key, path in files if ".tls." in key]
+    return os.path.dirname(chosen[0]) if chosen else None
+
+
+def _first_keys(named: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Each name once, with the key that has it first."""
+    found: dict[str, str] = {}
+    for name, key in named:
+        found.setdefault(name, key)
+    return tuple(found.items())
+
+
+def _paths(model: type, values: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    """Every path that a configuration holds, with its key."""
+    known, types_of = keys(model), field_types(model)
+    for name, value in values.items():
+        section = next((item for item in (types_of[name], *typing.get_args(types_of[name])) if dataclasses.is_dataclass(item)), None)
+        for index, item in enumerate(value if isinstance(value, list | tuple) else [value]):
+            key = f"{prefix}{name}[{index}]" if isinstance(value, list | tuple) else f"{prefix}{name}"
+            if section is not None and isinstance(item, dict):
+                yield from _paths(typing.cast(type, section), item, f"{key}.")
+            elif known[name].unit == "path" and isinstance(item, str) and item:
+                yield key, item

@@ -1,0 +1,290 @@
+"""Whether new certificates, keys and authorities are good enough to take the place of those in force: a process.
+
+A process of its own: ``cryptography`` is 16 MiB, which control does without, and what a file holds that was not written for us cannot harm it. It
+reads questions on standard input and writes answers (``control.rotation.validator_process`` says in which form), until there is nothing more to read;
+keys are in the questions, and in nothing that it says.
+
+Of each store, in this order, and the first fault is told: every file is what it should be; each key is its certificate's; each certificate of a chain
+made the one before it; none has ended or not begun; no maker is left out who came along before; no name is lost and the subject is the same, unless
+the configuration allows it; the processors' own context can be built; and a handshake with it succeeds (``trial``).
+"""
+
+import dataclasses
+import datetime
+import itertools
+import json
+import resource
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, BinaryIO, Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from framegate.control.configuration.certificate import describe, describe_revocations, facts_of, revocations
+from framegate.control.configuration.tls_files import describe_files, tls_sections
+from framegate.control.rotation.source import Refusal, RefusedError
+from framegate.control.rotation.trial import TrialError, try_as_client, try_as_server
+from framegate.proxy.config.model import from_wire
+from framegate.proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
+from framegate.proxy.errors import ConfigError
+from framegate.proxy.network.tls_context import server_store, upstream_context
+
+__all__ = ["answer", "refusal_of", "serve"]
+
+_MOST_MEMORY: Final = 1 << 30
+"""Bytes of addresses: the files of all stores are 16 MiB at most, twice, and some copies of that."""
+Tls = ListenerTls | UpstreamTls
+Files = Mapping[str, bytes]
+
+
+def answer(question: dict[str, Any]) -> dict[str, Any]:
+    """What is to be said of stores.
+
+    Args:
+        question: ``config``, of ``to_wire``; ``stores``, by owner, each with ``old`` and ``new``: what is in its files, by path, as Latin-1.
+
+    Returns:
+        ``refusals``: ``[file, reason]`` by owner, of those that are not good; ``certificates``: those in the new files, by owner and path;
+        ``revoked``: serial numbers, in hexadecimal, of the certificates that only the new lists revoke, by owner.
+    """
+    sections = tls_sections(from_wire(question["config"]))
+    refusals: dict[str, list[str]] = {}
+    certificates = {}
+    revoked = {}
+    for owner, store in question["stores"].items():
+        found = refusal_of(sections[owner][1], _as_bytes(store["old"]), _as_bytes(store["new"]), time.time())
+        if found is not None:
+            refusals[owner] = [found.file, found.reason]
+        else:
+            revoked[owner] = sorted(_revoked(sections[owner][1], _as_bytes(store["new"])) - _revoked(sections[owner][1], _as_bytes(store["old"])))
+        described = describe_files(store["new"])
+        certificates[owner] = {path: [dataclasses.asdict(item) for item in items] for path, items in described.items()}
+    return {"refusals": refusals, "certificates": certificates, "revoked": revoked}
+
+
+def _revoked(section: Tls, files: Files) -> set[str]:
+    """Serial numbers of the certificates that a store's lists revoke. Who made them is not looked at: one too many connects again."""
+    paths = [path for part in _parts(section) if not isinstance(part, UpstreamTls) for path in part.crl]
+    return {f"{entry.serial_number:x}" for path in paths for each in revocations(files[path]) for entry in each}
+
+
+def _as_bytes(files: dict[str, str]) -> dict[str, bytes]:
+    return {path: text.encode("latin-1") for path, text in files.items()}
+
+
+def refusal_of(section: Tls, old: Files, new: Files, now: float) -> Refusal | None:
+    """Why a store is not good; None when it is.
+
+    Args:
+        section: what the configuration says.
+        old, new: what is in its files, by path: in force, and to be.
+        now: seconds since 1970.
+    """
+    chains = []
+    try:
+        for part in _parts(section):
+            if part.certificate is not None:
+                chains.append(_check_identity(section, part.certificate, part.key or part.certificate, old, new, now))
+            authorities = part.ca if isinstance(part, UpstreamTls) else part.client_ca
+            if authorities is not None:
+                _check_authorities(authorities, new[authorities], now)
+            if not isinstance(part, UpstreamTls):
+                _check_revocations(part, old, new, now)
+        _try(section, new, chains)
+    except RefusedError as error:
+        return error.refusal
+    return None
+
+
+def _parts(section: Tls) -> list[Tls | NamedCertificate]:
+    """Whatever in a section has a certificate of its own."""
+    return [section, *section.certificates] if isinstance(section, ListenerTls) else [section]
+
+
+def _check_identity(section: Tls, certificate: str, key: str, old: Files, new: Files, now: float) -> list[x509.Certificate]:
+    """One of our own certificates; its chain."""
+    chain = _certificates(certificate, new[certificate])
+    _check_key(key, new[key], chain[0])
+    _check_chain(certificate, chain, now)
+    before = _certificates(certificate, old[certificate])
+    _check_makers(certificate, before, chain)
+    _check_names(section, certificate, before[0], chain[0])
+    return chain
+
+
+def _certificates(path: str, pem: bytes) -> list[x509.Certificate]:
+    try:
+        found = x509.load_pem_x509_certificates(pem)
+        describe(pem)
+    except (ValueError, UnsupportedAlgorithm):
+        raise RefusedError(path, "holds no certificate in PEM form, or one that is broken") from None
+    return found
+
+
+def _check_key(path: str, pem: bytes, leaf: x509.Certificate) -> None:
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+    except TypeError:
+        raise RefusedError(path, "is encrypted; framegate reads keys without a password only") from None
+    except (ValueError, UnsupportedAlgorithm):  # its words may hold some of it
+        raise RefusedError(path, "holds no private key in PEM form, or one that is broken") from None
+    if _spki(key.public_key()) != _spki(leaf.public_key()):
+        raise RefusedError(path, "is not the key of the certificate")
+
+
+def _spki(key: Any) -> bytes:
+    return bytes(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
+
+
+def _check_chain(path: str, chain: list[x509.Certificate], now: float) -> None:
+    for number, (item, maker) in enumerate(itertools.pairwise(chain), 1):
+        try:
+            item.verify_directly_issued_by(maker)
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+            raise RefusedError(path, f"is no chain: certificate {number} was not made by certificate {number + 1}") from None
+    for number, item in enumerate(chain, 1):
+        facts = facts_of(item)
+        if facts.ends <= now:
+            raise RefusedError(path, f"expired on {_day(facts.ends)}{_which(number)}")
+        if facts.begins > now:
+            raise RefusedError(path, f"is not valid before {_day(facts.begins)}{_which(number)}")
+
+
+def _which(number: int) -> str:
+    return "" if number == 1 else f" (certificate {number} of the chain)"
+
+
+def _day(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(moment))
+
+
+def _check_makers(path: str, before: list[x509.Certificate], after: list[x509.Certificate]) -> None:
+    """A maker that came along with the old one must come along with the new one, if the same one made it."""
+    if len(after) > 1 or len(before) < 2 or after[0].issuer != before[0].issuer or after[0].issuer == after[0].subject:
+        return
+    try:
+        after[0].verify_directly_issued_by(before[1])
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        return
+    raise RefusedError(path, f"is no whole chain: it lacks {facts_of(after[0]).issuer}, which came along with the certificate in force")
+
+
+def _check_names(section: Tls, path: str, before: x509.Certificate, after: x509.Certificate) -> None:
+    old, new = facts_of(before), facts_of(after)
+    lost = sorted(set(old.names) - set(new.names))
+    if lost and section.lost_names == "refuse":
+        raise RefusedError(path, f"lacks names that the certificate in force has: {', '.join(lost)} (lost_names)")
+    if _canonical(before.subject) != _canonical(after.subject) and section.changed_subject == "refuse":
+        raise RefusedError(path, f"has the subject {new.subject!r}, and the certificate in force {old.subject!r} (changed_subject)")
+
+
+def _canonical(name: x509.Name) -> list[frozenset[tuple[str, str]]]:
+    """A subject without what makes no difference (RFC 5280, 7.1): letters' case, spaces outside and in rows."""
+    return [frozenset((item.oid.dotted_string, " ".join(_text(item.value).split()).casefold()) for item in part) for part in name.rdns]
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.hex()
+
+
+def _check_authorities(path: str, pem: bytes, now: float) -> None:
+    """One that has not ended is enough."""
+    found = _certificates(path, pem)
+    facts = [facts_of(item) for item in found]
+    if all(item.ends <= now for item in facts):
+        raise RefusedError(path, f"expired on {_day(max(item.ends for item in facts))}, all that is in it")
+    if not any(map(_may_sign, found)):
+        raise RefusedError(path, "holds no authority: no certificate in it may sign others")
+
+
+def _may_sign(item: x509.Certificate) -> bool:
+    """An old root says nothing about that; and one that signed itself may be trusted as the peer's own."""
+    try:
+        return item.issuer == item.subject or item.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, ValueError):
+        return False
+
+
+def _check_revocations(part: ListenerTls | NamedCertificate, old: Files, new: Files, now: float) -> None:
+    """Each list must be in force, its authority's own, and none may be lost: without one every client of its authority is refused."""
+    authorities = [] if part.client_ca is None else _certificates(part.client_ca, new[part.client_ca])
+    for path in part.crl:
+        lists = _lists(path, new[path])
+        if not lists:
+            raise RefusedError(path, "holds no revocation list in PEM form")
+        ends = [facts.ends for facts in describe_revocations(new[path])]
+        if min(ends) <= now:
+            raise RefusedError(path, f"has a revocation list that ended on {_day(min(ends))}")
+        if any(item.last_update_utc.timestamp() > now for item in lists):
+            raise RefusedError(path, "has a revocation list that is not in force yet")
+        for item in lists:
+            makers = [authority for authority in authorities if authority.subject == item.issuer]
+            if makers and not any(_signed(item, maker) for maker in makers):
+                raise RefusedError(path, f"has a revocation list of {item.issuer.rfc4514_string()} that this authority did not sign")
+    _judge_lost_lists(part, old, new, authorities)
+
+
+def _judge_lost_lists(part: ListenerTls | NamedCertificate, old: Files, new: Files, authorities: list[x509.Certificate]) -> None:
+    left: dict[x509.Name, datetime.datetime] = {}
+    for path in part.crl:
+        for item in _lists(path, new[path]):
+            left[item.issuer] = max(left.get(item.issuer, item.last_update_utc), item.last_update_utc)
+    gone = set() if part.client_ca is None else {item.subject for item in _certificates(part.client_ca, old[part.client_ca])}
+    gone -= {item.subject for item in authorities}
+    for path in part.crl:
+        for item in _lists(path, old[path]):
+            maker = item.issuer.rfc4514_string()
+            if item.issuer not in left and item.issuer not in gone:
+                raise RefusedError(path, f"lacks the revocation list of {maker}, which the one in force has")
+            if item.issuer in left and left[item.issuer] < item.last_update_utc:
+                raise RefusedError(
+                    path, f"has a revocation list of {maker} that is older than the one in force: whom that revoked would come in again"
+                )
+
+
+def _lists(path: str, pem: bytes) -> list[x509.CertificateRevocationList]:
+    try:
+        return revocations(pem)
+    except (ValueError, UnsupportedAlgorithm):
+        raise RefusedError(path, "holds a revocation list that is broken") from None
+
+
+def _signed(item: x509.CertificateRevocationList, maker: x509.Certificate) -> bool:
+    try:
+        return item.is_signature_valid(maker.public_key())  # type: ignore[arg-type]
+    except (TypeError, ValueError, UnsupportedAlgorithm):
+        return False
+
+
+def _try(section: Tls, new: Files, chains: list[list[x509.Certificate]]) -> None:
+    file = section.certificate or (section.ca if isinstance(section, UpstreamTls) else None) or ""
+    anchors = [chain[-1].public_bytes(Encoding.DER) for chain in chains]
+    try:
+        if isinstance(section, ListenerTls):
+            store = server_store(section, new)
+            contexts = [store.default, *(store.context(item.names[0].lower().rstrip(".")) for item in section.certificates)]
+            for context, anchor in zip(contexts, anchors, strict=True):
+                try_as_server(context, anchor)
+        else:
+            try_as_client(upstream_context(section, new), anchors[0] if anchors else None)
+    except ConfigError as error:
+        raise RefusedError(file, f"is refused by OpenSSL: {error}") from error
+    except TrialError as error:
+        raise RefusedError(file, f"failed in a handshake on trial: {error}") from error
+
+
+def serve(questions: BinaryIO, answers: BinaryIO) -> None:
+    """Answer questions until there are no more."""
+    while len(size := questions.read(4)) == 4:
+        told = json.dumps(answer(json.loads(questions.read(int.from_bytes(size, "big"))))).encode("ascii")
+        answers.write(len(told).to_bytes(4, "big") + told)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
+    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,149 @@
+"""The validator process (``framegate.control.rotation.validator``), kept warm: on a busy machine starting one takes seconds, asking it
+milliseconds.
+
+It is started when there is first need of it, or before, and asked one question at a time. One that ends, hangs or has grown is killed, and the next
+question starts another. Questions and answers are JSON behind four bytes of length, over a pair of sockets; it ends when control has closed its own.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+from framegate.control.fleet.child import child_environment
+from framegate.control.fleet.reaper import Reaper
+from framegate.proxy.config.model import MIB
+
+__all__ = ["ValidatorProcess"]
+
+_COMMAND: Final = (sys.executable, "-P", "-m", "framegate.control.rotation.validator")
+_PATIENCE_S: Final = 30.0
+_KEPT: Final = 64 * MIB
+"""Resident memory of one that is asked again; at start it has 33 MiB, half of them the interpreter's and shared."""
+_NOTHING: Final = ""
+"""Variables that are passed on to it beyond those that an interpreter needs."""
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class ValidatorProcess:
+    """Event loop only; one question at a time.
+
+    Args:
+        reaper: waits for children.
+        command: of the process.
+        patience_s: for an answer, the start of the process included.
+        kept: bytes of resident memory above which it is not asked again.
+    """
+
+    def __init__(self, reaper: Reaper, command: Sequence[str] = _COMMAND, *, patience_s: float = _PATIENCE_S, kept: int = _KEPT) -> None:
+        self._reaper: Final = reaper
+        self._command: Final = tuple(command)
+        self._patience_s: Final = patience_s
+        self._kept: Final = kept
+        self._running: _Running | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that will be asked next; None: there is none yet."""
+        return None if self._running is None else self._running.pid
+
+    def start(self) -> None:
+        """Have one ready. Raises OSError: it cannot be started."""
+        if self._running is None or self._running.ended.done():
+            self._running = _Running(self._command, self._reaper)
+
+    async def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        """What ``framegate.control.rotation.validator.answer`` says to a question.
+
+        Raises:
+            OSError: no process can be started.
+            RuntimeError: it ended instead; it has said why on standard error.
+            TimeoutError: it did not answer.
+        """
+        data = json.dumps(question).encode("ascii")
+        if self._running is not None:
+            with contextlib.suppress(RuntimeError):  # it may have ended long ago: another one is asked
+                return await self._ask(data)
+        return await self._ask(data)
+
+    async def _ask(self, question: bytes) -> dict[str, Any]:
+        self.start()
+        running = self._running
+        assert running is not None, "it was started"
+        try:
+            async with asyncio.timeout(self._patience_s):
+                found = await running.ask(question)
+        except BaseException:
+            self._end(running)
+            raise
+        if running.resident > self._kept:
+            self._end(running)
+        return found
+
+    def _end(self, running: "_Running") -> None:
+        running.kill()
+        self._running = None
+
+    async def close(self) -> None:
+        """End it."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.kill()
+            await running.ended
+
+
+class _Running:
+    """One process. ``ended`` becomes its exit code, once it is reaped."""
+
+    def __init__(self, command: Sequence[str], reaper: Reaper) -> None:
+        self._loop: Final = asyncio.get_running_loop()
+        self.ended: Final[asyncio.Future[int]] = self._loop.create_future()
+        self._socket, theirs = socket.socketpair()
+        with theirs, contextlib.ExitStack() as undo:
+            undo.callback(self._socket.close)
+            self._socket.setblocking(False)
+            end = theirs.fileno()
+            self._child: Final = subprocess.Popen(list(command), stdin=end, stdout=end, env=child_environment(_NOTHING), process_group=0)
+            self.pid: Final = self._child.pid
+            reaper.watch(self.pid, self._reaped)
+            undo.pop_all()
+
+    def _reaped(self, code: int) -> None:
+        self._child.returncode = code
+        self._socket.close()
+        self.ended.set_result(code)
+
+    @property
+    def resident(self) -> int:
+        """Bytes of memory; 0 when it is gone."""
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{self.pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE
+        return 0
+
+    def kill(self) -> None:
+        """Harmless when it has ended."""
+        if not self.ended.done():
+            self._child.kill()
+
+    async def ask(self, question: bytes) -> dict[str, Any]:
+        try:
+            await self._loop.sock_sendall(self._socket, len(question).to_bytes(4, "big") + question)
+            size = int.from_bytes(await self._exactly(4), "big")
+            found: dict[str, Any] = json.loads(await self._exactly(size))
+        except (EOFError, OSError) as error:
+            raise RuntimeError(f"the validator process ended with {await self.ended}") from error
+        return found
+
+    async def _exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            chunk = await self._loop.sock_recv(self._socket, size - len(data))
+            if not chunk:
+                raise EOFError
+            data += chunk
+        return bytes(data)

@@ -1,0 +1,118 @@
+"""What there is in a running framegate, for telemetry and for probes: configuration, counters, health."""
+
+import importlib.metadata
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from framegate.control.fleet.supervisor import Supervisor
+from framegate.control.meters import Meters
+from framegate.control.status import Attributes, BuildInfo, HandlerProcessStatus, Health, ProcessorStatus
+from framegate.control.steering.drain import Drain
+from framegate.control.steering.pool import Pool
+from framegate.control.task_monitor import TaskMonitor
+from framegate.proxy.cells import CellReader
+from framegate.proxy.cells.metrics import PROBE
+from framegate.proxy.config.model import ProxyConfig
+
+if TYPE_CHECKING:
+    from framegate.control.fleet.handlers import Handlers
+
+__all__ = ["ALIVE_MS", "State"]
+
+ALIVE_MS: Final = 5_000
+
+
+class State:
+    """Belongs to the event loop, but for what says "any thread".
+
+    Args:
+        handlers: the handler processes, where a listener has a handler.
+
+    Attributes:
+        serving: every processor was ready and the listeners accept.
+    """
+
+    def __init__(
+        self, supervisor: Supervisor, meters: Meters, task_monitor: TaskMonitor, pool: Pool, drain: Drain, handlers: "Handlers | None"
+    ) -> None:
+        self._supervisor = supervisor
+        self._meters = meters
+        self._task_monitor = task_monitor
+        self._pool = pool
+        self._drain = drain
+        self._handlers = handlers
+        self._started_ns = time.time_ns()
+        self.serving = False
+
+    @property
+    def config(self) -> ProxyConfig:
+        """The configuration in force, changes at run time included."""
+        return self._supervisor.desired.config
+
+    @property
+    def started_ns(self) -> int:
+        """When this process started, CLOCK_REALTIME nanoseconds."""
+        return self._started_ns
+
+    @property
+    def build(self) -> BuildInfo:
+        """Version and whether the processors are compiled."""
+        modules = next((processor.modules for processor in self._supervisor.running if processor.modules), {})
+        compiled = any(file.endswith(".so") for file in modules.values())
+        return BuildInfo(version=_version(), compiled=compiled)
+
+    @property
+    def cells(self) -> list[tuple[int, CellReader]]:
+        """The shared counters of every slot that there is, by slot; before them, under ``RETIRED``, the sums of those that are gone, if any are.
+        What one call gives belongs together: no slot is in it twice, or missing. Any thread.
+        """
+        return self._supervisor.cells
+
+    def measurements(self) -> Mapping[tuple[str, Attributes], float]:
+        """The metrics of ``proxy.cells.METRICS`` that control measures, now: by name and attributes in that table's order, empty values left out.
+        Any thread.
+        """
+        health = self.health()
+        probes = {"startup": health.started, "readiness": health.ready, "liveness": health.alive}
+        ready: dict[tuple[str, Attributes], float] = {("framegate.ready", ((PROBE, probe),)): float(good) for probe, good in probes.items()}
+        return {
+            **self._meters.snapshot(),
+            **ready,
+            ("framegate.draining", ()): float(health.draining),
+            ("framegate.drain.time", ()): self._drain.time_s,
+        }
+
+    def health(self) -> Health:
+        """For probes; cheap. Any thread."""
+        statuses = self._supervisor.status()
+        running = [item for item in statuses if item.state in ("running", "draining")]
+        handled = self._handlers is None or bool(self._handlers.running)
+        dead = [f"control's part {name!r} stands still" for name in self._task_monitor.stalled]
+        dead += [f"processor {item.slot} has not moved for {item.heartbeat_age_ms} ms" for item in running if item.heartbeat_age_ms >= ALIVE_MS]
+        away = [
+            problem
+            for problem, there in (
+                ("framegate is starting", not self.serving),
+                ("framegate drains", self._pool.draining),
+                ("no processor runs", not running),
+                ("no handler process runs", not handled),
+            )
+            if there
+        ]
+        return Health(started=self.serving, alive=not dead, ready=not away, draining=self._pool.draining, problems=(*dead, *away))
+
+    def processor_statuses(self) -> list[ProcessorStatus]:
+        """Every processor slot, by number."""
+        return self._supervisor.status()
+
+    def handler_processes(self) -> list[HandlerProcessStatus]:
+        """Every place of a handler process, by slot; none where no listener has a handler. Any thread."""
+        return [] if self._handlers is None else self._handlers.status()
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("framegate")
+    except importlib.metadata.PackageNotFoundError:
+        return "0+checkout"

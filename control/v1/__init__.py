@@ -1,0 +1,1 @@
+"""The gRPC stubs of ``proto/framegate/control/v1``, written by ``make proto``."""

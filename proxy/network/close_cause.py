@@ -1,0 +1,73 @@
+"""From what went wrong to the one cause of a close."""
+
+import errno
+import os
+import socket
+
+from framegate.proxy.cause import Cause
+from framegate.proxy.errors import (
+    AuthenticationError,
+    ConnectError,
+    FrameTooLargeError,
+    NegativeSizeError,
+    PeerError,
+    TlsError,
+    TransportError,
+    WrongProtocolError,
+)
+from framegate.proxy.network import framing
+from framegate.proxy.network.options import ChannelOptions
+from framegate.proxy.network.receive import Receive
+
+__all__ = ["cause_of", "raise_connect_error_of", "raise_error_of", "refusal"]
+
+
+def raise_error_of(sock: socket.socket) -> None:
+    """What the network has told a socket that is not read: it does so once.
+
+    Raises:
+        TransportError: of it.
+    """
+    number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if number != 0:
+        raise TransportError(os.strerror(number), errno=number)
+
+
+def raise_connect_error_of(sock: socket.socket) -> None:
+    """Likewise, of a socket that was to be connected.
+
+    Raises:
+        ConnectError: it is not.
+    """
+    number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if number != 0:
+        raise ConnectError(os.strerror(number), side="upstream", errno=number)
+
+
+def cause_of(error: TransportError | AuthenticationError | WrongProtocolError) -> Cause:
+    """The cause that a failing transport, or authenticator, gives its channel."""
+    if isinstance(error, AuthenticationError):
+        return Cause.AUTH_FAILED
+    if isinstance(error, WrongProtocolError):
+        return Cause.WRONG_PROTOCOL
+    if isinstance(error, TlsError):
+        return Cause.TLS_FAILED
+    if isinstance(error, ConnectError):
+        return Cause.UPSTREAM_TIMEOUT if error.errno == errno.ETIMEDOUT else Cause.UPSTREAM_REFUSED
+    return Cause.PEER_RESET
+
+
+def refusal(receive: Receive, options: ChannelOptions) -> tuple[Cause, PeerError | AuthenticationError]:
+    """The cause and the error for what a receive found wrong, by the limit in force."""
+    side = options.side
+    if receive.fault == framing.NOT_OURS:
+        return Cause.WRONG_PROTOCOL, WrongProtocolError(receive.foreign, side=side)
+    if receive.fault == framing.NEGATIVE_SIZE:
+        return Cause.NEGATIVE_SIZE, NegativeSizeError(receive.faulty_size, side=side)
+    if receive.fault == framing.SASL_TOO_LARGE:
+        text = f"frame of {receive.faulty_size} bytes where at most {options.sasl_limit} are taken to authenticate"
+        return Cause.AUTH_FAILED, AuthenticationError(text, side=side)
+    assert receive.fault == framing.FRAME_TOO_LARGE, "a refusal needs a fault"
+    onward = options.onward
+    beyond = onward is not None and receive.limit == onward.max_body < options.limit.value
+    return Cause.FRAME_TOO_LARGE, FrameTooLargeError(receive.faulty_size, receive.limit, side=side, framing=onward.name if onward and beyond else "")

@@ -1,0 +1,234 @@
+"""What the blocks of a stream, and of what control wrote for it, add up to, by listener, direction and window: judged for ``completeness``."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from framegate.proxy.tap.ledger import Pair
+from framegate.proxy.tap.log_block import GapRecord, LogBlock, TotalsRecord
+from framegate.proxy.tap.record import (
+    CAPTURE_LENGTHS,
+    DIRECTIONS,
+    FLAG_WITHHELD,
+    FRAME_HEADER_BYTES,
+    KIND_FRAMES,
+    REASON_PIECES_LOST,
+    REASON_SAMPLED,
+    REASONS,
+    WINDOW_NS,
+    ChunkRow,
+)
+
+__all__ = ["STATES", "StreamTotals", "WindowRow"]
+
+STATES: Final = ("complete", "cut", "open", "lost", "at_most", "unknown", "missing")
+"""From good to bad. ``cut``: retention took a part of what the stream said of the window, or all; ``open``: it is being written, totals are due."""
+MAX_SPAN: Final = 1440
+"""A gap over more windows than these counts for the first and the last of them, and for those that have frames."""
+
+Key = tuple[str | None, str, int]
+"""Listener, direction, number of the window."""
+
+
+@dataclasses.dataclass(slots=True)
+class WindowRow:
+    """What a stream says of one listener and direction in one window. Counts are of whole frames.
+
+    Attributes:
+        stream: whose; empty: of streams that retention took and that the ledger has forgotten.
+        listener: None: not known, of a gap that an earlier version wrote, or of what retention took.
+        direction: word of ``record``.
+        window_ns: where the window begins, wall clock; 0: nobody knows since when.
+        seen: by the totals.
+        stored: in chunks: whole, a part, a hash or the length.
+        withheld: in chunks as their length only, because their bodies carry credentials.
+        sampled: in gaps, because a rule takes a share.
+        lost: in gaps for any other reason; and frames in chunks of which pieces are gone.
+        at_most: upper bounds of gaps that have no more; no part of ``seen``.
+        unknown: gaps without any count that touch the window.
+        shared: frames in gaps that touch other windows, too: at most so many are missing here.
+        missing: seen, and nothing says what became of them; below 0: stored or lost, and not seen. 0 where totals are only due.
+        state: of ``STATES``.
+        cut: retention took a part of what the stream said of it, or all. Beside a worse state: the counts are of the rest.
+        windows: of how many it speaks, from that one on. More than one only where all is gone that the stream may have said of any of them: ``cut``,
+            and no counts.
+    """
+
+    stream: str
+    listener: str | None
+    direction: str
+    window_ns: int
+    seen: int = 0
+    stored: int = 0
+    withheld: int = 0
+    sampled: int = 0
+    lost: int = 0
+    at_most: int = 0
+    unknown: int = 0
+    shared: int = 0
+    missing: int = 0
+    state: str = ""
+    cut: bool = False
+    windows: int = 1
+
+    @property
+    def last_window_ns(self) -> int:
+        """Where the last of its windows begins."""
+        return self.window_ns + (self.windows - 1) * WINDOW_NS
+
+    @property
+    def accounted(self) -> int:
+        """Frames of which the log says exactly what became of them, and in which window."""
+        return self.stored + self.withheld + self.sampled + self.lost
+
+
+class StreamTotals:
+    """What the blocks of a stream, and of what control wrote for it, add up to."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Key, WindowRow] = {}
+        self._spans: list[tuple[GapRecord | TotalsRecord, int, int]] = []
+        self._cuts: list[tuple[int, int]] = []  # the same from one window to another, whatever is there
+        self._tapped: set[Pair] = set()
+        self.cut_window = -1  # windows up to this one lack what retention took
+        self.proves = True  # False: some of it is of a version that says no totals
+
+    def _at(self, listener: str | None, direction: str, window: int) -> WindowRow:
+        key = (listener, direction, window)
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = WindowRow("", listener, direction, window * WINDOW_NS)
+        return row
+
+    def add(self, block: LogBlock) -> None:
+        for row in block.rows:
+            if row.kind == KIND_FRAMES:
+                self._add_frames(block, row)
+        for gap in block.gaps():
+            self._add_gap(gap)
+        for totals in block.totals():
+            first, last = totals.from_ns // WINDOW_NS, totals.until_ns // WINDOW_NS
+            self._at(totals.listener, totals.direction, first).seen += totals.frames
+            if first != last:
+                self._spans.append((totals, first, last))
+
+    def cut(self, from_ns: int, until_ns: int, tapped: Iterable[Pair]) -> None:
+        """Retention took what spoke of any time between these, and of any of these pairs."""
+        first, last = sorted((from_ns // WINDOW_NS, until_ns // WINDOW_NS))
+        self._tapped.update(tapped)
+        self._cuts.append((first, last))
+
+    def _add_frames(self, block: LogBlock, row: ChunkRow) -> None:
+        at = self._at(block.word(row.listener), DIRECTIONS[row.direction], row.capture_ns // WINDOW_NS)
+        if row.reason == REASON_PIECES_LOST:
+            at.lost += row.frame_count
+            return
+        withheld = _withheld(block, row)
+        at.withheld += withheld
+        at.stored += row.frame_count - withheld
+
+    def _add_gap(self, gap: GapRecord) -> None:
+        first, last = gap.from_ns // WINDOW_NS, gap.until_ns // WINDOW_NS
+        if gap.certainty == "exact" and (first == last or gap.frames == 0):
+            at = self._at(gap.listener, gap.direction, first)
+            if gap.reason == REASONS[REASON_SAMPLED]:
+                at.sampled += gap.frames
+            else:
+                at.lost += gap.frames
+        else:
+            self._spans.append((gap, first, last))
+
+    def _spread(self) -> None:
+        """Count gaps that touch several windows, or have no exact count, in each window that they touch."""
+        windows: dict[tuple[str | None, str], list[int]] = {}
+        for listener, direction, window in self._rows:
+            windows.setdefault((listener, direction), []).append(window)
+        for what, first, last in self._spans:
+            whole = range(first, last + 1) if last - first < MAX_SPAN else sorted({first, last})
+            touched = {*whole, *(window for window in windows.get((what.listener, what.direction), []) if first <= window <= last)}
+            for window in touched:
+                at = self._at(what.listener, what.direction, window)
+                if isinstance(what, TotalsRecord) or what.certainty == "unknown":
+                    at.unknown += 1
+                elif what.certainty == "at_most":
+                    at.at_most += what.frames
+                else:
+                    at.shared += what.frames
+        self._spans.clear()
+
+    def rows(self, stream: str, live: bool) -> list[WindowRow]:
+        """The windows, judged."""
+        self._spread()
+        found = sorted(self._rows.values(), key=_place)
+        newest = max((row.window_ns for row in found), default=0)
+        for row in found:
+            row.stream = stream
+            row.missing = row.seen - row.accounted
+            due = row.missing < 0 and live and row.window_ns >= newest - WINDOW_NS
+            if due or 0 < row.missing <= row.shared:
+                row.missing = 0
+            row.cut = self._is_cut(row)
+            row.state = self._check(row, due)
+        return sorted([*found, *self._rows_that_are_gone(stream)], key=_place) if self._cuts else found
+
+    def _rows_that_are_gone(self, stream: str) -> Iterator[WindowRow]:
+        """A row for all windows in a row of which the stream may have spoken, and says nothing any more."""
+        there: dict[tuple[str | None, str], list[int]] = {pair: [] for pair in self._tapped}
+        for listener, direction, window in self._rows:
+            there.setdefault((listener, direction), []).append(window)
+        for (listener, direction), windows in (there or {(None, direction): [] for direction in DIRECTIONS}).items():
+            for first, last in _without(_united(self._cuts), sorted(windows)):
+                yield WindowRow(stream, listener, direction, first * WINDOW_NS, state="cut", cut=True, windows=last - first + 1)
+
+    def _check(self, row: WindowRow, due: bool) -> str:
+        """``due``: more was stored or lost than totals say as yet."""
+        if row.unknown or not self.proves:
+            return "unknown"
+        if row.missing and not row.cut:
+            return "missing"
+        if row.at_most:
+            return "at_most"
+        if row.lost or row.shared:
+            return "lost"
+        return "cut" if row.cut else "open" if due else "complete"
+
+    def _is_cut(self, row: WindowRow) -> bool:
+        window = row.window_ns // WINDOW_NS
+        return (row.missing != 0 and window <= self.cut_window) or any(first <= window <= last for first, last in self._cuts)
+
+
+def _place(row: WindowRow) -> tuple[str, str, int]:
+    return row.listener or "", row.direction, row.window_ns
+
+
+def _united(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same windows, in order, in spans that do not touch."""
+    united: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if united and first <= united[-1][1] + 1:
+            united[-1] = (united[-1][0], max(united[-1][1], last))
+        else:
+            united.append((first, last))
+    return united
+
+
+def _without(spans: Iterable[tuple[int, int]], windows: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """What is left of spans without some windows; all of it in order."""
+    for first, last in spans:
+        for window in windows:
+            if first <= window <= last:
+                if first < window:
+                    yield first, window - 1
+                first = window + 1
+        if first <= last:
+            yield first, last
+
+
+def _withheld(block: LogBlock, row: ChunkRow) -> int:
+    """Frames of a chunk of which nothing but the length is kept because their bodies carry credentials."""
+    sizes = block.sizes(row)
+    if not row.flags & FLAG_WITHHELD or row.capture == CAPTURE_LENGTHS or sizes is None:
+        return 0
+    starts = block.starts(row)
+    ends = [*starts[1:], row.data_length]
+    return sum(size > 0 and end - start == FRAME_HEADER_BYTES for start, end, size in zip(starts, ends, sizes, strict=True))

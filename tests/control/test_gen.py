@@ -1,0 +1,68 @@
+"""The committed stubs are what `proto/` says, and the .proto files keep their own rules."""
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+from framegate.control.gen import generate
+from tests.fakes.cases import each_of
+
+ROOT = Path(__file__).resolve().parents[2]
+PROTOS = sorted((ROOT / "proto").rglob("*.proto"))
+VERSIONS = re.compile(r"(GRPC_GENERATED_VERSION = |# Protobuf Python Version: )\S+|^    \d+,$", re.MULTILINE)
+"""Where a generator writes its own version; a newer one than the committed stubs' must give the same otherwise."""
+
+
+@pytest.mark.slow
+def test_generating_again_gives_the_committed_files(tmp_path: Path) -> None:
+    written = generate(tmp_path, ROOT / "proto")
+    committed = sorted(path.relative_to(ROOT) for path in (ROOT / "control/v1").glob("*_pb2*.py*") if path.suffix in (".py", ".pyi"))
+    assert written == committed
+    for path in written:
+        assert VERSIONS.sub("", (tmp_path / path).read_text()) == VERSIONS.sub("", (ROOT / path).read_text()), path
+
+
+def declarations(text: str) -> list[tuple[str, str]]:
+    """Each line that declares something, with the line before it."""
+    lines = [line.strip() for line in text.splitlines()]
+    word = re.compile(r"(service|rpc|message|enum|oneof) |.* = \d+;$")
+    return [(before, line) for before, line in itertools.pairwise(lines) if word.match(line) and not line.startswith("//")]
+
+
+@each_of("path", PROTOS)
+def test_every_element_has_a_comment(path: Path) -> None:
+    found = declarations(path.read_text())
+    assert found
+    assert [line for before, line in found if not before.startswith("//")] == []
+
+
+@each_of("path", PROTOS)
+def test_a_method_has_a_request_and_a_response_of_its_own(path: Path) -> None:
+    methods = re.findall(r"rpc (\w+)\((\w+)\) returns \((\w+)\);", path.read_text())
+    assert methods
+    assert [name for name, request, response in methods if (request, response) != (f"{name}Request", f"{name}Response")] == []
+
+
+@each_of("path", PROTOS)
+def test_enum_values_are_prefixed_and_begin_with_unspecified(path: Path) -> None:
+    for name, body in re.findall(r"enum (\w+) \{(.*?)\n *\}", path.read_text(), re.DOTALL):
+        prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper()
+        values = re.findall(r"(\w+) = (\d+);", body)
+        assert values[0] == (f"{prefix}_UNSPECIFIED", "0")
+        assert all(value.startswith(f"{prefix}_") for value, _ in values)
+        assert [int(number) for _, number in values] == list(range(len(values)))
+
+
+@each_of("path", PROTOS)
+def test_a_list_has_pages(path: Path) -> None:
+    text = path.read_text()
+    for name in re.findall(r"message (List\w+)Request \{", text):
+        request = re.search(rf"message {name}Request \{{(.*?)\n\}}", text, re.DOTALL)
+        response = re.search(rf"message {name}Response \{{(.*?)\n\}}", text, re.DOTALL)
+        assert request is not None
+        assert response is not None
+        assert "int32 page_size" in request[1]
+        assert "string page_token" in request[1]
+        assert "string next_page_token" in response[1]

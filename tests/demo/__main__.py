@@ -1,0 +1,72 @@
+"""What ``make run-kafka`` and ``make dashboards`` run: ``python tests/demo kafka`` and ``python tests/demo dashboards``, each with ``--help``.
+
+``python tests/demo records JSON`` and ``fetches JSON`` are Kafka's clients of the former, as processes: they write JSON lines, ``progress``
+while they work and ``final`` at the end.
+"""
+
+import argparse
+import importlib
+import importlib.machinery
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def bind_tests_package() -> None:
+    """As ``tests/conftest.py``: only the name ``tests`` is bound to the folder of the tests."""
+    spec = importlib.machinery.ModuleSpec("tests", None, is_package=True)
+    spec.submodule_search_locations = [str(TESTS)]
+    sys.modules["tests"] = importlib.util.module_from_spec(spec)
+
+
+def arguments_of(words: list[str]) -> argparse.Namespace:
+    """The command line of ``kafka`` and ``dashboards``."""
+    from tests.demo.scenarios import SCENARIOS
+
+    parser = argparse.ArgumentParser(prog="python tests/demo")
+    demos = parser.add_subparsers(dest="demo", required=True)
+    kafka = demos.add_parser("kafka", help="the demo in front of a real Apache Kafka broker")
+    dashboards = demos.add_parser("dashboards", help="a collector, Prometheus and the dashboards, in calm and in six scenarios")
+    for one in (kafka, dashboards):
+        one.add_argument("--directory", type=Path, help="the folder of all files; what an earlier demo left there is deleted first")
+        one.add_argument("--plain", action="store_true", help="lines instead of what moves")
+    dashboards.add_argument("--seconds", type=float, default=12.0, help="how long each scenario goes on once it is seen")
+    dashboards.add_argument("--trouble", action="append", default=[], choices=[one.name for one in SCENARIOS], help="this one only; may be repeated")
+    dashboards.add_argument("--pictures", type=Path, help="where to draw every dashboard, as PNG")
+    dashboards.add_argument("--dashboards", type=Path, default=TESTS.parent / "deploy" / "dashboards", help="the dashboards' files")
+    return parser.parse_args(words)
+
+
+def exchange(client: str, options: str) -> int:
+    """Run Kafka's clients with the options of a JSON object."""
+
+    def write(row: dict[str, Any]) -> None:
+        print(json.dumps(row), flush=True)
+
+    module = importlib.import_module(f"tests.demo.{client}")
+    write({"event": "final", **module.exchange(module.Options(**json.loads(options)), write)})
+    return 0
+
+
+def main(words: list[str]) -> int:
+    """Returns the exit code."""
+    bind_tests_package()
+    if words[:1] in (["records"], ["fetches"]):
+        return exchange(*words)
+    given = arguments_of(words)
+    if given.demo == "kafka":
+        from tests.demo import kafka
+
+        return kafka.run(given.directory, plain=given.plain)
+    from tests.demo import dashboards
+
+    found = {"seconds": given.seconds, "only": given.trouble, "pictures": given.pictures, "directory": given.directory, "plain": given.plain}
+    return dashboards.run(given.dashboards, **found)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,348 @@
+"""A real Apache Kafka broker: one KRaft node from its published jars, for the demo and for tests.
+
+The jars come once, with Maven, into the user's cache, beside a formatted data directory, which holds no ports and is copied for each
+broker. Several processes may ask at once: a lock lets one of them work, and a marker is written last.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from framegate.control.demo.processes import ending_with_us, find_java
+
+__all__ = ["VERSION", "Broker", "BrokerError", "cache_directory", "java_command", "missing_tools", "prepare"]
+
+VERSION: Final = "4.3.1"
+"""Of Kafka. 4.4.0 and 4.0.1 are incomplete on the registry."""
+
+_CLUSTER_ID: Final = "4L6g3nShT-eMCtK--X86sw"
+_MARKER: Final = "complete"
+_PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+_POM: Final = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>framegate</groupId>
+  <artifactId>kafka-broker</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version></dependency>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{VERSION}</version>
+      <exclusions><exclusion><groupId>org.apache.kafka</groupId><artifactId>connect-runtime</artifactId></exclusion></exclusions>
+    </dependency>
+    <dependency><groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>2.25.4</version></dependency>
+  </dependencies>
+</project>
+"""
+_LOG4J: Final = """status=warn
+appender.console.type=Console
+appender.console.name=console
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=%d %p %m (%c)%n
+rootLogger.level=warn
+rootLogger.appenderRef.console.ref=console
+"""
+_SETTINGS: Final = """process.roles=broker,controller
+node.id=1
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=INTERNAL
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+auto.create.topics.enable=false
+num.network.threads=1
+num.io.threads=2
+log.cleaner.dedupe.buffer.size=2097152
+sasl.enabled.mechanisms=PLAIN
+"""
+_PROTOCOLS: Final = {"CONTROLLER": "PLAINTEXT", "INTERNAL": "PLAINTEXT", "PLAIN": "PLAINTEXT", "SASL": "SASL_PLAINTEXT"}
+_API_VERSIONS: Final = bytes.fromhex("0000000b0012000000000001000170")
+_HOST: Final = "127.0.0.1"
+_TOOL_S: Final = 300.0
+_FETCH_S: Final = 900.0
+
+
+class BrokerError(Exception):
+    """The broker cannot be had or did not start."""
+
+
+def cache_directory() -> Path:
+    """Where this version's jars are kept: ``$XDG_CACHE_HOME/framegate/kafka-<version>``, by default below ``~/.cache``."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "framegate" / f"kafka-{VERSION}"
+
+
+def missing_tools() -> list[str]:
+    """What must be installed before a broker can start: Java always, Maven as long as the cache is not filled."""
+    missing = [] if find_java() else ["Java 17 or newer (Debian: apt-get install openjdk-17-jre-headless)"]
+    if not (cache_directory() / _MARKER).exists() and shutil.which("mvn") is None:
+        missing.append("Maven (Debian: apt-get install maven)")
+    return missing
+
+
+def prepare() -> Path:
+    """Fill the cache unless it is full: 45 MB of jars, about ten seconds.
+
+    Returns:
+        The cache directory, with ``jars``, ``formatted`` and ``log4j2.properties``.
+
+    Raises:
+        BrokerError: a tool is missing or fails.
+    """
+    missing = missing_tools()
+    if missing:
+        raise BrokerError(f"needs {' and '.join(missing)}")
+    cache = cache_directory()
+    with _locked(cache):
+        if not (cache / _MARKER).exists():
+            for name in ("jars", "formatted"):
+                shutil.rmtree(cache / name, ignore_errors=True)
+            (cache / "pom.xml").write_text(_POM)
+            (cache / "log4j2.properties").write_text(_LOG4J)
+            _fetch_jars(cache)
+            (cache / "format.properties").write_text(_properties({"CONTROLLER": 9093, "INTERNAL": 9092}, {}, cache / "formatted", {}, _PROTOCOLS))
+            tool = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(cache / "format.properties")]
+            _run(*java_command(cache), *tool)
+            (cache / _MARKER).touch()
+    return cache
+
+
+class Broker:
+    """One broker and controller in a process of its own, which has its ports from when it is made.
+
+    Its listeners: ``PLAIN`` and, with users, ``SASL`` (mechanism PLAIN, no TLS) advertise whatever address ``start`` is told, so that clients
+    come through a proxy; ``INTERNAL`` advertises itself.
+
+    Args:
+        directory: for data, log and settings; made when missing.
+        users: names and passwords for SASL.
+        listeners: more of them: name in upper case, and security protocol as Kafka calls it (``SASL_SSL``).
+        settings: more lines of the broker's properties; of a key that is there already these win.
+        options: more options of Java.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        users: Mapping[str, str] | None = None,
+        *,
+        listeners: Mapping[str, str] | None = None,
+        settings: str = "",
+        options: Sequence[str] = (),
+    ) -> None:
+        self.directory = directory
+        self._users = dict(users or {})
+        self._protocols = {**_PROTOCOLS, **(listeners or {})}
+        self._settings = settings
+        self._options = tuple(options)
+        names = ["CONTROLLER", "INTERNAL", "PLAIN", *(["SASL"] if self._users else []), *(listeners or {}), "JMX"]
+        self._reserved = [_reserved_socket() for _ in names]
+        self.ports = {name: reserved.getsockname()[1] for name, reserved in zip(names, self._reserved, strict=True)}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._cache = Path()
+
+    @property
+    def internal_address(self) -> str:
+        """For clients that must not pass the proxy."""
+        return f"{_HOST}:{self.ports['INTERNAL']}"
+
+    def start(self, advertised: Mapping[str, int], timeout_s: float = 30.0) -> None:
+        """Start and wait until the broker answers.
+
+        Args:
+            advertised: the port on 127.0.0.1 that clients of a listener are sent to; a listener that is not named advertises itself.
+            timeout_s: how long to wait.
+
+        Raises:
+            BrokerError: it ended or did not answer; the message holds the end of its log.
+        """
+        self._cache = prepare()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(self._cache / "formatted", self.directory / "data", dirs_exist_ok=True)
+        listeners = {name: port for name, port in self.ports.items() if name != "JMX"}
+        settings = self.directory / "server.properties"
+        properties = _properties(listeners, advertised, self.directory / "data", self._users, self._protocols)
+        settings.write_text(properties + self._settings)
+        settings.chmod(0o600)
+        jmx = {"port": self.ports["JMX"], "rmi.port": self.ports["JMX"], "authenticate": "false", "ssl": "false", "host": _HOST}
+        options = [f"-Dcom.sun.management.jmxremote.{key}={value}" for key, value in jmx.items()]
+        with (self.directory / "broker.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ending_with_us(
+                    [*java_command(self._cache, *options, *self._options, f"-Djava.rmi.server.hostname={_HOST}"), "kafka.Kafka", str(settings)]
+                ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                start_new_session=True,
+            )
+        self._wait_until_ready(time.monotonic() + timeout_s)
+
+    def request_counts(self) -> dict[tuple[str, int], int]:
+        """How many requests the broker has finished, by API name and version, over all its listeners; ``FetchConsumer`` and ``FetchFollower``
+        are parts of ``Fetch`` and left out. Read over JMX, as an operator would.
+        """
+        url = f"service:jmx:rmi:///jndi/rmi://{_HOST}:{self.ports['JMX']}/jmxrmi"
+        query = ["--object-name", "kafka.network:type=RequestMetrics,name=RequestsPerSec,*", "--attributes", "Count"]
+        tool = ["org.apache.kafka.tools.JmxTool", "--jmx-url", url, "--one-time", "--report-format", "tsv", *query]
+        counts: dict[tuple[str, int], int] = {}
+        for line in _run(*java_command(self._cache), *tool).splitlines():
+            name, _, value = line.partition("\t")
+            if "request=" in name:
+                properties = dict(part.split("=", 1) for part in name.rpartition(":")[0].partition(":")[2].split(","))
+                if not properties["request"].startswith("Fetch") or properties["request"] == "Fetch":
+                    counts[properties["request"], int(properties["version"])] = int(float(value))
+        return counts
+
+    def log_tail(self) -> str:
+        """The last lines of the broker's log."""
+        log = self.directory / "broker.log"
+        return " | ".join(log.read_text(errors="replace").splitlines()[-5:]) if log.exists() else ""
+
+    def stop(self) -> None:
+        """End it: politely first, for a clean log on disk. Its ports are anybody's then."""
+        for reserved in self._reserved:
+            reserved.close()
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._process = None
+
+    def __enter__(self) -> "Broker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _wait_until_ready(self, deadline: float) -> None:
+        assert self._process is not None, "start made it"
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise BrokerError(f"the broker did not start: {self.log_tail()}")
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        """Whether the broker answers an ApiVersions request."""
+        try:
+            with socket.create_connection((_HOST, self.ports["PLAIN"]), timeout=1.0) as probe:
+                probe.sendall(_API_VERSIONS)
+                return len(probe.recv(4)) == 4
+        except OSError:
+            return False
+
+
+def java_command(cache: Path, *options: str) -> list[str]:
+    """Java with Kafka's jars: the quick compiler and the small collector, which suit a broker that lives for a minute, and Kafka's own tools.
+
+    Args:
+        cache: what ``prepare`` returned.
+        options: of Java; those of memory may be among them.
+
+    Raises:
+        BrokerError: there is no Java.
+    """
+    java = find_java()
+    if java is None:
+        raise BrokerError("needs Java 17 or newer")
+    tuning = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms64m", "-Xmx256m"]
+    return [java, *tuning, f"-Dlog4j2.configurationFile={cache / 'log4j2.properties'}", *options, "-cp", f"{cache / 'jars'}/*"]
+
+
+def _properties(
+    listeners: Mapping[str, int], advertised: Mapping[str, int], data: Path, users: Mapping[str, str], protocols: Mapping[str, str]
+) -> str:
+    """The broker's settings."""
+    lines = [
+        f"controller.quorum.voters=1@{_HOST}:{listeners['CONTROLLER']}",
+        f"log.dirs={data}",
+        "listener.security.protocol.map=" + ",".join(f"{name}:{protocols[name]}" for name in listeners),
+        "listeners=" + ",".join(f"{name}://{_HOST}:{port}" for name, port in listeners.items()),
+        "advertised.listeners="
+        + ",".join(f"{name}://{_HOST}:{advertised.get(name, port)}" for name, port in listeners.items() if name != "CONTROLLER"),
+    ]
+    if users:
+        known = " ".join(f'user_{name}="{password}"' for name, password in users.items())
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        lines.append(f"listener.name.sasl.plain.sasl.jaas.config={module} required {known};")
+    return _SETTINGS + "\n".join(lines) + "\n"
+
+
+def _run(*command: str) -> str:
+    """Run a tool to its end; its output is the error's text when it fails."""
+    name = Path(command[0]).name
+    try:
+        done = subprocess.run(
+            ending_with_us(command), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_TOOL_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BrokerError(f"{name} was not done within {_TOOL_S:g} s") from error
+    if done.returncode:
+        said = " | ".join((done.stderr or done.stdout).splitlines()[-5:])
+        raise BrokerError(f"{name} failed: {said}")
+    return done.stdout
+
+
+def _fetch_jars(cache: Path) -> None:
+    """Let Maven copy the jars into the cache; what it says is in ``maven.log`` there.
+
+    Raises:
+        BrokerError: it failed or took too long; the message has Maven's own reason.
+    """
+    log = cache / "maven.log"
+    # the plugin by its whole name: where nothing can be fetched, Maven says of a short one only that it knows none
+    copy = [f"{_PLUGIN}:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={cache / 'jars'}"]
+    command = ["mvn", "-B", "-q", "-f", str(cache / "pom.xml"), *copy]
+    with log.open("wb") as output:
+        try:
+            code = subprocess.run(
+                ending_with_us(command), stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=_FETCH_S, check=False
+            ).returncode
+        except subprocess.TimeoutExpired as error:
+            raise BrokerError(f"Maven was not done within {_FETCH_S:g} s; its log: {log}") from error
+    if code:
+        raise BrokerError(f"Maven could not fetch Kafka's jars: {_maven_reason(log.read_text(errors='replace'))}; its log: {log}")
+
+
+def _maven_reason(said: str) -> str:
+    """The line of Maven's words that tells why: the first error, or the last line of something that failed before Maven ran."""
+    lines = [line.strip() for line in _COLOURS.sub("", said).splitlines() if line.strip()]
+    errors = [line.removeprefix("[ERROR]").strip() for line in lines if line.startswith("[ERROR]")]
+    return next((error.partition(" -> [Help")[0] for error in errors if error), lines[-1] if lines else "it said nothing")
+
+
+def _reserved_socket() -> socket.socket:
+    """A socket at a port that nobody uses now, and that the system gives to nobody who asks for any, or connects, as long as this socket is there;
+    the broker, which asks for this very one, gets it: both reuse addresses, and this one does not listen.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind((_HOST, 0))
+    return reserved
+
+
+@contextlib.contextmanager
+def _locked(cache: Path) -> Iterator[None]:
+    """One process at a time fills the cache."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,172 @@
+"""What the demo before a real broker compares: requests with the broker's counts, records with what was sent, memory with its bound.
+
+A real broker and proxy are in tests/integration/test_kafka.py.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+
+from confluent_kafka import KafkaError, KafkaException
+
+from framegate.control.demo.metrics import Metrics
+from framegate.control.demo.processes import ChildError
+from framegate.control.demo.stage import Stage
+from framegate.control.v1.pool_service_pb2 import MemoryPool, MemoryShare
+from tests.demo import fetches, small_pool
+from tests.demo.kafka import compare, unclaimed
+from tests.demo.records import KEY, Acknowledged, Received, value_of
+from tests.demo.small_pool import CONSUMERS, RECORDS, Fetched, Peak, answer_check, checks, perform
+
+MIB = 1024 * 1024
+TABLES: dict[str, list[dict[str, Any]]] = {
+    "sent": [
+        {"api_key": 0, "api_version": 10, "requests": 262},
+        {"api_key": 1, "api_version": 16, "requests": 168},
+    ],
+    "answered": [
+        {"api_key": 0, "api": "Produce", "api_version": 10, "requests": 262, "latency_us_p50": 900, "latency_us_p99": 4000},
+        {"api_key": 1, "api": "Fetch", "api_version": 16, "requests": 167, "latency_us_p50": 5000, "latency_us_p99": 9000},
+    ],
+    "frames": [],
+}
+BEFORE = {("Produce", 10): 1, ("BrokerHeartbeat", 2): 6}
+AFTER = {("Produce", 10): 263, ("Fetch", 16): 168, ("BrokerHeartbeat", 2): 9, ("AllocateProducerIds", 0): 1}
+CLIENTS: dict[str, Any] = {
+    "produced": RECORDS,
+    "consumed": RECORDS * CONSUMERS,
+    "wrong": 0,
+    "missing": 0,
+    "doubled": 0,
+    "out_of_order": 0,
+    "fetch_ms": 1500,
+}
+PEAK = Peak(booked=3 * MIB, before=50 * MIB, resident=58 * MIB, samples=300)
+FETCHED = Fetched(clients=CLIENTS, peak=PEAK, processors=2)
+BOUND = 16 * MIB + 4 * MIB + 256 * 1024
+
+
+def test_what_grew_at_the_broker_is_what_passed_the_proxy() -> None:
+    counts = compare(TABLES, BEFORE, AFTER)
+    assert [(count.api, count.version, count.sent, count.broker, count.answered, count.good) for count in counts] == [
+        ("Produce", 10, 262, 262, 262, True),
+        ("Fetch", 16, 168, 168, 167, True),
+    ]
+    assert [count.good for count in compare(TABLES, BEFORE, {**AFTER, ("Produce", 10): 264})] == [False, True]
+    unseen = compare(TABLES, BEFORE, {**AFTER, ("Metadata", 13): 1})
+    assert [(count.api, count.sent, count.broker) for count in unseen if not count.good] == [("Metadata", 0, 1)]
+    for frames, found in ((0, 0), (1, 1), (2, 0)):
+        assert unclaimed({**TABLES, "unclaimed": [{"frames": frames}]}, counts) == found, "one request has no answer"
+
+
+def test_every_fault_of_received_records_has_its_count() -> None:
+    def received(*records: tuple[int, bytes, int]) -> dict[str, int]:
+        made = Received(4)
+        for number, value, partition in records:
+            made.take(KEY.pack(number), value, partition)
+        return made.counts()
+
+    good = [(number, value_of(number), number % 2) for number in range(4)]
+    assert received(*good) == {"consumed": 4, "wrong": 0, "doubled": 0, "out_of_order": 0, "missing": 0}
+    faulty = received((2, value_of(2), 0), (1, value_of(1), 0), (1, value_of(1), 1), (0, value_of(3), 2))
+    assert faulty == {"consumed": 4, "wrong": 1, "doubled": 1, "out_of_order": 1, "missing": 1}
+    acknowledged = Acknowledged()
+    acknowledged(None, None)  # type: ignore[arg-type]
+    with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
+        acknowledged(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), None)  # type: ignore[arg-type]
+    assert acknowledged.count == 1
+
+
+def test_values_carry_their_number_and_differ_in_the_rest() -> None:
+    values = [fetches.value_of(number) for number in range(2 * fetches.BATCH_RECORDS)]
+    assert {len(value) for value in values} == {fetches.VALUE_BYTES}
+    assert [KEY.unpack(value[: KEY.size])[0] for value in values] == list(range(len(values)))
+    assert len({value[KEY.size :] for value in values}) == len(values)
+
+
+class FakeProxy:
+    """Control API, stage and clients in one; notes what was changed, in order. ``fails``: the clients end without a result."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, int]] = []
+        self.fails = False
+        self.certificates = SimpleNamespace(ca=Path("ca.crt"))
+        self.processor_pids = self.wait = lambda *_: []
+
+    def __enter__(self) -> "FakeProxy":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.done.append(("left", 0))
+
+    def limit(self) -> int:
+        return 16 * MIB
+
+    def set_limit(self, size: int) -> None:
+        self.done.append(("limit", size))
+
+    def pool(self) -> MemoryPool:
+        return MemoryPool(size_bytes=64 * MIB, usage_bytes=MIB, shares=[MemoryShare(), MemoryShare()])
+
+    def set_pool_size(self, size: int) -> None:
+        self.done.append(("pool", size))
+
+    def start(self, _name: str, _command: list[str], on_row: Callable[[Any], None]) -> "FakeProxy":
+        return self
+
+    def wait_for_event(self, _event: str, timeout_s: float) -> dict[str, Any]:
+        if self.fails:
+            raise ChildError("fetches ended")
+        return CLIENTS
+
+
+def test_the_pool_is_small_while_the_clients_work_and_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    proxy = FakeProxy()
+    monkeypatch.setattr(small_pool, "Steering", lambda address, listener: proxy)
+    stage = cast("Stage", proxy)
+    fetched = perform(stage, "unix:admin.sock", "127.0.0.1:5", lambda row: None)
+    assert (fetched.clients, fetched.processors) == (CLIENTS, 2)
+    # the limit goes first: each share must hold the largest frame
+    expected = [("limit", 4 * MIB), ("pool", 16 * MIB), ("pool", 64 * MIB), ("limit", 16 * MIB), ("left", 0)]
+    assert proxy.done == expected
+    proxy.fails = True
+    with pytest.raises(ChildError):
+        perform(stage, "unix:admin.sock", "127.0.0.1:5", lambda row: None)
+    assert proxy.done == expected * 2
+
+
+def test_each_fault_of_content_and_memory_is_found() -> None:
+    def good(clients: dict[str, int] | None = None, **peak: int) -> list[bool]:
+        changed = dataclasses.replace(FETCHED, clients={**CLIENTS, **(clients or {})}, peak=dataclasses.replace(PEAK, **peak))
+        return [fine for _, fine in checks(changed)]
+
+    assert good() == [True, True, True]
+    for fault in ("wrong", "missing", "doubled", "out_of_order"):
+        assert good({fault: 1}) == [False, True, True], fault
+    for count in ("produced", "consumed"):
+        assert good({count: CLIENTS[count] - 1}) == [False, True, True], count
+    assert good(booked=BOUND) == [True, True, True]
+    assert good(booked=BOUND + 1) == good(samples=0) == [True, False, True]
+    most = 50 * MIB + BOUND * 5 // 4 + 16 * MIB
+    assert (good(resident=most), good(resident=most + 1)) == ([True, True, True], [True, True, False])
+
+
+def test_large_answers_are_one_frame_and_one_row_each() -> None:
+    def fine(large: int, **rows: int) -> bool:
+        labels = '{{framegate_listener="demo",framegate_side="{side}"{le}}} {value}'
+        lines = [
+            f"framegate_frame_size_bytes_{suffix}" + labels.format(side=side, le=le, value=value)
+            for side, small in (("upstream", 100 - large), ("downstream", 100))
+            for suffix, le, value in (("bucket", ',le="4194304.0"', small - 1), ("bucket", ',le="16777216.0"', small), ("count", "", 100))
+        ]
+        table = {"frames": 6, "good": 6, "largest": 52_445_401, **rows}
+        return answer_check(Metrics("\n".join(lines) + "\n"), {"large": [table]})[1]
+
+    assert fine(6)
+    assert [fine(5), fine(6, frames=5), fine(6, good=5), fine(7, frames=7, good=7), fine(0, frames=0, good=0)] == [False] * 5

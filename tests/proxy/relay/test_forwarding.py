@@ -1,0 +1,162 @@
+"""How runs pass (rules 2 to 4), over loopback and a real selector. Each test ends with the pool whole and every gauge zero."""
+
+import contextlib
+import struct
+
+import pytest
+
+from framegate.proxy.cells import LISTENER_BLOCK
+from framegate.proxy.config.model import TapConfig, TapRule
+from framegate.proxy.network import mute
+from framegate.proxy.network.selector import Selector
+from framegate.proxy.network.write_half import TIMED_EACH
+from framegate.proxy.relay.pairing import MAX_OPEN
+from framegate.proxy.server.pair_rows import open_row
+from framegate.proxy.tap.rules import TapRules
+from framegate.proxy.tap.writer import TapWriter
+from tests.fakes.kafka_frames import answer, request
+from tests.fakes.tap_read import read_frames
+from tests.fakes.world import frame
+
+# Rule 2: passing on.
+
+
+def test_runs_pass_both_ways_in_order(world):
+    client, upstream, pair = world.pair()
+    frames = b"".join(frame(bytes([index]) * index) for index in range(200))
+    client.sendall(frames)
+    assert world.read(upstream, len(frames)) == frames
+    upstream.sendall(frames[::-1][:0] + frames)
+    assert world.read(client, len(frames)) == frames
+    row = open_row(pair, 0)
+    assert row["frames"] == {"request": 200, "response": 200}
+    assert row["state"] == "open"
+
+
+def test_some_runs_of_each_direction_are_measured_where_they_go(world):
+    client, upstream, pair = world.pair()
+    times = pair.route.counters
+    client.sendall(frame(b"request"))
+    assert world.read(upstream, 11) == frame(b"request")
+    assert (times.upstream.forwards.count, times.downstream.forwards.count) == (1, 0)
+    for _ in range(TIMED_EACH):
+        upstream.sendall(frame(b"x"))
+        assert world.read(client, 5) == frame(b"x")
+    assert (times.upstream.forwards.count, times.downstream.forwards.count) == (1, 1)
+    at = [LISTENER_BLOCK.at("framegate.frame.forward.duration", direction) for direction in ("request", "response")]
+    assert [times.upstream.forwards.offset, times.downstream.forwards.offset] == at
+
+
+def test_upstreams_only_see_whole_frames(world):
+    client, upstream, _ = world.pair()
+    whole, begun = frame(b"whole"), frame(b"begun")
+    client.sendall(whole + begun[:-1])
+    assert world.read(upstream, len(whole)) == whole
+    world.poll()
+    upstream.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        upstream.recv(1)
+    client.sendall(begun[-1:])
+    assert world.read(upstream, len(begun)) == begun
+
+
+def test_a_source_is_muted_for_peer_while_a_send_is_pending_and_the_other_direction_goes_on(world):
+    client, upstream, pair = world.pair()
+    world.fill(client)
+    source = pair.client.channel
+    assert source.mute_causes == mute.PEER
+    assert pair.upstream.channel.pending_send > 0
+    upstream.sendall(frame(b"answer"))
+    assert world.read(client, 10) == frame(b"answer")
+    before = source.frames_received
+    while source.mute_causes:
+        world.read(upstream, 4096)
+    world.until(lambda: source.frames_received > before or not source.mute_causes)
+    client.close()
+    world.ended(upstream)
+    upstream.close()
+
+
+def test_too_many_open_requests_mute_the_client_until_half_are_answered(make):
+    world = make("kafka", limit=1 << 24)
+    client, upstream, pair = world.pair()
+    one = request(1, 4, 0)
+    total = MAX_OPEN + 1
+    data = b"".join(request(1, 4, index) for index in range(total))
+    client.setblocking(True)
+    client.sendall(data[: len(data) // 2])
+    world.read(upstream, len(data) // 2 // len(one) * len(one))
+    client.sendall(data[len(data) // 2 :])
+    world.until(lambda: pair.pairing.full)
+    world.poll()
+    assert pair.client.channel.mute_causes == mute.PEER
+    answers = b"".join(answer(index) for index in range(total))
+    part = len(answer(0)) * (MAX_OPEN // 2)
+    upstream.sendall(answers[:part])
+    world.read(client, part)
+    world.poll()
+    assert pair.client.channel.mute_causes == mute.PEER
+    upstream.sendall(answers[part:])
+    world.read(client, len(answers) - part)
+    world.until(lambda: pair.pairing.open == 0)
+    assert pair.client.channel.mute_causes == 0
+
+
+# Rule 4: the end of a muted client.
+
+
+def test_memory_moves_with_a_frame_that_spans_reads(make):
+    world = make(limit=8 << 20, pool=16 << 20)
+    client, upstream, _ = world.pair()
+    data = frame(bytes(range(256)) * 16384)
+    client.setblocking(False)
+    left = data
+    got = b""
+    upstream.setblocking(False)
+    while len(got) < len(data):
+        if left:
+            with contextlib.suppress(BlockingIOError):
+                left = left[client.send(left) :]
+        world.poll(1)
+        try:
+            got += upstream.recv(1 << 20)
+        except BlockingIOError:
+            continue
+    assert got == data
+    world.poll()
+    assert world.pool.used == 0
+
+
+def test_a_producer_with_a_long_name_has_nothing_in_flight_when_it_asks_for_no_acks(make):
+    world = make("kafka")
+    client, upstream, pair = world.pair()
+    name = b"\x02\x58" + b"c" * 600
+    data = request(0, 3, 1, b"\xff\xff" + struct.pack(">hi", 0, 30000) + bytes(5000), name)
+    for _ in range(20):
+        for part in (data[:100], data[100:1200], data[1200:]):
+            client.sendall(part)
+            world.poll(2)
+    assert world.read(upstream, 20 * len(data)) == 20 * data
+    assert (pair.pairing.open, pair.pairing.lost) == (0, False)
+
+
+def test_a_run_has_the_time_when_it_was_read_not_that_of_its_poll(make, tmp_path) -> None:
+    """An answer can come within the poll that passed its request on; with the poll's time its latency was 0."""
+    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
+    world = make(rules=TapRules((TapRule(name="all"),), writer), writer=writer)
+
+    def tick() -> int:
+        world.clock.ns += 1000
+        return world.clock.ns
+
+    world.clock.now_ns = tick
+    world.selector = Selector(world.clock, world.pool)
+    world.relay.pairs.attach(world.selector)
+    client, pair = world.client()
+    world.until(lambda: pair.state.value == "open")
+    world.sockets.append(world.server.accept()[0])
+    client.sendall(frame(b"a"))
+    world.until(lambda: writer.frames_matched_request == 1)
+    writer.flush_and_close(1000)
+    (found,) = read_frames(str(tmp_path))
+    assert found.capture_ns > world.selector.now_ns
