@@ -214,7 +214,7 @@ def test_a_command_and_sighup_take_files_at_once_and_a_processor_that_starts_has
         assert [(row["owner"], row["result"]) for row in json.loads(done.stdout)] == [("listener/plain", "RESULT_REPLACED")]
         assert renewed.served() == latest
         assert proxy.metric("framegate_tls_certificate_not_after_seconds") < end
-        assert "the first ends in 29d" in proxy.cli("status").stdout
+        assert "the first expires in 29d" in proxy.cli("status").stdout
         renewed.mounted.replace({"tls.key": b"rubbish"})
         refused = proxy.cli("certificates", "reload")
         assert refused.returncode == 1

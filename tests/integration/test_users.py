@@ -142,7 +142,7 @@ def test_who_is_removed_ends_in_every_processor_and_others_go_on(tmp_path: Path,
         assert (done.returncode, done.stdout.count("closed")) == (0, 6), done.stderr
         assert [client.recv(1) for client in clients["carol"]] == [b""] * 6
         done = rig.proxy.cli("channels", "close", "--principal", "dave")
-        assert (done.returncode, done.stderr) == (0, "framegate: no channels are open of dave; none was closed\n")
+        assert (done.returncode, done.stderr) == (0, "framegate: no open channels of dave; none was closed\n")
         closed = [rig.proxy.closed_row(client) for each in clients.values() for client in each]
         ended = [(row["principal"], row["cause"], row["detail"]) for row in closed]
         gone = "the user is gone, or has another password"
