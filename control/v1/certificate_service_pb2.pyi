@@ -41,42 +41,42 @@ class Certificate(_message.Message):
     LOAD_TIME_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     owner: _builtins.str
-    """Whose it is, `listener/` or `upstream/` and a name."""
+    """The listener or upstream that uses it: `listener/NAME` or `upstream/NAME`."""
     use: _builtins.str
-    """The key of its file in the configuration: `certificate`; for authorities, `client_ca` or `ca`; for revocation lists, which have an issuer and
-    times, and neither subject nor serial number, `crl`.
+    """The key of its file in the configuration: `certificate`; for certificate authorities `client_ca` or `ca`; for revocation lists `crl` (they have an
+    issuer and times, but no subject and no serial number).
     """
     file: _builtins.str
-    """Its file."""
+    """The path of its file."""
     position: _builtins.int
-    """Where it stands in the file, from 0; of a chain, 0 is the owner's own."""
+    """Its position in the file, from 0; in a chain, 0 is the owner's certificate."""
     subject: _builtins.str
-    """Whom it is about, in the form of RFC 4514; may be empty."""
+    """Its subject, in the form of RFC 4514; may be empty."""
     issuer: _builtins.str
-    """Who made it."""
+    """Its issuer, in the form of RFC 4514."""
     serial_number: _builtins.str
     """Its serial number in hexadecimal."""
     fingerprint: _builtins.str
-    """SHA-256 of it, in hexadecimal. TlsSession.certificate_fingerprint is the beginning of one of these."""
+    """Its SHA-256 fingerprint in hexadecimal. TlsSession.certificate_fingerprint is the beginning of one of these."""
     store_number: _builtins.int
-    """How often its owner's files were taken, the start included."""
+    """How often the files of its owner were loaded, including the start."""
     error: _builtins.str
-    """Why what lies in its owner's files now is not in force; empty when it is."""
+    """Why the present contents of the owner's files are not in force; empty: they are."""
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Its alternative names, as in `DNS:broker.example.org`, `IP:10.0.0.1`, `URI:spiffe://…`."""
 
     @_builtins.property
     def begin_time(self) -> _timestamp_pb2.Timestamp:
-        """From when on it is valid."""
+        """The beginning of its validity."""
 
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp:
-        """Until when."""
+        """The end of its validity."""
 
     @_builtins.property
     def load_time(self) -> _timestamp_pb2.Timestamp:
-        """When they were last."""
+        """When they were loaded last."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ Global___Certificate: _TypeAlias = Certificate  # noqa: Y015
 
 @_typing.final
 class Reload(_message.Message):
-    """What became of one owner's files of one kind."""
+    """The result of reloading one owner's files of one kind."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -119,23 +119,23 @@ class Reload(_message.Message):
         RESULT_UNSPECIFIED: Reload._Result.ValueType  # 0
         """Not used."""
         RESULT_UNCHANGED: Reload._Result.ValueType  # 1
-        """They are as they were."""
+        """The files have not changed."""
         RESULT_REPLACED: Reload._Result.ValueType  # 2
-        """What is new in them is in force."""
+        """The new contents are in force."""
         RESULT_REFUSED: Reload._Result.ValueType  # 3
-        """What is new in them is no good; what was in force is."""
+        """The new contents are invalid; the old contents stay in force."""
 
     class Result(_Result, metaclass=_ResultEnumTypeWrapper):
-        """What happened."""
+        """The result."""
 
     RESULT_UNSPECIFIED: Reload.Result.ValueType  # 0
     """Not used."""
     RESULT_UNCHANGED: Reload.Result.ValueType  # 1
-    """They are as they were."""
+    """The files have not changed."""
     RESULT_REPLACED: Reload.Result.ValueType  # 2
-    """What is new in them is in force."""
+    """The new contents are in force."""
     RESULT_REFUSED: Reload.Result.ValueType  # 3
-    """What is new in them is no good; what was in force is."""
+    """The new contents are invalid; the old contents stay in force."""
 
     OWNER_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
@@ -143,15 +143,15 @@ class Reload(_message.Message):
     FILE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     owner: _builtins.str
-    """Whose they are."""
+    """The owner: `listener/NAME` or `upstream/NAME`."""
     kind: _builtins.str
-    """What they hold: `tls`, certificates, keys and authorities; `sasl`, users and keys that tokens are signed with."""
+    """`tls`: certificates, keys and certificate authorities; `sasl`: users and token keys."""
     result: Global___Reload.Result.ValueType
-    """What happened."""
+    """The result."""
     file: _builtins.str
-    """Which file was refused; empty when it is about no single one."""
+    """The refused file; empty: the reason does not concern a single file."""
     reason: _builtins.str
-    """Why, in words."""
+    """The reason as text."""
     def __init__(
         self,
         *,
@@ -204,7 +204,7 @@ class ListCertificatesResponse(_message.Message):
     CERTIFICATES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Ask for the next page with it; empty after the last."""
+    """The token of the next page; empty after the last page."""
     @_builtins.property
     def certificates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Certificate]:
         """One page."""
@@ -231,7 +231,7 @@ class ReloadCertificatesRequest(_message.Message):
 
     REASON_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """Why, for the audit record; up to 256 characters. Optional."""
+    """The reason, for the audit record; up to 256 characters. Optional."""
     def __init__(
         self,
         *,
@@ -254,7 +254,7 @@ class ReloadCertificatesResponse(_message.Message):
     RELOADS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def reloads(self) -> _containers.RepeatedCompositeFieldContainer[Global___Reload]:
-        """What became of the files of each owner."""
+        """The results, by owner and kind."""
 
     def __init__(
         self,

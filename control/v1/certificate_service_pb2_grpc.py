@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class CertificateServiceStub:
-    """Shows certificates, and takes what was put in the place of files: certificates, keys, authorities, and others that are watched.
+    """Lists certificates, and reloads watched files: certificates, keys, certificate authorities, users, token keys.
     """
 
     def __init__(self, channel):
@@ -48,11 +48,11 @@ class CertificateServiceStub:
 
 
 class CertificateServiceServicer:
-    """Shows certificates, and takes what was put in the place of files: certificates, keys, authorities, and others that are watched.
+    """Lists certificates, and reloads watched files: certificates, keys, certificate authorities, users, token keys.
     """
 
     def ListCertificates(self, request, context):
-        """Lists the certificates in force, those of listeners first, each owner's in the order of its files.
+        """Lists the certificates in force, first those of listeners, for each owner in the order of its files.
 
         Failures: INVALID_ARGUMENT for a bad page token or size.
         """
@@ -61,10 +61,10 @@ class CertificateServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReloadCertificates(self, request, context):
-        """Reloads files now, without waiting until a change of them is noticed and has lasted.
+        """Reloads changed files at once, without waiting until framegate detects a change by itself.
 
-        What is new and good is in force in every processor when the call returns; new connections use it, those that are open go on with what they
-        have. What is no good is REFUSED, and what was in force stays; that is no failure of the call. A call that is cancelled goes on to its end.
+        When the call returns, valid new contents are in force in every processor: new connections use them, open connections keep the old ones.
+        Invalid contents are reported as REFUSED, and the old contents stay in force; the call does not fail then. A cancelled call is completed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -92,7 +92,7 @@ def add_CertificateServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CertificateService:
-    """Shows certificates, and takes what was put in the place of files: certificates, keys, authorities, and others that are watched.
+    """Lists certificates, and reloads watched files: certificates, keys, certificate authorities, users, token keys.
     """
 
     @staticmethod

@@ -27,43 +27,43 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class CertificateServiceStub:
-    """Shows certificates, and takes what was put in the place of files: certificates, keys, authorities, and others that are watched."""
+    """Lists certificates, and reloads watched files: certificates, keys, certificate authorities, users, token keys."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> CertificateServiceAsyncStub: ...
     ListCertificates: _grpc.UnaryUnaryMultiCallable[_certificate_service_pb2.ListCertificatesRequest, _certificate_service_pb2.ListCertificatesResponse]
-    """Lists the certificates in force, those of listeners first, each owner's in the order of its files.
+    """Lists the certificates in force, first those of listeners, for each owner in the order of its files.
 
     Failures: INVALID_ARGUMENT for a bad page token or size.
     """
     ReloadCertificates: _grpc.UnaryUnaryMultiCallable[_certificate_service_pb2.ReloadCertificatesRequest, _certificate_service_pb2.ReloadCertificatesResponse]
-    """Reloads files now, without waiting until a change of them is noticed and has lasted.
+    """Reloads changed files at once, without waiting until framegate detects a change by itself.
 
-    What is new and good is in force in every processor when the call returns; new connections use it, those that are open go on with what they
-    have. What is no good is REFUSED, and what was in force stays; that is no failure of the call. A call that is cancelled goes on to its end.
+    When the call returns, valid new contents are in force in every processor: new connections use them, open connections keep the old ones.
+    Invalid contents are reported as REFUSED, and the old contents stay in force; the call does not fail then. A cancelled call is completed.
     """
 
 @_typing.type_check_only
 class CertificateServiceAsyncStub(CertificateServiceStub):
-    """Shows certificates, and takes what was put in the place of files: certificates, keys, authorities, and others that are watched."""
+    """Lists certificates, and reloads watched files: certificates, keys, certificate authorities, users, token keys."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListCertificates: _aio.UnaryUnaryMultiCallable[_certificate_service_pb2.ListCertificatesRequest, _certificate_service_pb2.ListCertificatesResponse]  # type: ignore[assignment]
-    """Lists the certificates in force, those of listeners first, each owner's in the order of its files.
+    """Lists the certificates in force, first those of listeners, for each owner in the order of its files.
 
     Failures: INVALID_ARGUMENT for a bad page token or size.
     """
     ReloadCertificates: _aio.UnaryUnaryMultiCallable[_certificate_service_pb2.ReloadCertificatesRequest, _certificate_service_pb2.ReloadCertificatesResponse]  # type: ignore[assignment]
-    """Reloads files now, without waiting until a change of them is noticed and has lasted.
+    """Reloads changed files at once, without waiting until framegate detects a change by itself.
 
-    What is new and good is in force in every processor when the call returns; new connections use it, those that are open go on with what they
-    have. What is no good is REFUSED, and what was in force stays; that is no failure of the call. A call that is cancelled goes on to its end.
+    When the call returns, valid new contents are in force in every processor: new connections use them, open connections keep the old ones.
+    Invalid contents are reported as REFUSED, and the old contents stay in force; the call does not fail then. A cancelled call is completed.
     """
 
 class CertificateServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Shows certificates, and takes what was put in the place of files: certificates, keys, authorities, and others that are watched."""
+    """Lists certificates, and reloads watched files: certificates, keys, certificate authorities, users, token keys."""
 
     @_abc_1.abstractmethod
     def ListCertificates(
@@ -71,7 +71,7 @@ class CertificateServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _certificate_service_pb2.ListCertificatesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_certificate_service_pb2.ListCertificatesResponse, _abc.Awaitable[_certificate_service_pb2.ListCertificatesResponse]]:
-        """Lists the certificates in force, those of listeners first, each owner's in the order of its files.
+        """Lists the certificates in force, first those of listeners, for each owner in the order of its files.
 
         Failures: INVALID_ARGUMENT for a bad page token or size.
         """
@@ -82,10 +82,10 @@ class CertificateServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _certificate_service_pb2.ReloadCertificatesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_certificate_service_pb2.ReloadCertificatesResponse, _abc.Awaitable[_certificate_service_pb2.ReloadCertificatesResponse]]:
-        """Reloads files now, without waiting until a change of them is noticed and has lasted.
+        """Reloads changed files at once, without waiting until framegate detects a change by itself.
 
-        What is new and good is in force in every processor when the call returns; new connections use it, those that are open go on with what they
-        have. What is no good is REFUSED, and what was in force stays; that is no failure of the call. A call that is cancelled goes on to its end.
+        When the call returns, valid new contents are in force in every processor: new connections use them, open connections keep the old ones.
+        Invalid contents are reported as REFUSED, and the old contents stay in force; the call does not fail then. A cancelled call is completed.
         """
 
 def add_CertificateServiceServicer_to_server(servicer: CertificateServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

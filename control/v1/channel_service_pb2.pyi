@@ -4,16 +4,16 @@ isort:skip_file
 The control plane of one framegate: what is connected, what it may do, and how much memory it may take.
 
 Conventions that hold for every element of this package:
-  - The words are those of the log, the metrics and the tap: CAUSE_PEER_RESET here is `peer_reset` there.
+  - Enum values have the names that the log, the metrics and the tap use: CAUSE_PEER_RESET here is `peer_reset` there.
   - Units end a field's name; sizes are bytes, and a frame's size never counts its 4-byte header.
-  - A field that is not set is absent, zero or empty, and says so where that means something.
+  - Where an absent, zero or empty field has a meaning, its comment states it.
   - Errors carry google.rpc.ErrorInfo (domain `framegate`, a reason in UPPER_SNAKE_CASE, every dynamic value as metadata), and where they
     apply BadRequest (which field and why), ResourceInfo (what was not found), PreconditionFailure and RetryInfo.
-  - A call that changes a limit or a pool returns when the change is in force in every processor. A processor that is slow is waited for. When
-    the call fails no processor has the change, unless the reason is CHANGE_PENDING: then it is decided, and the processors named in the
-    metadata have not confirmed it within 30 s. They will have it before any other change.
-  - A call that is cancelled, or whose deadline passes, still ends one way or the other: before its decision the change is taken back
-    everywhere, afterwards it is completed. The log's row `change_settled` says which.
+  - A call that changes a limit or a pool returns when the change is in force in every processor; it waits for slow processors. If the call
+    fails, the change is in force in no processor, except with the reason CHANGE_PENDING: then the change is decided, and the processors named
+    in the metadata have not confirmed it within 30 s. They apply it before any other change.
+  - If a call is cancelled or its deadline passes before the change is decided, the change is undone everywhere; afterwards it is completed.
+    The log row `change_settled` states which.
 """
 
 from collections import abc as _abc
@@ -47,7 +47,7 @@ class _CauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Cause.ValueType
     CAUSE_PEER_RESET: _Cause.ValueType  # 2
     """The peer reset the connection."""
     CAUSE_NO_DATA: _Cause.ValueType  # 3
-    """The client left before it sent a byte, as load balancers do that only look whether the port is open. Not an error."""
+    """The client closed the connection before it sent a byte, like a load balancer's port check. Not an error."""
     CAUSE_FRAME_TOO_LARGE: _Cause.ValueType  # 4
     """A size header announced more than the limit that was in force when it was read."""
     CAUSE_NEGATIVE_SIZE: _Cause.ValueType  # 5
@@ -57,15 +57,15 @@ class _CauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Cause.ValueType
     CAUSE_TLS_FAILED: _Cause.ValueType  # 7
     """The TLS handshake failed: no common version or cipher, an unknown authority, an expired or missing certificate."""
     CAUSE_AUTH_FAILED: _Cause.ValueType  # 8
-    """The peer could not prove who it is."""
+    """Authentication failed."""
     CAUSE_HANDSHAKE_TIMEOUT: _Cause.ValueType  # 9
     """The connection was not ready within the handshake time."""
     CAUSE_IDLE: _Cause.ValueType  # 10
     """No byte passed in either direction for the idle time."""
     CAUSE_RECEIVE_STALLED: _Cause.ValueType  # 11
-    """A frame begun arrived slower than the listener's minimal rate."""
+    """A frame arrived more slowly than the listener's minimum rate."""
     CAUSE_SEND_STALLED: _Cause.ValueType  # 12
-    """The peer took what waits for it slower than the listener's minimal rate."""
+    """The peer read more slowly than the listener's minimum rate."""
     CAUSE_UPSTREAM_REFUSED: _Cause.ValueType  # 13
     """Every endpoint of the upstream refused the connection."""
     CAUSE_UPSTREAM_TIMEOUT: _Cause.ValueType  # 14
@@ -73,24 +73,24 @@ class _CauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Cause.ValueType
     CAUSE_UPSTREAM_CLOSED: _Cause.ValueType  # 15
     """The upstream ended the connection while the client still used it."""
     CAUSE_LIMIT: _Cause.ValueType  # 16
-    """A limit on connections turned the client away."""
+    """A limit on connections rejected the client."""
     CAUSE_ADMIN: _Cause.ValueType  # 17
     """An operator closed it."""
     CAUSE_DRAINED: _Cause.ValueType  # 18
     """The proxy drained, and the connection ended in order."""
     CAUSE_DRAIN_TIMEOUT: _Cause.ValueType  # 19
-    """The proxy drained, and the connection was still busy at the deadline, or when its end was forced."""
+    """The proxy drained, and the connection was still in use at the deadline, or when the end was forced."""
     CAUSE_HANDLER_FAILED: _Cause.ValueType  # 20
-    """A handler failed on a frame of this connection, its process is gone with one, or none was there in time."""
+    """A handler failed on a frame of this connection, its process ended while it handled one, or no handler process was ready in time."""
     CAUSE_PROCESSOR_DIED: _Cause.ValueType  # 21
     """The processor that served the connection died."""
     CAUSE_INTERNAL: _Cause.ValueType  # 22
     """A fault of framegate itself; please report it."""
     CAUSE_HANDLER_CLOSED: _Cause.ValueType  # 23
-    """A handler asked for it."""
+    """A handler closed it."""
     CAUSE_SESSION_EXPIRED: _Cause.ValueType  # 24
-    """The client did not prove again in time who it is (listeners[].sasl), and sent something else; or what it proved it with holds no more: its user
-    is removed or has another password, or its certificate is revoked (listeners[].close_revoked).
+    """The client did not authenticate again in time (listeners[].sasl), and sent other frames; or its credential is no longer valid: the user was
+    removed or has another password, or the certificate was revoked (listeners[].close_revoked).
     """
 
 class Cause(_Cause, metaclass=_CauseEnumTypeWrapper):
@@ -103,7 +103,7 @@ CAUSE_PEER_CLOSED: Cause.ValueType  # 1
 CAUSE_PEER_RESET: Cause.ValueType  # 2
 """The peer reset the connection."""
 CAUSE_NO_DATA: Cause.ValueType  # 3
-"""The client left before it sent a byte, as load balancers do that only look whether the port is open. Not an error."""
+"""The client closed the connection before it sent a byte, like a load balancer's port check. Not an error."""
 CAUSE_FRAME_TOO_LARGE: Cause.ValueType  # 4
 """A size header announced more than the limit that was in force when it was read."""
 CAUSE_NEGATIVE_SIZE: Cause.ValueType  # 5
@@ -113,15 +113,15 @@ CAUSE_WRONG_PROTOCOL: Cause.ValueType  # 6
 CAUSE_TLS_FAILED: Cause.ValueType  # 7
 """The TLS handshake failed: no common version or cipher, an unknown authority, an expired or missing certificate."""
 CAUSE_AUTH_FAILED: Cause.ValueType  # 8
-"""The peer could not prove who it is."""
+"""Authentication failed."""
 CAUSE_HANDSHAKE_TIMEOUT: Cause.ValueType  # 9
 """The connection was not ready within the handshake time."""
 CAUSE_IDLE: Cause.ValueType  # 10
 """No byte passed in either direction for the idle time."""
 CAUSE_RECEIVE_STALLED: Cause.ValueType  # 11
-"""A frame begun arrived slower than the listener's minimal rate."""
+"""A frame arrived more slowly than the listener's minimum rate."""
 CAUSE_SEND_STALLED: Cause.ValueType  # 12
-"""The peer took what waits for it slower than the listener's minimal rate."""
+"""The peer read more slowly than the listener's minimum rate."""
 CAUSE_UPSTREAM_REFUSED: Cause.ValueType  # 13
 """Every endpoint of the upstream refused the connection."""
 CAUSE_UPSTREAM_TIMEOUT: Cause.ValueType  # 14
@@ -129,24 +129,24 @@ CAUSE_UPSTREAM_TIMEOUT: Cause.ValueType  # 14
 CAUSE_UPSTREAM_CLOSED: Cause.ValueType  # 15
 """The upstream ended the connection while the client still used it."""
 CAUSE_LIMIT: Cause.ValueType  # 16
-"""A limit on connections turned the client away."""
+"""A limit on connections rejected the client."""
 CAUSE_ADMIN: Cause.ValueType  # 17
 """An operator closed it."""
 CAUSE_DRAINED: Cause.ValueType  # 18
 """The proxy drained, and the connection ended in order."""
 CAUSE_DRAIN_TIMEOUT: Cause.ValueType  # 19
-"""The proxy drained, and the connection was still busy at the deadline, or when its end was forced."""
+"""The proxy drained, and the connection was still in use at the deadline, or when the end was forced."""
 CAUSE_HANDLER_FAILED: Cause.ValueType  # 20
-"""A handler failed on a frame of this connection, its process is gone with one, or none was there in time."""
+"""A handler failed on a frame of this connection, its process ended while it handled one, or no handler process was ready in time."""
 CAUSE_PROCESSOR_DIED: Cause.ValueType  # 21
 """The processor that served the connection died."""
 CAUSE_INTERNAL: Cause.ValueType  # 22
 """A fault of framegate itself; please report it."""
 CAUSE_HANDLER_CLOSED: Cause.ValueType  # 23
-"""A handler asked for it."""
+"""A handler closed it."""
 CAUSE_SESSION_EXPIRED: Cause.ValueType  # 24
-"""The client did not prove again in time who it is (listeners[].sasl), and sent something else; or what it proved it with holds no more: its user
-is removed or has another password, or its certificate is revoked (listeners[].close_revoked).
+"""The client did not authenticate again in time (listeners[].sasl), and sent other frames; or its credential is no longer valid: the user was
+removed or has another password, or the certificate was revoked (listeners[].close_revoked).
 """
 Global___Cause: _TypeAlias = Cause  # noqa: Y015
 
@@ -159,35 +159,35 @@ class _MuteCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MuteCause.V
     MUTE_CAUSE_UNSPECIFIED: _MuteCause.ValueType  # 0
     """Not used."""
     MUTE_CAUSE_MEMORY: _MuteCause.ValueType  # 1
-    """Memory is short, and a large frame that passes whole waits for its turn."""
+    """Memory is short, and a large frame that is not cut through waits for an admission slot."""
     MUTE_CAUSE_PEER: _MuteCause.ValueType  # 2
-    """The other side of the pair has not taken yet what was read, or is not connected yet."""
+    """The other side of the pair has not taken the bytes that were read, or is not connected yet."""
     MUTE_CAUSE_THROTTLE: _MuteCause.ValueType  # 3
     """A quota on the rate of bytes or frames is used up."""
     MUTE_CAUSE_HANDLER: _MuteCause.ValueType  # 4
-    """A handler works on the frame read last."""
+    """A handler works on a frame."""
     MUTE_CAUSE_TAP: _MuteCause.ValueType  # 5
-    """The tap's queue is full, and its rule says that traffic waits."""
+    """The tap's queue is full, and the rule says `on_full: mute`."""
     MUTE_CAUSE_ADMIN: _MuteCause.ValueType  # 6
     """An operator muted it."""
     MUTE_CAUSE_DRAIN: _MuteCause.ValueType  # 7
     """The proxy drains."""
 
 class MuteCause(_MuteCause, metaclass=_MuteCauseEnumTypeWrapper):
-    """Why a channel is not read. A channel is read only while none of them holds."""
+    """Why a channel is not read. A channel is read only while it has no mute cause."""
 
 MUTE_CAUSE_UNSPECIFIED: MuteCause.ValueType  # 0
 """Not used."""
 MUTE_CAUSE_MEMORY: MuteCause.ValueType  # 1
-"""Memory is short, and a large frame that passes whole waits for its turn."""
+"""Memory is short, and a large frame that is not cut through waits for an admission slot."""
 MUTE_CAUSE_PEER: MuteCause.ValueType  # 2
-"""The other side of the pair has not taken yet what was read, or is not connected yet."""
+"""The other side of the pair has not taken the bytes that were read, or is not connected yet."""
 MUTE_CAUSE_THROTTLE: MuteCause.ValueType  # 3
 """A quota on the rate of bytes or frames is used up."""
 MUTE_CAUSE_HANDLER: MuteCause.ValueType  # 4
-"""A handler works on the frame read last."""
+"""A handler works on a frame."""
 MUTE_CAUSE_TAP: MuteCause.ValueType  # 5
-"""The tap's queue is full, and its rule says that traffic waits."""
+"""The tap's queue is full, and the rule says `on_full: mute`."""
 MUTE_CAUSE_ADMIN: MuteCause.ValueType  # 6
 """An operator muted it."""
 MUTE_CAUSE_DRAIN: MuteCause.ValueType  # 7
@@ -207,7 +207,7 @@ class _SideEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Side.ValueType],
     SIDE_UPSTREAM: _Side.ValueType  # 2
     """The upstream's side."""
     SIDE_INTERNAL: _Side.ValueType  # 3
-    """Neither: framegate itself."""
+    """framegate itself."""
 
 class Side(_Side, metaclass=_SideEnumTypeWrapper):
     """One of the two sides of a pair."""
@@ -219,12 +219,12 @@ SIDE_DOWNSTREAM: Side.ValueType  # 1
 SIDE_UPSTREAM: Side.ValueType  # 2
 """The upstream's side."""
 SIDE_INTERNAL: Side.ValueType  # 3
-"""Neither: framegate itself."""
+"""framegate itself."""
 Global___Side: _TypeAlias = Side  # noqa: Y015
 
 @_typing.final
 class Channel(_message.Message):
-    """A client connection and the upstream connection that it is joined to."""
+    """A client connection and its upstream connection."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -241,18 +241,18 @@ class Channel(_message.Message):
         STATE_CONNECTING_UPSTREAM: Channel._State.ValueType  # 2
         """The client is ready; the upstream is not connected yet."""
         STATE_OPEN: Channel._State.ValueType  # 3
-        """Frames pass both ways."""
+        """Frames pass in both directions."""
         STATE_HALF_CLOSED: Channel._State.ValueType  # 4
         """One side ended its direction; the other still sends."""
         STATE_DRAINING: Channel._State.ValueType  # 5
-        """No new frame is taken from the client; what is under way is finished."""
+        """No new frame is read from the client; requests in flight are answered."""
         STATE_CLOSING: Channel._State.ValueType  # 6
-        """It ends; what was received whole is still delivered."""
+        """It ends; frames that were received whole are still delivered."""
         STATE_CLOSED: Channel._State.ValueType  # 7
-        """It has ended; `close` says why."""
+        """It has ended; `close` has the cause."""
 
     class State(_State, metaclass=_StateEnumTypeWrapper):
-        """How far the pair has come."""
+        """The state of the pair."""
 
     STATE_UNSPECIFIED: Channel.State.ValueType  # 0
     """Not known."""
@@ -261,15 +261,15 @@ class Channel(_message.Message):
     STATE_CONNECTING_UPSTREAM: Channel.State.ValueType  # 2
     """The client is ready; the upstream is not connected yet."""
     STATE_OPEN: Channel.State.ValueType  # 3
-    """Frames pass both ways."""
+    """Frames pass in both directions."""
     STATE_HALF_CLOSED: Channel.State.ValueType  # 4
     """One side ended its direction; the other still sends."""
     STATE_DRAINING: Channel.State.ValueType  # 5
-    """No new frame is taken from the client; what is under way is finished."""
+    """No new frame is read from the client; requests in flight are answered."""
     STATE_CLOSING: Channel.State.ValueType  # 6
-    """It ends; what was received whole is still delivered."""
+    """It ends; frames that were received whole are still delivered."""
     STATE_CLOSED: Channel.State.ValueType  # 7
-    """It has ended; `close` says why."""
+    """It has ended; `close` has the cause."""
 
     ID_FIELD_NUMBER: _builtins.int
     LISTENER_FIELD_NUMBER: _builtins.int
@@ -302,36 +302,36 @@ class Channel(_message.Message):
     upstream: _builtins.str
     """The name of the upstream."""
     principal: _builtins.str
-    """Who the client is: the subject of its certificate or its SASL user. Empty when it did not say."""
+    """The principal of the client: the subject of its certificate, or its SASL user. Empty: the client did not authenticate."""
     state: Global___Channel.State.ValueType
-    """How far it has come."""
+    """Its state."""
     muting: _builtins.bool
-    """Whether a mute was asked for that waits until the frame begun is whole. In force once this is false again."""
+    """Whether a requested mute waits until a frame is complete. The mute is in force when this is false again."""
     in_flight_count: _builtins.int
-    """Requests without an answer so far; known only under the protocol `kafka`, else 0."""
+    """Requests without an answer; counted only with `protocol: kafka`, else 0."""
     pending_send_bytes: _builtins.int
-    """Bytes that wait until a side takes them, both directions together."""
+    """Bytes that wait to be sent, both directions together."""
     leased_bytes: _builtins.int
     """Bytes that it holds of the memory pool."""
     processor_slot: _builtins.int
     """The slot of the processor that serves it, from 0."""
     upstream_endpoint: _builtins.str
-    """The endpoint of the upstream that it is connected to, `host:port`; empty before there is one."""
+    """The endpoint of the upstream that it is connected to, `host:port`; empty before it is connected."""
     mute_reason: _builtins.str
-    """What the operator who muted it gave as the reason; empty when none did."""
+    """The reason of the operator who muted it; empty: none was given."""
     sasl_mechanism: _builtins.str
-    """The SASL mechanism by which the client proved to framegate who it is; empty when it was by none."""
+    """The SASL mechanism with which the client authenticated; empty: none."""
     @_builtins.property
     def tls(self) -> Global___TlsSession:
         """The client's TLS session; absent on a plaintext listener and before the handshake is complete."""
 
     @_builtins.property
     def mute_causes(self) -> _containers.RepeatedScalarFieldContainer[Global___MuteCause.ValueType]:
-        """Why its client is not read at the moment; empty while it is read."""
+        """Why its client is not read at the moment; empty: it is read."""
 
     @_builtins.property
     def request(self) -> Global___Traffic:
-        """From the client to the upstream. Absent: not known, since it went with its processor."""
+        """From the client to the upstream. Absent: unknown, because its processor died."""
 
     @_builtins.property
     def response(self) -> Global___Traffic:
@@ -343,7 +343,7 @@ class Channel(_message.Message):
 
     @_builtins.property
     def last_active_time(self) -> _timestamp_pb2.Timestamp:
-        """When a byte passed last."""
+        """When the last byte passed."""
 
     @_builtins.property
     def close(self) -> Global___Close:
@@ -351,7 +351,7 @@ class Channel(_message.Message):
 
     @_builtins.property
     def upstream_mute_causes(self) -> _containers.RepeatedScalarFieldContainer[Global___MuteCause.ValueType]:
-        """Why its upstream is not read at the moment; empty while it is read."""
+        """Why its upstream is not read at the moment; empty: it is read."""
 
     def __init__(
         self,
@@ -398,7 +398,7 @@ class Traffic(_message.Message):
     frame_count: _builtins.int
     """Whole frames."""
     total_bytes: _builtins.int
-    """Bytes of these frames, headers counted."""
+    """Bytes of these frames, including headers."""
     def __init__(
         self,
         *,
@@ -427,7 +427,7 @@ class TlsSession(_message.Message):
     cipher: _builtins.str
     """The cipher suite by OpenSSL's name."""
     certificate_fingerprint: _builtins.str
-    """The beginning of the fingerprint of the certificate that the client was shown (`Certificate.fingerprint`), 16 digits; empty: not known."""
+    """The first 16 digits of the fingerprint of the server certificate that was used (`Certificate.fingerprint`); empty: not known."""
     def __init__(
         self,
         *,
@@ -457,24 +457,24 @@ class Close(_message.Message):
     MUTES_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     cause: Global___Cause.ValueType
-    """Why."""
+    """The cause."""
     detail: _builtins.str
-    """More about it in words, e.g. the size that was refused. For people; do not parse it."""
+    """Details as text, e.g. the refused size. For people; its form may change."""
     side: Global___Side.ValueType
-    """The side that the cause was seen on."""
+    """The side on which the cause was detected."""
     lost_bytes: _builtins.int
-    """Bytes that were received and could not be delivered, both directions together: a partial frame, or what a dead side did not take.
-    Absent: not known, since it went with the processor.
+    """Bytes that were received and not delivered, both directions together: a partial frame, or bytes that the other side did not read.
+    Absent: unknown, because the processor died.
     """
     state: Global___Channel.State.ValueType
-    """How far the channel had come when the cause arose."""
+    """The state of the channel when the cause was detected."""
     @_builtins.property
     def close_time(self) -> _timestamp_pb2.Timestamp:
         """When."""
 
     @_builtins.property
     def mutes(self) -> _containers.RepeatedCompositeFieldContainer[Global___MuteSummary]:
-        """How often and how long each cause muted the client; causes that never did are left out."""
+        """How often and how long each cause muted the client; causes that did not mute it are left out."""
 
     def __init__(
         self,
@@ -509,10 +509,10 @@ class MuteSummary(_message.Message):
     cause: Global___MuteCause.ValueType
     """The cause."""
     count: _builtins.int
-    """How often it began to hold."""
+    """How often it muted the client."""
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
-        """How long it held, in all."""
+        """How long it muted the client, in total."""
 
     def __init__(
         self,
@@ -555,7 +555,7 @@ Global___ChannelIds: _TypeAlias = ChannelIds  # noqa: Y015
 
 @_typing.final
 class ChannelSelector(_message.Message):
-    """Which channels a call is about. Exactly one must be set."""
+    """The channels that a call selects. Exactly one field must be set."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -565,10 +565,10 @@ class ChannelSelector(_message.Message):
     listener: _builtins.str
     """All that are open on the listener of this name."""
     principal: _builtins.str
-    """All open ones, on every listener, whose client is this principal (`Channel.principal`)."""
+    """All open channels of this principal (`Channel.principal`), on every listener."""
     @_builtins.property
     def channels(self) -> Global___ChannelIds:
-        """These."""
+        """These channels."""
 
     def __init__(
         self,
@@ -626,7 +626,7 @@ class ListChannelsResponse(_message.Message):
     CHANNELS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Ask for the next page with it; empty after the last."""
+    """The token of the next page; empty after the last page."""
     @_builtins.property
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___Channel]:
         """One page; may be shorter than asked for although more follows."""
@@ -662,7 +662,7 @@ class ListClosedChannelsRequest(_message.Message):
     listener: _builtins.str
     """Only channels of this listener; empty for all."""
     cause: Global___Cause.ValueType
-    """Only channels that ended so; CAUSE_UNSPECIFIED for all."""
+    """Only channels that ended with this cause; CAUSE_UNSPECIFIED for all."""
     def __init__(
         self,
         *,
@@ -688,7 +688,7 @@ class ListClosedChannelsResponse(_message.Message):
     CHANNELS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Ask for the next page with it; empty after the last."""
+    """The token of the next page; empty after the last page."""
     @_builtins.property
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___Channel]:
         """One page, the latest closed first."""
@@ -762,10 +762,10 @@ class MuteChannelsRequest(_message.Message):
     SELECTOR_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """Why, for the audit record; 1 to 256 characters. Required."""
+    """The reason, for the audit record; 1 to 256 characters. Required."""
     @_builtins.property
     def selector(self) -> Global___ChannelSelector:
-        """Which. Required."""
+        """The channels. Required."""
 
     def __init__(
         self,
@@ -791,11 +791,11 @@ class MuteChannelsResponse(_message.Message):
     MISSING_CHANNEL_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def affected_channel_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The channels that are muted now, by ids."""
+        """The ids of the channels that are muted now."""
 
     @_builtins.property
     def missing_channel_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Of the ids asked for, those that are not open."""
+        """The requested ids that are not open."""
 
     def __init__(
         self,
@@ -820,10 +820,10 @@ class UnmuteChannelsRequest(_message.Message):
     SELECTOR_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """Why, for the audit record; up to 256 characters. Optional."""
+    """The reason, for the audit record; up to 256 characters. Optional."""
     @_builtins.property
     def selector(self) -> Global___ChannelSelector:
-        """Which. Required."""
+        """The channels. Required."""
 
     def __init__(
         self,
@@ -849,11 +849,11 @@ class UnmuteChannelsResponse(_message.Message):
     MISSING_CHANNEL_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def affected_channel_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The channels that no operator mutes now."""
+        """The channels that are no longer muted by an operator."""
 
     @_builtins.property
     def missing_channel_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Of the ids asked for, those that are not open."""
+        """The requested ids that are not open."""
 
     def __init__(
         self,
@@ -881,7 +881,7 @@ class CloseChannelsRequest(_message.Message):
     """Why, for the audit record and the detail of the close; up to 256 characters. Optional."""
     @_builtins.property
     def selector(self) -> Global___ChannelSelector:
-        """Which. Required."""
+        """The channels. Required."""
 
     def __init__(
         self,
@@ -911,7 +911,7 @@ class CloseChannelsResponse(_message.Message):
 
     @_builtins.property
     def missing_channel_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Of the ids asked for, those that were not open."""
+        """The requested ids that were not open."""
 
     def __init__(
         self,

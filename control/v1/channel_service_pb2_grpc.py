@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ChannelServiceStub:
-    """Shows connections and lays a hand on them: mute, unmute, close.
+    """Lists connections; mutes, unmutes and closes them.
 
     A channel here is a client connection together with its upstream connection. Its id is text, `slot-generation-counter`, and unique
     for as long as the proxy's host is up.
@@ -71,7 +71,7 @@ class ChannelServiceStub:
 
 
 class ChannelServiceServicer:
-    """Shows connections and lays a hand on them: mute, unmute, close.
+    """Lists connections; mutes, unmutes and closes them.
 
     A channel here is a client connection together with its upstream connection. Its id is text, `slot-generation-counter`, and unique
     for as long as the proxy's host is up.
@@ -106,24 +106,25 @@ class ChannelServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def MuteChannels(self, request, context):
-        """Mutes channels: reads no further frame from their clients until they are unmuted. A frame begun is finished first; answers still pass.
+        """Mutes channels: stops reading from their clients until they are unmuted. A frame that has begun is received completely first; answers still pass.
 
         Muting a muted channel changes nothing. Returns when no further header will be read.
 
-        Processors act each for itself, on all that they have of the selection: what one has done stays done when another does not answer.
+        Each processor acts alone on its selected channels. What one processor has done is not undone when another one does not answer.
         Failures: INVALID_ARGUMENT; NOT_FOUND when no selected channel is open; UNAVAILABLE when processors do not answer within 5 s. The metadata
-        then say which (`processors`), and for how many channels of the others it is in force (`affected_count`). With the reason MUTE_PENDING
-        the mute is set there, too, but a frame begun has not ended; such channels show `muting`. With the reason PARTLY_DONE all have answered, and
-        some channels (`undone_count`) are as they were: somebody unmuted them meanwhile, or their processor ends. Asking again is harmless.
+        name these (`processors`), and state how many channels of the others are muted (`affected_count`). With the reason MUTE_PENDING the mute is
+        set in these processors, too, but a frame that had begun is not complete; such channels show `muting`. With the reason PARTLY_DONE all
+        processors have answered, and some channels (`undone_count`) are not muted: they were unmuted meanwhile, or their processor ends. The call
+        can be repeated safely.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnmuteChannels(self, request, context):
-        """Unmutes channels that an operator muted. What muted them otherwise (memory, peer …) still holds.
+        """Unmutes channels that an operator muted. Other mute causes (memory, peer …) stay in force.
 
-        Failures: as of MuteChannels, without MUTE_PENDING.
+        Failures: as for MuteChannels, without MUTE_PENDING.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -132,7 +133,7 @@ class ChannelServiceServicer:
     def CloseChannels(self, request, context):
         """Closes channels with the cause `admin`. Whole frames already received are still delivered for up to a second.
 
-        Failures: as of UnmuteChannels.
+        Failures: as for UnmuteChannels.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -180,7 +181,7 @@ def add_ChannelServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ChannelService:
-    """Shows connections and lays a hand on them: mute, unmute, close.
+    """Lists connections; mutes, unmutes and closes them.
 
     A channel here is a client connection together with its upstream connection. Its id is text, `slot-generation-counter`, and unique
     for as long as the proxy's host is up.

@@ -4,16 +4,16 @@ isort:skip_file
 The control plane of one framegate: what is connected, what it may do, and how much memory it may take.
 
 Conventions that hold for every element of this package:
-  - The words are those of the log, the metrics and the tap: CAUSE_PEER_RESET here is `peer_reset` there.
+  - Enum values have the names that the log, the metrics and the tap use: CAUSE_PEER_RESET here is `peer_reset` there.
   - Units end a field's name; sizes are bytes, and a frame's size never counts its 4-byte header.
-  - A field that is not set is absent, zero or empty, and says so where that means something.
+  - Where an absent, zero or empty field has a meaning, its comment states it.
   - Errors carry google.rpc.ErrorInfo (domain `framegate`, a reason in UPPER_SNAKE_CASE, every dynamic value as metadata), and where they
     apply BadRequest (which field and why), ResourceInfo (what was not found), PreconditionFailure and RetryInfo.
-  - A call that changes a limit or a pool returns when the change is in force in every processor. A processor that is slow is waited for. When
-    the call fails no processor has the change, unless the reason is CHANGE_PENDING: then it is decided, and the processors named in the
-    metadata have not confirmed it within 30 s. They will have it before any other change.
-  - A call that is cancelled, or whose deadline passes, still ends one way or the other: before its decision the change is taken back
-    everywhere, afterwards it is completed. The log's row `change_settled` says which.
+  - A call that changes a limit or a pool returns when the change is in force in every processor; it waits for slow processors. If the call
+    fails, the change is in force in no processor, except with the reason CHANGE_PENDING: then the change is decided, and the processors named
+    in the metadata have not confirmed it within 30 s. They apply it before any other change.
+  - If a call is cancelled or its deadline passes before the change is decided, the change is undone everywhere; afterwards it is completed.
+    The log row `change_settled` states which.
 """
 
 from collections import abc as _abc
@@ -40,7 +40,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ChannelServiceStub:
-    """Shows connections and lays a hand on them: mute, unmute, close.
+    """Lists connections; mutes, unmutes and closes them.
 
     A channel here is a client connection together with its upstream connection. Its id is text, `slot-generation-counter`, and unique
     for as long as the proxy's host is up.
@@ -67,30 +67,31 @@ class ChannelServiceStub:
     Failures: INVALID_ARGUMENT when the id is not of the form `slot-generation-counter`, NOT_FOUND when no such channel is known.
     """
     MuteChannels: _grpc.UnaryUnaryMultiCallable[_channel_service_pb2.MuteChannelsRequest, _channel_service_pb2.MuteChannelsResponse]
-    """Mutes channels: reads no further frame from their clients until they are unmuted. A frame begun is finished first; answers still pass.
+    """Mutes channels: stops reading from their clients until they are unmuted. A frame that has begun is received completely first; answers still pass.
 
     Muting a muted channel changes nothing. Returns when no further header will be read.
 
-    Processors act each for itself, on all that they have of the selection: what one has done stays done when another does not answer.
+    Each processor acts alone on its selected channels. What one processor has done is not undone when another one does not answer.
     Failures: INVALID_ARGUMENT; NOT_FOUND when no selected channel is open; UNAVAILABLE when processors do not answer within 5 s. The metadata
-    then say which (`processors`), and for how many channels of the others it is in force (`affected_count`). With the reason MUTE_PENDING
-    the mute is set there, too, but a frame begun has not ended; such channels show `muting`. With the reason PARTLY_DONE all have answered, and
-    some channels (`undone_count`) are as they were: somebody unmuted them meanwhile, or their processor ends. Asking again is harmless.
+    name these (`processors`), and state how many channels of the others are muted (`affected_count`). With the reason MUTE_PENDING the mute is
+    set in these processors, too, but a frame that had begun is not complete; such channels show `muting`. With the reason PARTLY_DONE all
+    processors have answered, and some channels (`undone_count`) are not muted: they were unmuted meanwhile, or their processor ends. The call
+    can be repeated safely.
     """
     UnmuteChannels: _grpc.UnaryUnaryMultiCallable[_channel_service_pb2.UnmuteChannelsRequest, _channel_service_pb2.UnmuteChannelsResponse]
-    """Unmutes channels that an operator muted. What muted them otherwise (memory, peer …) still holds.
+    """Unmutes channels that an operator muted. Other mute causes (memory, peer …) stay in force.
 
-    Failures: as of MuteChannels, without MUTE_PENDING.
+    Failures: as for MuteChannels, without MUTE_PENDING.
     """
     CloseChannels: _grpc.UnaryUnaryMultiCallable[_channel_service_pb2.CloseChannelsRequest, _channel_service_pb2.CloseChannelsResponse]
     """Closes channels with the cause `admin`. Whole frames already received are still delivered for up to a second.
 
-    Failures: as of UnmuteChannels.
+    Failures: as for UnmuteChannels.
     """
 
 @_typing.type_check_only
 class ChannelServiceAsyncStub(ChannelServiceStub):
-    """Shows connections and lays a hand on them: mute, unmute, close.
+    """Lists connections; mutes, unmutes and closes them.
 
     A channel here is a client connection together with its upstream connection. Its id is text, `slot-generation-counter`, and unique
     for as long as the proxy's host is up.
@@ -114,29 +115,30 @@ class ChannelServiceAsyncStub(ChannelServiceStub):
     Failures: INVALID_ARGUMENT when the id is not of the form `slot-generation-counter`, NOT_FOUND when no such channel is known.
     """
     MuteChannels: _aio.UnaryUnaryMultiCallable[_channel_service_pb2.MuteChannelsRequest, _channel_service_pb2.MuteChannelsResponse]  # type: ignore[assignment]
-    """Mutes channels: reads no further frame from their clients until they are unmuted. A frame begun is finished first; answers still pass.
+    """Mutes channels: stops reading from their clients until they are unmuted. A frame that has begun is received completely first; answers still pass.
 
     Muting a muted channel changes nothing. Returns when no further header will be read.
 
-    Processors act each for itself, on all that they have of the selection: what one has done stays done when another does not answer.
+    Each processor acts alone on its selected channels. What one processor has done is not undone when another one does not answer.
     Failures: INVALID_ARGUMENT; NOT_FOUND when no selected channel is open; UNAVAILABLE when processors do not answer within 5 s. The metadata
-    then say which (`processors`), and for how many channels of the others it is in force (`affected_count`). With the reason MUTE_PENDING
-    the mute is set there, too, but a frame begun has not ended; such channels show `muting`. With the reason PARTLY_DONE all have answered, and
-    some channels (`undone_count`) are as they were: somebody unmuted them meanwhile, or their processor ends. Asking again is harmless.
+    name these (`processors`), and state how many channels of the others are muted (`affected_count`). With the reason MUTE_PENDING the mute is
+    set in these processors, too, but a frame that had begun is not complete; such channels show `muting`. With the reason PARTLY_DONE all
+    processors have answered, and some channels (`undone_count`) are not muted: they were unmuted meanwhile, or their processor ends. The call
+    can be repeated safely.
     """
     UnmuteChannels: _aio.UnaryUnaryMultiCallable[_channel_service_pb2.UnmuteChannelsRequest, _channel_service_pb2.UnmuteChannelsResponse]  # type: ignore[assignment]
-    """Unmutes channels that an operator muted. What muted them otherwise (memory, peer …) still holds.
+    """Unmutes channels that an operator muted. Other mute causes (memory, peer …) stay in force.
 
-    Failures: as of MuteChannels, without MUTE_PENDING.
+    Failures: as for MuteChannels, without MUTE_PENDING.
     """
     CloseChannels: _aio.UnaryUnaryMultiCallable[_channel_service_pb2.CloseChannelsRequest, _channel_service_pb2.CloseChannelsResponse]  # type: ignore[assignment]
     """Closes channels with the cause `admin`. Whole frames already received are still delivered for up to a second.
 
-    Failures: as of UnmuteChannels.
+    Failures: as for UnmuteChannels.
     """
 
 class ChannelServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Shows connections and lays a hand on them: mute, unmute, close.
+    """Lists connections; mutes, unmutes and closes them.
 
     A channel here is a client connection together with its upstream connection. Its id is text, `slot-generation-counter`, and unique
     for as long as the proxy's host is up.
@@ -182,15 +184,16 @@ class ChannelServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _channel_service_pb2.MuteChannelsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_channel_service_pb2.MuteChannelsResponse, _abc.Awaitable[_channel_service_pb2.MuteChannelsResponse]]:
-        """Mutes channels: reads no further frame from their clients until they are unmuted. A frame begun is finished first; answers still pass.
+        """Mutes channels: stops reading from their clients until they are unmuted. A frame that has begun is received completely first; answers still pass.
 
         Muting a muted channel changes nothing. Returns when no further header will be read.
 
-        Processors act each for itself, on all that they have of the selection: what one has done stays done when another does not answer.
+        Each processor acts alone on its selected channels. What one processor has done is not undone when another one does not answer.
         Failures: INVALID_ARGUMENT; NOT_FOUND when no selected channel is open; UNAVAILABLE when processors do not answer within 5 s. The metadata
-        then say which (`processors`), and for how many channels of the others it is in force (`affected_count`). With the reason MUTE_PENDING
-        the mute is set there, too, but a frame begun has not ended; such channels show `muting`. With the reason PARTLY_DONE all have answered, and
-        some channels (`undone_count`) are as they were: somebody unmuted them meanwhile, or their processor ends. Asking again is harmless.
+        name these (`processors`), and state how many channels of the others are muted (`affected_count`). With the reason MUTE_PENDING the mute is
+        set in these processors, too, but a frame that had begun is not complete; such channels show `muting`. With the reason PARTLY_DONE all
+        processors have answered, and some channels (`undone_count`) are not muted: they were unmuted meanwhile, or their processor ends. The call
+        can be repeated safely.
         """
 
     @_abc_1.abstractmethod
@@ -199,9 +202,9 @@ class ChannelServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _channel_service_pb2.UnmuteChannelsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_channel_service_pb2.UnmuteChannelsResponse, _abc.Awaitable[_channel_service_pb2.UnmuteChannelsResponse]]:
-        """Unmutes channels that an operator muted. What muted them otherwise (memory, peer …) still holds.
+        """Unmutes channels that an operator muted. Other mute causes (memory, peer …) stay in force.
 
-        Failures: as of MuteChannels, without MUTE_PENDING.
+        Failures: as for MuteChannels, without MUTE_PENDING.
         """
 
     @_abc_1.abstractmethod
@@ -212,7 +215,7 @@ class ChannelServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_channel_service_pb2.CloseChannelsResponse, _abc.Awaitable[_channel_service_pb2.CloseChannelsResponse]]:
         """Closes channels with the cause `admin`. Whole frames already received are still delivered for up to a second.
 
-        Failures: as of UnmuteChannels.
+        Failures: as for UnmuteChannels.
         """
 
 def add_ChannelServiceServicer_to_server(servicer: ChannelServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

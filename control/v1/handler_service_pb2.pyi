@@ -23,7 +23,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class HandlerProcess(_message.Message):
-    """A place for a handler process, and what runs there. What is counted begins anew with each process."""
+    """A slot for a handler process, and the process that runs in it. The counters begin at 0 with each process."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -40,12 +40,12 @@ class HandlerProcess(_message.Message):
         STATE_RUNNING: HandlerProcess._State.ValueType  # 2
         """Handles frames."""
         STATE_RESTARTING: HandlerProcess._State.ValueType  # 3
-        """Ended; waits for its restart."""
+        """Ended, and will be restarted."""
         STATE_STOPPED: HandlerProcess._State.ValueType  # 4
-        """Ended for good."""
+        """Ended, and will not be restarted."""
 
     class State(_State, metaclass=_StateEnumTypeWrapper):
-        """How it is."""
+        """The state of a handler process."""
 
     STATE_UNSPECIFIED: HandlerProcess.State.ValueType  # 0
     """Not known."""
@@ -54,9 +54,9 @@ class HandlerProcess(_message.Message):
     STATE_RUNNING: HandlerProcess.State.ValueType  # 2
     """Handles frames."""
     STATE_RESTARTING: HandlerProcess.State.ValueType  # 3
-    """Ended; waits for its restart."""
+    """Ended, and will be restarted."""
     STATE_STOPPED: HandlerProcess.State.ValueType  # 4
-    """Ended for good."""
+    """Ended, and will not be restarted."""
 
     SLOT_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
@@ -77,40 +77,40 @@ class HandlerProcess(_message.Message):
     slot: _builtins.int
     """From 0; stays the same over restarts."""
     pid: _builtins.int
-    """The process id; 0 when there is none."""
+    """The process id; 0: there is no process."""
     generation: _builtins.int
-    """Grows with each start in this slot."""
+    """Increases with each start in this slot."""
     state: Global___HandlerProcess.State.ValueType
-    """How it is."""
+    """Its state."""
     restart_count: _builtins.int
-    """How often it was restarted."""
+    """The number of restarts."""
     last_end_reason: _builtins.str
-    """Why the process before it ended: `died`, `timeout` (it was at one frame for longer than `handlers.timeout`), `heartbeat` (it said nothing for 10
-    seconds), `memory` (it had more than `handlers.memory`), `stopped`; empty when none has.
+    """Why the previous process ended: `died`, `timeout` (it handled one frame for longer than `handlers.timeout`), `heartbeat` (no heartbeat for 10
+    seconds), `memory` (it used more than `handlers.memory`), `stopped`; empty: there was none.
     """
     handled_count: _builtins.int
     """Frames that it has handled."""
     failed_count: _builtins.int
-    """Frames of them at which a handler raised, or answered what does not fit."""
+    """Frames on which a handler raised an exception or gave an invalid answer."""
     in_handler_count: _builtins.int
     """Frames that are being handled now."""
     queued_count: _builtins.int
-    """Frames that wait for their turn in the process."""
+    """Frames that wait in the process."""
     busy_share: _builtins.float
-    """Share of the last seconds in which a frame was being handled, 0.0 to 1.0."""
+    """The fraction of the last seconds in which a frame was in a handler, 0.0 to 1.0."""
     resident_bytes: _builtins.int
-    """Its resident memory."""
+    """Its resident memory in bytes."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """When it was started last."""
+        """When it was last started."""
 
     @_builtins.property
     def last_end_time(self) -> _timestamp_pb2.Timestamp:
-        """When that was; absent when none has."""
+        """When the previous process ended; absent: there was none."""
 
     @_builtins.property
     def oldest_age(self) -> _duration_pb2.Duration:
-        """For how long the frame that is being handled longest is; absent when none is."""
+        """How long the oldest frame has been in a handler; absent: there is none."""
 
     @_builtins.property
     def handlers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Handler]:
@@ -146,7 +146,7 @@ Global___HandlerProcess: _TypeAlias = HandlerProcess  # noqa: Y015
 
 @_typing.final
 class Handler(_message.Message):
-    """The handler of a listener, as its process found it."""
+    """The handler of a listener, as its process loaded it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -162,7 +162,7 @@ class Handler(_message.Message):
     requests: _builtins.bool
     """Whether it gets requests."""
     responses: _builtins.bool
-    """Whether it gets responses; where there is no upstream, there are none."""
+    """Whether it gets responses; without an upstream there are none."""
     description: _builtins.str
     """The first line of its docstring."""
     def __init__(
@@ -217,7 +217,7 @@ class ListHandlersResponse(_message.Message):
     PROCESSES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Ask for the next page with it; empty after the last."""
+    """The token of the next page; empty after the last page."""
     @_builtins.property
     def processes(self) -> _containers.RepeatedCompositeFieldContainer[Global___HandlerProcess]:
         """One page."""

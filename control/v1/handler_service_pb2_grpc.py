@@ -47,7 +47,7 @@ class HandlerServiceServicer:
     """
 
     def ListHandlers(self, request, context):
-        """Lists handler processes with their handlers, by slot; none where no listener has a handler.
+        """Lists handler processes with their handlers, by slot; empty if no listener has a handler.
 
         Failures: INVALID_ARGUMENT for a bad page token or size.
         """

@@ -34,7 +34,7 @@ class HandlerServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> HandlerServiceAsyncStub: ...
     ListHandlers: _grpc.UnaryUnaryMultiCallable[_handler_service_pb2.ListHandlersRequest, _handler_service_pb2.ListHandlersResponse]
-    """Lists handler processes with their handlers, by slot; none where no listener has a handler.
+    """Lists handler processes with their handlers, by slot; empty if no listener has a handler.
 
     Failures: INVALID_ARGUMENT for a bad page token or size.
     """
@@ -45,7 +45,7 @@ class HandlerServiceAsyncStub(HandlerServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListHandlers: _aio.UnaryUnaryMultiCallable[_handler_service_pb2.ListHandlersRequest, _handler_service_pb2.ListHandlersResponse]  # type: ignore[assignment]
-    """Lists handler processes with their handlers, by slot; none where no listener has a handler.
+    """Lists handler processes with their handlers, by slot; empty if no listener has a handler.
 
     Failures: INVALID_ARGUMENT for a bad page token or size.
     """
@@ -59,7 +59,7 @@ class HandlerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _handler_service_pb2.ListHandlersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_handler_service_pb2.ListHandlersResponse, _abc.Awaitable[_handler_service_pb2.ListHandlersResponse]]:
-        """Lists handler processes with their handlers, by slot; none where no listener has a handler.
+        """Lists handler processes with their handlers, by slot; empty if no listener has a handler.
 
         Failures: INVALID_ARGUMENT for a bad page token or size.
         """

@@ -27,26 +27,26 @@ class _NetworkAccess:
 class _NetworkAccessEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NetworkAccess.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     NETWORK_ACCESS_UNSPECIFIED: _NetworkAccess.ValueType  # 0
-    """Not said: allowed."""
+    """Not set: allowed."""
     NETWORK_ACCESS_ALLOW: _NetworkAccess.ValueType  # 1
-    """They may."""
+    """They may connect."""
     NETWORK_ACCESS_DENY: _NetworkAccess.ValueType  # 2
     """Their connections are closed as soon as they are accepted."""
 
 class NetworkAccess(_NetworkAccess, metaclass=_NetworkAccessEnumTypeWrapper):
-    """Whether a network's addresses may connect at all."""
+    """Whether the addresses of a network may connect."""
 
 NETWORK_ACCESS_UNSPECIFIED: NetworkAccess.ValueType  # 0
-"""Not said: allowed."""
+"""Not set: allowed."""
 NETWORK_ACCESS_ALLOW: NetworkAccess.ValueType  # 1
-"""They may."""
+"""They may connect."""
 NETWORK_ACCESS_DENY: NetworkAccess.ValueType  # 2
 """Their connections are closed as soon as they are accepted."""
 Global___NetworkAccess: _TypeAlias = NetworkAccess  # noqa: Y015
 
 @_typing.final
 class Limit(_message.Message):
-    """What a listener's clients may send. Of each quota, 0 is unlimited; beside a listener's own, those of the node and of addresses hold."""
+    """The limits of one listener. 0 means that a quota is unlimited. The quotas of the node and of addresses apply as well."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -61,7 +61,7 @@ class Limit(_message.Message):
     listener: _builtins.str
     """The name of the listener."""
     max_receive_size_bytes: _builtins.int
-    """The largest frame body in bytes, header not counted; 1 to 2147483647. A larger one closes its connection with `frame_too_large`."""
+    """The largest frame body in bytes, without the header; 1 to 2147483647. A larger frame closes its connection with `frame_too_large`."""
     max_connection_count: _builtins.int
     """Connections open at once; 0 to 10000000. Further ones wait."""
     connections_per_second: _builtins.int
@@ -123,7 +123,7 @@ Global___Limit: _TypeAlias = Limit  # noqa: Y015
 
 @_typing.final
 class AddressLimits(_message.Message):
-    """Quotas of each client address: of IPv4 the address, of IPv6 its /64. Of each quota, 0 is unlimited."""
+    """Quotas of each client address: an IPv4 address, or the /64 of an IPv6 address. 0 means that a quota is unlimited."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -188,7 +188,7 @@ Global___AddressLimits: _TypeAlias = AddressLimits  # noqa: Y015
 
 @_typing.final
 class LimitOverride(_message.Message):
-    """What each client address of a network may, where that is not what others may. The most specific network of an address decides."""
+    """Access and quotas of each client address of one network. The most specific network of an address applies."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -196,12 +196,12 @@ class LimitOverride(_message.Message):
     ACCESS_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
     network: _builtins.str
-    """CIDR, without bits behind the prefix; of IPv6 at most a /64. Required."""
+    """In CIDR notation, without host bits; for IPv6 at most a /64. Required."""
     access: Global___NetworkAccess.ValueType
     """Whether they may connect."""
     @_builtins.property
     def limits(self) -> Global___AddressLimits:
-        """What each of them may; what is not set is as for other addresses."""
+        """The quotas of each address; a quota that is not set is as for other addresses."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ Global___LimitOverride: _TypeAlias = LimitOverride  # noqa: Y015
 
 @_typing.final
 class NodeLimits(_message.Message):
-    """The quotas of all listeners together, of client addresses and of networks. There is one. Of each quota, 0 is unlimited."""
+    """The quotas of all listeners together, of client addresses and of networks. There is one. 0 means that a quota is unlimited."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -235,7 +235,7 @@ class NodeLimits(_message.Message):
     PROTECTED_LISTENER_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
     max_connection_count: _builtins.int
-    """Connections open at once; 0 to 10000000. Further ones wait; when there are more, the idlest are closed."""
+    """Connections open at once; 0 to 10000000. Further ones wait; if more are open, those that have been idle for longest are closed."""
     connections_per_second: _builtins.int
     """Connections accepted per second; 0 to 1000000. Further ones wait."""
     request_bytes_per_second: _builtins.int
@@ -249,14 +249,14 @@ class NodeLimits(_message.Message):
     protected_listener: _builtins.str
     """The listener whose connections never wait for `max_connection_count` and `connections_per_second`; empty: there is none. Output only."""
     etag: _builtins.str
-    """Stands for all of this as it is. In an update: the change is for what has it; empty: for whatever there is."""
+    """Identifies the present values. An update with an etag is refused if the values have changed; empty: the update is always made."""
     @_builtins.property
     def per_address(self) -> Global___AddressLimits:
-        """Of each client address that no override is for. In an update, those that are set change."""
+        """The quotas of each client address without an override. An update changes those that are set."""
 
     @_builtins.property
     def overrides(self) -> _containers.RepeatedCompositeFieldContainer[Global___LimitOverride]:
-        """Of networks; at most 1,000. An update names all of them."""
+        """Access and quotas of networks; at most 1,000. An update replaces the whole list."""
 
     def __init__(
         self,
@@ -338,7 +338,7 @@ class ListLimitsResponse(_message.Message):
     LIMITS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Ask for the next page with it; empty after the last."""
+    """The token of the next page; empty after the last page."""
     @_builtins.property
     def limits(self) -> _containers.RepeatedCompositeFieldContainer[Global___Limit]:
         """One page."""
@@ -512,8 +512,8 @@ class UpdateNodeLimitsRequest(_message.Message):
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Which fields to change: those of a NodeLimits but `protected_listener` and `etag`, or `*` for all of these. Absent or empty: those that are set,
-        of `overrides` when there is one at least.
+        """Which fields to change, except `protected_listener` and `etag`; `*` for all. Absent or empty: those that are set, and `overrides` if it has
+        at least one.
         """
 
     def __init__(

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class LimitServiceStub:
-    """Shows and changes what clients may send, and how much traffic, of a listener, of all of them, and of each client address.
+    """Shows and changes frame size limits and quotas: of a listener, of all listeners together, and of each client address.
     """
 
     def __init__(self, channel):
@@ -63,7 +63,7 @@ class LimitServiceStub:
 
 
 class LimitServiceServicer:
-    """Shows and changes what clients may send, and how much traffic, of a listener, of all of them, and of each client address.
+    """Shows and changes frame size limits and quotas: of a listener, of all listeners together, and of each client address.
     """
 
     def ListLimits(self, request, context):
@@ -87,10 +87,10 @@ class LimitServiceServicer:
     def UpdateLimit(self, request, context):
         """Updates the limits of one listener, in every processor or in none.
 
-        A frame whose size header was already read is not judged again.
+        Frames whose size header was already read are not affected.
         Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask, NOT_FOUND when no listener has the name,
         FAILED_PRECONDITION when a processor's share of the memory pool is smaller than the size asked for, ABORTED when a processor refused
-        or, though it lives, did not answer within 30 s (none has the change; try again), UNAVAILABLE with the reason CHANGE_PENDING.
+        or, although it is alive, did not answer within 30 s (the change is in force nowhere; try again), UNAVAILABLE with the reason CHANGE_PENDING.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -106,11 +106,11 @@ class LimitServiceServicer:
     def UpdateNodeLimits(self, request, context):
         """Updates quotas of the node, of client addresses and of networks, in every processor or in none.
 
-        They hold for the next connection and the next frames; connections that wait are asked again. When more connections are open than the node now
-        takes, the idlest are closed, but for those of the protected listener.
-        Failures: INVALID_ARGUMENT for a value out of range, a network that cannot be used or is there twice, or an unknown path of the mask, ABORTED
-        with the reason ETAG_MISMATCH, or when a processor refused or did not answer (none has the change; try again), UNAVAILABLE with the reason
-        CHANGE_PENDING.
+        They apply to the next connection and the next frames; waiting connections are checked again. If more connections are open than the node now
+        allows, those that have been idle for longest are closed, except those of the protected listener.
+        Failures: INVALID_ARGUMENT for a value out of range, an invalid or repeated network, or an unknown path of the mask, ABORTED
+        with the reason ETAG_MISMATCH, or when a processor refused or did not answer (the change is in force nowhere; try again), UNAVAILABLE with
+        the reason CHANGE_PENDING.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -153,7 +153,7 @@ def add_LimitServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LimitService:
-    """Shows and changes what clients may send, and how much traffic, of a listener, of all of them, and of each client address.
+    """Shows and changes frame size limits and quotas: of a listener, of all listeners together, and of each client address.
     """
 
     @staticmethod

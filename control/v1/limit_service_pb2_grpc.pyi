@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class LimitServiceStub:
-    """Shows and changes what clients may send, and how much traffic, of a listener, of all of them, and of each client address."""
+    """Shows and changes frame size limits and quotas: of a listener, of all listeners together, and of each client address."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -46,26 +46,26 @@ class LimitServiceStub:
     UpdateLimit: _grpc.UnaryUnaryMultiCallable[_limit_service_pb2.UpdateLimitRequest, _limit_service_pb2.UpdateLimitResponse]
     """Updates the limits of one listener, in every processor or in none.
 
-    A frame whose size header was already read is not judged again.
+    Frames whose size header was already read are not affected.
     Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask, NOT_FOUND when no listener has the name,
     FAILED_PRECONDITION when a processor's share of the memory pool is smaller than the size asked for, ABORTED when a processor refused
-    or, though it lives, did not answer within 30 s (none has the change; try again), UNAVAILABLE with the reason CHANGE_PENDING.
+    or, although it is alive, did not answer within 30 s (the change is in force nowhere; try again), UNAVAILABLE with the reason CHANGE_PENDING.
     """
     GetNodeLimits: _grpc.UnaryUnaryMultiCallable[_limit_service_pb2.GetNodeLimitsRequest, _limit_service_pb2.GetNodeLimitsResponse]
     """Gets the quotas of the node, of client addresses and of networks."""
     UpdateNodeLimits: _grpc.UnaryUnaryMultiCallable[_limit_service_pb2.UpdateNodeLimitsRequest, _limit_service_pb2.UpdateNodeLimitsResponse]
     """Updates quotas of the node, of client addresses and of networks, in every processor or in none.
 
-    They hold for the next connection and the next frames; connections that wait are asked again. When more connections are open than the node now
-    takes, the idlest are closed, but for those of the protected listener.
-    Failures: INVALID_ARGUMENT for a value out of range, a network that cannot be used or is there twice, or an unknown path of the mask, ABORTED
-    with the reason ETAG_MISMATCH, or when a processor refused or did not answer (none has the change; try again), UNAVAILABLE with the reason
-    CHANGE_PENDING.
+    They apply to the next connection and the next frames; waiting connections are checked again. If more connections are open than the node now
+    allows, those that have been idle for longest are closed, except those of the protected listener.
+    Failures: INVALID_ARGUMENT for a value out of range, an invalid or repeated network, or an unknown path of the mask, ABORTED
+    with the reason ETAG_MISMATCH, or when a processor refused or did not answer (the change is in force nowhere; try again), UNAVAILABLE with
+    the reason CHANGE_PENDING.
     """
 
 @_typing.type_check_only
 class LimitServiceAsyncStub(LimitServiceStub):
-    """Shows and changes what clients may send, and how much traffic, of a listener, of all of them, and of each client address."""
+    """Shows and changes frame size limits and quotas: of a listener, of all listeners together, and of each client address."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListLimits: _aio.UnaryUnaryMultiCallable[_limit_service_pb2.ListLimitsRequest, _limit_service_pb2.ListLimitsResponse]  # type: ignore[assignment]
@@ -81,25 +81,25 @@ class LimitServiceAsyncStub(LimitServiceStub):
     UpdateLimit: _aio.UnaryUnaryMultiCallable[_limit_service_pb2.UpdateLimitRequest, _limit_service_pb2.UpdateLimitResponse]  # type: ignore[assignment]
     """Updates the limits of one listener, in every processor or in none.
 
-    A frame whose size header was already read is not judged again.
+    Frames whose size header was already read are not affected.
     Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask, NOT_FOUND when no listener has the name,
     FAILED_PRECONDITION when a processor's share of the memory pool is smaller than the size asked for, ABORTED when a processor refused
-    or, though it lives, did not answer within 30 s (none has the change; try again), UNAVAILABLE with the reason CHANGE_PENDING.
+    or, although it is alive, did not answer within 30 s (the change is in force nowhere; try again), UNAVAILABLE with the reason CHANGE_PENDING.
     """
     GetNodeLimits: _aio.UnaryUnaryMultiCallable[_limit_service_pb2.GetNodeLimitsRequest, _limit_service_pb2.GetNodeLimitsResponse]  # type: ignore[assignment]
     """Gets the quotas of the node, of client addresses and of networks."""
     UpdateNodeLimits: _aio.UnaryUnaryMultiCallable[_limit_service_pb2.UpdateNodeLimitsRequest, _limit_service_pb2.UpdateNodeLimitsResponse]  # type: ignore[assignment]
     """Updates quotas of the node, of client addresses and of networks, in every processor or in none.
 
-    They hold for the next connection and the next frames; connections that wait are asked again. When more connections are open than the node now
-    takes, the idlest are closed, but for those of the protected listener.
-    Failures: INVALID_ARGUMENT for a value out of range, a network that cannot be used or is there twice, or an unknown path of the mask, ABORTED
-    with the reason ETAG_MISMATCH, or when a processor refused or did not answer (none has the change; try again), UNAVAILABLE with the reason
-    CHANGE_PENDING.
+    They apply to the next connection and the next frames; waiting connections are checked again. If more connections are open than the node now
+    allows, those that have been idle for longest are closed, except those of the protected listener.
+    Failures: INVALID_ARGUMENT for a value out of range, an invalid or repeated network, or an unknown path of the mask, ABORTED
+    with the reason ETAG_MISMATCH, or when a processor refused or did not answer (the change is in force nowhere; try again), UNAVAILABLE with
+    the reason CHANGE_PENDING.
     """
 
 class LimitServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Shows and changes what clients may send, and how much traffic, of a listener, of all of them, and of each client address."""
+    """Shows and changes frame size limits and quotas: of a listener, of all listeners together, and of each client address."""
 
     @_abc_1.abstractmethod
     def ListLimits(
@@ -131,10 +131,10 @@ class LimitServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_limit_service_pb2.UpdateLimitResponse, _abc.Awaitable[_limit_service_pb2.UpdateLimitResponse]]:
         """Updates the limits of one listener, in every processor or in none.
 
-        A frame whose size header was already read is not judged again.
+        Frames whose size header was already read are not affected.
         Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask, NOT_FOUND when no listener has the name,
         FAILED_PRECONDITION when a processor's share of the memory pool is smaller than the size asked for, ABORTED when a processor refused
-        or, though it lives, did not answer within 30 s (none has the change; try again), UNAVAILABLE with the reason CHANGE_PENDING.
+        or, although it is alive, did not answer within 30 s (the change is in force nowhere; try again), UNAVAILABLE with the reason CHANGE_PENDING.
         """
 
     @_abc_1.abstractmethod
@@ -153,11 +153,11 @@ class LimitServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_limit_service_pb2.UpdateNodeLimitsResponse, _abc.Awaitable[_limit_service_pb2.UpdateNodeLimitsResponse]]:
         """Updates quotas of the node, of client addresses and of networks, in every processor or in none.
 
-        They hold for the next connection and the next frames; connections that wait are asked again. When more connections are open than the node now
-        takes, the idlest are closed, but for those of the protected listener.
-        Failures: INVALID_ARGUMENT for a value out of range, a network that cannot be used or is there twice, or an unknown path of the mask, ABORTED
-        with the reason ETAG_MISMATCH, or when a processor refused or did not answer (none has the change; try again), UNAVAILABLE with the reason
-        CHANGE_PENDING.
+        They apply to the next connection and the next frames; waiting connections are checked again. If more connections are open than the node now
+        allows, those that have been idle for longest are closed, except those of the protected listener.
+        Failures: INVALID_ARGUMENT for a value out of range, an invalid or repeated network, or an unknown path of the mask, ABORTED
+        with the reason ETAG_MISMATCH, or when a processor refused or did not answer (the change is in force nowhere; try again), UNAVAILABLE with
+        the reason CHANGE_PENDING.
         """
 
 def add_LimitServiceServicer_to_server(servicer: LimitServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -33,7 +33,7 @@ class _ProtocolEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Protocol.Val
     """Apache Kafka's headers: requests are paired with their answers."""
 
 class Protocol(_Protocol, metaclass=_ProtocolEnumTypeWrapper):
-    """What a listener looks at besides the sizes of frames."""
+    """What a listener reads besides the sizes of frames."""
 
 PROTOCOL_UNSPECIFIED: Protocol.ValueType  # 0
 """Not known."""
@@ -52,9 +52,9 @@ class _ForwardingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Forwarding
     FORWARDING_UNSPECIFIED: _Forwarding.ValueType  # 0
     """Not known."""
     FORWARDING_WHOLE: _Forwarding.ValueType  # 1
-    """When their last byte is here."""
+    """When their last byte has arrived."""
     FORWARDING_CUT_THROUGH: _Forwarding.ValueType  # 2
-    """In pieces, as they come."""
+    """In pieces, as they arrive."""
 
 class Forwarding(_Forwarding, metaclass=_ForwardingEnumTypeWrapper):
     """How frames above 256 KiB pass; smaller ones always pass whole."""
@@ -62,9 +62,9 @@ class Forwarding(_Forwarding, metaclass=_ForwardingEnumTypeWrapper):
 FORWARDING_UNSPECIFIED: Forwarding.ValueType  # 0
 """Not known."""
 FORWARDING_WHOLE: Forwarding.ValueType  # 1
-"""When their last byte is here."""
+"""When their last byte has arrived."""
 FORWARDING_CUT_THROUGH: Forwarding.ValueType  # 2
-"""In pieces, as they come."""
+"""In pieces, as they arrive."""
 Global___Forwarding: _TypeAlias = Forwarding  # noqa: Y015
 
 @_typing.final
@@ -90,7 +90,7 @@ class Listener(_message.Message):
     address: _builtins.str
     """Where it listens, `host:port` with the port that the kernel gave when the configuration says 0, or `unix:` and a path."""
     protocol: Global___Protocol.ValueType
-    """What it looks at."""
+    """What it reads of frames."""
     tls_enabled: _builtins.bool
     """Whether clients must speak TLS."""
     upstream: _builtins.str
@@ -168,7 +168,7 @@ class ListListenersResponse(_message.Message):
     LISTENERS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Ask for the next page with it; empty after the last."""
+    """The token of the next page; empty after the last page."""
     @_builtins.property
     def listeners(self) -> _containers.RepeatedCompositeFieldContainer[Global___Listener]:
         """One page."""

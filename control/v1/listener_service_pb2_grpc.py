@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ListenerServiceStub:
-    """Shows where clients connect.
+    """Shows the listeners, where clients connect.
     """
 
     def __init__(self, channel):
@@ -48,7 +48,7 @@ class ListenerServiceStub:
 
 
 class ListenerServiceServicer:
-    """Shows where clients connect.
+    """Shows the listeners, where clients connect.
     """
 
     def ListListeners(self, request, context):
@@ -91,7 +91,7 @@ def add_ListenerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ListenerService:
-    """Shows where clients connect.
+    """Shows the listeners, where clients connect.
     """
 
     @staticmethod

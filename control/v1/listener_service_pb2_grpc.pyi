@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ListenerServiceStub:
-    """Shows where clients connect."""
+    """Shows the listeners, where clients connect."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -46,7 +46,7 @@ class ListenerServiceStub:
 
 @_typing.type_check_only
 class ListenerServiceAsyncStub(ListenerServiceStub):
-    """Shows where clients connect."""
+    """Shows the listeners, where clients connect."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListListeners: _aio.UnaryUnaryMultiCallable[_listener_service_pb2.ListListenersRequest, _listener_service_pb2.ListListenersResponse]  # type: ignore[assignment]
@@ -61,7 +61,7 @@ class ListenerServiceAsyncStub(ListenerServiceStub):
     """
 
 class ListenerServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Shows where clients connect."""
+    """Shows the listeners, where clients connect."""
 
     @_abc_1.abstractmethod
     def ListListeners(

@@ -32,29 +32,29 @@ class Log(_message.Message):
     class _LevelEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Log._Level.ValueType], _builtins.type):
         DESCRIPTOR: _descriptor.EnumDescriptor
         LEVEL_UNSPECIFIED: Log._Level.ValueType  # 0
-        """Not known; in a request: it stays."""
+        """Not known; in a request: unchanged."""
         LEVEL_DEBUG: Log._Level.ValueType  # 1
-        """For who looks for something."""
+        """Details for debugging."""
         LEVEL_INFO: Log._Level.ValueType  # 2
-        """What happens."""
+        """Normal events."""
         LEVEL_WARNING: Log._Level.ValueType  # 3
-        """What somebody should look at."""
+        """Events that an operator should look at."""
         LEVEL_ERROR: Log._Level.ValueType  # 4
-        """What somebody must look at."""
+        """Events that an operator must look at."""
 
     class Level(_Level, metaclass=_LevelEnumTypeWrapper):
-        """How grave a row is."""
+        """The severity of a row."""
 
     LEVEL_UNSPECIFIED: Log.Level.ValueType  # 0
-    """Not known; in a request: it stays."""
+    """Not known; in a request: unchanged."""
     LEVEL_DEBUG: Log.Level.ValueType  # 1
-    """For who looks for something."""
+    """Details for debugging."""
     LEVEL_INFO: Log.Level.ValueType  # 2
-    """What happens."""
+    """Normal events."""
     LEVEL_WARNING: Log.Level.ValueType  # 3
-    """What somebody should look at."""
+    """Events that an operator should look at."""
     LEVEL_ERROR: Log.Level.ValueType  # 4
-    """What somebody must look at."""
+    """Events that an operator must look at."""
 
     class _Format:
         ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -65,9 +65,9 @@ class Log(_message.Message):
         FORMAT_UNSPECIFIED: Log._Format.ValueType  # 0
         """Not known."""
         FORMAT_JSON: Log._Format.ValueType  # 1
-        """One JSON object a line."""
+        """One JSON object per line."""
         FORMAT_TEXT: Log._Format.ValueType  # 2
-        """One line of text a row."""
+        """One line of text per row."""
 
     class Format(_Format, metaclass=_FormatEnumTypeWrapper):
         """How rows are written."""
@@ -75,23 +75,23 @@ class Log(_message.Message):
     FORMAT_UNSPECIFIED: Log.Format.ValueType  # 0
     """Not known."""
     FORMAT_JSON: Log.Format.ValueType  # 1
-    """One JSON object a line."""
+    """One JSON object per line."""
     FORMAT_TEXT: Log.Format.ValueType  # 2
-    """One line of text a row."""
+    """One line of text per row."""
 
     LEVEL_FIELD_NUMBER: _builtins.int
     SILENCED_EVENTS_FIELD_NUMBER: _builtins.int
     DROPPED_ROW_COUNT_FIELD_NUMBER: _builtins.int
     FORMAT_FIELD_NUMBER: _builtins.int
     level: Global___Log.Level.ValueType
-    """Rows below it are not written."""
+    """Rows below this level are not written."""
     dropped_row_count: _builtins.int
-    """Rows that were not kept since the start, for stdout was not read."""
+    """Rows dropped since the start, because stdout was blocked."""
     format: Global___Log.Format.ValueType
     """How rows are written."""
     @_builtins.property
     def silenced_events(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Events whose rows are not written, whatever their level, by name."""
+        """The names of events that are not written, at any level."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class GetLogResponse(_message.Message):
     LOG_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def log(self) -> Global___Log:
-        """What is in force."""
+        """The settings in force."""
 
     def __init__(
         self,
@@ -179,10 +179,10 @@ class UpdateLogRequest(_message.Message):
     LEVEL_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
     level: Global___Log.Level.ValueType
-    """The new level; unspecified: it stays."""
+    """The new level; unspecified: unchanged."""
     @_builtins.property
     def events(self) -> _containers.ScalarMap[_builtins.str, _builtins.bool]:
-        """By the event's name, whether its rows are written from their level on; of those that are not named nothing changes."""
+        """For each event name, whether its rows are written (if their level is); other events do not change."""
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class UpdateLogResponse(_message.Message):
     LOG_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def log(self) -> Global___Log:
-        """What is in force now."""
+        """The settings now in force."""
 
     def __init__(
         self,

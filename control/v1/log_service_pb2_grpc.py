@@ -52,16 +52,16 @@ class LogServiceServicer:
     """
 
     def GetLog(self, request, context):
-        """Gets what is in force.
+        """Gets the settings of the log.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateLog(self, request, context):
-        """Updates it, until the next start; the rows that are written from then on follow it.
+        """Updates the settings of the log until the next start.
 
-        Rows about changes (`audit`) are always written, and what is not written for its level or its name is not counted as dropped.
+        Audit rows (`audit`) are always written. Rows that are left out because of their level or name are not counted as dropped.
         Failures: INVALID_ARGUMENT for an unknown level or event, for `audit`, and when there is nothing to change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -34,11 +34,11 @@ class LogServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> LogServiceAsyncStub: ...
     GetLog: _grpc.UnaryUnaryMultiCallable[_log_service_pb2.GetLogRequest, _log_service_pb2.GetLogResponse]
-    """Gets what is in force."""
+    """Gets the settings of the log."""
     UpdateLog: _grpc.UnaryUnaryMultiCallable[_log_service_pb2.UpdateLogRequest, _log_service_pb2.UpdateLogResponse]
-    """Updates it, until the next start; the rows that are written from then on follow it.
+    """Updates the settings of the log until the next start.
 
-    Rows about changes (`audit`) are always written, and what is not written for its level or its name is not counted as dropped.
+    Audit rows (`audit`) are always written. Rows that are left out because of their level or name are not counted as dropped.
     Failures: INVALID_ARGUMENT for an unknown level or event, for `audit`, and when there is nothing to change.
     """
 
@@ -48,11 +48,11 @@ class LogServiceAsyncStub(LogServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetLog: _aio.UnaryUnaryMultiCallable[_log_service_pb2.GetLogRequest, _log_service_pb2.GetLogResponse]  # type: ignore[assignment]
-    """Gets what is in force."""
+    """Gets the settings of the log."""
     UpdateLog: _aio.UnaryUnaryMultiCallable[_log_service_pb2.UpdateLogRequest, _log_service_pb2.UpdateLogResponse]  # type: ignore[assignment]
-    """Updates it, until the next start; the rows that are written from then on follow it.
+    """Updates the settings of the log until the next start.
 
-    Rows about changes (`audit`) are always written, and what is not written for its level or its name is not counted as dropped.
+    Audit rows (`audit`) are always written. Rows that are left out because of their level or name are not counted as dropped.
     Failures: INVALID_ARGUMENT for an unknown level or event, for `audit`, and when there is nothing to change.
     """
 
@@ -65,7 +65,7 @@ class LogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _log_service_pb2.GetLogRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_log_service_pb2.GetLogResponse, _abc.Awaitable[_log_service_pb2.GetLogResponse]]:
-        """Gets what is in force."""
+        """Gets the settings of the log."""
 
     @_abc_1.abstractmethod
     def UpdateLog(
@@ -73,9 +73,9 @@ class LogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _log_service_pb2.UpdateLogRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_log_service_pb2.UpdateLogResponse, _abc.Awaitable[_log_service_pb2.UpdateLogResponse]]:
-        """Updates it, until the next start; the rows that are written from then on follow it.
+        """Updates the settings of the log until the next start.
 
-        Rows about changes (`audit`) are always written, and what is not written for its level or its name is not counted as dropped.
+        Audit rows (`audit`) are always written. Rows that are left out because of their level or name are not counted as dropped.
         Failures: INVALID_ARGUMENT for an unknown level or event, for `audit`, and when there is nothing to change.
         """
 

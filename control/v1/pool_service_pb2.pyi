@@ -33,26 +33,26 @@ class _OriginEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Origin.ValueTy
     ORIGIN_CONFIGURATION: _Origin.ValueType  # 1
     """The configuration."""
     ORIGIN_CONTAINER: _Origin.ValueType  # 2
-    """What the container allows; it follows when that changes."""
+    """The limits of the container; the size follows when they change."""
     ORIGIN_OPERATOR: _Origin.ValueType  # 3
-    """An operator, who set it by hand; until the next start."""
+    """An operator set it; it holds until the next start."""
 
 class Origin(_Origin, metaclass=_OriginEnumTypeWrapper):
-    """Who decides a size."""
+    """Where a size comes from."""
 
 ORIGIN_UNSPECIFIED: Origin.ValueType  # 0
 """Not known."""
 ORIGIN_CONFIGURATION: Origin.ValueType  # 1
 """The configuration."""
 ORIGIN_CONTAINER: Origin.ValueType  # 2
-"""What the container allows; it follows when that changes."""
+"""The limits of the container; the size follows when they change."""
 ORIGIN_OPERATOR: Origin.ValueType  # 3
-"""An operator, who set it by hand; until the next start."""
+"""An operator set it; it holds until the next start."""
 Global___Origin: _TypeAlias = Origin  # noqa: Y015
 
 @_typing.final
 class MemoryPool(_message.Message):
-    """The memory that all processors together may retain for frames. There is one."""
+    """The memory that all processors together may hold for frames. There is one pool."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -65,23 +65,23 @@ class MemoryPool(_message.Message):
         KIND_UNSPECIFIED: MemoryPool._Kind.ValueType  # 0
         """Not known."""
         KIND_BOUNDED: MemoryPool._Kind.ValueType  # 1
-        """Keeps what is held within the size, and one frame; who needs more waits."""
+        """The memory held stays within the size plus one frame; channels that need more wait."""
         KIND_UNBOUNDED: MemoryPool._Kind.ValueType  # 2
-        """Counts, and lets nobody wait."""
+        """Memory is counted, and no channel waits."""
         KIND_LEAK_FINDING: MemoryPool._Kind.ValueType  # 3
-        """As bounded, and finds what is given back twice or not at all, at a cost; for tests and debugging."""
+        """As bounded, and detects memory that is released twice or not at all. Slower; for tests and debugging."""
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
-        """What it does when it is full."""
+        """What happens when it is full."""
 
     KIND_UNSPECIFIED: MemoryPool.Kind.ValueType  # 0
     """Not known."""
     KIND_BOUNDED: MemoryPool.Kind.ValueType  # 1
-    """Keeps what is held within the size, and one frame; who needs more waits."""
+    """The memory held stays within the size plus one frame; channels that need more wait."""
     KIND_UNBOUNDED: MemoryPool.Kind.ValueType  # 2
-    """Counts, and lets nobody wait."""
+    """Memory is counted, and no channel waits."""
     KIND_LEAK_FINDING: MemoryPool.Kind.ValueType  # 3
-    """As bounded, and finds what is given back twice or not at all, at a cost; for tests and debugging."""
+    """As bounded, and detects memory that is released twice or not at all. Slower; for tests and debugging."""
 
     @_typing.final
     class GuaranteedPercentsEntry(_message.Message):
@@ -118,30 +118,30 @@ class MemoryPool(_message.Message):
     size_bytes: _builtins.int
     """Its size in bytes, 64 KiB to 1024 TiB; each processor's share must hold the largest frame that passes whole."""
     usage_bytes: _builtins.int
-    """Bytes in use. May pass the size for a while: bytes in hand are never refused. The sum of the next three."""
+    """Bytes in use. May exceed the size for a while, because bytes that were read are always kept. The sum of the next three."""
     begun_bytes: _builtins.int
-    """Bytes of frames begun, which wait for the rest of them."""
+    """Bytes of frames that have begun to arrive and are not complete."""
     pending_bytes: _builtins.int
-    """Bytes of frames that the other side has not taken yet."""
+    """Bytes of frames that the other side has not read yet."""
     tls_bytes: _builtins.int
-    """Bytes of ciphertext that a socket has not taken yet."""
+    """Bytes of ciphertext that a socket has not accepted yet."""
     tap_bytes: _builtins.int
-    """Bytes in the tap's queues, which are no part of the pool."""
+    """Bytes in the tap's queues, which are not part of the pool."""
     tap_limit_bytes: _builtins.int
-    """The most that the tap's queues may take; 0 without a tap."""
+    """The limit of the tap's queues; 0 without a tap."""
     waiting_count: _builtins.int
-    """Turns that large frames wait for."""
+    """Large frames that wait for an admission slot."""
     kind: Global___MemoryPool.Kind.ValueType
-    """What it does when it is full, as the configuration said at the start."""
+    """What happens when it is full, as configured."""
     size_origin: Global___Origin.ValueType
-    """Who decides its size."""
+    """Where its size comes from."""
     @_builtins.property
     def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryShare]:
-        """Each processor's part."""
+        """The share of each processor."""
 
     @_builtins.property
     def guaranteed_percents(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """Percent of each share that a listener is guaranteed, by the listener's name."""
+        """The guaranteed percentage of each share, by listener name."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ Global___MemoryPool: _TypeAlias = MemoryPool  # noqa: Y015
 
 @_typing.final
 class MemoryShare(_message.Message):
-    """One processor's part of the memory pool."""
+    """The share of one processor in the memory pool."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -186,19 +186,19 @@ class MemoryShare(_message.Message):
     processor_slot: _builtins.int
     """The slot of the processor, from 0."""
     size_bytes: _builtins.int
-    """Bytes that it may retain."""
+    """Bytes that it may hold."""
     usage_bytes: _builtins.int
-    """Bytes that it retains; the sum of the next three."""
+    """Bytes that it holds; the sum of the next three."""
     begun_bytes: _builtins.int
-    """Bytes of frames begun."""
+    """Bytes of frames that have begun to arrive."""
     pending_bytes: _builtins.int
-    """Bytes of frames that the other side has not taken yet."""
+    """Bytes of frames that the other side has not read yet."""
     tls_bytes: _builtins.int
-    """Bytes of ciphertext that a socket has not taken yet."""
+    """Bytes of ciphertext that a socket has not accepted yet."""
     tap_bytes: _builtins.int
-    """Bytes in its tap's queue, which are no part of the pool."""
+    """Bytes in its tap's queue, which are not part of the pool."""
     waiting_count: _builtins.int
-    """Turns that large frames wait for."""
+    """Large frames that wait for an admission slot."""
     def __init__(
         self,
         *,
@@ -221,7 +221,7 @@ Global___MemoryShare: _TypeAlias = MemoryShare  # noqa: Y015
 
 @_typing.final
 class MemoryHolder(_message.Message):
-    """What one side of a connection holds of the memory pool, of one kind."""
+    """Memory of one kind that one side of a connection holds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -239,7 +239,7 @@ class MemoryHolder(_message.Message):
         """The upstream."""
 
     class Side(_Side, metaclass=_SideEnumTypeWrapper):
-        """Whose peer must do something for the memory to come back."""
+        """The side whose peer must act before the memory is released."""
 
     SIDE_UNSPECIFIED: MemoryHolder.Side.ValueType  # 0
     """Not known."""
@@ -257,11 +257,11 @@ class MemoryHolder(_message.Message):
         KIND_UNSPECIFIED: MemoryHolder._Kind.ValueType  # 0
         """Not known."""
         KIND_BEGUN: MemoryHolder._Kind.ValueType  # 1
-        """A frame begun: the peer has not sent the rest of it."""
+        """A frame that is not complete: the peer has not sent the rest of it."""
         KIND_PENDING: MemoryHolder._Kind.ValueType  # 2
-        """Frames for the peer that it has not taken yet."""
+        """Frames for the peer that it has not read yet."""
         KIND_TLS: MemoryHolder._Kind.ValueType  # 3
-        """Ciphertext for the peer that its socket has not taken yet."""
+        """Ciphertext for the peer that its socket has not accepted yet."""
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
         """What is held."""
@@ -269,11 +269,11 @@ class MemoryHolder(_message.Message):
     KIND_UNSPECIFIED: MemoryHolder.Kind.ValueType  # 0
     """Not known."""
     KIND_BEGUN: MemoryHolder.Kind.ValueType  # 1
-    """A frame begun: the peer has not sent the rest of it."""
+    """A frame that is not complete: the peer has not sent the rest of it."""
     KIND_PENDING: MemoryHolder.Kind.ValueType  # 2
-    """Frames for the peer that it has not taken yet."""
+    """Frames for the peer that it has not read yet."""
     KIND_TLS: MemoryHolder.Kind.ValueType  # 3
-    """Ciphertext for the peer that its socket has not taken yet."""
+    """Ciphertext for the peer that its socket has not accepted yet."""
 
     CHANNEL_ID_FIELD_NUMBER: _builtins.int
     LISTENER_FIELD_NUMBER: _builtins.int
@@ -289,20 +289,20 @@ class MemoryHolder(_message.Message):
     listener: _builtins.str
     """Its listener."""
     side: Global___MemoryHolder.Side.ValueType
-    """Which side holds."""
+    """The side."""
     peer_address: _builtins.str
-    """The address of that side's peer."""
+    """The address of the peer on that side."""
     kind: Global___MemoryHolder.Kind.ValueType
     """What is held."""
     held_bytes: _builtins.int
-    """How much. 0 with KIND_PENDING: this side is slow to take a frame that is cut through, whose rest waits outside of the pool, in the kernel."""
+    """Bytes held. 0 with KIND_PENDING: the peer reads a frame slowly that is cut through; its rest waits in the kernel, outside the pool."""
     @_builtins.property
     def mute_causes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Why this side is not read now, in the words of the log and the metrics; empty when it is."""
+        """Why this side is not read now, named as in the log and the metrics; empty: it is read."""
 
     @_builtins.property
     def mute_time(self) -> _timestamp_pb2.Timestamp:
-        """Since when the oldest of these causes holds; absent when there is none."""
+        """When the oldest of these causes began; absent: there is none."""
 
     @_builtins.property
     def last_active_time(self) -> _timestamp_pb2.Timestamp:
@@ -339,12 +339,12 @@ class ProcessorPool(_message.Message):
     PROCESSORS_FIELD_NUMBER: _builtins.int
     SIZE_ORIGIN_FIELD_NUMBER: _builtins.int
     size: _builtins.int
-    """How many there shall be; 1 to 64."""
+    """The wanted number; 1 to 64."""
     size_origin: Global___Origin.ValueType
-    """Who decides how many there shall be."""
+    """Where the wanted number comes from."""
     @_builtins.property
     def processors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Processor]:
-        """Those that there are, by slot; one that the pool has shrunk by is not among them any more."""
+        """The processors, by slot, without those that are being removed."""
 
     def __init__(
         self,
@@ -384,12 +384,12 @@ class Processor(_message.Message):
         STATE_DRAINING: Processor._State.ValueType  # 3
         """Takes no new connections."""
         STATE_RESTARTING: Processor._State.ValueType  # 4
-        """Died; waits for its restart."""
+        """Died, and will be restarted."""
         STATE_STOPPED: Processor._State.ValueType  # 5
-        """Ended for good."""
+        """Ended, and will not be restarted."""
 
     class State(_State, metaclass=_StateEnumTypeWrapper):
-        """How it is."""
+        """The state of a processor."""
 
     STATE_UNSPECIFIED: Processor.State.ValueType  # 0
     """Not known."""
@@ -400,9 +400,9 @@ class Processor(_message.Message):
     STATE_DRAINING: Processor.State.ValueType  # 3
     """Takes no new connections."""
     STATE_RESTARTING: Processor.State.ValueType  # 4
-    """Died; waits for its restart."""
+    """Died, and will be restarted."""
     STATE_STOPPED: Processor.State.ValueType  # 5
-    """Ended for good."""
+    """Ended, and will not be restarted."""
 
     SLOT_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
@@ -413,16 +413,16 @@ class Processor(_message.Message):
     slot: _builtins.int
     """From 0; stays the same over restarts."""
     pid: _builtins.int
-    """The process id; 0 when there is none."""
+    """The process id; 0: there is no process."""
     generation: _builtins.int
-    """Grows with each start in this slot, and is part of the ids of its channels."""
+    """Increases with each start in this slot; part of the ids of its channels."""
     state: Global___Processor.State.ValueType
-    """How it is."""
+    """Its state."""
     restart_count: _builtins.int
-    """How often it was restarted after it died."""
+    """The number of restarts after it died."""
     @_builtins.property
     def heartbeat_age(self) -> _duration_pb2.Duration:
-        """How long ago its loop gave its last sign of life; absent before the first."""
+        """The time since its last heartbeat; absent before the first one."""
 
     def __init__(
         self,
@@ -450,7 +450,7 @@ class GetMemoryPoolRequest(_message.Message):
 
     HOLDER_COUNT_FIELD_NUMBER: _builtins.int
     holder_count: _builtins.int
-    """How many of those who hold most to return; 0 to 100. 0 asks for none, and no processor is asked."""
+    """The number of holders to return; 0 to 100. With 0 no processor is asked."""
     def __init__(
         self,
         *,
@@ -478,7 +478,7 @@ class GetMemoryPoolResponse(_message.Message):
 
     @_builtins.property
     def holders(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryHolder]:
-        """Who holds most of it, most first, at most `holder_count`. Looked for while traffic flows: a frame that passed meanwhile may be missing."""
+        """The largest holders, largest first, at most `holder_count`. Collected while traffic flows: a frame that passed meanwhile may be missing."""
 
     def __init__(
         self,

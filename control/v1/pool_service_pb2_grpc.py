@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class PoolServiceStub:
-    """Shows and changes what the processors share: the memory that they may retain, and how many there are.
+    """Shows and changes the size of the memory pool and the number of processors.
     """
 
     def __init__(self, channel):
@@ -58,13 +58,13 @@ class PoolServiceStub:
 
 
 class PoolServiceServicer:
-    """Shows and changes what the processors share: the memory that they may retain, and how many there are.
+    """Shows and changes the size of the memory pool and the number of processors.
     """
 
     def GetMemoryPool(self, request, context):
-        """Gets the memory pool with its usage, and who holds most of it.
+        """Gets the memory pool with its usage, and the channels that hold most of it.
 
-        Failures: INVALID_ARGUMENT for a count out of range; UNAVAILABLE when holders are asked for and a processor does not answer.
+        Failures: INVALID_ARGUMENT for a count out of range; UNAVAILABLE when holders are requested and a processor does not answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -73,11 +73,11 @@ class PoolServiceServicer:
     def UpdateMemoryPool(self, request, context):
         """Updates the size of the memory pool, in every processor or in none.
 
-        Growing wakes the channels that wait for memory. Shrinking takes nothing back that is held, but memory is short until the usage has come
-        down below the new size.
+        When the pool grows, channels that wait for memory continue. When it shrinks, memory that is held stays held, and memory is short until the
+        usage is below the new size.
         Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask; FAILED_PRECONDITION when a share would be smaller
-        than the largest frame that a listener takes; ABORTED when a processor refused or, though it lives, did not answer within 30 s; UNAVAILABLE
-        with the reason CHANGE_PENDING.
+        than the largest frame that a listener accepts; ABORTED when a processor refused or, although it is alive, did not answer within 30 s;
+        UNAVAILABLE with the reason CHANGE_PENDING.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -91,13 +91,13 @@ class PoolServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateProcessorPool(self, request, context):
-        """Updates the number of processors. New ones take new connections at once; those that go finish their connections first.
+        """Updates the number of processors. New processors get new connections at once; removed ones drain first.
 
-        Returns when the new ones are ready, or when the last one that goes has gone, which may take as long as a drain. A call that ends before
-        the new ones are ready stops them again; one that goes cannot be called back, so the pool shrinks even if the call ends.
+        Returns when the new processors are ready, or when the last removed one has ended, which may take as long as a drain. If the call is cancelled
+        before new processors are ready, they are stopped again; a removal is completed even if the call is cancelled.
         Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask; FAILED_PRECONDITION when the memory pool is too
-        small to be divided among so many; ABORTED when a processor refused or did not answer; UNAVAILABLE when a new one did not start, or with the reason
-        SHARES_PENDING when the number is in force and the memory not divided anew yet; that is tried again by itself.
+        small for so many processors; ABORTED when a processor refused or did not answer; UNAVAILABLE when a new processor did not start, or with the
+        reason SHARES_PENDING when the number is in force but the memory is not divided again yet; framegate retries that.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -135,7 +135,7 @@ def add_PoolServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PoolService:
-    """Shows and changes what the processors share: the memory that they may retain, and how many there are.
+    """Shows and changes the size of the memory pool and the number of processors.
     """
 
     @staticmethod

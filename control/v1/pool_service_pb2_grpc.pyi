@@ -27,71 +27,71 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class PoolServiceStub:
-    """Shows and changes what the processors share: the memory that they may retain, and how many there are."""
+    """Shows and changes the size of the memory pool and the number of processors."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PoolServiceAsyncStub: ...
     GetMemoryPool: _grpc.UnaryUnaryMultiCallable[_pool_service_pb2.GetMemoryPoolRequest, _pool_service_pb2.GetMemoryPoolResponse]
-    """Gets the memory pool with its usage, and who holds most of it.
+    """Gets the memory pool with its usage, and the channels that hold most of it.
 
-    Failures: INVALID_ARGUMENT for a count out of range; UNAVAILABLE when holders are asked for and a processor does not answer.
+    Failures: INVALID_ARGUMENT for a count out of range; UNAVAILABLE when holders are requested and a processor does not answer.
     """
     UpdateMemoryPool: _grpc.UnaryUnaryMultiCallable[_pool_service_pb2.UpdateMemoryPoolRequest, _pool_service_pb2.UpdateMemoryPoolResponse]
     """Updates the size of the memory pool, in every processor or in none.
 
-    Growing wakes the channels that wait for memory. Shrinking takes nothing back that is held, but memory is short until the usage has come
-    down below the new size.
+    When the pool grows, channels that wait for memory continue. When it shrinks, memory that is held stays held, and memory is short until the
+    usage is below the new size.
     Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask; FAILED_PRECONDITION when a share would be smaller
-    than the largest frame that a listener takes; ABORTED when a processor refused or, though it lives, did not answer within 30 s; UNAVAILABLE
-    with the reason CHANGE_PENDING.
+    than the largest frame that a listener accepts; ABORTED when a processor refused or, although it is alive, did not answer within 30 s;
+    UNAVAILABLE with the reason CHANGE_PENDING.
     """
     GetProcessorPool: _grpc.UnaryUnaryMultiCallable[_pool_service_pb2.GetProcessorPoolRequest, _pool_service_pb2.GetProcessorPoolResponse]
     """Gets the processors."""
     UpdateProcessorPool: _grpc.UnaryUnaryMultiCallable[_pool_service_pb2.UpdateProcessorPoolRequest, _pool_service_pb2.UpdateProcessorPoolResponse]
-    """Updates the number of processors. New ones take new connections at once; those that go finish their connections first.
+    """Updates the number of processors. New processors get new connections at once; removed ones drain first.
 
-    Returns when the new ones are ready, or when the last one that goes has gone, which may take as long as a drain. A call that ends before
-    the new ones are ready stops them again; one that goes cannot be called back, so the pool shrinks even if the call ends.
+    Returns when the new processors are ready, or when the last removed one has ended, which may take as long as a drain. If the call is cancelled
+    before new processors are ready, they are stopped again; a removal is completed even if the call is cancelled.
     Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask; FAILED_PRECONDITION when the memory pool is too
-    small to be divided among so many; ABORTED when a processor refused or did not answer; UNAVAILABLE when a new one did not start, or with the reason
-    SHARES_PENDING when the number is in force and the memory not divided anew yet; that is tried again by itself.
+    small for so many processors; ABORTED when a processor refused or did not answer; UNAVAILABLE when a new processor did not start, or with the
+    reason SHARES_PENDING when the number is in force but the memory is not divided again yet; framegate retries that.
     """
 
 @_typing.type_check_only
 class PoolServiceAsyncStub(PoolServiceStub):
-    """Shows and changes what the processors share: the memory that they may retain, and how many there are."""
+    """Shows and changes the size of the memory pool and the number of processors."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetMemoryPool: _aio.UnaryUnaryMultiCallable[_pool_service_pb2.GetMemoryPoolRequest, _pool_service_pb2.GetMemoryPoolResponse]  # type: ignore[assignment]
-    """Gets the memory pool with its usage, and who holds most of it.
+    """Gets the memory pool with its usage, and the channels that hold most of it.
 
-    Failures: INVALID_ARGUMENT for a count out of range; UNAVAILABLE when holders are asked for and a processor does not answer.
+    Failures: INVALID_ARGUMENT for a count out of range; UNAVAILABLE when holders are requested and a processor does not answer.
     """
     UpdateMemoryPool: _aio.UnaryUnaryMultiCallable[_pool_service_pb2.UpdateMemoryPoolRequest, _pool_service_pb2.UpdateMemoryPoolResponse]  # type: ignore[assignment]
     """Updates the size of the memory pool, in every processor or in none.
 
-    Growing wakes the channels that wait for memory. Shrinking takes nothing back that is held, but memory is short until the usage has come
-    down below the new size.
+    When the pool grows, channels that wait for memory continue. When it shrinks, memory that is held stays held, and memory is short until the
+    usage is below the new size.
     Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask; FAILED_PRECONDITION when a share would be smaller
-    than the largest frame that a listener takes; ABORTED when a processor refused or, though it lives, did not answer within 30 s; UNAVAILABLE
-    with the reason CHANGE_PENDING.
+    than the largest frame that a listener accepts; ABORTED when a processor refused or, although it is alive, did not answer within 30 s;
+    UNAVAILABLE with the reason CHANGE_PENDING.
     """
     GetProcessorPool: _aio.UnaryUnaryMultiCallable[_pool_service_pb2.GetProcessorPoolRequest, _pool_service_pb2.GetProcessorPoolResponse]  # type: ignore[assignment]
     """Gets the processors."""
     UpdateProcessorPool: _aio.UnaryUnaryMultiCallable[_pool_service_pb2.UpdateProcessorPoolRequest, _pool_service_pb2.UpdateProcessorPoolResponse]  # type: ignore[assignment]
-    """Updates the number of processors. New ones take new connections at once; those that go finish their connections first.
+    """Updates the number of processors. New processors get new connections at once; removed ones drain first.
 
-    Returns when the new ones are ready, or when the last one that goes has gone, which may take as long as a drain. A call that ends before
-    the new ones are ready stops them again; one that goes cannot be called back, so the pool shrinks even if the call ends.
+    Returns when the new processors are ready, or when the last removed one has ended, which may take as long as a drain. If the call is cancelled
+    before new processors are ready, they are stopped again; a removal is completed even if the call is cancelled.
     Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask; FAILED_PRECONDITION when the memory pool is too
-    small to be divided among so many; ABORTED when a processor refused or did not answer; UNAVAILABLE when a new one did not start, or with the reason
-    SHARES_PENDING when the number is in force and the memory not divided anew yet; that is tried again by itself.
+    small for so many processors; ABORTED when a processor refused or did not answer; UNAVAILABLE when a new processor did not start, or with the
+    reason SHARES_PENDING when the number is in force but the memory is not divided again yet; framegate retries that.
     """
 
 class PoolServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Shows and changes what the processors share: the memory that they may retain, and how many there are."""
+    """Shows and changes the size of the memory pool and the number of processors."""
 
     @_abc_1.abstractmethod
     def GetMemoryPool(
@@ -99,9 +99,9 @@ class PoolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _pool_service_pb2.GetMemoryPoolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_pool_service_pb2.GetMemoryPoolResponse, _abc.Awaitable[_pool_service_pb2.GetMemoryPoolResponse]]:
-        """Gets the memory pool with its usage, and who holds most of it.
+        """Gets the memory pool with its usage, and the channels that hold most of it.
 
-        Failures: INVALID_ARGUMENT for a count out of range; UNAVAILABLE when holders are asked for and a processor does not answer.
+        Failures: INVALID_ARGUMENT for a count out of range; UNAVAILABLE when holders are requested and a processor does not answer.
         """
 
     @_abc_1.abstractmethod
@@ -112,11 +112,11 @@ class PoolServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_pool_service_pb2.UpdateMemoryPoolResponse, _abc.Awaitable[_pool_service_pb2.UpdateMemoryPoolResponse]]:
         """Updates the size of the memory pool, in every processor or in none.
 
-        Growing wakes the channels that wait for memory. Shrinking takes nothing back that is held, but memory is short until the usage has come
-        down below the new size.
+        When the pool grows, channels that wait for memory continue. When it shrinks, memory that is held stays held, and memory is short until the
+        usage is below the new size.
         Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask; FAILED_PRECONDITION when a share would be smaller
-        than the largest frame that a listener takes; ABORTED when a processor refused or, though it lives, did not answer within 30 s; UNAVAILABLE
-        with the reason CHANGE_PENDING.
+        than the largest frame that a listener accepts; ABORTED when a processor refused or, although it is alive, did not answer within 30 s;
+        UNAVAILABLE with the reason CHANGE_PENDING.
         """
 
     @_abc_1.abstractmethod
@@ -133,13 +133,13 @@ class PoolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _pool_service_pb2.UpdateProcessorPoolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_pool_service_pb2.UpdateProcessorPoolResponse, _abc.Awaitable[_pool_service_pb2.UpdateProcessorPoolResponse]]:
-        """Updates the number of processors. New ones take new connections at once; those that go finish their connections first.
+        """Updates the number of processors. New processors get new connections at once; removed ones drain first.
 
-        Returns when the new ones are ready, or when the last one that goes has gone, which may take as long as a drain. A call that ends before
-        the new ones are ready stops them again; one that goes cannot be called back, so the pool shrinks even if the call ends.
+        Returns when the new processors are ready, or when the last removed one has ended, which may take as long as a drain. If the call is cancelled
+        before new processors are ready, they are stopped again; a removal is completed even if the call is cancelled.
         Failures: INVALID_ARGUMENT for a value out of range or an unknown path of the mask; FAILED_PRECONDITION when the memory pool is too
-        small to be divided among so many; ABORTED when a processor refused or did not answer; UNAVAILABLE when a new one did not start, or with the reason
-        SHARES_PENDING when the number is in force and the memory not divided anew yet; that is tried again by itself.
+        small for so many processors; ABORTED when a processor refused or did not answer; UNAVAILABLE when a new processor did not start, or with the
+        reason SHARES_PENDING when the number is in force but the memory is not divided again yet; framegate retries that.
         """
 
 def add_PoolServiceServicer_to_server(servicer: PoolServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -38,23 +38,23 @@ class Proxy(_message.Message):
         STATE_STARTING: Proxy._State.ValueType  # 1
         """Not all processors are ready yet."""
         STATE_SERVING: Proxy._State.ValueType  # 2
-        """Takes connections."""
+        """Accepts connections."""
         STATE_DRAINING: Proxy._State.ValueType  # 3
-        """Not ready any more, and ends, or takes no new connections already."""
+        """Drains: not ready any more; it may still accept connections until SIGTERM."""
         STATE_DRAINED: Proxy._State.ValueType  # 4
         """Drained: no connection is left."""
 
     class State(_State, metaclass=_StateEnumTypeWrapper):
-        """How it is."""
+        """The state of the proxy."""
 
     STATE_UNSPECIFIED: Proxy.State.ValueType  # 0
     """Not known."""
     STATE_STARTING: Proxy.State.ValueType  # 1
     """Not all processors are ready yet."""
     STATE_SERVING: Proxy.State.ValueType  # 2
-    """Takes connections."""
+    """Accepts connections."""
     STATE_DRAINING: Proxy.State.ValueType  # 3
-    """Not ready any more, and ends, or takes no new connections already."""
+    """Drains: not ready any more; it may still accept connections until SIGTERM."""
     STATE_DRAINED: Proxy.State.ValueType  # 4
     """Drained: no connection is left."""
 
@@ -77,30 +77,30 @@ class Proxy(_message.Message):
     compiled: _builtins.bool
     """Whether the data path is compiled; plain Python otherwise."""
     state: Global___Proxy.State.ValueType
-    """How it is."""
+    """Its state."""
     pid: _builtins.int
     """The process id of the control process."""
     open_connection_count: _builtins.int
     """Connections open now."""
     config_revision: _builtins.int
-    """Counts the changes of the configuration in force; 1 is what the configuration file said."""
+    """The number of the configuration in force: 1 is the configuration file, each change adds 1."""
     certificate_owner: _builtins.str
-    """Whose it is, `listener/` or `upstream/` and a name."""
+    """The owner of that certificate: `listener/NAME` or `upstream/NAME`."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When the control process started."""
 
     @_builtins.property
     def memory(self) -> Global___Memory:
-        """What it may need of memory, and what the container gives."""
+        """The memory that it may need, and the limits of the container."""
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What an operator should know, in sentences: a configuration that does not fit into the container, a certificate that ends, files that are refused."""
+        """Warnings as text: a configuration that does not fit into the container, a certificate that expires soon, refused files."""
 
     @_builtins.property
     def certificate_end_time(self) -> _timestamp_pb2.Timestamp:
-        """When the certificate ends that ends first, of those that we show; absent when there is none."""
+        """When the first of framegate's own certificates expires; absent: there is none."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ Global___Proxy: _TypeAlias = Proxy  # noqa: Y015
 
 @_typing.final
 class Memory(_message.Message):
-    """What all processes together may need of memory as the configuration in force is, and what the container gives."""
+    """The memory that all processes together may need with the configuration in force, and the limits of the container."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -139,22 +139,22 @@ class Memory(_message.Message):
     USAGE_BYTES_FIELD_NUMBER: _builtins.int
     PROCESS_BYTES_FIELD_NUMBER: _builtins.int
     need_bytes: _builtins.int
-    """What is needed when the pool is full, each processor holds its largest frame beyond it, and listeners have all their connections."""
+    """The memory needed when the pool is full, each processor holds its largest frame beyond it, and all listeners have their maximum of connections."""
     limit_bytes: _builtins.int
-    """The container's limit; absent when it has none."""
+    """The memory limit of the container; absent: it has none."""
     usage_bytes: _builtins.int
-    """What the container uses now, all its processes together, without files that the kernel merely remembers; absent when the container has no limit,
-    or that is not known.
+    """The memory that all processes of the container use now, without inactive page cache; absent: the container has no limit, or the usage is not
+    known.
     """
     process_bytes: _builtins.int
-    """What framegate's own processes use now: control and all that it started. A page that n processes share counts as an n-th in each."""
+    """The proportional memory of framegate's processes now: a page that n processes share counts as 1/n in each."""
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryPart]:
         """Its parts."""
 
     @_builtins.property
     def uncounted_listeners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Listeners whose connections are not in it, since their number is not limited."""
+        """Listeners whose connections are not included, because their number is not limited."""
 
     def __init__(
         self,
@@ -183,16 +183,16 @@ Global___Memory: _TypeAlias = Memory  # noqa: Y015
 
 @_typing.final
 class MemoryPart(_message.Message):
-    """One part of what may be needed."""
+    """One part of the memory that may be needed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     NEED_BYTES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """What needs it."""
+    """What needs the memory."""
     need_bytes: _builtins.int
-    """How much."""
+    """Bytes needed."""
     def __init__(
         self,
         *,
@@ -261,21 +261,21 @@ class DrainProxyRequest(_message.Message):
     class _AcceptEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[DrainProxyRequest._Accept.ValueType], _builtins.type):
         DESCRIPTOR: _descriptor.EnumDescriptor
         ACCEPT_UNSPECIFIED: DrainProxyRequest._Accept.ValueType  # 0
-        """As configured (`drain.accept`); with `wait` or a timeout, which speak of an end: as the next."""
+        """As configured (`drain.accept`); with `wait` or a timeout: ACCEPT_REFUSE."""
         ACCEPT_REFUSE: DrainProxyRequest._Accept.ValueType  # 1
-        """No new ones are taken, and open ones end."""
+        """New connections are not accepted, and open ones end."""
         ACCEPT_UNTIL_STOP: DrainProxyRequest._Accept.ValueType  # 2
-        """They are taken and served until SIGTERM, for the application beside the proxy is not gone yet."""
+        """Connections are accepted and served until SIGTERM, because the application beside the proxy still needs them."""
 
     class Accept(_Accept, metaclass=_AcceptEnumTypeWrapper):
-        """What becomes of connections."""
+        """What happens to connections."""
 
     ACCEPT_UNSPECIFIED: DrainProxyRequest.Accept.ValueType  # 0
-    """As configured (`drain.accept`); with `wait` or a timeout, which speak of an end: as the next."""
+    """As configured (`drain.accept`); with `wait` or a timeout: ACCEPT_REFUSE."""
     ACCEPT_REFUSE: DrainProxyRequest.Accept.ValueType  # 1
-    """No new ones are taken, and open ones end."""
+    """New connections are not accepted, and open ones end."""
     ACCEPT_UNTIL_STOP: DrainProxyRequest.Accept.ValueType  # 2
-    """They are taken and served until SIGTERM, for the application beside the proxy is not gone yet."""
+    """Connections are accepted and served until SIGTERM, because the application beside the proxy still needs them."""
 
     TIMEOUT_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
@@ -284,12 +284,12 @@ class DrainProxyRequest(_message.Message):
     wait: _builtins.bool
     """Whether to return only when no connection is left."""
     reason: _builtins.str
-    """Why, for the audit record; up to 256 characters. Optional."""
+    """The reason, for the audit record; up to 256 characters. Optional."""
     accept: Global___DrainProxyRequest.Accept.ValueType
-    """What becomes of connections."""
+    """What happens to connections."""
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """After this, connections still open are closed with the cause `drain_timeout`; 0 s to 1 h. Absent: as configured (`drain.timeout`)."""
+        """Connections that are still open after this time are closed with the cause `drain_timeout`; 0 s to 1 h. Absent: as configured (`drain.timeout`)."""
 
     def __init__(
         self,

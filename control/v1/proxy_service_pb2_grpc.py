@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ProxyServiceStub:
-    """Shows the proxy as a whole, and ends its work in order.
+    """Shows the state of the proxy, and drains it.
     """
 
     def __init__(self, channel):
@@ -48,24 +48,24 @@ class ProxyServiceStub:
 
 
 class ProxyServiceServicer:
-    """Shows the proxy as a whole, and ends its work in order.
+    """Shows the state of the proxy, and drains it.
     """
 
     def GetProxy(self, request, context):
-        """Gets what this proxy is and how it is.
+        """Gets the proxy's version, state, memory and warnings.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DrainProxy(self, request, context):
-        """Drains the proxy: readiness turns NOT_SERVING, and, as `accept` says, connections go on as ever until SIGTERM, or no new ones are taken and open
-        ones end at a frame boundary. It cannot be taken back.
+        """Drains the proxy: readiness becomes NOT_SERVING. Depending on `accept`, connections are served as before until SIGTERM, or no new ones are
+        accepted and open ones end at a frame boundary. A drain cannot be undone.
 
-        Returns when draining has begun everywhere; `wait` asks to return when no connection is left. The process goes on running, so that a
-        native sidecar's preStop hook may call it; SIGTERM ends the process. Draining again may only shorten the time left.
-        Failures: INVALID_ARGUMENT for a time out of range, or an end that is waited for while connections are taken; UNAVAILABLE when a processor does not
-        answer; the proxy drains all the same.
+        Returns when the drain has begun in every processor; with `wait`, when no connection is left. The process keeps running, so that the preStop
+        hook of a native sidecar can make the call; SIGTERM ends the process. A second drain can only shorten the remaining time.
+        Failures: INVALID_ARGUMENT for a time out of range, or `wait` together with ACCEPT_UNTIL_STOP; UNAVAILABLE when a processor does not answer (the
+        proxy drains nevertheless).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -93,7 +93,7 @@ def add_ProxyServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ProxyService:
-    """Shows the proxy as a whole, and ends its work in order.
+    """Shows the state of the proxy, and drains it.
     """
 
     @staticmethod

@@ -27,43 +27,43 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ProxyServiceStub:
-    """Shows the proxy as a whole, and ends its work in order."""
+    """Shows the state of the proxy, and drains it."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ProxyServiceAsyncStub: ...
     GetProxy: _grpc.UnaryUnaryMultiCallable[_proxy_service_pb2.GetProxyRequest, _proxy_service_pb2.GetProxyResponse]
-    """Gets what this proxy is and how it is."""
+    """Gets the proxy's version, state, memory and warnings."""
     DrainProxy: _grpc.UnaryUnaryMultiCallable[_proxy_service_pb2.DrainProxyRequest, _proxy_service_pb2.DrainProxyResponse]
-    """Drains the proxy: readiness turns NOT_SERVING, and, as `accept` says, connections go on as ever until SIGTERM, or no new ones are taken and open
-    ones end at a frame boundary. It cannot be taken back.
+    """Drains the proxy: readiness becomes NOT_SERVING. Depending on `accept`, connections are served as before until SIGTERM, or no new ones are
+    accepted and open ones end at a frame boundary. A drain cannot be undone.
 
-    Returns when draining has begun everywhere; `wait` asks to return when no connection is left. The process goes on running, so that a
-    native sidecar's preStop hook may call it; SIGTERM ends the process. Draining again may only shorten the time left.
-    Failures: INVALID_ARGUMENT for a time out of range, or an end that is waited for while connections are taken; UNAVAILABLE when a processor does not
-    answer; the proxy drains all the same.
+    Returns when the drain has begun in every processor; with `wait`, when no connection is left. The process keeps running, so that the preStop
+    hook of a native sidecar can make the call; SIGTERM ends the process. A second drain can only shorten the remaining time.
+    Failures: INVALID_ARGUMENT for a time out of range, or `wait` together with ACCEPT_UNTIL_STOP; UNAVAILABLE when a processor does not answer (the
+    proxy drains nevertheless).
     """
 
 @_typing.type_check_only
 class ProxyServiceAsyncStub(ProxyServiceStub):
-    """Shows the proxy as a whole, and ends its work in order."""
+    """Shows the state of the proxy, and drains it."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetProxy: _aio.UnaryUnaryMultiCallable[_proxy_service_pb2.GetProxyRequest, _proxy_service_pb2.GetProxyResponse]  # type: ignore[assignment]
-    """Gets what this proxy is and how it is."""
+    """Gets the proxy's version, state, memory and warnings."""
     DrainProxy: _aio.UnaryUnaryMultiCallable[_proxy_service_pb2.DrainProxyRequest, _proxy_service_pb2.DrainProxyResponse]  # type: ignore[assignment]
-    """Drains the proxy: readiness turns NOT_SERVING, and, as `accept` says, connections go on as ever until SIGTERM, or no new ones are taken and open
-    ones end at a frame boundary. It cannot be taken back.
+    """Drains the proxy: readiness becomes NOT_SERVING. Depending on `accept`, connections are served as before until SIGTERM, or no new ones are
+    accepted and open ones end at a frame boundary. A drain cannot be undone.
 
-    Returns when draining has begun everywhere; `wait` asks to return when no connection is left. The process goes on running, so that a
-    native sidecar's preStop hook may call it; SIGTERM ends the process. Draining again may only shorten the time left.
-    Failures: INVALID_ARGUMENT for a time out of range, or an end that is waited for while connections are taken; UNAVAILABLE when a processor does not
-    answer; the proxy drains all the same.
+    Returns when the drain has begun in every processor; with `wait`, when no connection is left. The process keeps running, so that the preStop
+    hook of a native sidecar can make the call; SIGTERM ends the process. A second drain can only shorten the remaining time.
+    Failures: INVALID_ARGUMENT for a time out of range, or `wait` together with ACCEPT_UNTIL_STOP; UNAVAILABLE when a processor does not answer (the
+    proxy drains nevertheless).
     """
 
 class ProxyServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Shows the proxy as a whole, and ends its work in order."""
+    """Shows the state of the proxy, and drains it."""
 
     @_abc_1.abstractmethod
     def GetProxy(
@@ -71,7 +71,7 @@ class ProxyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _proxy_service_pb2.GetProxyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_proxy_service_pb2.GetProxyResponse, _abc.Awaitable[_proxy_service_pb2.GetProxyResponse]]:
-        """Gets what this proxy is and how it is."""
+        """Gets the proxy's version, state, memory and warnings."""
 
     @_abc_1.abstractmethod
     def DrainProxy(
@@ -79,13 +79,13 @@ class ProxyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _proxy_service_pb2.DrainProxyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_proxy_service_pb2.DrainProxyResponse, _abc.Awaitable[_proxy_service_pb2.DrainProxyResponse]]:
-        """Drains the proxy: readiness turns NOT_SERVING, and, as `accept` says, connections go on as ever until SIGTERM, or no new ones are taken and open
-        ones end at a frame boundary. It cannot be taken back.
+        """Drains the proxy: readiness becomes NOT_SERVING. Depending on `accept`, connections are served as before until SIGTERM, or no new ones are
+        accepted and open ones end at a frame boundary. A drain cannot be undone.
 
-        Returns when draining has begun everywhere; `wait` asks to return when no connection is left. The process goes on running, so that a
-        native sidecar's preStop hook may call it; SIGTERM ends the process. Draining again may only shorten the time left.
-        Failures: INVALID_ARGUMENT for a time out of range, or an end that is waited for while connections are taken; UNAVAILABLE when a processor does not
-        answer; the proxy drains all the same.
+        Returns when the drain has begun in every processor; with `wait`, when no connection is left. The process keeps running, so that the preStop
+        hook of a native sidecar can make the call; SIGTERM ends the process. A second drain can only shorten the remaining time.
+        Failures: INVALID_ARGUMENT for a time out of range, or `wait` together with ACCEPT_UNTIL_STOP; UNAVAILABLE when a processor does not answer (the
+        proxy drains nevertheless).
         """
 
 def add_ProxyServiceServicer_to_server(servicer: ProxyServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -42,7 +42,7 @@ class TapRule(_message.Message):
         """From the upstream."""
 
     class Direction(_Direction, metaclass=_DirectionEnumTypeWrapper):
-        """Which way frames go."""
+        """The direction of frames."""
 
     DIRECTION_UNSPECIFIED: TapRule.Direction.ValueType  # 0
     """Not known."""
@@ -58,25 +58,25 @@ class TapRule(_message.Message):
     class _CaptureEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[TapRule._Capture.ValueType], _builtins.type):
         DESCRIPTOR: _descriptor.EnumDescriptor
         CAPTURE_UNSPECIFIED: TapRule._Capture.ValueType  # 0
-        """Full."""
+        """As CAPTURE_FULL."""
         CAPTURE_FULL: TapRule._Capture.ValueType  # 1
         """Its bytes."""
         CAPTURE_LENGTHS: TapRule._Capture.ValueType  # 2
-        """Its length."""
+        """Its length only."""
         CAPTURE_HASH: TapRule._Capture.ValueType  # 3
-        """16 bytes of BLAKE2b of its body."""
+        """A BLAKE2b hash of its body, 16 bytes."""
 
     class Capture(_Capture, metaclass=_CaptureEnumTypeWrapper):
         """What is kept of a frame."""
 
     CAPTURE_UNSPECIFIED: TapRule.Capture.ValueType  # 0
-    """Full."""
+    """As CAPTURE_FULL."""
     CAPTURE_FULL: TapRule.Capture.ValueType  # 1
     """Its bytes."""
     CAPTURE_LENGTHS: TapRule.Capture.ValueType  # 2
-    """Its length."""
+    """Its length only."""
     CAPTURE_HASH: TapRule.Capture.ValueType  # 3
-    """16 bytes of BLAKE2b of its body."""
+    """A BLAKE2b hash of its body, 16 bytes."""
 
     class _OnFull:
         ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -85,21 +85,21 @@ class TapRule(_message.Message):
     class _OnFullEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[TapRule._OnFull.ValueType], _builtins.type):
         DESCRIPTOR: _descriptor.EnumDescriptor
         ON_FULL_UNSPECIFIED: TapRule._OnFull.ValueType  # 0
-        """Drop."""
+        """As ON_FULL_DROP."""
         ON_FULL_DROP: TapRule._OnFull.ValueType  # 1
-        """The frames are not recorded; a gap says how many."""
+        """The frames are not recorded; a gap has their number."""
         ON_FULL_MUTE: TapRule._OnFull.ValueType  # 2
-        """The connection is not read until the log goes on."""
+        """The connection is not read until the log can be written again."""
 
     class OnFull(_OnFull, metaclass=_OnFullEnumTypeWrapper):
         """What happens when the log cannot keep up, or its disk is full."""
 
     ON_FULL_UNSPECIFIED: TapRule.OnFull.ValueType  # 0
-    """Drop."""
+    """As ON_FULL_DROP."""
     ON_FULL_DROP: TapRule.OnFull.ValueType  # 1
-    """The frames are not recorded; a gap says how many."""
+    """The frames are not recorded; a gap has their number."""
     ON_FULL_MUTE: TapRule.OnFull.ValueType  # 2
-    """The connection is not read until the log goes on."""
+    """The connection is not read until the log can be written again."""
 
     class _State:
         ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -112,29 +112,25 @@ class TapRule(_message.Message):
         STATE_ACTIVE: TapRule._State.ValueType  # 1
         """It records in every processor."""
         STATE_EXPIRED: TapRule._State.ValueType  # 2
-        """Its time is over: it matches nothing."""
+        """It has expired, and matches nothing."""
         STATE_STOPPED: TapRule._State.ValueType  # 3
-        """It has turned itself off in one or more processors, see `stops`."""
+        """It is stopped in one or more processors, see `stops`."""
         STATE_LOSING: TapRule._State.ValueType  # 4
-        """It records in every processor, and the log does not take all of what rules record, now or some seconds ago: its disk is full or broken, or too
-        slow.
-        """
+        """It records in every processor, but frames were lost within the last seconds: the disk is full, faulty or too slow."""
 
     class State(_State, metaclass=_StateEnumTypeWrapper):
-        """How the rule is."""
+        """The state of a rule."""
 
     STATE_UNSPECIFIED: TapRule.State.ValueType  # 0
     """Not known."""
     STATE_ACTIVE: TapRule.State.ValueType  # 1
     """It records in every processor."""
     STATE_EXPIRED: TapRule.State.ValueType  # 2
-    """Its time is over: it matches nothing."""
+    """It has expired, and matches nothing."""
     STATE_STOPPED: TapRule.State.ValueType  # 3
-    """It has turned itself off in one or more processors, see `stops`."""
+    """It is stopped in one or more processors, see `stops`."""
     STATE_LOSING: TapRule.State.ValueType  # 4
-    """It records in every processor, and the log does not take all of what rules record, now or some seconds ago: its disk is full or broken, or too
-    slow.
-    """
+    """It records in every processor, but frames were lost within the last seconds: the disk is full, faulty or too slow."""
 
     NAME_FIELD_NUMBER: _builtins.int
     LISTENERS_FIELD_NUMBER: _builtins.int
@@ -160,7 +156,7 @@ class TapRule(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     STOPS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Unique among rules: 1 to 63 lower-case letters, digits and hyphens, a letter or digit first. Required, and never changes."""
+    """Unique: 1 to 63 lower-case letters, digits and hyphens, beginning with a letter or digit. Required; cannot be changed."""
     min_size_bytes: _builtins.int
     """The smallest body that matches; 0 to 2147483647."""
     max_size_bytes: _builtins.int
@@ -168,44 +164,44 @@ class TapRule(_message.Message):
     capture: Global___TapRule.Capture.ValueType
     """What is kept of each frame."""
     max_frame_bytes: _builtins.int
-    """Body bytes kept of each frame under full capture; 0 keeps all; 0 to 2147483647."""
+    """Bytes of each body that are kept with full capture; 0 keeps all; 0 to 2147483647."""
     sample_connections: _builtins.float
-    """The share of connections recorded; 0 to 1. Absent, when the rule is created: 1."""
+    """The fraction of connections that are recorded; 0 to 1. Absent, when the rule is created: 1."""
     sample_frames: _builtins.float
-    """The share of frames recorded; 0 to 1. Absent, when the rule is created: 1."""
+    """The fraction of frames that are recorded; 0 to 1. Absent, when the rule is created: 1."""
     on_full: Global___TapRule.OnFull.ValueType
     """What happens when the log cannot keep up."""
     max_loss_percent: _builtins.float
-    """A processor in which more than this share of what the rule would record is lost, over 10 s, turns it off; 0 never does; 0 to 100."""
+    """A processor that loses more than this percentage of the frames that the rule selects, over 10 s, stops the rule; 0: never; 0 to 100."""
     max_cpu_percent: _builtins.float
-    """One in which recording takes more than this share of a core, over 10 s, does, too; 0 never does; 0 to 100."""
+    """A processor that spends more than this percentage of a core on recording, over 10 s, stops the rule; 0: never; 0 to 100."""
     etag: _builtins.str
-    """Stands for the rule as it is. An update or a deletion that has it is made only if it is still right."""
+    """Identifies the present values of the rule. An update or deletion with an etag is refused if the rule has changed."""
     state: Global___TapRule.State.ValueType
-    """How the rule is. Output only."""
+    """Its state. Output only."""
     @_builtins.property
     def listeners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The names of listeners; none: all."""
 
     @_builtins.property
     def directions(self) -> _containers.RepeatedScalarFieldContainer[Global___TapRule.Direction.ValueType]:
-        """Which directions; none, when the rule is created: both."""
+        """The directions; none, when the rule is created: both."""
 
     @_builtins.property
     def principals(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Who the clients are; none: everybody."""
+        """The principals of clients; none: all."""
 
     @_builtins.property
     def networks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Where clients are, in CIDR notation; none: everywhere."""
+        """The networks of clients, in CIDR notation; none: all."""
 
     @_builtins.property
     def apis(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Kafka's APIs, by name or key; of answers, that of the request. None: all frames, also those whose API is not known."""
+        """Kafka APIs, by name or key; an answer has the API of its request. None: all frames, including those with an unknown API."""
 
     @_builtins.property
     def clients(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Patterns of the name that Kafka's clients give themselves, `client.id`, with `*`, `?` and `[…]`. None: all."""
+        """Patterns for the `client.id` of Kafka clients, with `*`, `?` and `[…]`. None: all."""
 
     @_builtins.property
     def blank(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -213,21 +209,19 @@ class TapRule(_message.Message):
 
     @_builtins.property
     def hash(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Ranges of body bytes that are stored as a hash of them. No byte is in two ranges of a rule."""
+        """Ranges of body bytes that are stored as a hash. The ranges of a rule must not overlap."""
 
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp:
-        """From this moment on the rule matches nothing. One that has passed is refused, also where it is the rule's own: what is not to be changed is
-        left out.
-        """
+        """The time from which on the rule matches nothing. A time in the past is refused, even if it is the present value: leave the field out to keep it."""
 
     @_builtins.property
     def ttl(self) -> _duration_pb2.Duration:
-        """So long from the call on; at least 1 ms. Never in an answer, which has `expire_time`."""
+        """The time from the call to the expiry; at least 1 ms. Input only; answers have `expire_time`."""
 
     @_builtins.property
     def stops(self) -> _containers.RepeatedCompositeFieldContainer[Global___TapRuleStop]:
-        """Where it has turned itself off. Output only."""
+        """The processors in which it is stopped. Output only."""
 
     def __init__(
         self,
@@ -297,7 +291,7 @@ Global___TapRule: _TypeAlias = TapRule  # noqa: Y015
 
 @_typing.final
 class TapRuleStop(_message.Message):
-    """That a rule has turned itself off in a processor. It stays off there until the rule is updated, or the processor ends."""
+    """A processor has stopped a rule. The rule stays stopped there until it is updated, or the processor ends."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -315,7 +309,7 @@ class TapRuleStop(_message.Message):
         """`max_cpu_percent`."""
 
     class Cause(_Cause, metaclass=_CauseEnumTypeWrapper):
-        """Which limit of its own it passed."""
+        """The limit of the rule that was exceeded."""
 
     CAUSE_UNSPECIFIED: TapRuleStop.Cause.ValueType  # 0
     """Not known."""
@@ -332,14 +326,14 @@ class TapRuleStop(_message.Message):
     processor_slot: _builtins.int
     """The slot of the processor, from 0."""
     cause: Global___TapRuleStop.Cause.ValueType
-    """Why."""
+    """The cause."""
     percent: _builtins.float
-    """What it came to."""
+    """The measured percentage."""
     limit_percent: _builtins.float
-    """The limit then."""
+    """The limit at that time."""
     @_builtins.property
     def stop_time(self) -> _timestamp_pb2.Timestamp:
-        """When control heard of it."""
+        """When the control process was informed."""
 
     def __init__(
         self,
@@ -393,7 +387,7 @@ class ListTapRulesResponse(_message.Message):
     TAP_RULES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Ask for the next page with it; empty after the last."""
+    """The token of the next page; empty after the last page."""
     @_builtins.property
     def tap_rules(self) -> _containers.RepeatedCompositeFieldContainer[Global___TapRule]:
         """One page."""
@@ -468,12 +462,12 @@ class CreateTapRuleRequest(_message.Message):
     BEFORE_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     before: _builtins.str
-    """The name of the rule that it is to stand before; empty: it is the last."""
+    """The name of the rule before which it is inserted; empty: it becomes the last rule."""
     validate_only: _builtins.bool
-    """Whether only to say if it could be created. The processors are not asked."""
+    """Only check whether the rule could be created. The processors are not asked."""
     @_builtins.property
     def tap_rule(self) -> Global___TapRule:
-        """The rule. Required. What it does not set is as in a configuration file that does not."""
+        """The rule. Required. Fields that are not set have the defaults of the configuration file."""
 
     def __init__(
         self,
@@ -499,7 +493,7 @@ class CreateTapRuleResponse(_message.Message):
     TAP_RULE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tap_rule(self) -> Global___TapRule:
-        """The rule as it is now, or would be."""
+        """The rule as it is now, or with `validate_only` as it would be."""
 
     def __init__(
         self,
@@ -525,16 +519,16 @@ class UpdateTapRuleRequest(_message.Message):
     BEFORE_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     before: _builtins.str
-    """The name of the rule that it is to stand before; set and empty: it becomes the last. Absent: it stays where it is."""
+    """The name of the rule before which it is moved; set but empty: it becomes the last rule. Absent: it is not moved."""
     validate_only: _builtins.bool
-    """Whether only to say if it could be changed. The processors are not asked."""
+    """Only check whether the rule could be updated. The processors are not asked."""
     @_builtins.property
     def tap_rule(self) -> Global___TapRule:
-        """The rule's name and the new values. Required. With an `etag`, the rule is changed only if it is still as it was."""
+        """The rule's name and the new values. Required. With an `etag`, the update is refused if the rule has changed."""
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Which fields to change, or `*` for all; one that is named and not set gets what a new rule would have. Absent or empty: those that are set."""
+        """Which fields to change, or `*` for all; a field that is named but not set gets its default. Absent or empty: those that are set."""
 
     def __init__(
         self,
@@ -563,7 +557,7 @@ class UpdateTapRuleResponse(_message.Message):
     TAP_RULE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tap_rule(self) -> Global___TapRule:
-        """The rule as it is now, or would be."""
+        """The rule as it is now, or with `validate_only` as it would be."""
 
     def __init__(
         self,
@@ -590,9 +584,9 @@ class DeleteTapRuleRequest(_message.Message):
     name: _builtins.str
     """The rule's name. Required."""
     etag: _builtins.str
-    """The rule is deleted only if it is still as it was; empty: in any case."""
+    """The deletion is refused if the rule has changed since it had this etag; empty: the rule is always deleted."""
     validate_only: _builtins.bool
-    """Whether only to say if it could be deleted. The processors are not asked."""
+    """Only check whether the rule could be deleted. The processors are not asked."""
     def __init__(
         self,
         *,

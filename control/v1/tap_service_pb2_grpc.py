@@ -28,9 +28,9 @@ if _version_not_supported:
 class TapServiceStub:
     """Shows and changes which frames the tap records, and how.
 
-    The first rule that matches a frame decides. Every change is in force in every processor or in none, for open connections as well, when the
+    The first rule that matches a frame applies. Every change is in force in every processor or in none, for open connections as well, when the
     call returns: no frame is recorded twice or not at all because of it. Rules are those of the configuration file at the start; what is changed
-    here holds until framegate ends. With each change, rules whose time was over before go.
+    here holds until framegate ends. Each change also removes rules that had expired before.
     """
 
     def __init__(self, channel):
@@ -69,9 +69,9 @@ class TapServiceStub:
 class TapServiceServicer:
     """Shows and changes which frames the tap records, and how.
 
-    The first rule that matches a frame decides. Every change is in force in every processor or in none, for open connections as well, when the
+    The first rule that matches a frame applies. Every change is in force in every processor or in none, for open connections as well, when the
     call returns: no frame is recorded twice or not at all because of it. Rules are those of the configuration file at the start; what is changed
-    here holds until framegate ends. With each change, rules whose time was over before go.
+    here holds until framegate ends. Each change also removes rules that had expired before.
     """
 
     def ListTapRules(self, request, context):
@@ -95,18 +95,18 @@ class TapServiceServicer:
     def CreateTapRule(self, request, context):
         """Creates a rule.
 
-        Failures: INVALID_ARGUMENT for values that cannot be, ALREADY_EXISTS when a rule has the name, NOT_FOUND for the rule that it is to stand
-        before, FAILED_PRECONDITION when the configuration has no tap, ABORTED when a processor refused or, though it lives, did not answer within
-        30 s (none has the change; try again), UNAVAILABLE with the reason CHANGE_PENDING.
+        Failures: INVALID_ARGUMENT for invalid values, ALREADY_EXISTS when a rule has the name, NOT_FOUND when no rule has the name in `before`,
+        FAILED_PRECONDITION when the configuration has no tap, ABORTED when a processor refused or, although it is alive, did not answer within
+        30 s (the change is in force nowhere; try again), UNAVAILABLE with the reason CHANGE_PENDING.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateTapRule(self, request, context):
-        """Updates a rule, or moves it. In a processor in which it had turned itself off, it is on again.
+        """Updates or moves a rule. Processors in which the rule was stopped record again.
 
-        Failures: as CreateTapRule, NOT_FOUND when no rule has the name, ABORTED with the reason ETAG_MISMATCH when it is not as it was any more.
+        Failures: as for CreateTapRule, NOT_FOUND when no rule has the name, ABORTED with the reason ETAG_MISMATCH when the rule has changed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -115,7 +115,7 @@ class TapServiceServicer:
     def DeleteTapRule(self, request, context):
         """Deletes a rule.
 
-        Failures: NOT_FOUND when no rule has the name, ABORTED and UNAVAILABLE as UpdateTapRule.
+        Failures: NOT_FOUND when no rule has the name, ABORTED and UNAVAILABLE as for UpdateTapRule.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -160,9 +160,9 @@ def add_TapServiceServicer_to_server(servicer, server):
 class TapService:
     """Shows and changes which frames the tap records, and how.
 
-    The first rule that matches a frame decides. Every change is in force in every processor or in none, for open connections as well, when the
+    The first rule that matches a frame applies. Every change is in force in every processor or in none, for open connections as well, when the
     call returns: no frame is recorded twice or not at all because of it. Rules are those of the configuration file at the start; what is changed
-    here holds until framegate ends. With each change, rules whose time was over before go.
+    here holds until framegate ends. Each change also removes rules that had expired before.
     """
 
     @staticmethod

@@ -29,9 +29,9 @@ GRPC_VERSION: str
 class TapServiceStub:
     """Shows and changes which frames the tap records, and how.
 
-    The first rule that matches a frame decides. Every change is in force in every processor or in none, for open connections as well, when the
+    The first rule that matches a frame applies. Every change is in force in every processor or in none, for open connections as well, when the
     call returns: no frame is recorded twice or not at all because of it. Rules are those of the configuration file at the start; what is changed
-    here holds until framegate ends. With each change, rules whose time was over before go.
+    here holds until framegate ends. Each change also removes rules that had expired before.
     """
 
     @_typing.overload
@@ -51,28 +51,28 @@ class TapServiceStub:
     CreateTapRule: _grpc.UnaryUnaryMultiCallable[_tap_service_pb2.CreateTapRuleRequest, _tap_service_pb2.CreateTapRuleResponse]
     """Creates a rule.
 
-    Failures: INVALID_ARGUMENT for values that cannot be, ALREADY_EXISTS when a rule has the name, NOT_FOUND for the rule that it is to stand
-    before, FAILED_PRECONDITION when the configuration has no tap, ABORTED when a processor refused or, though it lives, did not answer within
-    30 s (none has the change; try again), UNAVAILABLE with the reason CHANGE_PENDING.
+    Failures: INVALID_ARGUMENT for invalid values, ALREADY_EXISTS when a rule has the name, NOT_FOUND when no rule has the name in `before`,
+    FAILED_PRECONDITION when the configuration has no tap, ABORTED when a processor refused or, although it is alive, did not answer within
+    30 s (the change is in force nowhere; try again), UNAVAILABLE with the reason CHANGE_PENDING.
     """
     UpdateTapRule: _grpc.UnaryUnaryMultiCallable[_tap_service_pb2.UpdateTapRuleRequest, _tap_service_pb2.UpdateTapRuleResponse]
-    """Updates a rule, or moves it. In a processor in which it had turned itself off, it is on again.
+    """Updates or moves a rule. Processors in which the rule was stopped record again.
 
-    Failures: as CreateTapRule, NOT_FOUND when no rule has the name, ABORTED with the reason ETAG_MISMATCH when it is not as it was any more.
+    Failures: as for CreateTapRule, NOT_FOUND when no rule has the name, ABORTED with the reason ETAG_MISMATCH when the rule has changed.
     """
     DeleteTapRule: _grpc.UnaryUnaryMultiCallable[_tap_service_pb2.DeleteTapRuleRequest, _tap_service_pb2.DeleteTapRuleResponse]
     """Deletes a rule.
 
-    Failures: NOT_FOUND when no rule has the name, ABORTED and UNAVAILABLE as UpdateTapRule.
+    Failures: NOT_FOUND when no rule has the name, ABORTED and UNAVAILABLE as for UpdateTapRule.
     """
 
 @_typing.type_check_only
 class TapServiceAsyncStub(TapServiceStub):
     """Shows and changes which frames the tap records, and how.
 
-    The first rule that matches a frame decides. Every change is in force in every processor or in none, for open connections as well, when the
+    The first rule that matches a frame applies. Every change is in force in every processor or in none, for open connections as well, when the
     call returns: no frame is recorded twice or not at all because of it. Rules are those of the configuration file at the start; what is changed
-    here holds until framegate ends. With each change, rules whose time was over before go.
+    here holds until framegate ends. Each change also removes rules that had expired before.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -89,27 +89,27 @@ class TapServiceAsyncStub(TapServiceStub):
     CreateTapRule: _aio.UnaryUnaryMultiCallable[_tap_service_pb2.CreateTapRuleRequest, _tap_service_pb2.CreateTapRuleResponse]  # type: ignore[assignment]
     """Creates a rule.
 
-    Failures: INVALID_ARGUMENT for values that cannot be, ALREADY_EXISTS when a rule has the name, NOT_FOUND for the rule that it is to stand
-    before, FAILED_PRECONDITION when the configuration has no tap, ABORTED when a processor refused or, though it lives, did not answer within
-    30 s (none has the change; try again), UNAVAILABLE with the reason CHANGE_PENDING.
+    Failures: INVALID_ARGUMENT for invalid values, ALREADY_EXISTS when a rule has the name, NOT_FOUND when no rule has the name in `before`,
+    FAILED_PRECONDITION when the configuration has no tap, ABORTED when a processor refused or, although it is alive, did not answer within
+    30 s (the change is in force nowhere; try again), UNAVAILABLE with the reason CHANGE_PENDING.
     """
     UpdateTapRule: _aio.UnaryUnaryMultiCallable[_tap_service_pb2.UpdateTapRuleRequest, _tap_service_pb2.UpdateTapRuleResponse]  # type: ignore[assignment]
-    """Updates a rule, or moves it. In a processor in which it had turned itself off, it is on again.
+    """Updates or moves a rule. Processors in which the rule was stopped record again.
 
-    Failures: as CreateTapRule, NOT_FOUND when no rule has the name, ABORTED with the reason ETAG_MISMATCH when it is not as it was any more.
+    Failures: as for CreateTapRule, NOT_FOUND when no rule has the name, ABORTED with the reason ETAG_MISMATCH when the rule has changed.
     """
     DeleteTapRule: _aio.UnaryUnaryMultiCallable[_tap_service_pb2.DeleteTapRuleRequest, _tap_service_pb2.DeleteTapRuleResponse]  # type: ignore[assignment]
     """Deletes a rule.
 
-    Failures: NOT_FOUND when no rule has the name, ABORTED and UNAVAILABLE as UpdateTapRule.
+    Failures: NOT_FOUND when no rule has the name, ABORTED and UNAVAILABLE as for UpdateTapRule.
     """
 
 class TapServiceServicer(metaclass=_abc_1.ABCMeta):
     """Shows and changes which frames the tap records, and how.
 
-    The first rule that matches a frame decides. Every change is in force in every processor or in none, for open connections as well, when the
+    The first rule that matches a frame applies. Every change is in force in every processor or in none, for open connections as well, when the
     call returns: no frame is recorded twice or not at all because of it. Rules are those of the configuration file at the start; what is changed
-    here holds until framegate ends. With each change, rules whose time was over before go.
+    here holds until framegate ends. Each change also removes rules that had expired before.
     """
 
     @_abc_1.abstractmethod
@@ -142,9 +142,9 @@ class TapServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_tap_service_pb2.CreateTapRuleResponse, _abc.Awaitable[_tap_service_pb2.CreateTapRuleResponse]]:
         """Creates a rule.
 
-        Failures: INVALID_ARGUMENT for values that cannot be, ALREADY_EXISTS when a rule has the name, NOT_FOUND for the rule that it is to stand
-        before, FAILED_PRECONDITION when the configuration has no tap, ABORTED when a processor refused or, though it lives, did not answer within
-        30 s (none has the change; try again), UNAVAILABLE with the reason CHANGE_PENDING.
+        Failures: INVALID_ARGUMENT for invalid values, ALREADY_EXISTS when a rule has the name, NOT_FOUND when no rule has the name in `before`,
+        FAILED_PRECONDITION when the configuration has no tap, ABORTED when a processor refused or, although it is alive, did not answer within
+        30 s (the change is in force nowhere; try again), UNAVAILABLE with the reason CHANGE_PENDING.
         """
 
     @_abc_1.abstractmethod
@@ -153,9 +153,9 @@ class TapServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tap_service_pb2.UpdateTapRuleRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tap_service_pb2.UpdateTapRuleResponse, _abc.Awaitable[_tap_service_pb2.UpdateTapRuleResponse]]:
-        """Updates a rule, or moves it. In a processor in which it had turned itself off, it is on again.
+        """Updates or moves a rule. Processors in which the rule was stopped record again.
 
-        Failures: as CreateTapRule, NOT_FOUND when no rule has the name, ABORTED with the reason ETAG_MISMATCH when it is not as it was any more.
+        Failures: as for CreateTapRule, NOT_FOUND when no rule has the name, ABORTED with the reason ETAG_MISMATCH when the rule has changed.
         """
 
     @_abc_1.abstractmethod
@@ -166,7 +166,7 @@ class TapServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_tap_service_pb2.DeleteTapRuleResponse, _abc.Awaitable[_tap_service_pb2.DeleteTapRuleResponse]]:
         """Deletes a rule.
 
-        Failures: NOT_FOUND when no rule has the name, ABORTED and UNAVAILABLE as UpdateTapRule.
+        Failures: NOT_FOUND when no rule has the name, ABORTED and UNAVAILABLE as for UpdateTapRule.
         """
 
 def add_TapServiceServicer_to_server(servicer: TapServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -20,7 +20,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Upstream(_message.Message):
-    """Where the frames of one or more listeners go."""
+    """The servers to which the frames of one or more listeners are forwarded."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -38,18 +38,18 @@ class Upstream(_message.Message):
     max_receive_size_bytes: _builtins.int
     """The largest answer body in bytes."""
     resolution_error: _builtins.str
-    """Which of its endpoints' last look-ups failed, and why, in words; empty when none did. Such an endpoint keeps the addresses it had."""
+    """The endpoints that could not be resolved last time, and why, as text; empty: all were resolved. Such an endpoint keeps its last addresses."""
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Its endpoints as configured, `host:port`, `[v6]:port`, or `unix:` and a path; connections take them in turn."""
+        """Its endpoints as configured, `host:port`, `[v6]:port`, or `unix:` and a path; connections use them in rotation."""
 
     @_builtins.property
     def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What the endpoints' names resolve to now, same form; empty before the first look-up was answered."""
+        """The addresses that the endpoints' names resolve to now, in the same form; empty before the first answer."""
 
     @_builtins.property
     def down_endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___DownEndpoint]:
-        """Addresses that new connections pass over because they failed, for 1 to 30 seconds after each failure. When all are here, they are tried."""
+        """Addresses that new connections skip because they failed, for 1 to 30 seconds after each failure. If all addresses failed, they are tried."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ Global___Upstream: _TypeAlias = Upstream  # noqa: Y015
 
 @_typing.final
 class DownEndpoint(_message.Message):
-    """An address that failed."""
+    """An address that could not be connected to."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -83,11 +83,11 @@ class DownEndpoint(_message.Message):
     address: _builtins.str
     """As in `Upstream.addresses`."""
     reason: _builtins.str
-    """What failed last: `refused`, `timeout`, `tls` or `other`."""
+    """The last failure: `refused`, `timeout`, `tls` or `other`."""
     detail: _builtins.str
-    """The same in words."""
+    """The failure as text."""
     processor_count: _builtins.int
-    """How many processors pass it over; each finds out by itself."""
+    """The number of processors that skip it; each processor tries by itself."""
     def __init__(
         self,
         *,
@@ -139,7 +139,7 @@ class ListUpstreamsResponse(_message.Message):
     UPSTREAMS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Ask for the next page with it; empty after the last."""
+    """The token of the next page; empty after the last page."""
     @_builtins.property
     def upstreams(self) -> _containers.RepeatedCompositeFieldContainer[Global___Upstream]:
         """One page."""

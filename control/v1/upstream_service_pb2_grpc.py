@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class UpstreamServiceStub:
-    """Shows where frames go.
+    """Shows the upstreams, to which frames are forwarded.
     """
 
     def __init__(self, channel):
@@ -48,7 +48,7 @@ class UpstreamServiceStub:
 
 
 class UpstreamServiceServicer:
-    """Shows where frames go.
+    """Shows the upstreams, to which frames are forwarded.
     """
 
     def ListUpstreams(self, request, context):
@@ -91,7 +91,7 @@ def add_UpstreamServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class UpstreamService:
-    """Shows where frames go.
+    """Shows the upstreams, to which frames are forwarded.
     """
 
     @staticmethod

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class UpstreamServiceStub:
-    """Shows where frames go."""
+    """Shows the upstreams, to which frames are forwarded."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -46,7 +46,7 @@ class UpstreamServiceStub:
 
 @_typing.type_check_only
 class UpstreamServiceAsyncStub(UpstreamServiceStub):
-    """Shows where frames go."""
+    """Shows the upstreams, to which frames are forwarded."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListUpstreams: _aio.UnaryUnaryMultiCallable[_upstream_service_pb2.ListUpstreamsRequest, _upstream_service_pb2.ListUpstreamsResponse]  # type: ignore[assignment]
@@ -61,7 +61,7 @@ class UpstreamServiceAsyncStub(UpstreamServiceStub):
     """
 
 class UpstreamServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Shows where frames go."""
+    """Shows the upstreams, to which frames are forwarded."""
 
     @_abc_1.abstractmethod
     def ListUpstreams(

@@ -20,18 +20,18 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class User(_message.Message):
-    """Who may come in with a password."""
+    """A user that may authenticate with a password."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     CREDENTIALS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """1 to 255 bytes of printable characters. Required, and never changes."""
+    """1 to 255 bytes of printable characters. Required; cannot be changed."""
     @_builtins.property
     def credentials(self) -> _containers.RepeatedCompositeFieldContainer[Global___Credential]:
-        """What is stored of the password, for each mechanism once. Required. PLAIN is checked against the first of SCRAM-SHA-256 and SCRAM-SHA-512; a
-        user without the first can be told from one that there is not by the time of a check.
+        """The stored credentials, one for each mechanism. Required. PLAIN is checked against SCRAM-SHA-256 if present, else SCRAM-SHA-512. A user without
+        SCRAM-SHA-256 can be told from an unknown user by the time that a check takes.
         """
 
     def __init__(
@@ -50,7 +50,7 @@ Global___User: _TypeAlias = User  # noqa: Y015
 
 @_typing.final
 class Credential(_message.Message):
-    """What is stored of a password for a mechanism (RFC 5802, section 3). Answers have its mechanism and iterations only."""
+    """The stored credential of one mechanism (RFC 5802, section 3). Answers have only mechanism and iterations."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -62,13 +62,13 @@ class Credential(_message.Message):
     mechanism: _builtins.str
     """`SCRAM-SHA-256` or `SCRAM-SHA-512`."""
     iterations: _builtins.int
-    """How often the password was hashed; 4,096 to 16,384."""
+    """The number of hash iterations; 4,096 to 16,384."""
     salt: _builtins.bytes
     """8 to 1,024 random bytes."""
     stored_key: _builtins.bytes
     """StoredKey: 32 bytes for SCRAM-SHA-256, 64 for SCRAM-SHA-512."""
     server_key: _builtins.bytes
-    """ServerKey, as long."""
+    """ServerKey, of the same length."""
     def __init__(
         self,
         *,
@@ -96,7 +96,7 @@ class ListUsersRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     listener: _builtins.str
-    """Of which listener. Required."""
+    """The listener's name. Required."""
     page_size: _builtins.int
     """The largest number to return; 1 to 1,000. 0 asks for the default, 100; more than 1,000 counts as 1,000."""
     page_token: _builtins.str
@@ -126,9 +126,9 @@ class ListUsersResponse(_message.Message):
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Ask for the next page with it; empty after the last."""
+    """The token of the next page; empty after the last page."""
     error: _builtins.str
-    """Why what lies in the listener's files now is not in force; empty when it is."""
+    """Why the present contents of the listener's files are not in force; empty: they are."""
     @_builtins.property
     def users(self) -> _containers.RepeatedCompositeFieldContainer[Global___User]:
         """One page."""
@@ -159,11 +159,11 @@ class CreateUserRequest(_message.Message):
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     listener: _builtins.str
-    """Of which listener. Required."""
+    """The listener's name. Required."""
     validate_only: _builtins.bool
-    """Only say whether it could be done: nothing is written."""
+    """Only check whether the change could be made; nothing is written."""
     reason: _builtins.str
-    """Why, for the audit record; up to 256 characters. Optional."""
+    """The reason, for the audit record; up to 256 characters. Optional."""
     @_builtins.property
     def user(self) -> Global___User:
         """The user. Required."""
@@ -220,13 +220,13 @@ class UpdateUserRequest(_message.Message):
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     listener: _builtins.str
-    """Of which listener. Required."""
+    """The listener's name. Required."""
     allow_missing: _builtins.bool
-    """If no user has the name, create it."""
+    """Create the user if it does not exist."""
     validate_only: _builtins.bool
-    """Only say whether it could be done: nothing is written."""
+    """Only check whether the change could be made; nothing is written."""
     reason: _builtins.str
-    """Why, for the audit record; up to 256 characters. Optional."""
+    """The reason, for the audit record; up to 256 characters. Optional."""
     @_builtins.property
     def user(self) -> Global___User:
         """The user. Required."""
@@ -283,13 +283,13 @@ class DeleteUserRequest(_message.Message):
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     listener: _builtins.str
-    """Of which listener. Required."""
+    """The listener's name. Required."""
     name: _builtins.str
     """The user's name. Required."""
     validate_only: _builtins.bool
-    """Only say whether it could be done: nothing is written."""
+    """Only check whether the change could be made; nothing is written."""
     reason: _builtins.str
-    """Why, for the audit record; up to 256 characters. Optional."""
+    """The reason, for the audit record; up to 256 characters. Optional."""
     def __init__(
         self,
         *,

@@ -26,16 +26,17 @@ if _version_not_supported:
 
 
 class UserServiceStub:
-    """Shows and changes who may come in with a password: the users in the file that a listener's `sasl` names.
+    """Shows and changes the users that may authenticate with a password: those in the users file of a listener's `sasl`.
 
-    Passwords do not travel: who makes a user makes salted keys of its password, as `framegate users add` does. The file is replaced as a whole, and
-    what is in it is judged and taken as if somebody else had written it; who authenticates after the call meets what is new, and connections of
-    who is removed or has another password end (cause `session_expired`), unless the listener has `close_revoked: false`. Listeners that name the same file have the same users. Two changes at once, by whatever program, lose nothing.
+    Passwords are not sent: the caller derives salted keys from the password, as `framegate users add` does. The file is replaced as a whole, then
+    validated and loaded like any changed file. Clients that authenticate after the call meet the new users; connections of a user that was removed
+    or has another password end (cause `session_expired`), unless the listener has `close_revoked: false`. Listeners with the same file have the same
+    users. Concurrent changes, also by other programs, lose nothing.
 
-    Failures of every change: NOT_FOUND when no listener has the name; FAILED_PRECONDITION when it has no file of users (NO_USERS_FILE), the file cannot
-    be written (USERS_FILE_UNWRITABLE), as in a Kubernetes Secret, or what lies in the listener's files is no good (IDENTITY_FILES_REFUSED), where the
-    text says whether the file was written; UNAVAILABLE when somebody else is changing the file for more than 5 s (USERS_FILE_BUSY). A call that is
-    cancelled is made as a whole or not at all.
+    Failures of every change: NOT_FOUND when no listener has the name; FAILED_PRECONDITION when the listener has no users file (NO_USERS_FILE), the file
+    cannot be written (USERS_FILE_UNWRITABLE), as in a Kubernetes Secret, or the listener's files are invalid (IDENTITY_FILES_REFUSED; the text states
+    whether the file was written); UNAVAILABLE when another program holds the file's lock for more than 5 s (USERS_FILE_BUSY). A cancelled call is
+    made as a whole or not at all.
     """
 
     def __init__(self, channel):
@@ -67,20 +68,21 @@ class UserServiceStub:
 
 
 class UserServiceServicer:
-    """Shows and changes who may come in with a password: the users in the file that a listener's `sasl` names.
+    """Shows and changes the users that may authenticate with a password: those in the users file of a listener's `sasl`.
 
-    Passwords do not travel: who makes a user makes salted keys of its password, as `framegate users add` does. The file is replaced as a whole, and
-    what is in it is judged and taken as if somebody else had written it; who authenticates after the call meets what is new, and connections of
-    who is removed or has another password end (cause `session_expired`), unless the listener has `close_revoked: false`. Listeners that name the same file have the same users. Two changes at once, by whatever program, lose nothing.
+    Passwords are not sent: the caller derives salted keys from the password, as `framegate users add` does. The file is replaced as a whole, then
+    validated and loaded like any changed file. Clients that authenticate after the call meet the new users; connections of a user that was removed
+    or has another password end (cause `session_expired`), unless the listener has `close_revoked: false`. Listeners with the same file have the same
+    users. Concurrent changes, also by other programs, lose nothing.
 
-    Failures of every change: NOT_FOUND when no listener has the name; FAILED_PRECONDITION when it has no file of users (NO_USERS_FILE), the file cannot
-    be written (USERS_FILE_UNWRITABLE), as in a Kubernetes Secret, or what lies in the listener's files is no good (IDENTITY_FILES_REFUSED), where the
-    text says whether the file was written; UNAVAILABLE when somebody else is changing the file for more than 5 s (USERS_FILE_BUSY). A call that is
-    cancelled is made as a whole or not at all.
+    Failures of every change: NOT_FOUND when no listener has the name; FAILED_PRECONDITION when the listener has no users file (NO_USERS_FILE), the file
+    cannot be written (USERS_FILE_UNWRITABLE), as in a Kubernetes Secret, or the listener's files are invalid (IDENTITY_FILES_REFUSED; the text states
+    whether the file was written); UNAVAILABLE when another program holds the file's lock for more than 5 s (USERS_FILE_BUSY). A cancelled call is
+    made as a whole or not at all.
     """
 
     def ListUsers(self, request, context):
-        """Lists the users in force of a listener, in the order of the file.
+        """Lists the users of a listener that are in force, in the order of the file.
 
         Failures: NOT_FOUND, FAILED_PRECONDITION with NO_USERS_FILE, INVALID_ARGUMENT for a bad page token or size.
         """
@@ -91,16 +93,16 @@ class UserServiceServicer:
     def CreateUser(self, request, context):
         """Creates a user.
 
-        Failures: ALREADY_EXISTS when a user has the name, INVALID_ARGUMENT for a name or a credential that cannot be.
+        Failures: ALREADY_EXISTS when a user has the name, INVALID_ARGUMENT for an invalid name or credential.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateUser(self, request, context):
-        """Updates a user: it has the credentials of the request afterwards, and no others.
+        """Updates a user: replaces its credentials by those of the request.
 
-        Failures: NOT_FOUND when no user has the name and `allow_missing` is not set, INVALID_ARGUMENT as CreateUser.
+        Failures: NOT_FOUND when no user has the name and `allow_missing` is not set, INVALID_ARGUMENT as for CreateUser.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -147,16 +149,17 @@ def add_UserServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class UserService:
-    """Shows and changes who may come in with a password: the users in the file that a listener's `sasl` names.
+    """Shows and changes the users that may authenticate with a password: those in the users file of a listener's `sasl`.
 
-    Passwords do not travel: who makes a user makes salted keys of its password, as `framegate users add` does. The file is replaced as a whole, and
-    what is in it is judged and taken as if somebody else had written it; who authenticates after the call meets what is new, and connections of
-    who is removed or has another password end (cause `session_expired`), unless the listener has `close_revoked: false`. Listeners that name the same file have the same users. Two changes at once, by whatever program, lose nothing.
+    Passwords are not sent: the caller derives salted keys from the password, as `framegate users add` does. The file is replaced as a whole, then
+    validated and loaded like any changed file. Clients that authenticate after the call meet the new users; connections of a user that was removed
+    or has another password end (cause `session_expired`), unless the listener has `close_revoked: false`. Listeners with the same file have the same
+    users. Concurrent changes, also by other programs, lose nothing.
 
-    Failures of every change: NOT_FOUND when no listener has the name; FAILED_PRECONDITION when it has no file of users (NO_USERS_FILE), the file cannot
-    be written (USERS_FILE_UNWRITABLE), as in a Kubernetes Secret, or what lies in the listener's files is no good (IDENTITY_FILES_REFUSED), where the
-    text says whether the file was written; UNAVAILABLE when somebody else is changing the file for more than 5 s (USERS_FILE_BUSY). A call that is
-    cancelled is made as a whole or not at all.
+    Failures of every change: NOT_FOUND when no listener has the name; FAILED_PRECONDITION when the listener has no users file (NO_USERS_FILE), the file
+    cannot be written (USERS_FILE_UNWRITABLE), as in a Kubernetes Secret, or the listener's files are invalid (IDENTITY_FILES_REFUSED; the text states
+    whether the file was written); UNAVAILABLE when another program holds the file's lock for more than 5 s (USERS_FILE_BUSY). A cancelled call is
+    made as a whole or not at all.
     """
 
     @staticmethod

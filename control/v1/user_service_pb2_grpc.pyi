@@ -27,16 +27,17 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class UserServiceStub:
-    """Shows and changes who may come in with a password: the users in the file that a listener's `sasl` names.
+    """Shows and changes the users that may authenticate with a password: those in the users file of a listener's `sasl`.
 
-    Passwords do not travel: who makes a user makes salted keys of its password, as `framegate users add` does. The file is replaced as a whole, and
-    what is in it is judged and taken as if somebody else had written it; who authenticates after the call meets what is new, and connections of
-    who is removed or has another password end (cause `session_expired`), unless the listener has `close_revoked: false`. Listeners that name the same file have the same users. Two changes at once, by whatever program, lose nothing.
+    Passwords are not sent: the caller derives salted keys from the password, as `framegate users add` does. The file is replaced as a whole, then
+    validated and loaded like any changed file. Clients that authenticate after the call meet the new users; connections of a user that was removed
+    or has another password end (cause `session_expired`), unless the listener has `close_revoked: false`. Listeners with the same file have the same
+    users. Concurrent changes, also by other programs, lose nothing.
 
-    Failures of every change: NOT_FOUND when no listener has the name; FAILED_PRECONDITION when it has no file of users (NO_USERS_FILE), the file cannot
-    be written (USERS_FILE_UNWRITABLE), as in a Kubernetes Secret, or what lies in the listener's files is no good (IDENTITY_FILES_REFUSED), where the
-    text says whether the file was written; UNAVAILABLE when somebody else is changing the file for more than 5 s (USERS_FILE_BUSY). A call that is
-    cancelled is made as a whole or not at all.
+    Failures of every change: NOT_FOUND when no listener has the name; FAILED_PRECONDITION when the listener has no users file (NO_USERS_FILE), the file
+    cannot be written (USERS_FILE_UNWRITABLE), as in a Kubernetes Secret, or the listener's files are invalid (IDENTITY_FILES_REFUSED; the text states
+    whether the file was written); UNAVAILABLE when another program holds the file's lock for more than 5 s (USERS_FILE_BUSY). A cancelled call is
+    made as a whole or not at all.
     """
 
     @_typing.overload
@@ -44,19 +45,19 @@ class UserServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> UserServiceAsyncStub: ...
     ListUsers: _grpc.UnaryUnaryMultiCallable[_user_service_pb2.ListUsersRequest, _user_service_pb2.ListUsersResponse]
-    """Lists the users in force of a listener, in the order of the file.
+    """Lists the users of a listener that are in force, in the order of the file.
 
     Failures: NOT_FOUND, FAILED_PRECONDITION with NO_USERS_FILE, INVALID_ARGUMENT for a bad page token or size.
     """
     CreateUser: _grpc.UnaryUnaryMultiCallable[_user_service_pb2.CreateUserRequest, _user_service_pb2.CreateUserResponse]
     """Creates a user.
 
-    Failures: ALREADY_EXISTS when a user has the name, INVALID_ARGUMENT for a name or a credential that cannot be.
+    Failures: ALREADY_EXISTS when a user has the name, INVALID_ARGUMENT for an invalid name or credential.
     """
     UpdateUser: _grpc.UnaryUnaryMultiCallable[_user_service_pb2.UpdateUserRequest, _user_service_pb2.UpdateUserResponse]
-    """Updates a user: it has the credentials of the request afterwards, and no others.
+    """Updates a user: replaces its credentials by those of the request.
 
-    Failures: NOT_FOUND when no user has the name and `allow_missing` is not set, INVALID_ARGUMENT as CreateUser.
+    Failures: NOT_FOUND when no user has the name and `allow_missing` is not set, INVALID_ARGUMENT as for CreateUser.
     """
     DeleteUser: _grpc.UnaryUnaryMultiCallable[_user_service_pb2.DeleteUserRequest, _user_service_pb2.DeleteUserResponse]
     """Deletes a user.
@@ -66,33 +67,34 @@ class UserServiceStub:
 
 @_typing.type_check_only
 class UserServiceAsyncStub(UserServiceStub):
-    """Shows and changes who may come in with a password: the users in the file that a listener's `sasl` names.
+    """Shows and changes the users that may authenticate with a password: those in the users file of a listener's `sasl`.
 
-    Passwords do not travel: who makes a user makes salted keys of its password, as `framegate users add` does. The file is replaced as a whole, and
-    what is in it is judged and taken as if somebody else had written it; who authenticates after the call meets what is new, and connections of
-    who is removed or has another password end (cause `session_expired`), unless the listener has `close_revoked: false`. Listeners that name the same file have the same users. Two changes at once, by whatever program, lose nothing.
+    Passwords are not sent: the caller derives salted keys from the password, as `framegate users add` does. The file is replaced as a whole, then
+    validated and loaded like any changed file. Clients that authenticate after the call meet the new users; connections of a user that was removed
+    or has another password end (cause `session_expired`), unless the listener has `close_revoked: false`. Listeners with the same file have the same
+    users. Concurrent changes, also by other programs, lose nothing.
 
-    Failures of every change: NOT_FOUND when no listener has the name; FAILED_PRECONDITION when it has no file of users (NO_USERS_FILE), the file cannot
-    be written (USERS_FILE_UNWRITABLE), as in a Kubernetes Secret, or what lies in the listener's files is no good (IDENTITY_FILES_REFUSED), where the
-    text says whether the file was written; UNAVAILABLE when somebody else is changing the file for more than 5 s (USERS_FILE_BUSY). A call that is
-    cancelled is made as a whole or not at all.
+    Failures of every change: NOT_FOUND when no listener has the name; FAILED_PRECONDITION when the listener has no users file (NO_USERS_FILE), the file
+    cannot be written (USERS_FILE_UNWRITABLE), as in a Kubernetes Secret, or the listener's files are invalid (IDENTITY_FILES_REFUSED; the text states
+    whether the file was written); UNAVAILABLE when another program holds the file's lock for more than 5 s (USERS_FILE_BUSY). A cancelled call is
+    made as a whole or not at all.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListUsers: _aio.UnaryUnaryMultiCallable[_user_service_pb2.ListUsersRequest, _user_service_pb2.ListUsersResponse]  # type: ignore[assignment]
-    """Lists the users in force of a listener, in the order of the file.
+    """Lists the users of a listener that are in force, in the order of the file.
 
     Failures: NOT_FOUND, FAILED_PRECONDITION with NO_USERS_FILE, INVALID_ARGUMENT for a bad page token or size.
     """
     CreateUser: _aio.UnaryUnaryMultiCallable[_user_service_pb2.CreateUserRequest, _user_service_pb2.CreateUserResponse]  # type: ignore[assignment]
     """Creates a user.
 
-    Failures: ALREADY_EXISTS when a user has the name, INVALID_ARGUMENT for a name or a credential that cannot be.
+    Failures: ALREADY_EXISTS when a user has the name, INVALID_ARGUMENT for an invalid name or credential.
     """
     UpdateUser: _aio.UnaryUnaryMultiCallable[_user_service_pb2.UpdateUserRequest, _user_service_pb2.UpdateUserResponse]  # type: ignore[assignment]
-    """Updates a user: it has the credentials of the request afterwards, and no others.
+    """Updates a user: replaces its credentials by those of the request.
 
-    Failures: NOT_FOUND when no user has the name and `allow_missing` is not set, INVALID_ARGUMENT as CreateUser.
+    Failures: NOT_FOUND when no user has the name and `allow_missing` is not set, INVALID_ARGUMENT as for CreateUser.
     """
     DeleteUser: _aio.UnaryUnaryMultiCallable[_user_service_pb2.DeleteUserRequest, _user_service_pb2.DeleteUserResponse]  # type: ignore[assignment]
     """Deletes a user.
@@ -101,16 +103,17 @@ class UserServiceAsyncStub(UserServiceStub):
     """
 
 class UserServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Shows and changes who may come in with a password: the users in the file that a listener's `sasl` names.
+    """Shows and changes the users that may authenticate with a password: those in the users file of a listener's `sasl`.
 
-    Passwords do not travel: who makes a user makes salted keys of its password, as `framegate users add` does. The file is replaced as a whole, and
-    what is in it is judged and taken as if somebody else had written it; who authenticates after the call meets what is new, and connections of
-    who is removed or has another password end (cause `session_expired`), unless the listener has `close_revoked: false`. Listeners that name the same file have the same users. Two changes at once, by whatever program, lose nothing.
+    Passwords are not sent: the caller derives salted keys from the password, as `framegate users add` does. The file is replaced as a whole, then
+    validated and loaded like any changed file. Clients that authenticate after the call meet the new users; connections of a user that was removed
+    or has another password end (cause `session_expired`), unless the listener has `close_revoked: false`. Listeners with the same file have the same
+    users. Concurrent changes, also by other programs, lose nothing.
 
-    Failures of every change: NOT_FOUND when no listener has the name; FAILED_PRECONDITION when it has no file of users (NO_USERS_FILE), the file cannot
-    be written (USERS_FILE_UNWRITABLE), as in a Kubernetes Secret, or what lies in the listener's files is no good (IDENTITY_FILES_REFUSED), where the
-    text says whether the file was written; UNAVAILABLE when somebody else is changing the file for more than 5 s (USERS_FILE_BUSY). A call that is
-    cancelled is made as a whole or not at all.
+    Failures of every change: NOT_FOUND when no listener has the name; FAILED_PRECONDITION when the listener has no users file (NO_USERS_FILE), the file
+    cannot be written (USERS_FILE_UNWRITABLE), as in a Kubernetes Secret, or the listener's files are invalid (IDENTITY_FILES_REFUSED; the text states
+    whether the file was written); UNAVAILABLE when another program holds the file's lock for more than 5 s (USERS_FILE_BUSY). A cancelled call is
+    made as a whole or not at all.
     """
 
     @_abc_1.abstractmethod
@@ -119,7 +122,7 @@ class UserServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _user_service_pb2.ListUsersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_user_service_pb2.ListUsersResponse, _abc.Awaitable[_user_service_pb2.ListUsersResponse]]:
-        """Lists the users in force of a listener, in the order of the file.
+        """Lists the users of a listener that are in force, in the order of the file.
 
         Failures: NOT_FOUND, FAILED_PRECONDITION with NO_USERS_FILE, INVALID_ARGUMENT for a bad page token or size.
         """
@@ -132,7 +135,7 @@ class UserServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_user_service_pb2.CreateUserResponse, _abc.Awaitable[_user_service_pb2.CreateUserResponse]]:
         """Creates a user.
 
-        Failures: ALREADY_EXISTS when a user has the name, INVALID_ARGUMENT for a name or a credential that cannot be.
+        Failures: ALREADY_EXISTS when a user has the name, INVALID_ARGUMENT for an invalid name or credential.
         """
 
     @_abc_1.abstractmethod
@@ -141,9 +144,9 @@ class UserServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _user_service_pb2.UpdateUserRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_user_service_pb2.UpdateUserResponse, _abc.Awaitable[_user_service_pb2.UpdateUserResponse]]:
-        """Updates a user: it has the credentials of the request afterwards, and no others.
+        """Updates a user: replaces its credentials by those of the request.
 
-        Failures: NOT_FOUND when no user has the name and `allow_missing` is not set, INVALID_ARGUMENT as CreateUser.
+        Failures: NOT_FOUND when no user has the name and `allow_missing` is not set, INVALID_ARGUMENT as for CreateUser.
         """
 
     @_abc_1.abstractmethod
