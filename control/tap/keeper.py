@@ -28,7 +28,7 @@ from framegate.control.tap.segment_watch import SegmentTold, SegmentWatch
 from framegate.control.tap.settlement import Case, Settlement
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.config.model import ProxyConfig, TapConfig, TapRule
-from framegate.proxy.tap.lag import Lag, Lags
+from framegate.proxy.tap.consumer import Lag, Lags
 from framegate.proxy.tap.ledger import Pair, is_recovery
 from framegate.proxy.tap.ledger_writer import LedgerWriter
 from framegate.proxy.tap.log_reader import LogError, Segment, segments, streams, walk_segment

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from framegate.proxy.tap.completeness import Verdict
-from framegate.proxy.tap.ledger_line import DamageError, decode, encode
+from framegate.proxy.tap.ledger import DamageError, decode, encode
 from framegate.proxy.tap.record import FILE_MODE
 from framegate.proxy.tap.stream_totals import WindowRow
 

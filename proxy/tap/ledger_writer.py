@@ -7,8 +7,20 @@ import threading
 from collections.abc import Iterable, Mapping, Set
 from typing import Any, Final
 
-from framegate.proxy.tap.ledger import LEDGER_NAME, Ledger, LedgerState, StreamRecord, content_of, kept_record, run_of
-from framegate.proxy.tap.ledger_line import Pair, Span, decode, encode, joined
+from framegate.proxy.tap.ledger import (
+    LEDGER_NAME,
+    Ledger,
+    LedgerState,
+    Pair,
+    Span,
+    StreamRecord,
+    content_of,
+    decode,
+    encode,
+    joined,
+    kept_record,
+    run_of,
+)
 from framegate.proxy.tap.log_segments import segments, streams
 from framegate.proxy.tap.record import FILE_MODE
 

@@ -5,10 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from framegate.proxy.tap.ledger import LEDGER_NAME, Ledger, read_ledger
+from framegate.proxy.tap.ledger import LEDGER_NAME, NEVER, DamageError, Ledger, decode, encode, integer, joined, pairs, read_ledger, span
 from framegate.proxy.tap.ledger_writer import LedgerWriter
 from framegate.proxy.tap.log_reader import streams
+from tests.fakes.cases import each_of
 from tests.fakes.ledgers import BOTH, FILLED, filled, lines
+
+
+def crafted(text: bytes) -> bytes:
+    return b"%08x %b\n" % (zlib.crc32(text), text)
 
 
 def test_what_was_written_is_read_by_its_writer_by_the_next_one_and_by_everybody(tmp_path: Path) -> None:
@@ -33,10 +38,6 @@ def test_what_was_written_is_read_by_its_writer_by_the_next_one_and_by_everybody
 def test_a_line_that_is_damaged_is_said_and_the_others_are_believed(tmp_path: Path, kind: str) -> None:
     filled(tmp_path).close()
     found = lines(tmp_path)
-
-    def crafted(text: bytes) -> bytes:
-        return b"%08x %b\n" % (zlib.crc32(text), text)
-
     found[4:5] = {
         "flipped": [found[4].replace(b"128", b"129")],
         "missing": [],
@@ -66,7 +67,7 @@ def test_an_event_of_a_later_version_is_passed_over(tmp_path: Path) -> None:
     filled(tmp_path).close()
     text = b'{"n":8,"ns":1,"event":"painted","colour":"blue"}'
     with open(tmp_path / LEDGER_NAME, "ab") as file:
-        file.write(b"%08x %b\n" % (zlib.crc32(text), text))
+        file.write(crafted(text))
     assert read_ledger(str(tmp_path)) == Ledger(present=True, last=8, damage="", streams=FILLED)
 
 
@@ -133,10 +134,7 @@ def test_what_an_earlier_version_wrote_says_when_and_no_more(tmp_path: Path) -> 
         {"n": 3, "ns": 40, "event": "kept", "stream": "n.0.b", "born_ns": 30, "deleted_to": 0, **kept},
         {"n": 4, "ns": 50, "event": "deleted", "stream": "n.0.b", "to": 64},
     ]
-    with open(tmp_path / LEDGER_NAME, "wb") as file:
-        for record in records:
-            text = json.dumps(record).encode()
-            file.write(b"%08x %b\n" % (zlib.crc32(text), text))
+    (tmp_path / LEDGER_NAME).write_bytes(b"".join(crafted(json.dumps(record).encode()) for record in records))
     ledger = read_ledger(str(tmp_path))
     assert ledger.damage == ""
     assert {name: (stream_record.cut_from_ns, stream_record.cut_until_ns) for name, stream_record in ledger.streams.items()} == {
@@ -145,3 +143,61 @@ def test_what_an_earlier_version_wrote_says_when_and_no_more(tmp_path: Path) -> 
         "n.0.b": (30, 50),
     }
     assert (ledger.cut_from_ns, ledger.cut_until_ns) == (0, 40)
+
+
+def test_a_line_is_the_crc_of_its_json_and_the_json() -> None:
+    record = {"n": 1, "event": "born", "tapped": [["a", "request"]]}
+    line = encode(record)
+    assert line == crafted(b'{"n":1,"event":"born","tapped":[["a","request"]]}')
+    assert decode(line[:-1]) == record
+
+
+@each_of(
+    ("line", "text"),
+    [
+        (b"", "CRC"),
+        (b"00000000 {}", "CRC"),
+        (crafted(b'{"event":"born"}').replace(b"born", b"bore"), "CRC"),
+        (crafted(b'{"event":"born"}').upper(), "CRC"),
+        (crafted(b"{"), "Expecting"),
+        (crafted(b"[" * 100_000), "recursion"),
+        (crafted(b"[]"), "no event"),
+        (crafted(b'{"event":1}'), "no event"),
+    ],
+)
+def test_a_line_that_is_not_as_it_was_written_is_damage(line: bytes, text: str) -> None:
+    with pytest.raises(DamageError, match=text):
+        decode(line.rstrip(b"\n"))
+
+
+def test_a_number_is_a_whole_one_from_0() -> None:
+    assert integer({"n": 0}, "n") == 0
+    for value in (-1, True, 1.0, "1", None):
+        with pytest.raises(DamageError, match="n is no number"):
+            integer({"n": value}, "n")
+    with pytest.raises(DamageError, match="n is no number: None"):
+        integer({}, "n")
+
+
+def test_pairs_are_lists_of_two_words() -> None:
+    assert pairs({"tapped": [["a", "request"], ["b", "response"]]}) == [("a", "request"), ("b", "response")]
+    assert pairs({"tapped": []}) == []
+    with pytest.raises(DamageError, match="tapped is no list"):
+        pairs({})
+    for item in (["a"], ["a", 1], ["a", "b", "c"], "ab"):
+        with pytest.raises(DamageError, match="not a listener and a direction"):
+            pairs({"tapped": [item]})
+
+
+def test_a_span_that_an_earlier_version_did_not_write_is_as_told() -> None:
+    assert span({"cut_from_ns": 1, "cut_until_ns": 2}, "cut_", (3, 4)) == (1, 2)
+    assert span({"from_ns": 1, "until_ns": 2}, "cut_", (3, 4)) == (3, 4)
+    with pytest.raises(DamageError, match="from_ns is no number"):
+        span({"until_ns": 2}, "", (3, 4))
+
+
+def test_joined_spans_hold_both() -> None:
+    assert joined((3, 5), (1, 4)) == joined((1, 4), (3, 5)) == (1, 5)
+    assert joined(NEVER, (3, 5)) == joined((3, 5), NEVER) == (3, 5)
+    assert joined((0, 5), (3, 7)) == (0, 7)
+    assert joined(NEVER, NEVER) == NEVER

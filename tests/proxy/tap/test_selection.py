@@ -14,10 +14,9 @@ from framegate.proxy.network.run import Run
 from framegate.proxy.relay.pairing import Pairing, PairingStats
 from framegate.proxy.tap import record
 from framegate.proxy.tap.completeness import verify
-from framegate.proxy.tap.frame_tap import FrameTap
+from framegate.proxy.tap.frame_tap import FrameTap, RequestFacts
 from framegate.proxy.tap.log_block import Frame, GapRecord
 from framegate.proxy.tap.point import TapPoint
-from framegate.proxy.tap.request_facts import RequestFacts
 from framegate.proxy.tap.rule_use import WINDOW_NS
 from framegate.proxy.tap.rules import TapRules, TurnedOff
 from framegate.proxy.tap.selection import SAMPLE_SCALE, SelectingTap, frame_hash
