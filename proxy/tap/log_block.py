@@ -1,4 +1,4 @@
-"""One block of the tap's log in words: its frames and its gaps."""
+"""One block of the tap's log, decoded: its frames, gaps and totals."""
 
 import dataclasses
 import json
@@ -23,7 +23,7 @@ from framegate.proxy.tap.record import (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame out of the log, with its chunk's facts in words.
+    """One frame of the log, with the facts of its chunk.
 
     Attributes:
         stream: the folder's name.
@@ -32,12 +32,12 @@ class Frame:
         listener, direction, principal, peer, rule: words.
         number: the frame's number on its connection and direction, from 0.
         size: bytes of the body on the wire.
-        body: what was kept of it: all, a part, nothing, or a hash.
+        body: the stored part of it: all, a part, nothing, or a hash.
         request_key: ``api key << 16 | version`` of the request that this answers; -1 unknown, None not paired.
-        latency_us: from request to answer, its first byte; -1 unknown, None not paired.
+        latency_us: from request to the answer's first byte; -1 unknown, None not paired.
         request_size: bytes of the request's body; -1 unknown, None not paired, or an older log.
         correlation_id: of the request; likewise.
-        transfer_us: of a frame that was cut through: from its first bytes to its last; None: it came whole.
+        transfer_us: from the first to the last bytes of a frame that was cut through; None for other frames.
         flags: of the chunk.
     """
 
@@ -62,11 +62,11 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GapRecord:
-    """A gap chunk in words; fields as in ``record``.
+    """A gap chunk, decoded; fields as in ``record``.
 
     Attributes:
         from_ns, until_ns: when the first and the last frame were lost.
-        certainty: of ``CERTAINTIES``: what ``frames`` and ``bytes`` are.
+        certainty: of ``frames`` and ``bytes``, from ``CERTAINTIES``.
     """
 
     stream: str
@@ -100,14 +100,14 @@ class TotalsRecord:
 
 
 class LogBlock:
-    """A block whose CRCs were good.
+    """A block with correct CRCs.
 
     Attributes:
         stream: the folder's name.
         header: its header.
-        data: the whole block, header included, as a view.
+        data: a view of the whole block, header included.
         strings: its string table.
-        rows: its chunk table; as it lies on the disk, with pieces, or joined, without (``log_reader``).
+        rows: its chunk table; with pieces as on disk, or without them once joined (``log_reader``).
     """
 
     def __init__(self, stream: str, header: BlockHeader, data: memoryview) -> None:
@@ -119,15 +119,15 @@ class LogBlock:
         self.rows = chunk_rows(header, data)
 
     def word(self, index: int) -> str | None:
-        """The string that a row names; None for -1."""
+        """The string at an index; None for -1."""
         return None if index < 0 else self.strings[index]
 
     def starts(self, row: ChunkRow) -> memoryview:
-        """Where each frame of a chunk begins in its data."""
+        """The start of each frame of a chunk, in its data."""
         return self._ints(self.header.starts_at, row.starts_index, row.frame_count)
 
     def sizes(self, row: ChunkRow) -> memoryview | None:
-        """The body sizes on the wire; None when they are those stored."""
+        """The body sizes on the wire; None when they equal the stored ones."""
         return self._ints(self.header.sizes_at, row.sizes_index, row.frame_count) if row.flags & FLAG_SIZES else None
 
     def answers(self, row: ChunkRow) -> tuple[memoryview, memoryview] | None:

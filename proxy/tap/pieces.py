@@ -1,7 +1,5 @@
-"""Frames that were cut through, joined again from the pieces that the log holds (``record`` says how they lie).
-
-Pure but for ``read``, which the caller gives: which pieces there are, and the block as it would be had the frame come whole. ``log_reader.Joiner``
-does the rest.
+"""Joins frames that were cut through with their pieces in the log (``record`` describes them): an index of pieces, and the block as if the frame had
+come whole. ``log_reader.Joiner`` finds the blocks.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,11 +22,11 @@ __all__ = ["PieceIndex", "Place", "chunk_rows", "joined"]
 
 
 class Place(NamedTuple):
-    """Where a piece lies.
+    """The place of a piece.
 
     Attributes:
-        at: where in the stored frame it begins.
-        path: of its segment, as it was when listed.
+        at: its begin in the stored frame.
+        path: of its segment, as listed.
         position: of its bytes in the file.
         length: bytes.
     """
@@ -40,7 +38,7 @@ class Place(NamedTuple):
 
 
 class PieceIndex:
-    """The places of the pieces of frames that are not completed yet, as far as blocks were noted; a hundred bytes or two for each piece."""
+    """The places of the pieces of incomplete frames in the blocks noted; 100 to 200 bytes for each piece."""
 
     def __init__(self) -> None:
         self._places: dict[tuple[int, int, int], list[Place]] = {}
@@ -49,7 +47,7 @@ class PieceIndex:
         return len(self._places)
 
     def note(self, path: str, position: int, header: BlockHeader, rows: Sequence[ChunkRow]) -> ChunkRow | None:
-        """Note the pieces of the next block, and forget those of frames that it says are missing.
+        """Note the pieces of the next block, and forget those of frames that its gaps count.
 
         Args:
             path: of the segment.
@@ -64,7 +62,7 @@ class PieceIndex:
             if row.kind == KIND_PIECE:
                 place = Place(row.original_bytes, path, position + header.data_at + row.data_offset, row.data_length)
                 if place.at == 0:
-                    self._places[_key(row)] = []  # of whatever began before under this number, nothing more comes
+                    self._places[_key(row)] = []  # an earlier frame of this number was cut short
                 self._places.setdefault(_key(row), []).append(place)
             elif row.kind == KIND_GAP:
                 self._places.pop(_key(row), None)
@@ -73,14 +71,14 @@ class PieceIndex:
         return completing
 
     def note_before(self, earlier: "PieceIndex") -> None:
-        """Add what was noted of blocks that lie before all that were noted here."""
+        """Add what was noted of blocks before all blocks noted here."""
         for key, places in earlier._places.items():
             later = self._places.get(key, [])
             if not later or later[0].at > 0:
                 self._places[key] = places + later
 
     def take(self, row: ChunkRow) -> list[Place]:
-        """The pieces of the frame that a chunk completes, in order; they are forgotten."""
+        """Remove and return the pieces of the frame that a chunk completes, in order."""
         return self._places.pop(_key(row), [])
 
 
@@ -89,7 +87,7 @@ def _key(row: ChunkRow) -> tuple[int, int, int]:
 
 
 def chunk_rows(header: BlockHeader, body: memoryview) -> list[ChunkRow]:
-    """The chunk table of a block, whose bytes are ``body``."""
+    """The chunk table of a block with the bytes ``body``."""
     table = body[header.chunks_at : header.chunks_at + header.chunk_count * CHUNK_ROW_BYTES]
     return [ChunkRow(*fields) for fields in CHUNK_ROW.iter_unpack(table)]
 
@@ -101,16 +99,16 @@ def joined(
     places: Sequence[Place],
     read: Callable[[Place, memoryview], bool],
 ) -> tuple[BlockHeader, memoryview]:
-    """A block without pieces, in which the chunk that completes a frame holds all of it.
+    """A block without pieces, in which the chunk that completes a frame has all of it.
 
     Args:
-        header, body, rows: of the block as it lies on the disk.
+        header, body, rows: of the block on disk.
         places: of the pieces of the frame that it completes, in order.
-        read: puts the bytes at a place into a view of as many; False: they are gone.
+        read: reads the bytes at a place into a view of that length; False: they are deleted.
 
     Returns:
-        A header, and a body that is nowhere on disk. The header's positions are those in this body; offset, length and counts of frames are those of
-        the block on disk. A frame of which pieces are missing is cut at the first hole and says so (``REASON_PIECES_LOST``).
+        A header, and new bytes. The header has the positions in these bytes; offset, length and counts of frames are those of the block on disk. A
+        frame with missing pieces ends at the first hole, with the reason ``REASON_PIECES_LOST``.
     """
     kept = [row for row in rows if row.kind != KIND_PIECE]
     shift = len(kept) * CHUNK_ROW_BYTES - (header.starts_at - header.chunks_at)
@@ -148,7 +146,7 @@ def _ahead(row: ChunkRow) -> int:
 
 
 def _whole(row: ChunkRow, last: memoryview, room: memoryview, places: Sequence[Place], read: Callable[[Place, memoryview], bool]) -> ChunkRow:
-    """Put a stored frame, as far as its pieces are there, into ``room``, which it fills when they all are; returns the chunk's row."""
+    """Put a stored frame into ``room``, up to the first missing piece; all of them fill it. Returns the chunk's row."""
     ahead = len(room) - len(last)
     filled = 0
     for place in places:

@@ -6,11 +6,10 @@ For who settles a stream's account (``recovery``). From the blocks' tables alone
 
 import dataclasses
 import json
-import os
 from typing import Final
 
 from framegate.proxy.tap.ledger import Pair, is_recovery
-from framegate.proxy.tap.log_reader import BlockRef, DamagedBlockError, Segment, first_offset, open_segment, vanished, walk_past, walk_segment
+from framegate.proxy.tap.log_reader import BlockRef, DamagedBlockError, Segment, first_offset, read_bytes, walk_past, walk_segment
 from framegate.proxy.tap.pieces import chunk_rows
 from framegate.proxy.tap.record import BLOCK_TOTALS, CHUNK_ROW_BYTES, DIRECTIONS, KIND_FRAMES, KIND_GAP, KIND_TOTALS, WINDOW_NS, ChunkRow
 
@@ -168,18 +167,11 @@ def _count(window: WindowSums, frames: int, size: int, at_ns: int) -> None:
 
 def _tables(ref: BlockRef) -> memoryview:
     """A block up to the end of its chunk table."""
-    try:
-        fd = open_segment(ref.path)
-    except FileNotFoundError:
-        raise vanished(ref) from None
-    try:
-        length = ref.header.chunks_at + ref.header.chunk_count * CHUNK_ROW_BYTES
-        data = os.pread(fd, length, ref.position)
-    finally:
-        os.close(fd)
+    length = ref.header.chunks_at + ref.header.chunk_count * CHUNK_ROW_BYTES
+    data = read_bytes(ref, length)
     if len(data) != length:
         raise DamagedBlockError(ref.stream, ref.header.offset, None, "it is cut short")
-    return memoryview(data)
+    return data
 
 
 def sum_stream(root: str, stream: str, sums: StreamSums | None = None) -> tuple[StreamSums, str]:
