@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from framegate.proxy.config.model import TapRule
-from framegate.proxy.tap import sums as module
 from framegate.proxy.tap.block_builder import BlockBuilder
 from framegate.proxy.tap.gap import Gap
 from framegate.proxy.tap.log_reader import LogError, segments, walk_segment
@@ -111,7 +110,7 @@ def test_payload_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         lengths.append(length)
         return real(fd, length, position)
 
-    monkeypatch.setattr(module.os, "pread", pread)
+    monkeypatch.setattr(os, "pread", pread)
     assert sum_stream(str(tmp_path), processor.stream)[0].of(REQUEST).frames == 1
     assert max(lengths) < 4096 + 10 * CHUNK_ROW_BYTES
 
