@@ -12,25 +12,17 @@ from typing import Any, Final
 from framegate.control.fleet.slot_cells import ProcessorTotals
 from framegate.control.logs import RowLog
 from framegate.control.tap.reserve import Reserve, is_full
+from framegate.proxy.tap import record
 from framegate.proxy.tap.ledger import Pair, StreamRecord
 from framegate.proxy.tap.ledger_writer import LedgerWriter
 from framegate.proxy.tap.log_reader import LogError, end_offset, segment_seal, segments
-from framegate.proxy.tap.record import (
-    REASON_CLOSED,
-    REASON_DISK_ERROR,
-    REASON_DISK_FULL,
-    REASON_PROCESSOR_DIED,
-    REASONS,
-    SEAL_FINAL,
-    certainty,
-)
 from framegate.proxy.tap.recovery import ends_finally
 from framegate.proxy.tap.settlement import Bound, Entry, missing_entries, recovery_stream, settled_end, write_settlement
 from framegate.proxy.tap.sums import StreamSums, sum_stream
 
 __all__ = ["Case", "Settlement"]
 
-_LOST_AT_THE_END: Final = (REASON_CLOSED, REASON_DISK_ERROR, REASON_DISK_FULL)
+_LOST_AT_THE_END: Final = (record.REASON_CLOSED, record.REASON_DISK_ERROR, record.REASON_DISK_FULL)
 
 
 @dataclasses.dataclass(slots=True)
@@ -64,9 +56,9 @@ class Case:
     def bound(self, frames: int | None) -> Bound:
         """The bound of one listener and direction, for ``missing_entries``."""
         if self.life is None or not self.life.orderly:
-            return Bound(frames, False, REASON_PROCESSOR_DIED, self.born_ns, self.ended_ns)
+            return Bound(frames, False, record.REASON_PROCESSOR_DIED, self.born_ns, self.ended_ns)
         dropped = self.life.dropped
-        reason = max(_LOST_AT_THE_END, key=lambda code: dropped[REASONS[code]])
+        reason = max(_LOST_AT_THE_END, key=lambda code: dropped[record.REASONS[code]])
         return Bound(frames, True, reason, self.born_ns, self.ended_ns)
 
 
@@ -180,7 +172,7 @@ class Settlement:
                 if seal is None:
                     return None
                 end, frames = seal.end, frames + seal.request_frames + seal.response_frames + seal.lost_frames
-                final = bool(seal.flags & SEAL_FINAL)
+                final = bool(seal.flags & record.SEAL_FINAL)
         except LogError:
             return None
         return frames if final else None
@@ -213,10 +205,10 @@ class Settlement:
             frames[gap.direction] += gap.frames
             of_listener = listeners.setdefault(gap.listener, {})
             of_listener[gap.direction] = of_listener.get(gap.direction, 0) + gap.frames
-        known = "unknown" if case.life is None else certainty(max(gap.flags for gap in gaps))
+        known = "unknown" if case.life is None else record.certainty(max(gap.flags for gap in gaps))
         fields: dict[str, Any] = {"stream": case.stream, "recovery": recovery, "frames": frames, "listeners": listeners, "certainty": known}
-        self._log.write("tap_gap", level="warning", reason=REASONS[gaps[0].reason], slot=int(case.stream.rsplit(".", 2)[1]), **fields)
+        self._log.write("tap_gap", level="warning", reason=record.REASONS[gaps[0].reason], slot=int(case.stream.rsplit(".", 2)[1]), **fields)
 
 
 def _count(entry: Entry) -> int | None:
-    return None if certainty(entry.flags) == "unknown" else entry.frames
+    return None if record.certainty(entry.flags) == "unknown" else entry.frames

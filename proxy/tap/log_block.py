@@ -4,21 +4,9 @@ import dataclasses
 import json
 from collections.abc import Iterator
 
+from framegate.proxy.tap import record
 from framegate.proxy.tap.headers import BlockHeader
 from framegate.proxy.tap.pieces import chunk_rows
-from framegate.proxy.tap.record import (
-    BLOCK_REQUESTS,
-    DIRECTIONS,
-    FLAG_ANSWERS,
-    FLAG_SIZES,
-    FRAME_HEADER_BYTES,
-    KIND_FRAMES,
-    KIND_GAP,
-    KIND_TOTALS,
-    REASONS,
-    ChunkRow,
-    certainty,
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,30 +110,30 @@ class LogBlock:
         """The string at an index; None for -1."""
         return None if index < 0 else self.strings[index]
 
-    def starts(self, row: ChunkRow) -> memoryview:
+    def starts(self, row: record.ChunkRow) -> memoryview:
         """The start of each frame of a chunk, in its data."""
         return self._ints(self.header.starts_at, row.starts_index, row.frame_count)
 
-    def sizes(self, row: ChunkRow) -> memoryview | None:
+    def sizes(self, row: record.ChunkRow) -> memoryview | None:
         """The body sizes on the wire; None when they equal the stored ones."""
-        return self._ints(self.header.sizes_at, row.sizes_index, row.frame_count) if row.flags & FLAG_SIZES else None
+        return self._ints(self.header.sizes_at, row.sizes_index, row.frame_count) if row.flags & record.FLAG_SIZES else None
 
-    def answers(self, row: ChunkRow) -> tuple[memoryview, memoryview] | None:
+    def answers(self, row: record.ChunkRow) -> tuple[memoryview, memoryview] | None:
         """Request keys and latencies; None when the chunk has none."""
-        if not row.flags & FLAG_ANSWERS:
+        if not row.flags & record.FLAG_ANSWERS:
             return None
         keys = self._ints(self.header.answers_at, row.answers_index, row.frame_count)
         return keys, self._ints(self.header.answers_at + 4 * self.header.answers_count, row.answers_index, row.frame_count)
 
-    def requests(self, row: ChunkRow) -> tuple[memoryview, memoryview] | None:
+    def requests(self, row: record.ChunkRow) -> tuple[memoryview, memoryview] | None:
         """Body sizes and correlation ids of the requests that a chunk's frames answer; None when the chunk has none."""
-        if not row.flags & FLAG_ANSWERS or not self.header.flags & BLOCK_REQUESTS:
+        if not row.flags & record.FLAG_ANSWERS or not self.header.flags & record.BLOCK_REQUESTS:
             return None
         section = 4 * self.header.answers_count
         sizes = self._ints(self.header.answers_at + 2 * section, row.answers_index, row.frame_count)
         return sizes, self._ints(self.header.answers_at + 3 * section, row.answers_index, row.frame_count)
 
-    def chunk_data(self, row: ChunkRow) -> memoryview:
+    def chunk_data(self, row: record.ChunkRow) -> memoryview:
         """A chunk's stored bytes."""
         start = self.header.data_at + row.data_offset
         return self.data[start : start + row.data_length]
@@ -153,13 +141,13 @@ class LogBlock:
     def frames(self) -> Iterator[Frame]:
         """Every stored frame, in order."""
         for row in self.rows:
-            if row.kind == KIND_FRAMES:
+            if row.kind == record.KIND_FRAMES:
                 yield from self._frames_of(row)
 
     def gaps(self) -> Iterator[GapRecord]:
         """Every gap chunk, in order."""
         for row in self.rows:
-            if row.kind == KIND_GAP:
+            if row.kind == record.KIND_GAP:
                 yield GapRecord(
                     stream=self.stream,
                     capture_ns=row.capture_ns,
@@ -167,32 +155,32 @@ class LogBlock:
                     until_ns=row.original_bytes or row.capture_ns,
                     connection=row.connection,
                     listener=self.word(row.listener),
-                    direction=DIRECTIONS[row.direction],
+                    direction=record.DIRECTIONS[row.direction],
                     principal=self.word(row.principal),
                     peer=self.word(row.peer),
                     rule=self.word(row.rule),
-                    reason=REASONS[row.reason],
+                    reason=record.REASONS[row.reason],
                     first_frame=row.first_frame,
                     frames=row.lost_frames,
                     bytes=row.lost_bytes,
-                    certainty=certainty(row.flags),
+                    certainty=record.certainty(row.flags),
                 )
 
     def totals(self) -> Iterator[TotalsRecord]:
         """Every totals row, in order."""
         for row in self.rows:
-            if row.kind == KIND_TOTALS:
+            if row.kind == record.KIND_TOTALS:
                 yield TotalsRecord(
                     stream=self.stream,
                     listener=self.strings[row.listener],
-                    direction=DIRECTIONS[row.direction],
+                    direction=record.DIRECTIONS[row.direction],
                     from_ns=row.lost_from_ns,
                     until_ns=row.original_bytes,
                     frames=row.lost_frames,
                     bytes=row.lost_bytes,
                 )
 
-    def _frames_of(self, row: ChunkRow) -> Iterator[Frame]:
+    def _frames_of(self, row: record.ChunkRow) -> Iterator[Frame]:
         data = self.chunk_data(row)
         ends = [*self.starts(row)[1:], row.data_length]
         answers = self.answers(row)
@@ -203,13 +191,13 @@ class LogBlock:
                 capture_ns=row.capture_ns,
                 connection=row.connection,
                 listener=self.strings[row.listener],
-                direction=DIRECTIONS[row.direction],
+                direction=record.DIRECTIONS[row.direction],
                 principal=self.word(row.principal),
                 peer=self.word(row.peer),
                 rule=self.word(row.rule),
                 number=row.first_frame + index,
-                size=int.from_bytes(data[start : start + FRAME_HEADER_BYTES], "big"),
-                body=bytes(data[start + FRAME_HEADER_BYTES : end]),
+                size=int.from_bytes(data[start : start + record.FRAME_HEADER_BYTES], "big"),
+                body=bytes(data[start + record.FRAME_HEADER_BYTES : end]),
                 request_key=None if answers is None else answers[0][index],
                 latency_us=None if answers is None else answers[1][index],
                 transfer_us=(row.capture_ns - row.lost_from_ns) // 1000 if row.lost_from_ns else None,

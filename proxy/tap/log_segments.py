@@ -10,17 +10,8 @@ import stat
 from collections.abc import Mapping
 from typing import Final
 
+from framegate.proxy.tap import record
 from framegate.proxy.tap.headers import Seal, decode_seal, decode_segment_header
-from framegate.proxy.tap.record import (
-    OPEN_SUFFIX,
-    SEALED_SINCE,
-    SEALED_SUFFIX,
-    SEGMENT_HEADER_BYTES,
-    FormatError,
-    VersionError,
-    is_segment_stem,
-    is_stream_name,
-)
 
 START: Final = 0
 LISTINGS: Final = 3
@@ -83,14 +74,14 @@ class Segment:
     @property
     def limit(self) -> int:
         """The logical offset of the end of the file; its blocks end here or before."""
-        return self.base + max(0, self.size - SEGMENT_HEADER_BYTES)
+        return self.base + max(0, self.size - record.SEGMENT_HEADER_BYTES)
 
 
 def streams(root: str) -> list[str]:
     """Names of the streams in a tap directory, sorted; none when it does not exist. Other folders are left out."""
     try:
         with os.scandir(root) as entries:
-            return sorted(entry.name for entry in entries if is_stream_name(entry.name) and entry.is_dir())
+            return sorted(entry.name for entry in entries if record.is_stream_name(entry.name) and entry.is_dir())
     except FileNotFoundError:
         return []
 
@@ -121,8 +112,8 @@ def _list(root: str, stream: str, known: Mapping[int, Segment]) -> list[Segment]
         return []
     for name in names:
         stem, suffix = os.path.splitext(name)
-        if suffix in (OPEN_SUFFIX, SEALED_SUFFIX) and is_segment_stem(stem):
-            segment = known.get(int(stem)) if suffix == SEALED_SUFFIX else None
+        if suffix in (record.OPEN_SUFFIX, record.SEALED_SUFFIX) and record.is_segment_stem(stem):
+            segment = known.get(int(stem)) if suffix == record.SEALED_SUFFIX else None
             segment = segment or _stat(root, stream, stem, suffix)
             if segment is not None and (segment.base not in found or segment.size > found[segment.base].size):
                 found[segment.base] = segment
@@ -131,8 +122,8 @@ def _list(root: str, stream: str, known: Mapping[int, Segment]) -> list[Segment]
 
 def _stat(root: str, stream: str, stem: str, suffix: str) -> Segment | None:
     """One segment, which may have been sealed since it was listed; None when it was deleted."""
-    for sealed in (suffix == SEALED_SUFFIX, True):
-        path = os.path.join(root, stream, stem + (SEALED_SUFFIX if sealed else OPEN_SUFFIX))
+    for sealed in (suffix == record.SEALED_SUFFIX, True):
+        path = os.path.join(root, stream, stem + (record.SEALED_SUFFIX if sealed else record.OPEN_SUFFIX))
         try:
             status = os.stat(path)
         except FileNotFoundError:
@@ -159,9 +150,9 @@ def open_segment(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        if not path.endswith(OPEN_SUFFIX):
+        if not path.endswith(record.OPEN_SUFFIX):
             raise
-        return os.open(path.removesuffix(OPEN_SUFFIX) + SEALED_SUFFIX, os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(path.removesuffix(record.OPEN_SUFFIX) + record.SEALED_SUFFIX, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def first_offset(root: str, stream: str) -> int:
@@ -199,18 +190,18 @@ def seal_at(fd: int, segment: Segment, following: int | None) -> Seal | None:
         DamagedBlockError: the header or the seal is damaged, or a sealed segment has no seal.
         UnknownVersionError: a later framegate wrote it.
     """
-    head = os.pread(fd, SEGMENT_HEADER_BYTES, 0)
-    if len(head) < SEGMENT_HEADER_BYTES and not segment.sealed:
+    head = os.pread(fd, record.SEGMENT_HEADER_BYTES, 0)
+    if len(head) < record.SEGMENT_HEADER_BYTES and not segment.sealed:
         return None  # its writer has just created it
     try:
         header = decode_segment_header(head)
         seal = decode_seal(head) if segment.sealed else _seal_begun(head)
         check_place(header, segment.stream, segment.base)
-        if seal is None and segment.sealed and int(header["version"]) >= SEALED_SINCE:
-            raise FormatError("sealed without a seal")
-    except VersionError as error:
+        if seal is None and segment.sealed and int(header["version"]) >= record.SEALED_SINCE:
+            raise record.FormatError("sealed without a seal")
+    except record.VersionError as error:
         raise UnknownVersionError(segment.stream, f"{os.path.basename(segment.path)}: {error}") from error
-    except FormatError as error:
+    except record.FormatError as error:
         raise DamagedBlockError(segment.stream, segment.base, following, f"{os.path.basename(segment.path)}: {error}") from error
     return seal
 
@@ -222,14 +213,14 @@ def check_place(header: Mapping[str, str | int], stream: str, base: int) -> None
         FormatError: it is of another stream, or begins elsewhere.
     """
     if header.get("stream", stream) != stream:
-        raise FormatError(f"a segment of another stream, {header['stream']}")
+        raise record.FormatError(f"a segment of another stream, {header['stream']}")
     if header["base"] != base:
-        raise FormatError(f"a segment that says it begins at {header['base']}")
+        raise record.FormatError(f"a segment that says it begins at {header['base']}")
 
 
 def _seal_begun(head: bytes) -> Seal | None:
     """The seal of a segment that was not renamed yet, when it is complete."""
     try:
         return decode_seal(head)
-    except FormatError:
+    except record.FormatError:
         return None

@@ -5,18 +5,8 @@ come whole. ``log_reader.Joiner`` finds the blocks.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from framegate.proxy.tap import record
 from framegate.proxy.tap.headers import BlockHeader
-from framegate.proxy.tap.record import (
-    BLOCK_PIECES,
-    CHUNK_ROW,
-    CHUNK_ROW_BYTES,
-    FLAG_PIECES,
-    FRAME_HEADER_BYTES,
-    KIND_GAP,
-    KIND_PIECE,
-    REASON_PIECES_LOST,
-    ChunkRow,
-)
 
 __all__ = ["PieceIndex", "Place", "chunk_rows", "joined"]
 
@@ -46,7 +36,7 @@ class PieceIndex:
     def __len__(self) -> int:
         return len(self._places)
 
-    def note(self, path: str, position: int, header: BlockHeader, rows: Sequence[ChunkRow]) -> ChunkRow | None:
+    def note(self, path: str, position: int, header: BlockHeader, rows: Sequence[record.ChunkRow]) -> record.ChunkRow | None:
         """Note the pieces of the next block, and forget those of frames that its gaps count.
 
         Args:
@@ -59,14 +49,14 @@ class PieceIndex:
         """
         completing = None
         for row in rows:
-            if row.kind == KIND_PIECE:
+            if row.kind == record.KIND_PIECE:
                 place = Place(row.original_bytes, path, position + header.data_at + row.data_offset, row.data_length)
                 if place.at == 0:
                     self._places[_key(row)] = []  # an earlier frame of this number was cut short
                 self._places.setdefault(_key(row), []).append(place)
-            elif row.kind == KIND_GAP:
+            elif row.kind == record.KIND_GAP:
                 self._places.pop(_key(row), None)
-            elif row.flags & FLAG_PIECES:
+            elif row.flags & record.FLAG_PIECES:
                 completing = row
         return completing
 
@@ -77,25 +67,25 @@ class PieceIndex:
             if not later or later[0].at > 0:
                 self._places[key] = places + later
 
-    def take(self, row: ChunkRow) -> list[Place]:
+    def take(self, row: record.ChunkRow) -> list[Place]:
         """Remove and return the pieces of the frame that a chunk completes, in order."""
         return self._places.pop(_key(row), [])
 
 
-def _key(row: ChunkRow) -> tuple[int, int, int]:
+def _key(row: record.ChunkRow) -> tuple[int, int, int]:
     return row.connection, row.direction, row.first_frame
 
 
-def chunk_rows(header: BlockHeader, body: memoryview) -> list[ChunkRow]:
+def chunk_rows(header: BlockHeader, body: memoryview) -> list[record.ChunkRow]:
     """The chunk table of a block with the bytes ``body``."""
-    table = body[header.chunks_at : header.chunks_at + header.chunk_count * CHUNK_ROW_BYTES]
-    return [ChunkRow(*fields) for fields in CHUNK_ROW.iter_unpack(table)]
+    table = body[header.chunks_at : header.chunks_at + header.chunk_count * record.CHUNK_ROW_BYTES]
+    return [record.ChunkRow(*fields) for fields in record.CHUNK_ROW.iter_unpack(table)]
 
 
 def joined(
     header: BlockHeader,
     body: memoryview,
-    rows: Sequence[ChunkRow],
+    rows: Sequence[record.ChunkRow],
     places: Sequence[Place],
     read: Callable[[Place, memoryview], bool],
 ) -> tuple[BlockHeader, memoryview]:
@@ -110,8 +100,8 @@ def joined(
         A header, and new bytes. The header has the positions in these bytes; offset, length and counts of frames are those of the block on disk. A
         frame with missing pieces ends at the first hole, with the reason ``REASON_PIECES_LOST``.
     """
-    kept = [row for row in rows if row.kind != KIND_PIECE]
-    shift = len(kept) * CHUNK_ROW_BYTES - (header.starts_at - header.chunks_at)
+    kept = [row for row in rows if row.kind != record.KIND_PIECE]
+    shift = len(kept) * record.CHUNK_ROW_BYTES - (header.starts_at - header.chunks_at)
     data_at = header.data_at + shift
     made = memoryview(bytearray(data_at + sum(row.data_length + _ahead(row) for row in kept)))
     made[: header.chunks_at] = body[: header.chunks_at]
@@ -120,16 +110,16 @@ def joined(
     for index, row in enumerate(kept):
         begin = header.data_at + row.data_offset
         data = body[begin : begin + row.data_length]
-        if row.flags & FLAG_PIECES:
+        if row.flags & record.FLAG_PIECES:
             fresh = _whole(row, data, made[at : at + row.data_length + _ahead(row)], places, read)
         else:
             fresh = row
             made[at : at + len(data)] = data
         fresh = fresh._replace(data_offset=at - data_at)
         at += fresh.data_length
-        CHUNK_ROW.pack_into(made, header.chunks_at + index * CHUNK_ROW_BYTES, *fresh)
+        record.CHUNK_ROW.pack_into(made, header.chunks_at + index * record.CHUNK_ROW_BYTES, *fresh)
     fresh_header = header._replace(
-        flags=header.flags & ~BLOCK_PIECES,
+        flags=header.flags & ~record.BLOCK_PIECES,
         chunk_count=len(kept),
         starts_at=header.starts_at + shift,
         sizes_at=header.sizes_at + shift,
@@ -140,12 +130,14 @@ def joined(
     return fresh_header, made[:at]
 
 
-def _ahead(row: ChunkRow) -> int:
+def _ahead(row: record.ChunkRow) -> int:
     """Bytes of the stored frame before a chunk's own data."""
-    return row.original_bytes - row.lost_bytes - row.data_length if row.flags & FLAG_PIECES else 0
+    return row.original_bytes - row.lost_bytes - row.data_length if row.flags & record.FLAG_PIECES else 0
 
 
-def _whole(row: ChunkRow, last: memoryview, room: memoryview, places: Sequence[Place], read: Callable[[Place, memoryview], bool]) -> ChunkRow:
+def _whole(
+    row: record.ChunkRow, last: memoryview, room: memoryview, places: Sequence[Place], read: Callable[[Place, memoryview], bool]
+) -> record.ChunkRow:
     """Put a stored frame into ``room``, up to the first missing piece; all of them fill it. Returns the chunk's row."""
     ahead = len(room) - len(last)
     filled = 0
@@ -154,11 +146,11 @@ def _whole(row: ChunkRow, last: memoryview, room: memoryview, places: Sequence[P
         if place.at != filled or end > ahead or not read(place, room[filled:end]):
             break
         filled = end
-    row = row._replace(lost_frames=0, flags=row.flags & ~FLAG_PIECES)
+    row = row._replace(lost_frames=0, flags=row.flags & ~record.FLAG_PIECES)
     if filled == ahead:
         room[ahead:] = last
         return row._replace(data_length=len(room))
-    if filled < FRAME_HEADER_BYTES:
-        filled = FRAME_HEADER_BYTES
-        room[:filled] = (row.original_bytes - FRAME_HEADER_BYTES).to_bytes(FRAME_HEADER_BYTES, "big")
-    return row._replace(data_length=filled, lost_bytes=row.original_bytes - filled, reason=REASON_PIECES_LOST)
+    if filled < record.FRAME_HEADER_BYTES:
+        filled = record.FRAME_HEADER_BYTES
+        room[:filled] = (row.original_bytes - record.FRAME_HEADER_BYTES).to_bytes(record.FRAME_HEADER_BYTES, "big")
+    return row._replace(data_length=filled, lost_bytes=row.original_bytes - filled, reason=record.REASON_PIECES_LOST)

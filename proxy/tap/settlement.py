@@ -9,18 +9,11 @@ import os
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from framegate.proxy.tap import record
 from framegate.proxy.tap.block_builder import BlockBuilder
 from framegate.proxy.tap.gap import NO_CONNECTION, Gap
 from framegate.proxy.tap.ledger import RECOVERY, Pair
 from framegate.proxy.tap.log_reader import end_offset, segments
-from framegate.proxy.tap.record import (
-    DIRECTIONS,
-    FLAG_AT_MOST,
-    FLAG_UNKNOWN,
-    REASON_NONE,
-    WINDOW_NS,
-    stream_name,
-)
 from framegate.proxy.tap.segment import SegmentFiles, SegmentLog
 from framegate.proxy.tap.sums import PairSums
 
@@ -70,7 +63,7 @@ class Entry(NamedTuple):
     @property
     def is_gap(self) -> bool:
         """Whether it is a gap, not totals."""
-        return self.reason != REASON_NONE
+        return self.reason != record.REASON_NONE
 
 
 def missing_entries(pair: Pair, sums: PairSums, bound: Bound) -> list[Entry]:
@@ -83,14 +76,14 @@ def missing_entries(pair: Pair, sums: PairSums, bound: Bound) -> list[Entry]:
     missing = None if bound.frames is None else max(0, bound.frames - sums.frames)
     short = 0
     for number, count in _short(sums, missing):
-        entries.append(Entry(*pair, bound.reason, 0, count, 0, number * WINDOW_NS, (number + 1) * WINDOW_NS - 1))
+        entries.append(Entry(*pair, bound.reason, 0, count, 0, number * record.WINDOW_NS, (number + 1) * record.WINDOW_NS - 1))
         short += count
     from_ns, until_ns = sorted((_unsure_from(sums, bound), bound.until_ns))  # the clock may have been set back meanwhile
     rest = 0 if missing is None else missing - short
     if missing is None:
-        entries.append(Entry(*pair, bound.reason, FLAG_UNKNOWN, 0, 0, from_ns, until_ns))
+        entries.append(Entry(*pair, bound.reason, record.FLAG_UNKNOWN, 0, 0, from_ns, until_ns))
     elif rest:
-        entries.append(Entry(*pair, bound.reason, 0 if bound.exact else FLAG_AT_MOST, rest, 0, from_ns, until_ns))
+        entries.append(Entry(*pair, bound.reason, 0 if bound.exact else record.FLAG_AT_MOST, rest, 0, from_ns, until_ns))
     return entries + _unstated(pair, sums, short, rest if bound.exact else 0, from_ns, bound.until_ns)
 
 
@@ -121,19 +114,19 @@ def _unstated(pair: Pair, sums: PairSums, short: int, lost: int, lost_from_ns: i
         count = min(left, window.frames - window.stated)
         if count > 0:
             size = max(0, window.bytes - window.stated_bytes)
-            last_ns = max(window.from_ns, min((number + 1) * WINDOW_NS - 1, until_ns))
-            entries.append(Entry(*pair, REASON_NONE, 0, count, size, window.from_ns, last_ns))
+            last_ns = max(window.from_ns, min((number + 1) * record.WINDOW_NS - 1, until_ns))
+            entries.append(Entry(*pair, record.REASON_NONE, 0, count, size, window.from_ns, last_ns))
             left -= count
     if left > 0:
         at_ns = lost_from_ns if lost else sums.shared_until_ns
-        entries.append(Entry(*pair, REASON_NONE, 0, left, 0, at_ns, at_ns))
+        entries.append(Entry(*pair, record.REASON_NONE, 0, left, 0, at_ns, at_ns))
     return entries
 
 
 def recovery_stream(stream: str) -> str:
     """The stream in which another one is settled."""
     node, _, boot_id = stream.rsplit(".", 2)
-    return stream_name(node, RECOVERY, boot_id)
+    return record.stream_name(node, RECOVERY, boot_id)
 
 
 def settled_end(directory: str, stream: str) -> int | None:
@@ -182,7 +175,7 @@ def write_settlement(directory: str, stream: str, entries: Sequence[Entry], file
 def _row(entry: Entry) -> Gap:
     row = Gap(
         connection=NO_CONNECTION,
-        direction=DIRECTIONS.index(entry.direction),
+        direction=record.DIRECTIONS.index(entry.direction),
         reason=entry.reason,
         listener=entry.listener or None,
         from_ns=entry.from_ns,

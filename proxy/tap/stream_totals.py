@@ -4,20 +4,9 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from framegate.proxy.tap import record
 from framegate.proxy.tap.ledger import Pair
 from framegate.proxy.tap.log_block import GapRecord, LogBlock, TotalsRecord
-from framegate.proxy.tap.record import (
-    CAPTURE_LENGTHS,
-    DIRECTIONS,
-    FLAG_WITHHELD,
-    FRAME_HEADER_BYTES,
-    KIND_FRAMES,
-    REASON_PIECES_LOST,
-    REASON_SAMPLED,
-    REASONS,
-    WINDOW_NS,
-    ChunkRow,
-)
 
 __all__ = ["STATES", "StreamTotals", "WindowRow"]
 
@@ -73,7 +62,7 @@ class WindowRow:
     @property
     def last_window_ns(self) -> int:
         """Where the last of its windows begins."""
-        return self.window_ns + (self.windows - 1) * WINDOW_NS
+        return self.window_ns + (self.windows - 1) * record.WINDOW_NS
 
     @property
     def accounted(self) -> int:
@@ -96,30 +85,30 @@ class StreamTotals:
         key = (listener, direction, window)
         row = self._rows.get(key)
         if row is None:
-            row = self._rows[key] = WindowRow("", listener, direction, window * WINDOW_NS)
+            row = self._rows[key] = WindowRow("", listener, direction, window * record.WINDOW_NS)
         return row
 
     def add(self, block: LogBlock) -> None:
         for row in block.rows:
-            if row.kind == KIND_FRAMES:
+            if row.kind == record.KIND_FRAMES:
                 self._add_frames(block, row)
         for gap in block.gaps():
             self._add_gap(gap)
         for totals in block.totals():
-            first, last = totals.from_ns // WINDOW_NS, totals.until_ns // WINDOW_NS
+            first, last = totals.from_ns // record.WINDOW_NS, totals.until_ns // record.WINDOW_NS
             self._at(totals.listener, totals.direction, first).seen += totals.frames
             if first != last:
                 self._spans.append((totals, first, last))
 
     def cut(self, from_ns: int, until_ns: int, tapped: Iterable[Pair]) -> None:
         """Note that retention deleted data of these times about these pairs."""
-        first, last = sorted((from_ns // WINDOW_NS, until_ns // WINDOW_NS))
+        first, last = sorted((from_ns // record.WINDOW_NS, until_ns // record.WINDOW_NS))
         self._tapped.update(tapped)
         self._cuts.append((first, last))
 
-    def _add_frames(self, block: LogBlock, row: ChunkRow) -> None:
-        at = self._at(block.word(row.listener), DIRECTIONS[row.direction], row.capture_ns // WINDOW_NS)
-        if row.reason == REASON_PIECES_LOST:
+    def _add_frames(self, block: LogBlock, row: record.ChunkRow) -> None:
+        at = self._at(block.word(row.listener), record.DIRECTIONS[row.direction], row.capture_ns // record.WINDOW_NS)
+        if row.reason == record.REASON_PIECES_LOST:
             at.lost += row.frame_count
             return
         withheld = _withheld(block, row)
@@ -127,10 +116,10 @@ class StreamTotals:
         at.stored += row.frame_count - withheld
 
     def _add_gap(self, gap: GapRecord) -> None:
-        first, last = gap.from_ns // WINDOW_NS, gap.until_ns // WINDOW_NS
+        first, last = gap.from_ns // record.WINDOW_NS, gap.until_ns // record.WINDOW_NS
         if gap.certainty == "exact" and (first == last or gap.frames == 0):
             at = self._at(gap.listener, gap.direction, first)
-            if gap.reason == REASONS[REASON_SAMPLED]:
+            if gap.reason == record.REASONS[record.REASON_SAMPLED]:
                 at.sampled += gap.frames
             else:
                 at.lost += gap.frames
@@ -163,7 +152,7 @@ class StreamTotals:
         for row in found:
             row.stream = stream
             row.missing = row.seen - row.accounted
-            due = row.missing < 0 and live and row.window_ns >= newest - WINDOW_NS
+            due = row.missing < 0 and live and row.window_ns >= newest - record.WINDOW_NS
             if due or 0 < row.missing <= row.shared:
                 row.missing = 0
             row.cut = self._is_cut(row)
@@ -175,9 +164,9 @@ class StreamTotals:
         there: dict[tuple[str | None, str], list[int]] = {pair: [] for pair in self._tapped}
         for listener, direction, window in self._rows:
             there.setdefault((listener, direction), []).append(window)
-        for (listener, direction), windows in (there or {(None, direction): [] for direction in DIRECTIONS}).items():
+        for (listener, direction), windows in (there or {(None, direction): [] for direction in record.DIRECTIONS}).items():
             for first, last in _without(_united(self._cuts), sorted(windows)):
-                yield WindowRow(stream, listener, direction, first * WINDOW_NS, state="cut", cut=True, windows=last - first + 1)
+                yield WindowRow(stream, listener, direction, first * record.WINDOW_NS, state="cut", cut=True, windows=last - first + 1)
 
     def _check(self, row: WindowRow, due: bool) -> str:
         """The state of a row; ``due``: more was stored or lost than totals say so far."""
@@ -192,7 +181,7 @@ class StreamTotals:
         return "cut" if row.cut else "open" if due else "complete"
 
     def _is_cut(self, row: WindowRow) -> bool:
-        window = row.window_ns // WINDOW_NS
+        window = row.window_ns // record.WINDOW_NS
         return (row.missing != 0 and window <= self.cut_window) or any(first <= window <= last for first, last in self._cuts)
 
 
@@ -223,11 +212,11 @@ def _without(spans: Iterable[tuple[int, int]], windows: Iterable[int]) -> Iterat
             yield first, last
 
 
-def _withheld(block: LogBlock, row: ChunkRow) -> int:
+def _withheld(block: LogBlock, row: record.ChunkRow) -> int:
     """Frames of a chunk whose bodies were left out because they carry credentials."""
     sizes = block.sizes(row)
-    if not row.flags & FLAG_WITHHELD or row.capture == CAPTURE_LENGTHS or sizes is None:
+    if not row.flags & record.FLAG_WITHHELD or row.capture == record.CAPTURE_LENGTHS or sizes is None:
         return 0
     starts = block.starts(row)
     ends = [*starts[1:], row.data_length]
-    return sum(size > 0 and end - start == FRAME_HEADER_BYTES for start, end, size in zip(starts, ends, sizes, strict=True))
+    return sum(size > 0 and end - start == record.FRAME_HEADER_BYTES for start, end, size in zip(starts, ends, sizes, strict=True))
