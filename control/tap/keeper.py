@@ -33,7 +33,7 @@ from framegate.proxy.tap.ledger import Pair, is_recovery
 from framegate.proxy.tap.ledger_writer import LedgerWriter
 from framegate.proxy.tap.log_reader import LogError, Segment, segments, streams, walk_segment
 from framegate.proxy.tap.record import DIRECTIONS, stream_name
-from framegate.proxy.tap.recovery import Sealed, ends_finally, seal_dead, seal_stream
+from framegate.proxy.tap.recovery import ends_finally, seal_dead, seal_stream
 from framegate.proxy.tap.retention import Retention
 from framegate.proxy.tap.sums import segment_times
 
@@ -165,6 +165,7 @@ class TapKeeper:
         self._report_ledger()
 
     def _report_ledger(self) -> None:
+        """Write to the ledger in a thread, and wait for it for ``BORN_TIMEOUT_S``."""
         writing = threading.Thread(target=self._write_births, name="framegate-tap-born", daemon=True)
         writing.start()
         writing.join(BORN_TIMEOUT_S)
@@ -292,18 +293,13 @@ class TapKeeper:
             stream_record = known.get(segment.stream)
             if stream_record is None or not stream_record.settled:
                 self._carry(segment)
-            from_ns, until_ns = self._times(segment)
+            try:
+                from_ns, until_ns = segment_times(segment)
+            except (OSError, LogError):  # it is deleted all the same; more windows than necessary count as cut
+                from_ns, until_ns = 0, time.time_ns()
             waiting = self._deleted.get(segment.stream, _Deletion(0, from_ns, 0))
             self._deleted[segment.stream] = _Deletion(max(waiting.to, segment.limit), min(waiting.from_ns, from_ns), max(waiting.until_ns, until_ns))
         self._write_deleted()
-
-    def _times(self, segment: Segment) -> tuple[int, int]:
-        """The times of the data in a segment; if it cannot be read, from the stream's birth to now."""
-        try:
-            from_ns, until_ns = segment_times(segment)
-        except (OSError, LogError):  # it is deleted all the same; more windows than necessary count as cut
-            return 0, time.time_ns()
-        return from_ns, until_ns
 
     def _carry_sealed(self) -> None:
         """Add up segments sealed since the last time, so that little is left to read when a stream ends."""
@@ -361,22 +357,21 @@ class TapKeeper:
         now_ns = time.time_ns()
         return {(name,): max(0, now_ns - lag.since_ns) / 1e9 if lag.since_ns else 0.0 for name, lag in self._lagging.items()}
 
-    def _seal(self, streams: Sequence[str] = ()) -> None:
-        """Seal open segments of these streams; without a name those of all streams that have ended."""
+    def _seal(self, ended: Iterable[str] | None = None) -> None:
+        """Seal open segments of these streams; None: of all streams that have ended."""
         error = ""
         now_ns = time.time_ns()
-        ended = [sealed for stream in streams for sealed in seal_stream(self._tap.directory, stream, now_ns)]
-        for sealed in ended if streams else self._seal_dead(now_ns):
+        if ended is None and self._adopted:
+            found = seal_dead(self._tap.directory, self._live, now_ns)
+        else:
+            names = self._settlement.cases if ended is None else ended
+            found = [sealed for stream in names for sealed in seal_stream(self._tap.directory, stream, now_ns)]
+        for sealed in found:
             if sealed.error:
                 error = f"{sealed.stream}: {sealed.error}"
             else:
                 self._log.write("tap_sealed", stream=sealed.stream, base=sealed.base, cut_bytes=sealed.cut_bytes)
         self._complain("seal", error)
-
-    def _seal_dead(self, now_ns: int) -> list[Sealed]:
-        if self._adopted:
-            return seal_dead(self._tap.directory, self._live, now_ns)
-        return [sealed for stream in self._settlement.cases for sealed in seal_stream(self._tap.directory, stream, now_ns)]
 
     # --- what others left, and accounts --------------------------------------------------------------------------------------------
 

@@ -141,7 +141,10 @@ class Retention:
         self._left = {stream: [segment for segment in found if segment not in gone] if gone else found for stream, found in listed.items()}
         for stream, left in self._left.items():
             if not left and stream not in live:
-                error = self._remove_folder(stream) or error
+                try:
+                    os.rmdir(os.path.join(self._directory, stream))
+                except OSError as problem:
+                    error = str(problem)
         freed = sum(segment.size for segment in deleted)
         self._usage = usage - freed
         return Sweep(self._usage, len(deleted), freed, unread, max(0, self._usage - self._budget), error, unreadable)
@@ -187,13 +190,6 @@ class Retention:
         offsets, unreadable = read_consumers(self._directory)
         self._known = {**offsets, **{name: self._known.get(name, {}) for name in unreadable}}
         return self._known, unreadable
-
-    def _remove_folder(self, stream: str) -> str:
-        try:
-            os.rmdir(os.path.join(self._directory, stream))
-        except OSError as error:
-            return str(error)
-        return ""
 
 
 _Aged = tuple[int, str, int, Segment]

@@ -28,6 +28,8 @@ def test_losses_of_one_connection_direction_and_reason_are_one_gap() -> None:
     others = [gap(2), gap(1, direction=1), gap(1, reason=REASON_DISK_FULL)]
     assert [pending.remember(one) for one in others] == others
     assert len(pending) == 4
+    pending.remember(gap(first=2))
+    assert (first.frames, first.first_frame) == (6, 2)
     assert pending.take() == [first, *others]
     assert len(pending) == 0
 

@@ -332,6 +332,12 @@ def test_a_chunk_with_replaced_bytes_says_so(tmp_path: Path) -> None:
     assert (row.lost_bytes, record.REASONS[row.reason]) == (4 + 33, "capture")
     assert row.flags & record.FLAG_REPLACED
     assert len(frame.body) == 53
+    cut = Connection(tmp_path / "cut", (TapRule(name="r", blank=("14-17",), max_frame_bytes=30),))
+    cut.requests([(1, b"abc", 40), (36, b"abc", 5), (1, b"abc", 40)], [], [45])
+    cut.requests([(1, b"abc", 40)], [], [500])
+    frames, _ = cut.read()
+    assert [(len(frame.body), frame.body[14:18]) for frame in frames] == [(30, bytes(4)), (0, b""), (30, bytes(4)), (30, bytes(4))]
+    assert all(row.flags & record.FLAG_REPLACED for row in cut.chunks())
 
 
 def test_shares_of_frames_are_even_and_differ_by_connection_and_direction() -> None:
