@@ -148,7 +148,7 @@ class TapKeeper:
         """A descriptor for every processor to inherit: while one has it, the next control process does not settle the streams."""
         return self._lock.writers
 
-    # --- what happens to processors: any thread ----------------------------------------------------------------------------------
+    # --- events of processors: any thread ----------------------------------------------------------------------------------------
 
     def born(self, slot: int, boot_id: str) -> None:
         """A processor will write this stream: it is not sealed, its folder is not removed, and the ledger gets a line."""
@@ -373,7 +373,7 @@ class TapKeeper:
                 self._log.write("tap_sealed", stream=sealed.stream, base=sealed.base, cut_bytes=sealed.cut_bytes)
         self._complain("seal", error)
 
-    # --- what others left, and accounts --------------------------------------------------------------------------------------------
+    # --- streams of earlier runs, settlement -------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         self._look_at_segments()  # before open segments of earlier runs are sealed, which ends them

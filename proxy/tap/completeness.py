@@ -59,7 +59,7 @@ class Verdict:
 def verify(directory: str, progress: Callable[[int], object] = lambda size: None, sleep: Callable[[float], object] = time.sleep) -> Verdict:
     """Find out from the log alone whether it is complete. Nothing is written, and no lock is needed.
 
-    Retention may delete meanwhile. It writes to the ledger before it deletes, so whatever was not found is judged by a ledger that was read later.
+    Retention may delete meanwhile. It writes to the ledger before it deletes, so missing blocks are judged by a ledger that was read later.
 
     Args:
         directory: of the tap.

@@ -163,12 +163,11 @@ REASON_UNDELIVERED: Final = 11
 REASON_PIECES_LOST: Final = 12
 REASON_VANISHED: Final = 13
 REASON_DAMAGED: Final = 14
-# none; queue_full: the writer could not keep up; disk_full: no space, or over quota; disk_error: any other failed write; sampled: the rule
-# takes a share of the connections; capture: the rule keeps only a part of each body; withheld: SASL bytes; oversize: a run over
-# MAX_CHUNK_BYTES; partial_frame: a frame that never became whole (no frame is counted); processor_died: upper bound, written by control;
-# closed: the log closed while it could not write; undelivered: received when the other side could take no more, and not passed on;
-# pieces_lost: said by readers: of a frame that was cut through not all pieces are in the log (any more); vanished: said by readers: blocks
-# were deleted before they were read; damaged: said by readers: blocks are not what their CRC says
+# queue_full: the writer was too slow; disk_full: no space, or over quota; disk_error: any other failed write; sampled: the rule takes a share of
+# connections or frames; capture: the rule keeps only a part of each body; withheld: SASL bytes; oversize: a run over MAX_CHUNK_BYTES;
+# partial_frame: a frame that never became whole (no frame is counted); processor_died: upper bound, written by control; closed: the log was closed
+# while it could not write; undelivered: received when the other side could take no more, and not passed on. Set by readers only: pieces_lost: not
+# all pieces of a frame that was cut through are in the log; vanished: blocks were deleted before they were read; damaged: a CRC is wrong
 REASONS: Final = (
     "none",
     "queue_full",
@@ -187,11 +186,11 @@ REASONS: Final = (
     "damaged",
 )
 
-FLAG_SIZES: Final = 1  # the chunk has sizes: what is stored of some frame may not be all of it
+FLAG_SIZES: Final = 1  # the chunk has sizes: some frame may be stored in part
 FLAG_ANSWERS: Final = 2  # the chunk has keys and latencies
 FLAG_TRUNCATED: Final = 4  # a body was cut at the rule's max_frame_bytes
 FLAG_WITHHELD: Final = 8  # a body was withheld because it carries credentials
-FLAG_PIECES: Final = 16  # the chunk's data is the end of its only frame; pieces hold what comes before
+FLAG_PIECES: Final = 16  # the chunk's data is the end of its only frame; pieces have the bytes before
 FLAG_REPLACED: Final = 128  # bytes of a body are stored as zeros, or as their hash
 
 FLAG_AT_MOST: Final = 32  # gap: lost_frames is an upper bound
@@ -203,12 +202,12 @@ BLOCK_PIECES: Final = 1  # it has pieces, or a chunk with FLAG_PIECES
 BLOCK_TOTALS: Final = 2  # it has rows of kind totals
 BLOCK_REQUESTS: Final = 4  # its answers have request sizes and correlation ids
 
-WINDOW_NS: Final = 60_000_000_000  # of capture time; what totals and gaps do not cross
+WINDOW_NS: Final = 60_000_000_000  # of capture time; totals and gaps do not cross windows
 
 SEAL_FINAL: Final = 1  # of a seal's flags: the stream ends here, and every frame of it is accounted for
 SEAL_CUT: Final = 2  # a torn tail was cut off behind the last block
 
-# name, format (numpy's and struct's), offset; the docstring above says what each is
+# name, format (numpy's and struct's), offset; the docstring above describes each
 CHUNK_FIELDS: Final = (
     ("capture_ns", "<i8", 0),
     ("connection", "<i8", 8),

@@ -23,7 +23,7 @@ from framegate.proxy.tap.segment import SegmentLog, reason_of
 
 # After a failed write the disk is asked again this often.
 RETRY_NS: Final = 100_000_000
-# Where ``appends`` has what failed.
+# Indexes of failed writes in ``appends``.
 DISK_FULL: Final = APPEND_ERRORS.index("disk_full")
 DISK_ERROR: Final = APPEND_ERRORS.index("disk_error")
 # How long the thread sleeps when no segment is open.
