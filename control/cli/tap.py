@@ -2,42 +2,117 @@
 
 No command needs a running framegate. ``consumers remove`` and ``verify --accept`` write, the others only read. The modules::
 
-    tap          ls, verify, consumers
-    tap_cat      cat, follow
-    tap_records  the records, and the filter that selects them
+    tap          the commands and their options
+    tap_cat      prints records
+    tap_records  the records, the filter that selects them, and the line of each
     tap_cursor   reads streams in order of time, and skips damaged blocks
-    tap_lines    formats a record as a line
     tap_follow   reads what is appended
     tap_listing  lists streams, segments and consumers
     tap_verdict  prints the result of verify
 """
 
+import contextlib
+import os
 import sys
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
 
 import click
 
-from framegate.control.cli.options import example, output_option
-from framegate.control.cli.tap_cat import DIRECTORY, EXIT_INCOMPLETE, EXIT_UNWRITABLE, cat, follow, reading
+from framegate.control.cli.kinds import CHANNEL, LISTENER, MOMENT, SIZE
+from framegate.control.cli.options import EXIT_CONFLICT, EXIT_NOT_FOUND, example, output_option
+from framegate.control.cli.output import UnwritableError, print_note, size_text
 
 __all__ = ["tap"]
 
-_EXIT_USAGE = 2
-_EXIT_NOT_FOUND = 3
-_EXIT_CONFLICT = 4
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class _TapDirectory(click.Path):
+    """A directory of a tap, or an empty one. Any other directory is refused, so that a mistyped path is not taken for an empty log."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, file_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path."""
+        directory = str(super().convert(value, param, ctx))
+        from framegate.proxy.tap.ledger import LEDGER_NAME
+        from framegate.proxy.tap.log_reader import segments, streams
+        from framegate.proxy.tap.record import CONSUMERS_FOLDER, LOCK_NAME
+
+        with contextlib.suppress(OSError):  # the reader reports what cannot be read
+            names = set(os.listdir(directory))
+            ours = names & {LEDGER_NAME, LOCK_NAME, CONSUMERS_FOLDER}
+            if names and not ours and not any(segments(directory, stream) for stream in streams(directory)):
+                self.fail(f"{directory} is not a tap's directory: it has no ledger and no streams", param, ctx)
+        return directory
+
+
+_DIRECTORY: Final = _TapDirectory()
+_EXIT_INCOMPLETE: Final = 1
+"""A part of the log is missing or cannot be read."""
+_EXIT_UNWRITABLE: Final = 2
+_EXIT_USAGE: Final = 2
+
+
+@contextlib.contextmanager
+def _reading(directory: str) -> Iterator[None]:
+    """Turn an OSError into a message and exit code 1."""
+    try:
+        yield
+    except OSError as error:
+        print_note(f"{directory} cannot be read: {error}")
+        sys.exit(_EXIT_INCOMPLETE)
+
+
+class _Api(click.ParamType[int]):
+    """A Kafka API: its name or its key."""
+
+    name = "api"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The key."""
+        if isinstance(value, int):
+            return value
+        from framegate.proxy.config.selection import api_key
+
+        try:
+            return api_key(value)
+        except ValueError as error:
+            self.fail(f"{value!r} is {error}", param, ctx)
+
+
+def _filters(function: F) -> F:
+    """The options that select records."""
+    options = (
+        click.option("--connection", "connections", multiple=True, type=CHANNEL, help="Only this connection, for example 0-1-42. May be repeated."),
+        click.option("--listener", "listeners", type=LISTENER, multiple=True, help="Only this listener. May be repeated."),
+        click.option("--direction", type=click.Choice(["request", "response"]), help="Only requests, or only responses."),
+        click.option("--api", "apis", multiple=True, type=_Api(), help="Only this Kafka API, by name or key. May be repeated."),
+        click.option("--client", metavar="PATTERN", help="Only Kafka requests whose client.id matches, for example 'rdkafka*'."),
+        click.option("--min-size", type=SIZE, default=0, help="Only frames whose body has at least this size."),
+        click.option("--max-size", type=SIZE, help="Only frames whose body has at most this size."),
+        click.option("--stream", "streams", multiple=True, metavar="PATTERN", help="Only matching streams, for example 'edge.0.*'. May be repeated."),
+        click.option("--limit", type=click.IntRange(1), help="Stop after this number of frames."),
+        click.option("--payload", type=click.IntRange(0), default=16, show_default=True, help="Number of body bytes to show."),
+        click.option("--totals", is_flag=True, help="Also show the counts of frames seen, by listener, direction and minute."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
 
 
 class _Log(click.Group):
     """Commands whose exit code 1 is about the log; output that cannot be written has another code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; exits with ``EXIT_UNWRITABLE`` when standard output cannot be written."""
-        from framegate.control.cli.output import UnwritableError
-
+        """Run a command; exits with ``_EXIT_UNWRITABLE`` when standard output cannot be written."""
         try:
             return super().invoke(ctx)
         except UnwritableError:
-            sys.exit(EXIT_UNWRITABLE)
+            sys.exit(_EXIT_UNWRITABLE)
 
 
 @click.group(cls=_Log, epilog=example("framegate tap ls var/tap", "framegate tap verify var/tap", "framegate tap follow var/tap"))
@@ -51,7 +126,7 @@ def tap() -> None:
 @tap.command(
     short_help="List the streams of the log.", epilog=example("framegate tap ls var/tap", "framegate tap ls var/tap --segments --output json")
 )
-@click.argument("directory", metavar="DIR", type=DIRECTORY)
+@click.argument("directory", metavar="DIR", type=_DIRECTORY)
 @click.option("--segments", "each", is_flag=True, help="List segments instead of streams.")
 @output_option
 def ls(directory: str, each: bool, output: str) -> None:
@@ -62,12 +137,11 @@ def ls(directory: str, each: bool, output: str) -> None:
 
     Exit codes: 0 success; 1 a segment is damaged or cannot be read; 2 standard output cannot be written.
     """
-    from framegate.control.cli.output import print_note
-    from framegate.control.cli.tap_listing import consumer_states, list_segments, print_segments, print_streams, stream_ends
+    from framegate.control.cli.tap_listing import consumer_states, list_segments, print_segments, print_streams
 
-    with reading(directory):
+    with _reading(directory):
         states = list_segments(directory)
-        consumers = [] if each else consumer_states(directory, stream_ends(directory))
+        consumers = [] if each else consumer_states(directory)
     if each:
         print_segments(states, output)
     else:
@@ -78,7 +152,7 @@ def ls(directory: str, each: bool, output: str) -> None:
     if not states and output == "table":
         print_note(f"{directory} has no streams")
     if any(state.fault for state in states):
-        sys.exit(EXIT_INCOMPLETE)
+        sys.exit(_EXIT_INCOMPLETE)
 
 
 @tap.command(
@@ -87,7 +161,7 @@ def ls(directory: str, each: bool, output: str) -> None:
         "framegate tap verify var/tap", "framegate tap verify var/tap --output json", "framegate tap verify var/tap --accept 'disk was full, OPS-12'"
     ),
 )
-@click.argument("directory", metavar="DIR", type=DIRECTORY)
+@click.argument("directory", metavar="DIR", type=_DIRECTORY)
 @click.option(
     "--summary/--all", default=None, help="Show only windows that are not complete, or all.  [default: --summary on a terminal when there are many]"
 )
@@ -126,24 +200,21 @@ def consumers() -> None:
 
 
 @consumers.command("list", epilog=example("framegate tap consumers list var/tap"))
-@click.argument("directory", metavar="DIR", type=DIRECTORY)
+@click.argument("directory", metavar="DIR", type=_DIRECTORY)
 @output_option
 def list_(directory: str, output: str) -> None:
     """List the consumers, and how many bytes each has not read."""
-    import time
+    from framegate.control.cli.tap_listing import consumer_states, print_consumers
 
-    from framegate.control.cli.output import print_note
-    from framegate.control.cli.tap_listing import consumer_states, print_consumers, stream_ends
-
-    with reading(directory):
-        states = consumer_states(directory, stream_ends(directory))
+    with _reading(directory):
+        states = consumer_states(directory)
     print_consumers(states, output, time.time_ns())
     if not states and output == "table":
         print_note(f"{directory} has no consumers")
 
 
 @consumers.command(short_help="Remove a consumer that is no longer needed.", epilog=example("framegate tap consumers remove var/tap tables"))
-@click.argument("directory", metavar="DIR", type=DIRECTORY)
+@click.argument("directory", metavar="DIR", type=_DIRECTORY)
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def remove(directory: str, name: str, yes: bool) -> None:
@@ -154,15 +225,14 @@ def remove(directory: str, name: str, yes: bool) -> None:
 
     Exit codes: 0 removed; 1 not confirmed, or the disk cannot be written; 3 there is no such consumer; 4 the consumer is running.
     """
-    from framegate.control.cli.output import print_note, size_text
-    from framegate.control.cli.tap_listing import consumer_states, stream_ends
+    from framegate.control.cli.tap_listing import consumer_states
     from framegate.proxy.tap.consumer import ConsumerInUseError, remove_consumer
 
-    with reading(directory):
-        known = {state.name: state for state in consumer_states(directory, stream_ends(directory))}
+    with _reading(directory):
+        known = {state.name: state for state in consumer_states(directory)}
     if name not in known:
         print_note(f"{directory} has no consumer {name}; consumers: {', '.join(known) or 'none'}")
-        sys.exit(_EXIT_NOT_FOUND)
+        sys.exit(EXIT_NOT_FOUND)
     behind = size_text(sum(known[name].behind.values()))
     print_note(f"{name} has not read {behind} of the log; retention will no longer keep this data for it")
     if not yes:
@@ -171,12 +241,80 @@ def remove(directory: str, name: str, yes: bool) -> None:
         remove_consumer(directory, name)
     except ConsumerInUseError as error:
         print_note(f"{error}; nothing was changed")
-        sys.exit(_EXIT_CONFLICT)
+        sys.exit(EXIT_CONFLICT)
     except OSError as error:
         print_note(f"{name} cannot be removed: {error}")
-        sys.exit(EXIT_INCOMPLETE)
+        sys.exit(_EXIT_INCOMPLETE)
     print_note(f"{name} was removed")
 
 
-tap.add_command(cat)
-tap.add_command(follow)
+@tap.command(
+    short_help="Show the frames of the log.",
+    epilog=example(
+        "framegate tap cat var/tap --since 10m --listener kafka --api Produce",
+        "framegate tap cat var/tap --connection 0-1-42 --direction request --raw > bodies",
+    ),
+)
+@click.argument("directory", metavar="DIR", type=_DIRECTORY)
+@click.option("--since", type=MOMENT, help="Only frames captured at this time or later: 2027-01-15T08:00:00Z, or 10m for ten minutes ago.")
+@click.option("--until", type=MOMENT, help="Only frames captured before this time.")
+@_filters
+@click.option("--raw", is_flag=True, help="Write only the bodies, without separators. Frames whose body is not complete in the log are left out.")
+def cat(
+    directory: str, since: int | None, until: int | None, streams: tuple[str, ...], limit: int | None, payload: int, raw: bool, **given: Any
+) -> None:
+    """Show the frames of a tap's log, one per line, in order of time. No running framegate is needed.
+
+    A line has the time, the connection, the direction, the listener, the size of the body in bytes, Kafka's API, version, correlation id and client,
+    the latency from request to response, the tap rule, and the first bytes of the body. Lines that begin with -- are about missing frames: gaps, and
+    blocks that are damaged or deleted.
+
+    Exit codes: 0 success, also with gaps or after retention deleted data; 1 a part of the log cannot be read; 2 standard output cannot be written;
+    3 there is no such stream.
+    """
+    from framegate.control.cli.tap_cat import Lines, RawBodies, cursors_of, filter_of, show
+    from framegate.control.cli.tap_cursor import merged
+
+    writer = RawBodies() if raw else Lines(payload)
+    wanted = filter_of(since, until, given)
+    with _reading(directory):
+        cursors = cursors_of(directory, streams, since)
+        cut = show(merged(cursors, wanted), wanted, limit, writer)
+    writer.end()
+    if cut:
+        print_note(f"more frames exist than --limit {limit}")
+    for cursor in cursors:
+        if cursor.tail and not cut:
+            print_note(f"{cursor.stream}: {cursor.tail:,} bytes at its end are not a complete block: it is being written, or its processor died")
+    if writer.trouble:
+        sys.exit(_EXIT_INCOMPLETE)
+
+
+@tap.command(
+    short_help="Show frames as they are captured.",
+    epilog=example("framegate tap follow var/tap --listener kafka", "framegate tap follow var/tap --since 1m --api Fetch --payload 64"),
+)
+@click.argument("directory", metavar="DIR", type=_DIRECTORY)
+@click.option("--since", type=MOMENT, help="Begin with frames captured at this time or later.  [default: with new frames]")
+@_filters
+def follow(directory: str, since: int | None, streams: tuple[str, ...], limit: int | None, payload: int, **given: Any) -> None:
+    """Show frames as they are captured, until Ctrl-C. New streams are included. The lines are those of `tap cat`.
+
+    If the terminal is too slow, frames are left out and a line says how many; `tap cat` shows them.
+
+    Exit codes: 0 --limit is reached, or the reader of the output has closed it; 1 the log cannot be read; 2 standard output cannot be written;
+    130 after Ctrl-C.
+    """
+    from framegate.control.cli.tap_cat import filter_of
+    from framegate.control.cli.tap_follow import Follower, Sink
+
+    if sys.stdout is None:
+        return  # standard output was closed before the start
+    descriptor = sys.stdout.fileno()
+    sink = Sink(descriptor, sys.stdout.encoding)
+    with _reading(directory):
+        Follower(directory, filter_of(since, None, given), streams, since, payload, limit, sink, descriptor).run()
+    sink.close()
+    if sink.trouble:
+        print_note(f"standard output cannot be written: {sink.trouble}")
+        sys.exit(_EXIT_UNWRITABLE)

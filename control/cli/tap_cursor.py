@@ -6,9 +6,11 @@ reaches its first time, and only the current block of a stream is in memory, so 
 A part that cannot be read is a record (``Trouble``), too. Reading continues at the next block, which is found by its alignment, offset and CRC.
 """
 
+import contextlib
+import fnmatch
 import heapq
 import os
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Final
 
 from framegate.control.cli.tap_records import Entry, Timed, Trouble, Wanted
@@ -31,7 +33,7 @@ from framegate.proxy.tap.log_reader import (
 )
 from framegate.proxy.tap.record import BLOCK_ALIGNMENT, BLOCK_HEADER_BYTES, SEGMENT_HEADER_BYTES, FormatError
 
-__all__ = ["Cursor", "merged", "start_offset"]
+__all__ = ["Cursor", "matching", "merged", "start_offset"]
 
 _SCAN: Final = 1 << 20
 _MAGIC: Final = b"FGB"
@@ -186,30 +188,22 @@ def _block_behind(segment: Segment, offset: int) -> int | None:
         position = offset - segment.base + SEGMENT_HEADER_BYTES + BLOCK_ALIGNMENT
         while position < size:
             data = os.pread(fd, _SCAN + BLOCK_HEADER_BYTES, position)
-            for at in _candidates(data[:_SCAN]):
-                if _is_block(data, at, segment.base + position + at - SEGMENT_HEADER_BYTES, size - position):
-                    return segment.base + position + at - SEGMENT_HEADER_BYTES
+            for at in range(0, min(_SCAN, len(data)), BLOCK_ALIGNMENT):
+                if data.startswith(_MAGIC, at):
+                    begin = segment.base + position + at - SEGMENT_HEADER_BYTES
+                    with contextlib.suppress(FormatError):
+                        header = decode_block_header(data, at)
+                        if header.offset == begin and position + at + header.block_len <= size:
+                            return begin
             position += _SCAN
     finally:
         os.close(fd)
     return None
 
 
-def _candidates(data: bytes) -> Iterator[int]:
-    """Positions in aligned bytes at which a block may begin."""
-    at = data.find(_MAGIC)
-    while at >= 0:
-        if at % BLOCK_ALIGNMENT == 0:
-            yield at
-        at = data.find(_MAGIC, at + 1)
-
-
-def _is_block(data: bytes, at: int, offset: int, room: int) -> bool:
-    try:
-        header = decode_block_header(data, at)
-    except FormatError:
-        return False
-    return header.offset == offset and at + header.block_len <= room
+def matching(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
+    """The names that match one of the shell patterns; all when there is no pattern."""
+    return [name for name in names if not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
 
 
 def start_offset(root: str, stream: str, since_ns: int | None) -> int:

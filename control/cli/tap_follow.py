@@ -11,12 +11,19 @@ import select
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
 from typing import Final
 
-from framegate.control.cli.tap_cursor import Cursor, merged, start_offset
-from framegate.control.cli.tap_lines import entry_line, frame_line, not_shown_line, trouble_line
-from framegate.control.cli.tap_records import Entry, Trouble, Wanted, frames_of
+from framegate.control.cli.tap_cursor import Cursor, matching, merged, start_offset
+from framegate.control.cli.tap_records import (
+    Entry,
+    Trouble,
+    Wanted,
+    entry_line,
+    frame_line,
+    frames_of,
+    not_shown_line,
+    trouble_line,
+)
 from framegate.proxy.tap.log_reader import LogError, Segment, end_offset, first_offset, segments, streams
 from framegate.proxy.tap.record import KIND_FRAMES, KIND_GAP, SEGMENT_HEADER_BYTES
 
@@ -76,7 +83,7 @@ class Sink:
         self._thread.join()
 
     def _run(self) -> None:
-        while True:
+        while not self.gone.is_set():
             with self._changed:
                 self._changed.wait_for(lambda: self._lines or self._closing)
                 data = b"".join(self._lines)
@@ -84,7 +91,9 @@ class Sink:
             if not data:
                 return
             try:
-                self._write(data)
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
             except BrokenPipeError:
                 self.gone.set()
             except OSError as error:
@@ -93,13 +102,6 @@ class Sink:
             with self._changed:
                 self._size -= len(data)
                 self._changed.notify_all()
-            if self.gone.is_set():
-                return
-
-    def _write(self, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
 
 
 class _Watch:
@@ -181,8 +183,11 @@ class Follower:
         self._skipped_lost = 0
         self._watches: dict[str, _Watch] = {}
         self._start: dict[str, int] = {}
-        for stream in self._streams():
-            end = _end(root, stream)
+        for stream in matching(streams(root), patterns):
+            try:
+                end = end_offset(root, stream)
+            except LogError:
+                end = max((segment.limit for segment in segments(root, stream)), default=0)
             self._start[stream] = end
             self._watches[stream] = _Watch(root, Cursor(root, stream, end if since_ns is None else start_offset(root, stream, since_ns)))
 
@@ -195,7 +200,7 @@ class Follower:
 
     def show_appended(self) -> None:
         """Show what was appended since the last call."""
-        names = self._streams()
+        names = matching(streams(self._root), self._patterns)
         for stream in names:
             if stream not in self._watches:
                 self._watches[stream] = _Watch(self._root, Cursor(self._root, stream, first_offset(self._root, stream)))
@@ -213,9 +218,6 @@ class Follower:
 
     def _done(self) -> bool:
         return self._left == 0 or self._sink.gone.is_set()
-
-    def _streams(self) -> list[str]:
-        return [name for name in streams(self._root) if not self._patterns or any(fnmatchcase(name, pattern) for pattern in self._patterns)]
 
     def _pass_over(self, watch: _Watch, most: int) -> None:
         """Skip the oldest blocks of a stream that has more than ``most`` unread bytes."""
@@ -270,11 +272,3 @@ class Follower:
         if (self._skipped or self._skipped_lost) and not self._sink.full():
             self._sink.put(not_shown_line(self._skipped, self._skipped_lost, bound=self._bound))
             self._skipped = self._skipped_lost = 0
-
-
-def _end(root: str, stream: str) -> int:
-    """The present end of a stream, from its headers."""
-    try:
-        return end_offset(root, stream)
-    except LogError:
-        return max((segment.limit for segment in segments(root, stream)), default=0)

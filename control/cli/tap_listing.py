@@ -1,12 +1,14 @@
 """The output of ``framegate tap ls`` and ``tap consumers``: streams and segments, from their headers, and the position of each consumer."""
 
+import contextlib
 import dataclasses
+import itertools
 import os
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 from framegate.control.cli.output import age_text, print_json, print_table, size_text
-from framegate.control.cli.tap_lines import moment_text
+from framegate.control.cli.tap_records import moment_text
 from framegate.proxy.tap.consumer import consumer_in_use, consumer_owner, read_consumers
 from framegate.proxy.tap.log_reader import (
     BlockRef,
@@ -67,11 +69,8 @@ class SegmentState:
         self.last_ns = header.last_ns if self.last_ns is None else max(self.last_ns, header.last_ns)
         self.requests += header.request_frames
         self.responses += header.response_frames
-        if header.lost_frames or not header.request_frames + header.response_frames:
-            self._add_gaps(ref)
-
-    def _add_gaps(self, ref: BlockRef) -> None:
-        for row in read_raw(ref).rows:
+        may_have_gaps = header.lost_frames or not header.request_frames + header.response_frames
+        for row in read_raw(ref).rows if may_have_gaps else ():
             if row.kind != KIND_GAP:
                 continue
             sure = certainty(row.flags)
@@ -164,81 +163,54 @@ class ConsumerState:
     fault: str = ""
 
 
-def consumer_states(root: str, ends: dict[str, tuple[int, int]]) -> list[ConsumerState]:
-    """The consumers, by name.
-
-    Args:
-        root: the tap's directory.
-        ends: the first and last offset of each stream.
-    """
+def consumer_states(root: str) -> list[ConsumerState]:
+    """The consumers of a tap's directory, by name."""
+    listed = {stream: segments(root, stream) for stream in streams(root)}
+    ends = {stream: (files[0].base, files[-1].limit) for stream, files in listed.items() if files}
     found, unreadable = read_consumers(root)
     states = []
     for name in sorted({*found, *unreadable}):
+        working, updated_ns = None, 0
+        with contextlib.suppress(OSError):
+            working = consumer_in_use(root, name)
+        with contextlib.suppress(OSError):
+            updated_ns = os.stat(os.path.join(root, CONSUMERS_FOLDER, name + ".json")).st_mtime_ns
         offsets = found.get(name, {})
         behind = {stream: max(0, end - max(first, offsets.get(stream, 0))) for stream, (first, end) in ends.items()}
-        states.append(ConsumerState(name, consumer_owner(root, name), _working(root, name), behind, _updated(root, name), unreadable.get(name, "")))
+        states.append(ConsumerState(name, consumer_owner(root, name), working, behind, updated_ns, unreadable.get(name, "")))
     return states
-
-
-def _working(root: str, name: str) -> bool | None:
-    try:
-        return consumer_in_use(root, name)
-    except OSError:
-        return None
-
-
-def _updated(root: str, name: str) -> int:
-    """When the consumer's file was last replaced, ns; 0 when it was deleted."""
-    try:
-        return os.stat(os.path.join(root, CONSUMERS_FOLDER, name + ".json")).st_mtime_ns
-    except OSError:
-        return 0
-
-
-def stream_ends(root: str) -> dict[str, tuple[int, int]]:
-    """The first offset of each stream, and the end of its files."""
-    listed = {stream: segments(root, stream) for stream in streams(root)}
-    return {stream: (found[0].base, found[-1].limit) for stream, found in listed.items() if found}
-
-
-def _joined(states: Iterable[SegmentState]) -> list[SegmentState]:
-    whole: dict[str, SegmentState] = {}
-    for state in states:
-        if state.stream in whole:
-            whole[state.stream].join(state)
-        else:
-            whole[state.stream] = dataclasses.replace(state)
-    return list(whole.values())
 
 
 def _time(ns: int | None) -> str:
     return "-" if ns is None else moment_text(ns)[:19].replace("T", " ") + " UTC"
 
 
-def _lost(state: SegmentState) -> str:
-    parts = [f"{state.lost:,}" if state.lost else "", f"at most {state.at_most:,}" if state.at_most else "", "unknown" if state.unknown else ""]
-    return ", ".join(part for part in parts if part) or "0"
+_COUNTS: Final = ("SIZE", "FROM", "TO", "REQUESTS", "RESPONSES", "LOST", "SAMPLED")
+
+
+def _counts(row: SegmentState) -> tuple[Any, ...]:
+    parts = [f"{row.lost:,}" if row.lost else "", f"at most {row.at_most:,}" if row.at_most else "", "unknown" if row.unknown else ""]
+    lost = ", ".join(part for part in parts if part) or "0"
+    return size_text(row.size), _time(row.first_ns), _time(row.last_ns), row.requests, row.responses, lost, row.sampled
 
 
 def print_streams(states: list[SegmentState], consumers: list[ConsumerState], output: str) -> None:
     """Print one row for each stream."""
-    rows = _joined(states)
+    parts = {stream: list(found) for stream, found in itertools.groupby(states, lambda state: state.stream)}
+    rows = []
+    for found in parts.values():
+        rows.append(dataclasses.replace(found[0]))
+        for later in found[1:]:
+            rows[-1].join(later)
     behind = {row.stream: {state.name: state.behind.get(row.stream, 0) for state in consumers} for row in rows}
     if output == "json":
-        parts = {row.stream: [part.as_dict() for part in states if part.stream == row.stream] for row in rows}
-        print_json([{**row.as_dict(), "behind": behind[row.stream], "files": parts[row.stream]} for row in rows])
+        print_json([{**row.as_dict(), "behind": behind[row.stream], "files": [part.as_dict() for part in parts[row.stream]]} for row in rows])
         return
+    texts = [", ".join(f"{name} {size_text(size)}" for name, size in behind[row.stream].items()) or "-" for row in rows]
     print_table(
-        ("STREAM", "STATE", "SEGMENTS", "SIZE", "FROM", "TO", "REQUESTS", "RESPONSES", "LOST", "SAMPLED", "BEHIND"),
-        (
-            (
-                row.stream, row.state, row.segments, size_text(row.size), _time(row.first_ns), _time(row.last_ns),
-                row.requests, row.responses, _lost(row), row.sampled,
-                ", ".join(f"{name} {size_text(size)}" for name, size in behind[row.stream].items()) or "-",
-            )
-            for row in rows
-        ),
-    )  # fmt: skip
+        ("STREAM", "STATE", "SEGMENTS", *_COUNTS, "BEHIND"),
+        ((row.stream, row.state, row.segments, *_counts(row), text) for row, text in zip(rows, texts, strict=True)),
+    )
 
 
 def print_segments(states: list[SegmentState], output: str) -> None:
@@ -246,35 +218,18 @@ def print_segments(states: list[SegmentState], output: str) -> None:
     if output == "json":
         print_json([state.as_dict() for state in states])
         return
-    print_table(
-        ("STREAM", "BASE", "STATE", "BLOCKS", "SIZE", "FROM", "TO", "REQUESTS", "RESPONSES", "LOST", "SAMPLED"),
-        (
-            (
-                row.stream, row.base, row.state, row.blocks, size_text(row.size), _time(row.first_ns), _time(row.last_ns),
-                row.requests, row.responses, _lost(row), row.sampled,
-            )
-            for row in states
-        ),
-    )  # fmt: skip
+    rows = ((row.stream, row.base, row.state, row.blocks, *_counts(row)) for row in states)
+    print_table(("STREAM", "BASE", "STATE", "BLOCKS", *_COUNTS), rows)
 
 
 def print_consumers(states: list[ConsumerState], output: str, now_ns: int) -> None:
     """Print one row for each consumer."""
     if output == "json":
-        print_json(
-            [
-                {
-                    "name": state.name,
-                    "owner": state.owner,
-                    "working": state.working,
-                    "behind_bytes": sum(state.behind.values()),
-                    "behind": state.behind,
-                    "update_time": moment_text(state.updated_ns),
-                    "fault": state.fault,
-                }
-                for state in states
-            ]
-        )
+        rows = []
+        for state in states:
+            head = {"name": state.name, "owner": state.owner, "working": state.working, "behind_bytes": sum(state.behind.values())}
+            rows.append({**head, "behind": state.behind, "update_time": moment_text(state.updated_ns), "fault": state.fault})
+        print_json(rows)
         return
     words = {True: "yes", False: "no", None: "?"}
     print_table(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from framegate.control.cli.output import counted, print_json, print_line, print_note, print_table, size_text
-from framegate.control.cli.tap_lines import moment_text
+from framegate.control.cli.tap_records import moment_text
 from framegate.proxy.tap.log_reader import LogError, segments, streams
 from framegate.proxy.tap.record import FormatError
 
@@ -98,7 +98,11 @@ def print_verdict(verdict: "Verdict", summary: bool | None, output: str, accepte
     """Print faults, then windows, then the conclusion."""
     if output == "json":
         faults = {fault: accepted.faults[fault] for fault in verdict.faults if fault in accepted.faults}
-        windows = [{**_json(row), "accepted": accepted.reason(row)} for row in verdict.rows]
+        windows = []
+        for row in verdict.rows:
+            data = dataclasses.asdict(row)
+            data["window"] = moment_text(data.pop("window_ns"))
+            windows.append({**data, "accepted": accepted.reason(row)})
         print_json({"complete": verdict.complete, "faults": verdict.faults, "accepted_faults": faults, "windows": windows})
         return
     for fault in verdict.faults:
@@ -124,21 +128,11 @@ def _conclusion(verdict: "Verdict", accepted: "Accepted") -> str:
     return f"{word}: {faults}windows: {windows}"
 
 
-def _json(row: "WindowRow") -> dict[str, Any]:
-    data: dict[str, Any] = dataclasses.asdict(row)
-    data["window"] = moment_text(data.pop("window_ns"))
-    return data
-
-
-def _window_text(row: "WindowRow") -> str:
-    texts = [moment_text(at_ns)[:16].replace("T", " ") for at_ns in dict.fromkeys((row.window_ns, row.last_window_ns))]
-    return " to ".join(texts)
-
-
 def _cells(row: "WindowRow", accepted: "Accepted") -> tuple[Any, ...]:
     state = row.state if row.state == "cut" or not row.cut else f"{row.state}, cut"
     reason = accepted.reason(row)
+    window = " to ".join(moment_text(at_ns)[:16].replace("T", " ") for at_ns in dict.fromkeys((row.window_ns, row.last_window_ns)))
     return (
-        row.stream or "-", row.listener or "-", row.direction, _window_text(row), row.seen, row.stored, row.withheld, row.sampled, row.lost,
+        row.stream or "-", row.listener or "-", row.direction, window, row.seen, row.stored, row.withheld, row.sampled, row.lost,
         row.at_most, row.unknown, row.shared, row.missing, f"{state} (accepted: {reason})" if reason else state,
     )  # fmt: skip

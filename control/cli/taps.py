@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from framegate.control.cli.kinds import LISTENER, SIZE, Expiry
 from framegate.control.cli.options import DEFAULT_ADDRESS, admin_options, example
+from framegate.control.cli.output import as_dict, print_json, print_note, print_table, size_text, time_text, word
 
 if TYPE_CHECKING:
     import grpc
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["taps"]
 
 _COMPLETION_TIMEOUT_S = 1.0
-_DIRECTIONS = ("request", "response")
-_CAPTURES = ("full", "lengths", "hash")
-_ON_FULL = ("drop", "mute")
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -46,6 +44,13 @@ def _complete_listener(ctx: click.Context, param: click.Parameter, incomplete: s
     return _complete(ask, ctx, incomplete)
 
 
+_VALIDATE_ONLY: Final = click.option("--validate-only", is_flag=True, help="Check the change, but do not make it.")
+
+
+def _etag(change: str) -> Callable[[F], F]:
+    return click.option("--etag", default="", help=f"{change} the rule only if it still has this etag (see `framegate taps list --output json`).")
+
+
 def _rule_options(function: F) -> F:
     """The options of a rule, named like its keys in the configuration."""
     share = click.FloatRange(0.0, 1.0)
@@ -63,7 +68,7 @@ def _rule_options(function: F) -> F:
             "--direction",
             "directions",
             multiple=True,
-            type=click.Choice(_DIRECTIONS),
+            type=click.Choice(["request", "response"]),
             help="Frames of this direction. May be repeated.  [default: both]",
         ),
         click.option("--principal", "principals", multiple=True, help="Frames of clients with this principal. May be repeated."),
@@ -75,7 +80,9 @@ def _rule_options(function: F) -> F:
             "--client", "clients", multiple=True, help="Frames of Kafka clients whose client.id matches, for example 'billing-*'. May be repeated."
         ),
         click.option(
-            "--capture", type=click.Choice(_CAPTURES), help="What to store of each body: all of it, only its length, or a hash.  [default: full]"
+            "--capture",
+            type=click.Choice(["full", "lengths", "hash"]),
+            help="What to store of each body: all of it, only its length, or a hash.  [default: full]",
         ),
         click.option("--max-frame-bytes", "max_frame_bytes", type=SIZE, help="Number of body bytes to store of each frame; 0 means all."),
         click.option("--blank", multiple=True, help="Range of body bytes to store as zeros, for example 0-15 or 64-. May be repeated."),
@@ -85,12 +92,12 @@ def _rule_options(function: F) -> F:
         click.option("--expires", type=Expiry(), help="When the rule expires: 10m from now, 2030-01-31T12:00:00Z, or never."),
         click.option(
             "--on-full",
-            type=click.Choice(_ON_FULL),
+            type=click.Choice(["drop", "mute"]),
             help="When the log cannot keep up: drop frames from the log (a gap row counts them), or mute the client.",
         ),
         click.option("--max-loss-percent", type=percent, help="Turn the rule off when it loses more than this percentage of frames; 0 means never."),
         click.option("--max-cpu-percent", type=percent, help="Turn the rule off when it uses more than this percentage of a CPU; 0 means never."),
-        click.option("--validate-only", is_flag=True, help="Check the change, but do not make it."),
+        _VALIDATE_ONLY,
     )
     for option in reversed(options):
         function = option(function)
@@ -111,7 +118,6 @@ def taps() -> None:
 def list_(address: str, output: str) -> None:
     """List the tap rules, in their order."""
     from framegate.control.cli.client import CALL_TIMEOUT_S, calling
-    from framegate.control.cli.output import print_note
 
     with calling(address) as channel:
         found = _listed(channel, CALL_TIMEOUT_S)
@@ -145,15 +151,11 @@ def add(name: str, before: str | None, validate_only: bool, address: str, output
 
     Changes are lost at a restart, when the configuration file applies again.
     """
-    from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
-    from framegate.control.v1 import tap_service_pb2 as pb2
-    from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
+    from framegate.control.v1.tap_service_pb2 import CreateTapRuleRequest
 
     rule, _ = _rule(name, values)
-    request = pb2.CreateTapRuleRequest(tap_rule=rule, before=before or "", validate_only=validate_only)
-    with calling(address, change=not validate_only) as channel:
-        answer = TapServiceStub(channel).CreateTapRule(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
-    _print([answer.tap_rule], output)
+    request = CreateTapRuleRequest(tap_rule=rule, before=before or "", validate_only=validate_only)
+    _print([_change(address, "CreateTapRule", request).tap_rule], output)
 
 
 @taps.command(
@@ -166,15 +168,13 @@ def add(name: str, before: str | None, validate_only: bool, address: str, output
 @click.option("--clear", multiple=True, help="Reset a key of the rule to its default, for example networks. May be repeated.")
 @_before_option("Move the rule before this one.")
 @click.option("--last", is_flag=True, help="Move the rule to the end.")
-@click.option("--etag", default="", help="Change the rule only if it still has this etag (see `framegate taps list --output json`).")
+@_etag("Change")
 @admin_options
 def set_(
     name: str, clear: tuple[str, ...], before: str | None, last: bool, etag: str, validate_only: bool, address: str, output: str, **values: Any
 ) -> None:
     """Change the given keys of a rule, in all processors or in none. Returns when the change is in force."""
-    from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
-    from framegate.control.v1 import tap_service_pb2 as pb2
-    from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
+    from framegate.control.v1.tap_service_pb2 import UpdateTapRuleRequest
 
     if before and last:
         raise click.UsageError("give --before or --last, not both")
@@ -185,31 +185,36 @@ def set_(
     if not paths and not before and not last:
         raise click.UsageError("give at least one change")
     rule.etag = etag
-    request = pb2.UpdateTapRuleRequest(tap_rule=rule, validate_only=validate_only)
+    request = UpdateTapRuleRequest(tap_rule=rule, validate_only=validate_only)
     request.update_mask.paths.extend(paths)
     if before or last:
         request.before = before or ""
-    with calling(address, change=not validate_only) as channel:
-        answer = TapServiceStub(channel).UpdateTapRule(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
-    _print([answer.tap_rule], output)
+    _print([_change(address, "UpdateTapRule", request).tap_rule], output)
 
 
 @taps.command(epilog=example("framegate taps remove debug"))
 @click.argument("name", shell_complete=_complete_rule)
-@click.option("--etag", default="", help="Remove the rule only if it still has this etag (see `framegate taps list --output json`).")
-@click.option("--validate-only", is_flag=True, help="Check the change, but do not make it.")
+@_etag("Remove")
+@_VALIDATE_ONLY
 @admin_options
 def remove(name: str, etag: str, validate_only: bool, address: str, output: str) -> None:
     """Remove a rule, in all processors or in none. Prints the remaining rules."""
-    from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
-    from framegate.control.v1 import tap_service_pb2 as pb2
-    from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
+    from framegate.control.cli.client import CALL_TIMEOUT_S, calling
+    from framegate.control.v1.tap_service_pb2 import DeleteTapRuleRequest
 
-    request = pb2.DeleteTapRuleRequest(name=name, etag=etag, validate_only=validate_only)
+    _change(address, "DeleteTapRule", DeleteTapRuleRequest(name=name, etag=etag, validate_only=validate_only))
     with calling(address, change=not validate_only) as channel:
-        TapServiceStub(channel).DeleteTapRule(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
         left = _listed(channel, CALL_TIMEOUT_S)
     _print(left, output)
+
+
+def _change(address: str, method: str, request: Any) -> Any:
+    """Call a method of the tap service that changes something, unless the request only validates. Returns the response."""
+    from framegate.control.cli.client import CALL_TIMEOUT_S, calling, metadata
+    from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
+
+    with calling(address, change=not request.validate_only) as channel:
+        return getattr(TapServiceStub(channel), method)(request, timeout=CALL_TIMEOUT_S, metadata=metadata())
 
 
 def _cleared(word: str) -> str:
@@ -228,9 +233,9 @@ def _rule(name: str, values: dict[str, Any]) -> "tuple[pb2.TapRule, list[str]]":
     """The message for the options given, and the names of its fields that are set."""
     from framegate.control.v1 import tap_service_pb2 as pb2
 
-    enums: dict[str, Any] = {"directions": pb2.TapRule.Direction, "capture": pb2.TapRule.Capture, "on_full": pb2.TapRule.OnFull}
-    prefixes = {"directions": "DIRECTION_", "capture": "CAPTURE_", "on_full": "ON_FULL_"}
     rule = pb2.TapRule(name=name)
+    enums: dict[str, Any] = {"directions": rule.Direction, "capture": rule.Capture, "on_full": rule.OnFull}
+    prefixes = {"directions": "DIRECTION_", "capture": "CAPTURE_", "on_full": "ON_FULL_"}
     paths = []
     for field, value in values.items():
         if value is None or value == ():
@@ -239,13 +244,13 @@ def _rule(name: str, values: dict[str, Any]) -> "tuple[pb2.TapRule, list[str]]":
             paths.append(_expire(rule, value))
             continue
         paths.append(field)
+        items = value if isinstance(value, (list, tuple)) else [value]
         if field in enums:
-            numbers = [enums[field].Value(f"{prefixes[field]}{word.upper()}") for word in ([value] if isinstance(value, str) else value)]
-            value = numbers[0] if isinstance(value, str) else numbers
+            items = [enums[field].Value(f"{prefixes[field]}{text.upper()}") for text in items]
         if isinstance(value, (list, tuple)):
-            getattr(rule, field).extend(value)
+            getattr(rule, field).extend(items)
         else:
-            setattr(rule, field, value)
+            setattr(rule, field, items[0])
     return rule, paths
 
 
@@ -260,8 +265,6 @@ def _expire(rule: "pb2.TapRule", value: tuple[str, int]) -> str:
 
 
 def _print(found: "list[pb2.TapRule]", output: str) -> None:
-    from framegate.control.cli.output import as_dict, print_json, print_table
-
     if output == "json":
         print_json([as_dict(rule) for rule in found])
         return
@@ -269,8 +272,6 @@ def _print(found: "list[pb2.TapRule]", output: str) -> None:
 
 
 def _cells(rule: "pb2.TapRule") -> tuple[str, ...]:
-    from framegate.control.cli.output import word
-
     directions = ",".join(word(rule.Direction.Name(item), "DIRECTION_") for item in rule.directions)
     return (
         rule.name, ",".join(rule.listeners) or "all", directions, " ".join(_conditions(rule)) or "all", " ".join(_kept(rule)),
@@ -280,8 +281,6 @@ def _cells(rule: "pb2.TapRule") -> tuple[str, ...]:
 
 def _conditions(rule: "pb2.TapRule") -> Iterator[str]:
     """The conditions of a rule besides listener and direction."""
-    from framegate.control.cli.output import size_text
-
     for name, entries in (("principal", rule.principals), ("network", rule.networks), ("api", rule.apis), ("client", rule.clients)):
         if entries:
             yield f"{name}={','.join(entries)}"
@@ -292,8 +291,6 @@ def _conditions(rule: "pb2.TapRule") -> Iterator[str]:
 
 
 def _kept(rule: "pb2.TapRule") -> Iterator[str]:
-    from framegate.control.cli.output import size_text, word
-
     yield word(rule.Capture.Name(rule.capture), "CAPTURE_")
     if rule.max_frame_bytes:
         yield f"first {size_text(rule.max_frame_bytes)}"
@@ -310,8 +307,6 @@ def _sampled(rule: "pb2.TapRule") -> Iterator[str]:
 
 
 def _state(rule: "pb2.TapRule") -> Iterator[str]:
-    from framegate.control.cli.output import time_text, word
-
     yield word(rule.State.Name(rule.state), "STATE_")
     if rule.HasField("expire_time"):
         yield f"{'since' if rule.state == rule.STATE_EXPIRED else 'until'} {time_text(rule.expire_time.ToJsonString())}"

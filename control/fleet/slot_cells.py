@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from framegate.proxy.cells import CELL_SIZE, HEADER_SIZE, TAP_DROP_REASONS, CellLayout, CellReader, State, create
-from framegate.proxy.tap.ledger_line import Pair
+from framegate.proxy.tap.ledger import Pair
 from framegate.proxy.tap.record import DIRECTIONS
 
 __all__ = ["ProcessorTotals", "SlotCells"]

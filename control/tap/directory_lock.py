@@ -1,8 +1,8 @@
-"""What only one instance may have: a lock that the kernel gives back when its process ends, however it ends.
+"""The lock of a tap directory, which the kernel releases when its holder ends in any way.
 
-A control process that was killed leaves processors behind. They end by themselves, but not while they stand still (SIGSTOP, a frozen cgroup), and
-write when they go on. So they inherit a descriptor of a second file, with a shared lock on it. That lock is of the open file, not of a process, and
-the kernel gives it back when the last of them is gone. Who holds the directory asks whether anybody else has such a lock.
+A control process that was killed leaves processors behind. They end by themselves, but not while they are stopped (SIGSTOP, a frozen cgroup), and
+write when they continue. So they inherit a descriptor of a second file with a shared lock on it. That lock belongs to the open file, not to a
+process, and the kernel releases it when the last of them has ended. The holder of the directory asks whether another such lock exists.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ FLOCK: Final = struct.Struct("hhqqi4x")
 
 
 class DirectoryLock:
-    """Holds a directory of the tap, made for its owner and the readers of its group when there is none, until ``release``. The lock's file stays.
+    """Holds a directory of the tap until ``release``. Creates the directory for its owner and the readers of its group; the lock's file stays.
 
     Attributes:
-        last_ns: when its last holder, or this one, gave a sign of life (``heartbeat``) before, wall clock.
-        noted: the number that was noted last (``heartbeat``), by this holder or one before; 0: none was.
+        last_ns: the last heartbeat before this holder, wall clock.
+        noted: the number noted last (``heartbeat``), by this holder or one before; 0: none.
         writers: the descriptor for this holder's processors to inherit.
         unguarded: why the file system does not tell whether an earlier holder's processors live, in words; empty when it does.
 
@@ -61,11 +61,7 @@ class DirectoryLock:
         self._write()
 
     def _take(self) -> None:
-        """Lock it; a reader that looks whether somebody has it (``completeness``) does so for a moment only.
-
-        Raises:
-            BlockingIOError: another instance has it.
-        """
+        """Lock it. A reader that checks the lock (``completeness``) holds it for a moment, so this tries again. Raises BlockingIOError."""
         for _ in range(ATTEMPTS - 1):
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -74,7 +70,7 @@ class DirectoryLock:
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def _guard(self) -> str:
-        """Lock ``writers``, shared: whoever inherits it holds this lock, too."""
+        """Lock ``writers``, shared; processes that inherit it hold this lock, too."""
         try:
             fcntl.fcntl(self.writers, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
         except OSError as error:  # a file system, or a kernel, that has no locks of open files
@@ -82,7 +78,7 @@ class DirectoryLock:
         return ""
 
     def others_write(self) -> bool:
-        """Whether a processor lives that an earlier holder started; it may write, now or later. ``unguarded``: nobody knows, and it is False.
+        """Whether a processor of an earlier holder lives; it may still write. False where that is not known (``unguarded``).
 
         Raises:
             OSError: the file system does not answer.
@@ -93,19 +89,19 @@ class DirectoryLock:
         return int(FLOCK.unpack(answer)[0]) != fcntl.F_UNLCK
 
     def heartbeat(self, number: int = 0) -> None:
-        """Give a sign of life, and note a number when it is larger than the one noted: whoever comes next sees both."""
+        """Renew the heartbeat, and note a number when it is larger than the one noted; the next holder reads both."""
         os.utime(self._descriptor)
         if number > self.noted:
             self.noted = number
             self._write()
 
     def _write(self) -> None:
-        """Who holds it, and the number; in place, so that a full disk takes it."""
+        """Write process id and number, in place, so that a full disk has room."""
         os.pwrite(self._descriptor, f"{os.getpid():<10}\n{self.noted:<20}\n".encode(), 0)
         os.ftruncate(self._descriptor, 32)
 
     def release(self) -> None:
-        """Let others have it; processors that live keep their lock."""
+        """Release the directory; processors that live keep their lock."""
         os.close(self.writers)
         os.close(self._descriptor)
 

@@ -1,11 +1,11 @@
-"""The tap's directory, as control keeps it: one instance's lock, the ledger, the budget, and the accounts of processors that ended.
+"""Manages the tap's directory in the control process: the lock, the ledger, the budget, and the settlement of processors that ended.
 
-All work on the file system is done by one thread here: a sweep each second, and after the end of a processor what its stream lacks. A disk
-that hangs holds up that thread and nothing else. Only what the ledger says of a stream that is to be written is waited for, before its processor
-starts; on a disk that does not take the line in ``BORN_TIMEOUT_S``, the processor starts all the same.
+One thread here does all work on the file system: a sweep each second, and the settlement after the end of a processor. A disk that hangs blocks only
+this thread. The only thing that others wait for is the ledger's line about a stream before its processor starts; if the disk does not take the line
+within ``BORN_TIMEOUT_S``, the processor starts all the same.
 
-What earlier runs left is sealed and settled when the last of their processors is gone. They can outlive a control that was killed, even for long when
-they stand still, and write when they go on; until then their streams are left alone.
+Streams of earlier runs are sealed and settled when the last of their processors has ended. Such processors can outlive a control process that was
+killed, for long when they are stopped, and write when they continue; until then their streams are left alone.
 """
 
 import bisect
@@ -28,12 +28,12 @@ from framegate.control.tap.segment_watch import SegmentTold, SegmentWatch
 from framegate.control.tap.settlement import Case, Settlement
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.config.model import ProxyConfig, TapConfig, TapRule
-from framegate.proxy.tap.lag import Lag, Lags
+from framegate.proxy.tap.consumer import Lag, Lags
 from framegate.proxy.tap.ledger import Pair, is_recovery
 from framegate.proxy.tap.ledger_writer import LedgerWriter
 from framegate.proxy.tap.log_reader import LogError, Segment, segments, streams, walk_segment
 from framegate.proxy.tap.record import DIRECTIONS, stream_name
-from framegate.proxy.tap.recovery import Sealed, ends_finally, seal_dead, seal_stream
+from framegate.proxy.tap.recovery import ends_finally, seal_dead, seal_stream
 from framegate.proxy.tap.retention import Retention
 from framegate.proxy.tap.sums import segment_times
 
@@ -42,17 +42,17 @@ __all__ = ["ProcessorExit", "TapKeeper", "tapped_pairs"]
 SWEEP_INTERVAL_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 5.0
 LAST_TRIES_S: Final = 4.0
-"""How long a disk that refuses is asked again at the end."""
+"""How long settlements are tried again at the end."""
 LAST_PAUSE_S: Final = 0.05
 BORN_TIMEOUT_S: Final = 0.5
 OUTLIVED_NS: Final = 7_000_000_000
-"""Processors may live so long after control's last sign of life: that is a second old at most, and they end 5 s after the link."""
+"""Processors may live this long after control's last heartbeat: it is a second old at most, and they end 5 s after the link."""
 Job = Callable[[], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessorExit:
-    """A processor that ended, in order or not. ``started_ns`` is of the wall clock."""
+    """A processor that ended, in order or not. ``started_ns``: wall clock."""
 
     slot: int
     boot_id: str
@@ -61,7 +61,7 @@ class ProcessorExit:
 
 
 class _Deletion(NamedTuple):
-    """What the ledger is to say of a deletion (``LedgerWriter.deleted``)."""
+    """The arguments of ``LedgerWriter.deleted`` for a stream."""
 
     to: int
     from_ns: int
@@ -86,9 +86,9 @@ class TapKeeper:
         config: with a tap.
         meters: gets the gauges ``tap.usage``, ``tap.limit``, ``tap.consumer.unreadable``, ``tap.lag`` and ``tap.lag.time``.
         log: gets a row for what was deleted unread, sealed, lost, and for errors.
-        guard: is told of what nobody expected: it costs one job, never the thread. A disk that hangs is no reason to end a proxy that carries
-            traffic, so liveness does not look at this thread.
-        on_segment: is told, in that thread, of segments that begin and end (``SegmentWatch``); None: nobody wants to know, and nothing is looked for.
+        task_monitor: gets unexpected exceptions; each costs one job, never the thread. Liveness does not depend on this thread: a disk that hangs is
+            no reason to end a proxy that carries traffic.
+        on_segment: is called in that thread for segments that begin and end (``SegmentWatch``); None: nothing is watched.
 
     Raises:
         StartError: another instance holds the directory, or it cannot be used.
@@ -103,17 +103,17 @@ class TapKeeper:
         self._log = log
         self._listeners = [listener.name for listener in config.listeners]
         self._tapped = tapped_pairs(self._listeners, tap.rules)
-        # Shared with the thread as it is, never copied: a stream is added before its folder exists, so whoever lists a folder finds it here.
+        # Shared with the thread, never copied: a stream is added before its folder exists, so every listed folder is found here.
         self._live: set[str] = set()
-        self._wanted: dict[str, list[Pair]] = {}  # what the ledger is to say of streams that are being written
+        self._wanted: dict[str, list[Pair]] = {}  # for the ledger, of streams that are being written
         self._births = threading.Lock()
-        self._deleted: dict[str, _Deletion] = {}  # the same for what was deleted
+        self._deleted: dict[str, _Deletion] = {}  # for the ledger, of deleted segments
         self._usage = 0
-        self._adopted = False  # nobody but our processors writes here
-        self._orphaned: set[str] = set()  # of ``_live``: what processors of earlier runs may write until then
+        self._adopted = False  # only processors of this control process write here
+        self._orphaned: set[str] = set()  # of ``_live``: streams that processors of earlier runs may write
         self._errors: dict[str, str] = {}
         self.disk_low = ""
-        """Why the tap's disk is about to be full, in words; empty while it is not."""
+        """Why the tap's disk is nearly full, in words; empty while it is not."""
         self._unreadable: dict[str, str] = {}
         self._lags = Lags()
         self._lagging: dict[str, Lag] = {}
@@ -145,38 +145,39 @@ class TapKeeper:
 
     @property
     def writers(self) -> int:
-        """A descriptor that every processor is to inherit: as long as one has it, the next control does not settle what it writes."""
+        """A descriptor for every processor to inherit: while one has it, the next control process does not settle the streams."""
         return self._lock.writers
 
-    # --- what happens to processors: any thread ----------------------------------------------------------------------------------
+    # --- events of processors: any thread ----------------------------------------------------------------------------------------
 
     def born(self, slot: int, boot_id: str) -> None:
-        """A processor will write this stream: it is not to be sealed, its folder is not to be removed, and the ledger says that it was born."""
+        """A processor will write this stream: it is not sealed, its folder is not removed, and the ledger gets a line."""
         stream = stream_name(self._node, str(slot), boot_id)
         self._live.add(stream)
         self._wanted[stream] = self._tapped
         self._report_ledger()
 
     def tapped(self, rules: Sequence[TapRule]) -> None:
-        """Other rules come into force: the ledger says what streams can have from now on."""
+        """Other rules come into force: the ledger gets the pairs that they can match."""
         self._tapped = tapped_pairs(self._listeners, rules)
         for stream, pairs in list(self._wanted.items()):
             self._wanted[stream] = list(dict.fromkeys([*pairs, *self._tapped]))
         self._report_ledger()
 
     def _report_ledger(self) -> None:
+        """Write to the ledger in a thread, and wait for it for ``BORN_TIMEOUT_S``."""
         writing = threading.Thread(target=self._write_births, name="framegate-tap-born", daemon=True)
         writing.start()
         writing.join(BORN_TIMEOUT_S)
 
     def died(self, death: ProcessorExit) -> None:
-        """A processor ended, in whatever way: its files are sealed, and what its stream lacks is recorded."""
+        """A processor ended in any way: its files are sealed, and its stream is settled."""
         ended_ns = time.time_ns()
         stream = stream_name(self._node, str(death.slot), death.boot_id)
         self._jobs.put(lambda: self._settle(Case(stream, death.started_ns, ended_ns, self._tapped, death.life)))
 
     def stop(self) -> None:
-        """Finish what waits, say what could not be finished, then let others have the directory."""
+        """Finish the jobs, report what could not be finished, and release the directory."""
         self._jobs.put(self._adopt)
         self._jobs.put(None)
         self._thread.join(STOP_TIMEOUT_S)
@@ -204,13 +205,13 @@ class TapKeeper:
                 return
 
     def _complain(self, what: str, error: str) -> None:
-        """Once for each different trouble, not each second."""
+        """Log an error when it differs from the last one about this."""
         if error and error != self._errors.get(what, ""):
             self._log.write("tap_keeper_failed", level="error", directory=self._tap.directory, error=error)
         self._errors[what] = error
 
     def _look(self) -> None:
-        """What is due each second."""
+        """Do what is due each second."""
         self._write_births()
         self._settle_all(last=False)
         if self._errors.get("seal"):
@@ -225,7 +226,7 @@ class TapKeeper:
         self._complain("keeper", "")
 
     def _finish(self) -> None:
-        """The last tries."""
+        """Settle what is left."""
         until = time.monotonic() + LAST_TRIES_S
         self._settle_all(last=True)
         while self._settlement.cases and time.monotonic() < until:
@@ -235,7 +236,7 @@ class TapKeeper:
         self._lock.heartbeat(self._ledger.last)
 
     def _look_at_segments(self) -> None:
-        """See which began and ended, without a sweep."""
+        """Watch segments without a sweep."""
         if self._watch is not None:
             self._watch.look({stream: segments(self._tap.directory, stream) for stream in streams(self._tap.directory)})
 
@@ -263,7 +264,7 @@ class TapKeeper:
     # --- the ledger --------------------------------------------------------------------------------------------------------------
 
     def _write_births(self) -> None:
-        """What the ledger does not say yet of streams that are being written. Also on a thread of its own."""
+        """Write missing lines about streams that are being written. Also called in a thread of its own."""
         error = ""
         with self._births:
             try:
@@ -284,29 +285,24 @@ class TapKeeper:
             self._complain("born", error)
 
     def _deleting(self, doomed: Sequence[Segment]) -> None:
-        """Retention is about to take these: the ledger says so, and what of them counts in an account that is not settled is kept in mind. A disk
-        that has no room for a line is no reason not to make room.
+        """Before retention deletes segments: write that to the ledger, and add up segments of streams that are not settled. Without room for a line
+        the segments are deleted all the same, which makes room.
         """
         known = self._ledger.ledger.streams
         for segment in doomed:
             stream_record = known.get(segment.stream)
             if stream_record is None or not stream_record.settled:
                 self._carry(segment)
-            from_ns, until_ns = self._times(segment)
+            try:
+                from_ns, until_ns = segment_times(segment)
+            except (OSError, LogError):  # it is deleted all the same; more windows than necessary count as cut
+                from_ns, until_ns = 0, time.time_ns()
             waiting = self._deleted.get(segment.stream, _Deletion(0, from_ns, 0))
             self._deleted[segment.stream] = _Deletion(max(waiting.to, segment.limit), min(waiting.from_ns, from_ns), max(waiting.until_ns, until_ns))
         self._write_deleted()
 
-    def _times(self, segment: Segment) -> tuple[int, int]:
-        """Between which times lies what a segment speaks of, as far as it can be read: else between the stream's birth and now."""
-        try:
-            from_ns, until_ns = segment_times(segment)
-        except (OSError, LogError):  # it goes all the same; who asks for these times hears of too many
-            return 0, time.time_ns()
-        return from_ns, until_ns
-
     def _carry_sealed(self) -> None:
-        """Add up what was sealed since the last look, so that of a stream that ends little is left to be read."""
+        """Add up segments sealed since the last time, so that little is left to read when a stream ends."""
         for stream in self._live - self._orphaned:
             listed = self._retention.left.get(stream, ())
             known = bisect.bisect_right(listed, self._settlement.carry(stream).end, key=lambda segment: segment.limit)
@@ -361,33 +357,32 @@ class TapKeeper:
         now_ns = time.time_ns()
         return {(name,): max(0, now_ns - lag.since_ns) / 1e9 if lag.since_ns else 0.0 for name, lag in self._lagging.items()}
 
-    def _seal(self, streams: Sequence[str] = ()) -> None:
-        """Seal what these streams have left open; without a name those of all that have ended."""
+    def _seal(self, ended: Iterable[str] | None = None) -> None:
+        """Seal open segments of these streams; None: of all streams that have ended."""
         error = ""
         now_ns = time.time_ns()
-        ended = [sealed for stream in streams for sealed in seal_stream(self._tap.directory, stream, now_ns)]
-        for sealed in ended if streams else self._seal_dead(now_ns):
+        if ended is None and self._adopted:
+            found = seal_dead(self._tap.directory, self._live, now_ns)
+        else:
+            names = self._settlement.cases if ended is None else ended
+            found = [sealed for stream in names for sealed in seal_stream(self._tap.directory, stream, now_ns)]
+        for sealed in found:
             if sealed.error:
                 error = f"{sealed.stream}: {sealed.error}"
             else:
                 self._log.write("tap_sealed", stream=sealed.stream, base=sealed.base, cut_bytes=sealed.cut_bytes)
         self._complain("seal", error)
 
-    def _seal_dead(self, now_ns: int) -> list[Sealed]:
-        if self._adopted:
-            return seal_dead(self._tap.directory, self._live, now_ns)
-        return [sealed for stream in self._settlement.cases for sealed in seal_stream(self._tap.directory, stream, now_ns)]
-
-    # --- what others left, and accounts --------------------------------------------------------------------------------------------
+    # --- streams of earlier runs, settlement -------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self._look_at_segments()  # before what earlier runs left open is sealed: that ends here
+        self._look_at_segments()  # before open segments of earlier runs are sealed, which ends them
         self._write_births()
         self._take_reserve()
         self._adopt()
 
     def _adopt(self) -> None:
-        """What earlier runs left, once their processors are gone: every stream is sealed, known to the ledger, and settled as well as anybody can."""
+        """Once the processors of earlier runs have ended: seal their streams, put them into the ledger, and settle them as far as possible."""
         if self._adopted:
             return
         if self._others_write():
@@ -418,7 +413,7 @@ class TapKeeper:
         self._settle_all(last=False)
 
     def _note_strange(self, sealed: Iterable[str]) -> None:
-        """The ledger did not know streams that are sealed: its lines are gone, or they are of another record. That is a fault for good."""
+        """The ledger does not know streams that are sealed: its lines are lost, or they are of another log. That stays a fault."""
         for stream in sealed:
             if not is_recovery(stream) and segments(self._tap.directory, stream) and not self._ledger.ledger.lost:
                 self._ledger.found_strange(stream, time.time_ns())
@@ -435,14 +430,14 @@ class TapKeeper:
         return found
 
     def _left(self) -> list[str]:
-        """Streams of earlier runs that are not settled, or not known to the ledger."""
+        """Streams of earlier runs that are not settled, or that the ledger does not know."""
         known, cases = self._ledger.ledger.streams, self._settlement.cases
         listed = dict.fromkeys([*known, *streams(self._tap.directory)])
         done = {stream for stream, stream_record in known.items() if stream_record.settled} | cases.keys()
         return [stream for stream in listed if stream not in self._live and stream not in done]
 
     def _spare(self) -> None:
-        """What processors of earlier runs may write is neither sealed nor settled, nor is its folder removed."""
+        """Neither seal nor settle streams that processors of earlier runs may write, and keep their folders."""
         left = self._left()
         self._live.update(left)
         self._orphaned.update(left)
@@ -450,7 +445,7 @@ class TapKeeper:
             self._log.write("tap_orphans", level="warning", directory=self._tap.directory, streams=sorted(left))
 
     def _outlived(self) -> int:
-        """When the processors of earlier runs had all ended, at the latest: we were there, or it is known from the last sign of life of control."""
+        """The latest end of processors of earlier runs: now if they outlived the start of this one, otherwise from control's last heartbeat."""
         return time.time_ns() if self._orphaned else min(self._lock.last_ns + OUTLIVED_NS, time.time_ns())
 
     def _settle(self, case: Case) -> None:
@@ -462,14 +457,14 @@ class TapKeeper:
         self._settle_all(last=False)
 
     def _settle_all(self, *, last: bool) -> None:
-        """Record what the streams of the dead lack; what a full disk does not take waits for the next time."""
+        """Settle the streams that ended; what fails is tried again next time."""
         error = ""
         for stream, case in list(self._settlement.cases.items()):
             try:
                 self._complain("missing", self._settlement.work(case, time.time_ns(), last=last))
             except (OSError, LogError) as problem:
                 error = f"what {stream} lacks is not recorded yet: {problem}"
-            except Exception as problem:  # our bug; it may not keep the others from being recorded
+            except Exception as problem:  # an internal error must not prevent the other settlements
                 error = f"what {stream} lacks is not recorded yet: {problem!r}"
                 if error != self._errors.get("settlement"):
                     self._task_monitor.failed("tap_keeper", problem)

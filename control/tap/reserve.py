@@ -1,5 +1,5 @@
-"""Room that is kept free in the tap's directory, so that a full disk can still be told what it did not take. It is no part of the tap's budget, which
-is of streams and may be as small as the reserve.
+"""Room kept free in the tap's directory, so that losses can be recorded on a full disk. It does not count for the tap's budget, which is of
+streams and may be as small as the reserve.
 """
 
 import contextlib
@@ -7,19 +7,22 @@ import errno
 import os
 from typing import Final
 
+from framegate.proxy.tap.record import REASON_DISK_FULL
+from framegate.proxy.tap.segment import reason_of
+
 __all__ = ["RESERVE_NAME", "Reserve", "is_full"]
 
 RESERVE_NAME: Final = "_reserve"
 RESERVE_BYTES: Final = 1 << 20
 PIECE_BYTES: Final = 64 * 1024
-"""Given up at once: the settlement of one stream and its lines in the ledger are a few KiB, and others, who write all the time, take what is free."""
+"""Released at once: a settlement and its lines in the ledger are a few KiB, and other writers take free room quickly."""
 SPARE: Final = 2
-"""The reserve is taken when so many times its size is free."""
+"""The reserve is taken when this multiple of its size is free."""
 
 
 def is_full(error: OSError) -> bool:
-    """Whether room would have helped."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    """Whether more room would have helped."""
+    return reason_of(error) == REASON_DISK_FULL
 
 
 class Reserve:
@@ -36,10 +39,10 @@ class Reserve:
         self.size = 0
 
     def take(self) -> None:
-        """Hold all of it, or at least what was held before.
+        """Allocate all of it; on failure keep what was held before.
 
         Raises:
-            OSError: it cannot be had now; ENOSPC when there is too little room.
+            OSError: it cannot be allocated now; ENOSPC when there is too little room.
         """
         if self.size == RESERVE_BYTES:
             return
@@ -60,16 +63,16 @@ class Reserve:
             os.close(fd)
 
     def give(self, *, all_of_it: bool) -> bool:
-        """Give up a piece.
+        """Release a piece.
 
         Args:
-            all_of_it: else half of the reserve is kept, for the end.
+            all_of_it: otherwise half of the reserve is kept, for the end.
 
         Returns:
             Whether there was one.
 
         Raises:
-            OSError: it could not be given up.
+            OSError: it could not be released.
         """
         left = self.size - PIECE_BYTES
         if left < (0 if all_of_it else RESERVE_BYTES // 2):

@@ -1,4 +1,4 @@
-"""Which segments of the tap's log began and ended: seen in the listings that the keeper makes anyway. Only used where somebody wants to know."""
+"""Reports which segments of the tap's log began and ended, from the listings that the keeper makes anyway."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -10,28 +10,27 @@ from framegate.proxy.tap.record import SEGMENT_HEADER_BYTES, FormatError
 __all__ = ["SegmentTold", "SegmentWatch"]
 
 SegmentTold = Callable[[Segment, int, Seal | None], None]
-"""Told of a segment that began, or with its seal that it ended; between them when it was created, by the wall clock in ns. It must not block."""
+"""Called for a segment that began, or with its seal when it ended; with its creation time, wall clock in ns. Must not block."""
 
 
 class SegmentWatch:
     """Compares listings. One thread.
 
-    What was sealed before the first look is not told: who kept the log then has told it. What was open then is told once it is sealed.
+    Segments sealed before the first listing are not reported; the earlier keeper has done that. Segments open then are reported once they are sealed.
 
     Args:
-        told: gets each segment when it is seen first, and when it is seen sealed. One that both began and ended between two looks is told twice, in
-            that order.
-        failed: is told why a segment cannot be read, in words; it is not looked at again before it is sealed.
+        told: gets each segment when it is first listed, and when it is listed as sealed; both, in that order, when that happens between two listings.
+        failed: gets the reason why a segment cannot be read; it is not read again before it is sealed.
     """
 
     def __init__(self, told: SegmentTold, failed: Callable[[str], None]) -> None:
         self._told: Final = told
         self._failed: Final = failed
         self._known: dict[str, dict[int, bool]] | None = None  # by stream and base: whether it was sealed
-        self._lists: dict[str, Sequence[Segment]] = {}  # of streams of which nothing is left to be told, as they were
+        self._lists: dict[str, Sequence[Segment]] = {}  # of streams that are reported completely
 
     def look(self, listed: Mapping[str, Sequence[Segment]]) -> None:
-        """Tell what is new in a listing of all streams. A list that is the one of the last look has nothing new."""
+        """Report what is new in a listing of all streams. The same list object as before has nothing new."""
         known, self._known = self._known, {}
         lists, self._lists = self._lists, {}
         for stream, found in listed.items():
@@ -43,7 +42,7 @@ class SegmentWatch:
                 self._lists[stream] = found
 
     def _compare(self, found: Sequence[Segment], before: Mapping[int, bool], now: dict[int, bool]) -> bool:
-        """Tell what is new of a stream; False: some of it could not be told yet."""
+        """Report what is new in a stream; False: a segment has no header yet."""
         whole = True
         for segment in found:
             sealed = before.get(segment.base)
@@ -51,7 +50,7 @@ class SegmentWatch:
                 continue
             try:
                 if not self._report(segment, began=sealed is None):
-                    del now[segment.base]  # its writer has just made it: the next look finds its header
+                    del now[segment.base]  # just created: the next listing finds its header
                     whole = False
             except (OSError, LogError, FormatError) as error:
                 self._failed(str(error))

@@ -1,8 +1,8 @@
-"""What becomes of the accounts of processors that have ended: what their streams lack is written into the log, and the ledger says that it is.
+"""Settles the streams of processors that have ended: writes what they lack into the log, and the ledger says so.
 
-A case is reckoned once, from the stream itself and from what is known of the processor: its cells, or, when control ended with it, nothing. Writing
-it is tried until it succeeds, on a full disk with the help of the reserve. Each step can be taken again after it failed half way, by this control
-process or by the next one: the settlement is one block (``proxy.tap.settlement``), and without the ledger's last line it is looked for first.
+A case is evaluated once, from the stream and from the cells of its processor, if they are known. Writing it is tried until it succeeds, on a full
+disk with room from the reserve. Each step can be repeated after it failed half way, by this control process or by the next one: the settlement is one
+block (``proxy.tap.settlement``), and is looked for first while the ledger lacks its line.
 """
 
 import contextlib
@@ -12,37 +12,29 @@ from typing import Any, Final
 from framegate.control.fleet.slot_cells import ProcessorTotals
 from framegate.control.logs import RowLog
 from framegate.control.tap.reserve import Reserve, is_full
+from framegate.proxy.tap import record
 from framegate.proxy.tap.ledger import Pair, StreamRecord
 from framegate.proxy.tap.ledger_writer import LedgerWriter
 from framegate.proxy.tap.log_reader import LogError, end_offset, segment_seal, segments
-from framegate.proxy.tap.record import (
-    REASON_CLOSED,
-    REASON_DISK_ERROR,
-    REASON_DISK_FULL,
-    REASON_PROCESSOR_DIED,
-    REASONS,
-    SEAL_FINAL,
-    certainty,
-)
 from framegate.proxy.tap.recovery import ends_finally
 from framegate.proxy.tap.settlement import Bound, Entry, missing_entries, recovery_stream, settled_end, write_settlement
 from framegate.proxy.tap.sums import StreamSums, sum_stream
 
 __all__ = ["Case", "Settlement"]
 
-_LOST_AT_THE_END: Final = (REASON_CLOSED, REASON_DISK_ERROR, REASON_DISK_FULL)
+_LOST_AT_THE_END: Final = (record.REASON_CLOSED, record.REASON_DISK_ERROR, record.REASON_DISK_FULL)
 
 
 @dataclasses.dataclass(slots=True)
 class Case:
-    """A stream that nobody writes any more.
+    """A stream that has no writer any more.
 
     Attributes:
         stream: its name.
         born_ns, ended_ns: when its processor lived, wall clock.
-        tapped: what rules could match of it.
-        life: what its cells say; None: nobody has them.
-        entries: what the log has to be told, once that is reckoned.
+        tapped: the pairs that rules could match.
+        life: the counts in its cells; None: not known.
+        entries: the rows to write, once evaluated.
         noted: the ledger says that it has ended and is not settled.
     """
 
@@ -56,27 +48,27 @@ class Case:
 
     @property
     def bounds(self) -> dict[Pair, int | None]:
-        """How many frames were seen, by listener and direction; None: nobody knows."""
+        """How many frames were seen, by listener and direction; None: not known."""
         if self.life is not None:
             return dict(self.life.bounds)
         return dict.fromkeys(self.tapped)
 
     def bound(self, frames: int | None) -> Bound:
-        """The same as it is reckoned with."""
+        """The bound of one listener and direction, for ``missing_entries``."""
         if self.life is None or not self.life.orderly:
-            return Bound(frames, False, REASON_PROCESSOR_DIED, self.born_ns, self.ended_ns)
+            return Bound(frames, False, record.REASON_PROCESSOR_DIED, self.born_ns, self.ended_ns)
         dropped = self.life.dropped
-        reason = max(_LOST_AT_THE_END, key=lambda code: dropped[REASONS[code]])
+        reason = max(_LOST_AT_THE_END, key=lambda code: dropped[record.REASONS[code]])
         return Bound(frames, True, reason, self.born_ns, self.ended_ns)
 
 
 class Settlement:
-    """The cases of one tap directory that are not closed. For one thread; blocks on the file system.
+    """The open cases of one tap directory. For one thread; blocks on the file system.
 
     Args:
         directory: of the tap, whose lock is held.
         ledger: of the directory.
-        reserve: is given up when the disk is full.
+        reserve: is released when the disk is full.
         log: gets a row for each gap that was written.
     """
 
@@ -89,13 +81,11 @@ class Settlement:
         self.cases: dict[str, Case] = {}
 
     def carry(self, stream: str) -> StreamSums:
-        """The sums of a stream that is not settled yet, up to where they were carried: of sealed segments, and of what retention takes, before it is
-        gone.
-        """
+        """The sums of a stream that is not settled yet: of sealed segments, and of segments that retention deletes, before it does."""
         return self._carried.setdefault(stream, StreamSums())
 
     def open(self, case: Case) -> None:
-        """A stream has ended."""
+        """Open the case of a stream that has ended."""
         self.cases[case.stream] = case
 
     def work(self, case: Case, now_ns: int, *, last: bool = False) -> str:
@@ -104,7 +94,7 @@ class Settlement:
         Args:
             case: one of ``cases``.
             now_ns: wall clock.
-            last: the reserve need not be spared any more.
+            last: all of the reserve may be used.
 
         Returns:
             What could not be read of its stream, in words.
@@ -126,23 +116,23 @@ class Settlement:
                 return trouble
 
     def _note(self, case: Case, now_ns: int) -> None:
-        """Let readers know that they do not know, if there is room for that; else the line is missing that would say otherwise."""
+        """Write to the ledger that the stream is not settled, if there is room for the line."""
         if not case.noted and case.stream in self._ledger.ledger.streams:
             with contextlib.suppress(OSError):
                 self._ledger.ended(case.stream, self.end(case.stream), now_ns, settled=False)
                 case.noted = True
 
     def end(self, stream: str) -> int:
-        """Where a stream ends, or ended: as far as anything ever said."""
+        """The end of a stream, deleted or not, as far as known."""
         stream_record = self._ledger.ledger.streams.get(stream)
         gone = 0 if stream_record is None else stream_record.deleted_to
         try:
             return max(gone, end_offset(self._directory, stream))
-        except LogError:  # its last segment is damaged: what its name and size say
+        except LogError:  # its last segment is damaged: use its name and size
             return max([gone, *(segment.limit for segment in segments(self._directory, stream))])
 
     def give_up(self, error: str) -> None:
-        """Say what could not be written; nothing is tried any more. What the ledger does not call settled, the next start will call unknown."""
+        """Log the cases that could not be written; nothing is tried any more. The next start calls their losses unknown."""
         for case in list(self.cases.values()):
             frames: dict[str, dict[str, int | None]] = {}
             if case.entries is None:
@@ -156,14 +146,13 @@ class Settlement:
             self._log.write("tap_incomplete", level="error", counted=case.entries is not None, **fields)
 
     def _missing_entries(self, case: Case) -> str:
-        """Judge what the stream lacks, once: retention may take some of it while the record waits."""
-        trouble = ""
+        """Evaluate a case, once: retention may delete some of the stream before the entries are written."""
         if settled_end(self._directory, case.stream) is not None or (case.life is None and ends_finally(self._directory, case.stream)):
-            case.entries = []  # somebody did this before, and could only not say so any more
-            return trouble
+            case.entries = []  # it was settled before, only the line in the ledger is missing
+            return ""
         if case.life is not None and case.life.orderly and self._sealed_frames(case.stream) == sum(case.life.bounds.values()):
-            case.entries = []  # its writer says that all is accounted for, and the seals have as many frames as the cells: no block need be read
-            return trouble
+            case.entries = []  # all is accounted for, and the seals have as many frames as the cells: no block need be read
+            return ""
         sums, trouble = sum_stream(self._directory, case.stream, self._carried.get(case.stream))
         bounds = case.bounds
         if case.life is None:
@@ -172,7 +161,7 @@ class Settlement:
         return trouble
 
     def _sealed_frames(self, stream: str) -> int | None:
-        """Frames that a stream has, or says are lost, by the seals of its segments; None: they are not all there, or the last one is not final."""
+        """Frames stored or lost according to the seals of a stream; None: a seal is missing, or the last one is not final."""
         carried = self._carried.get(stream) or StreamSums()
         end, frames, final = carried.end, sum(pair.frames for pair in carried.pairs.values()), False
         try:
@@ -183,13 +172,13 @@ class Settlement:
                 if seal is None:
                     return None
                 end, frames = seal.end, frames + seal.request_frames + seal.response_frames + seal.lost_frames
-                final = bool(seal.flags & SEAL_FINAL)
+                final = bool(seal.flags & record.SEAL_FINAL)
         except LogError:
             return None
         return frames if final else None
 
     def _close(self, case: Case, now_ns: int) -> None:
-        assert case.entries is not None, "it is reckoned first"
+        assert case.entries is not None, "it is evaluated first"
         recovery = recovery_stream(case.stream)
         known: dict[str, StreamRecord] = self._ledger.ledger.streams
         if case.entries and recovery not in known:
@@ -216,10 +205,10 @@ class Settlement:
             frames[gap.direction] += gap.frames
             of_listener = listeners.setdefault(gap.listener, {})
             of_listener[gap.direction] = of_listener.get(gap.direction, 0) + gap.frames
-        known = "unknown" if case.life is None else certainty(max(gap.flags for gap in gaps))
+        known = "unknown" if case.life is None else record.certainty(max(gap.flags for gap in gaps))
         fields: dict[str, Any] = {"stream": case.stream, "recovery": recovery, "frames": frames, "listeners": listeners, "certainty": known}
-        self._log.write("tap_gap", level="warning", reason=REASONS[gaps[0].reason], slot=int(case.stream.rsplit(".", 2)[1]), **fields)
+        self._log.write("tap_gap", level="warning", reason=record.REASONS[gaps[0].reason], slot=int(case.stream.rsplit(".", 2)[1]), **fields)
 
 
 def _count(entry: Entry) -> int | None:
-    return None if certainty(entry.flags) == "unknown" else entry.frames
+    return None if record.certainty(entry.flags) == "unknown" else entry.frames

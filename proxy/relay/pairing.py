@@ -28,7 +28,7 @@ from mypy_extensions import i32, i64
 from framegate.proxy.network.run import Run
 from framegate.proxy.relay.kafka_fields import NO_ACKS_FIELD, produce_acks
 from framegate.proxy.relay.pairing_stats import PairingStats
-from framegate.proxy.tap.request_facts import RequestFacts
+from framegate.proxy.tap.frame_tap import RequestFacts
 
 __all__ = ["MAX_OPEN", "Pairing"]
 

@@ -12,9 +12,8 @@ from framegate.proxy.network.int32 import INT32
 from framegate.proxy.network.translation import Translation
 from framegate.proxy.relay.pair import Leg, Pair
 from framegate.proxy.relay.state import PairState
-from framegate.proxy.tap.frame_tap import FrameTap
+from framegate.proxy.tap.frame_tap import FrameTap, RequestFacts
 from framegate.proxy.tap.record import DIRECTION_REQUEST, DIRECTION_RESPONSE
-from framegate.proxy.tap.request_facts import RequestFacts
 
 __all__ = ["end_change", "forward", "match", "retap", "share_facts"]
 

@@ -1,8 +1,7 @@
-"""Faults of an incomplete log that an operator accepted, with the reason: a file of lines beside the ledger, ``_accepted.jsonl``.
+"""Findings about an incomplete log that an operator accepted, with the reason.
 
-Nothing of the log is changed by it, and no verdict: it tells who asks again what is known already. Each line is as one of the ledger is (its CRC,
-then JSON) and says when, who, why, and of what: faults, word by word, and windows with their counts. A window is accepted as long as it is no worse
-than then. Lines are only ever added, so the file is the audit of itself; one that is damaged accepts nothing.
+They are lines of ``_accepted.jsonl`` beside the ledger, in the ledger's line format: time, user, reason, faults as text, and windows with their
+counts. A window stays accepted while its counts are not larger than they were. Lines are only added; a damaged line is ignored.
 """
 
 import dataclasses
@@ -11,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from framegate.proxy.tap.completeness import Verdict
-from framegate.proxy.tap.ledger_line import DamageError, decode, encode
+from framegate.proxy.tap.ledger import DamageError, decode, encode
 from framegate.proxy.tap.record import FILE_MODE
 from framegate.proxy.tap.stream_totals import WindowRow
 
@@ -24,42 +23,42 @@ _GOOD: Final = ("complete", "cut", "open")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Accepted:
-    """All that was accepted of a log.
+    """Everything that was accepted for a log.
 
     Attributes:
-        faults: the reason for each.
-        windows: by stream, listener, direction and beginning: the counts, in the order of ``_COUNTS``, and the reason.
+        faults: the reason for each fault.
+        windows: by stream, listener, direction and start: the counts in the order of ``_COUNTS``, and the reason.
     """
 
     faults: dict[str, str]
     windows: dict[tuple[str, str | None, str, int], tuple[list[int], str]]
 
     def reason(self, row: WindowRow) -> str:
-        """Why a window that is not complete was accepted; empty: it was not, or it is worse now."""
+        """Why a window that is not complete was accepted; empty when it was not, or when its counts are larger now."""
         counts, reason = self.windows.get(_key(row), ([], ""))
         return reason if counts and all(now <= then for now, then in zip(_counts(row), counts, strict=True)) else ""
 
     def covers(self, verdict: Verdict) -> bool:
-        """Whether all that a verdict has against a log was accepted, and there was something."""
+        """Whether a verdict has findings, and all of them were accepted."""
         bad = [row for row in verdict.rows if row.state not in _GOOD]
         return bool(bad or verdict.faults) and all(map(self.reason, bad)) and all(fault in self.faults for fault in verdict.faults)
 
 
 def accept(directory: str, verdict: Verdict, reason: str, who: str, now_ns: int) -> int:
-    """Record that an operator accepts all faults of a verdict.
+    """Record that an operator accepts all findings of a verdict.
 
     Args:
         directory: of the tap.
-        verdict: of it.
-        reason: why.
-        who: does so.
+        verdict: of the log in it.
+        reason: why the findings are accepted.
+        who: the user.
         now_ns: wall clock.
 
     Returns:
-        How many faults and windows these are; with none nothing is written.
+        The number of faults and windows; when it is 0, nothing is written.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     windows = [[*_key(row), _counts(row)] for row in verdict.rows if row.state not in _GOOD]
     if not windows and not verdict.faults:
@@ -75,10 +74,10 @@ def accept(directory: str, verdict: Verdict, reason: str, who: str, now_ns: int)
 
 
 def read_accepted(directory: str) -> Accepted:
-    """What was accepted of the log in a tap directory.
+    """The accepted findings of a tap directory.
 
     Raises:
-        OSError: the file is there and cannot be read.
+        OSError: the file exists and cannot be read.
     """
     found = Accepted({}, {})
     for record in _records(directory):

@@ -1,7 +1,7 @@
-"""Chunks gathered for one write, finished: what the writer thread puts on disk, and the frames that lie in several of them.
+"""A finished block, which the writer thread writes, and the frames that lie in several blocks.
 
-``weight`` is what a block keeps in memory, not what it says: a view counts with all of the buffer that it keeps alive, and is copied when it is
-less than half of that; a buffer handed over counts with its room.
+``weight`` is the memory that a block keeps. A view counts with the whole buffer behind it, and is copied when it is less than half of that buffer; a
+buffer that is handed over counts with its unused room.
 """
 
 import io
@@ -23,7 +23,7 @@ from framegate.proxy.tap.record import (
 )
 from framegate.proxy.tap.redaction import Redactor
 
-# Payload under this is joined on the writer thread: giving the interpreter's lock away and getting it back for one more CRC costs more.
+# Smaller payload is joined on the writer thread: releasing and taking the interpreter's lock for one more CRC costs more.
 JOIN_BELOW: Final = 65536
 
 if TYPE_CHECKING:
@@ -33,24 +33,23 @@ _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class Part:
-    """A frame that is cut through, and what of it is in the log so far: one object for each such frame, known to its ``TapPoint`` and to the
-    blocks that its pieces are in.
+    """A frame that is cut through, and how much of it is in the log. Its ``TapPoint`` and the blocks with its pieces refer to it.
 
     Attributes:
-        number: the frame's, on its connection and direction.
-        header: as it came.
+        number: of the frame on its connection and direction.
+        header: as received.
         body: bytes of the body.
-        size: all its bytes.
-        first_ns: when its first piece was received, wall clock.
-        pieces_from: a logical offset of the log, before all of its pieces.
-        room: how many of its bytes may be kept as they are, header included; 0: none, and the header is added in the end.
-        stored: how many have been added to the log.
-        passed: how many have passed.
+        size: bytes of the frame.
+        first_ns: when the first piece was received, wall clock.
+        pieces_from: a logical offset of the log before all pieces.
+        room: most bytes of the frame that are stored unchanged, header included; 0: none, and the header is stored at the end.
+        stored: bytes added to the log.
+        passed: bytes received.
         withheld: the body carries credentials.
-        digest: of the body so far, when that is what the log keeps.
-        redactor: replaces ranges of the body, when the rule says so.
-        serial: number of the last block that knows it.
-        lost: reason code for which the frame cannot be in the log any more; 0 while it can. Both threads may say so.
+        digest: of the body so far, when the log stores a hash.
+        redactor: replaces ranges of the body, when the rule has ranges.
+        serial: of the last block that refers to it.
+        lost: reason code for which the frame cannot be stored any more; 0: it can. Both threads may set it.
     """
 
     def __init__(self, number: i64, header: bytes, body: i64, first_ns: i64, pieces_from: i64, room: i64, withheld: bool) -> None:
@@ -71,22 +70,22 @@ class Part:
 
 
 class Block:
-    """A finished block, without its place in a stream. Immutable; handed whole from the loop thread to the writer thread.
+    """A finished block, without its place in a stream. Immutable; the loop thread hands it over to the writer thread.
 
     Attributes:
         strings: the string table.
-        rows, starts, sizes, answers: the sections as they go to disk.
-        pieces: the data section, back to back.
-        copied: the buffer that the copied payload is in, with ``views`` of it among the pieces; None when there was too little to give it away.
+        rows, starts, sizes, answers: the sections as written to disk.
+        pieces: the data section, in order.
+        copied: the buffer with the copied payload; ``views`` are the pieces in it. None when it was too empty to be handed over.
         data_len: bytes of all pieces.
-        request_frames, response_frames: frames in it, by direction.
+        request_frames, response_frames: frames stored, by direction.
         lost_frames: the sum over the gap chunks.
         first_ns, last_ns: capture time of the first and last chunk.
-        weight: bytes it keeps in memory, for the bound of the queue.
-        must_keep: a rule with ``on_full: mute`` put chunks in; a failed write is tried again, not dropped.
-        parts: the frames of which it holds pieces.
+        weight: bytes of memory that it keeps, for the bound of the queue.
+        must_keep: it has chunks of a rule with ``on_full: mute``; a failed write is repeated.
+        parts: the frames of which it has pieces.
         flags: BLOCK_* of its header.
-        failure: the reason code for which it was dropped; 0 while it was not.
+        failure: reason code for which it was given up; 0: it was not.
     """
 
     def __init__(
@@ -133,17 +132,17 @@ class Block:
 
     @property
     def chunk_count(self) -> int:
-        """Rows of the chunk table."""
+        """Number of rows in the chunk table."""
         return len(self.rows) // CHUNK_ROW_BYTES
 
     def fail(self, reason: i64) -> None:
-        """The block will not be written: it says why, and so do the frames of which it holds pieces. Either thread."""
+        """Note that the block will not be written, in the block and in the frames of which it has pieces. Either thread."""
         self.failure = reason
         for part in self.parts:
             part.lost = reason
 
     def gap(self, at: i64, reason: i64) -> Gap:
-        """A gap for the chunk whose row begins at byte ``at`` of the table: of its place and its first frame, with nothing counted yet."""
+        """A gap for the chunk whose row begins at byte ``at`` of the table; its counts are 0."""
         rows = self.rows
         strings = self.strings
         codes = read_i64_le(rows, at + 96)
@@ -168,11 +167,11 @@ class Block:
 
 
 class Layout:
-    """A block's bytes but for its header.
+    """The bytes of a block without its header.
 
     Attributes:
-        parts: everything behind the header, padding included, in order; ready for a CRC and a gathering write.
-        block_len: bytes of the block, its header included.
+        parts: everything behind the header in order, padding included, for the CRC and one gathering write.
+        block_len: bytes of the block, header included.
     """
 
     def __init__(self, block: Block) -> None:
@@ -229,7 +228,7 @@ class Layout:
 
 
 def joined(parts: list[Buffer]) -> list[Buffer]:
-    """The same bytes in fewer parts: neighbours below ``JOIN_BELOW`` become one, empty ones go."""
+    """The same bytes in fewer parts: adjacent parts below ``JOIN_BELOW`` are joined, empty ones left out."""
     found: list[Buffer] = []
     small: list[Buffer] = []
     for part in parts:

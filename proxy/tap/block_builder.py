@@ -1,11 +1,10 @@
-"""Gathers chunks for one write: what the loop thread builds, to hand it whole to the writer thread.
+"""Gathers chunks into a block on the loop thread.
 
-Theory of operation. The loop thread must spend next to nothing on a chunk, and the writer thread must take the interpreter's lock rarely,
-because each time it comes back from ``crc32`` or ``pwritev`` it competes with the loop for it. So rows and starts go into byte buffers
-that are used again for every block, a handful of native stores each. Payload below ``COPY_BELOW`` bytes is copied, once, into a buffer that
-goes to disk as it is and then comes back; larger pieces are kept by reference. At 256 KiB or 20 ms the whole block changes hands in one
-queue operation and the builder starts over. The thread joins what is below ``JOIN_BELOW`` (``block``) with one copy, so that most blocks are one
-CRC and one write.
+Theory of operation. The loop thread must spend little time on a chunk. The writer thread must rarely take the interpreter's lock, because after each
+``crc32`` or ``pwritev`` it competes for it with the loop. Therefore rows and starts are written into byte buffers that are reused for every block.
+Payload below ``COPY_BELOW`` bytes is copied once, into a buffer that is written to disk and then returned; larger pieces are kept by reference. At
+256 KiB or 20 ms the block is handed over in one queue operation. The writer thread joins what is below ``JOIN_BELOW`` (``block``), so that most
+blocks are one CRC and one write.
 """
 
 import io
@@ -31,28 +30,28 @@ from framegate.proxy.tap.record import (
     KIND_TOTALS,
 )
 
-# Payload under this is copied on the loop thread, into a buffer that is used again: the next read then gets the same warm memory from the
-# allocator, which was worth more than the copy for all sizes that a read of small frames gives (4 to 30 us of processor time per 64 KiB).
+# Smaller payload is copied on the loop thread into a reused buffer, so that the next read gets the same warm memory from the allocator. For all
+# sizes that a read of small frames gives this saved more than the copy cost (4 to 30 us of processor time per 64 KiB).
 COPY_BELOW: Final = 32768
-# Buffers for copied payload that wait to be used again; more than these are in use only while the disk is behind.
+# Most unused buffers for copied payload that are kept. More are in use only while the disk is slower than the traffic.
 SPARE_BUFFERS: Final = 2
-# What a block keeps in memory beside its sections: its objects, measured, rounded up. A trickle while the disk hangs makes many small blocks.
+# Memory of a block beside its sections: its objects, measured, rounded up. It matters for many small blocks while the disk hangs.
 BLOCK_OVERHEAD: Final = 2048
 
 
 class BlockBuilder:
-    """Gathers chunks; reused for block after block. Loop thread only, but for ``reuse``.
+    """Gathers chunks; reused for block after block. Loop thread only, except ``reuse``.
 
     Attributes:
-        serial: number of the block being built; string indexes hold within one.
-        starts, sizes: sections that callers append to directly, counting in ``starts_count`` and ``sizes_count``.
+        serial: number of the block being built; string indexes are valid within one block.
+        starts, sizes: sections to which callers append, while they count in ``starts_count`` and ``sizes_count``.
         data_len: bytes of payload added so far; the next chunk's ``data_offset``.
-        weight: bytes that the block keeps in memory so far; its buffer for copied payload counts only as far as it is filled.
-        last_ns: the latest capture time ever added; never decreases, not even from one block to the next.
+        weight: bytes of memory that the block keeps so far; its copy buffer counts as far as it is filled.
+        last_ns: the latest capture time; it never decreases, not even between blocks.
     """
 
     def __init__(self, room: int = 0) -> None:
-        """``room``: bytes of payload to have room for from the start."""
+        """``room``: bytes of payload that the copy buffer holds without growing."""
         self._room = room
         self.serial: i64 = 0
         self.last_ns: i64 = 0
@@ -123,7 +122,7 @@ class BlockBuilder:
             self.add_piece(piece)
 
     def add_answers(self, keys: vec[i32], latencies: vec[i32], request_sizes: vec[i32] | None, correlation_ids: vec[i32] | None) -> None:
-        """Append to the answers section; all are equally long, -1 stands for None."""
+        """Append to the answers section; all arguments have the same length, -1 stands for None."""
         index: i64 = 0
         count: i64 = len(keys)
         while index < count:
@@ -146,7 +145,7 @@ class BlockBuilder:
         self.weight += 16 * count
 
     def add_answer(self, key: i32, latency_us: i32, request_size: i32, correlation_id: i32) -> None:
-        """Append one frame's to the answers section."""
+        """Append one frame's entry to the answers section."""
         write_i32_le(self._keys, key)
         write_i32_le(self._latencies, latency_us)
         write_i32_le(self._request_sizes, request_size)
@@ -156,7 +155,7 @@ class BlockBuilder:
         self.weight += 16
 
     def add_part(self, part: Part) -> None:
-        """Note that a piece of a frame, or the chunk that completes it, is in this block."""
+        """Note that the block has a piece of a frame, or the chunk that completes it."""
         if part.serial != self.serial:
             part.serial = self.serial
             self._parts.append(part)
@@ -182,12 +181,12 @@ class BlockBuilder:
         pieces_from: i64 = 0,
         first_ns: i64 = 0,
     ) -> None:
-        """Close a frames chunk, or a piece: everything since ``data_offset`` is its data.
+        """Add the row of a frames chunk, or of a piece; everything since ``data_offset`` is its data.
 
         Args:
             capture_ns: at least ``last_ns``.
-            pieces_from, first_ns: of the ``Part`` that the chunk completes; 0 for frames that came whole.
-            codes: the row's last eight bytes as one little-endian integer, from ``pack_codes``.
+            pieces_from, first_ns: of the ``Part`` that the chunk completes; 0 for other frames.
+            codes: the row's last eight bytes, from ``pack_codes``.
             others: as in ``record``.
         """
         if self.chunk_count == 0:
@@ -219,22 +218,22 @@ class BlockBuilder:
         self.weight += data_length + CHUNK_ROW_BYTES + (4 if sizes_index < 0 else 8) * frame_count
 
     def add_gap(self, gap: Gap) -> None:
-        """Add a gap chunk, as of when its last frame was lost or of ``last_ns``, and mark the gap written."""
+        """Add a gap row, at the time of its last loss or at ``last_ns``, and mark the gap written."""
         self._lost_frames += gap.frames
         self._add_row(gap, gap.until_ns, KIND_GAP, self.string(gap.rule))
 
     def add_totals(self, totals: Gap) -> None:
-        """Add a totals row; as ``add_gap``."""
+        """Add a totals row, like ``add_gap``."""
         self._flags |= BLOCK_TOTALS
         self._add_row(totals, totals.until_ns, KIND_TOTALS, -1)
 
     def add_clock(self, from_ns: i64, to_ns: i64) -> None:
-        """Say that the wall clock was set back; capture times go on from ``to_ns``."""
+        """Record that the wall clock was set back; capture times continue from ``to_ns``."""
         self.last_ns = to_ns
         self._add_row(Gap(connection=NO_CONNECTION, direction=0, reason=0, from_ns=from_ns), to_ns, KIND_CLOCK, -1)
 
     def _add_row(self, gap: Gap, capture_ns: i64, kind: i64, rule: i32) -> None:
-        """A row without frames and without data."""
+        """Add a row without frames and data."""
         if capture_ns < self.last_ns:
             capture_ns = self.last_ns
         if self.chunk_count == 0:
@@ -262,12 +261,12 @@ class BlockBuilder:
         self.weight += CHUNK_ROW_BYTES
 
     def add_rules(self, text: str) -> None:
-        """Say by which rules what follows is chosen, as of ``last_ns``; ``text``: the rules in force, as JSON."""
+        """Record at ``last_ns`` which rules choose the following chunks; ``text``: the rules in force, as JSON."""
         self._add_row(Gap(connection=NO_CONNECTION, direction=0, reason=0, from_ns=0), self.last_ns, KIND_RULES, self.string(text))
 
     def finish(self) -> Block:
         """The block built so far; the builder starts the next one."""
-        # A buffer with much room left stays here, so that a queue of many small blocks does not consist of room.
+        # A buffer with much unused room is not handed over, so that a queue of many small blocks does not hold unused memory.
         give = self._copied_len + COPY_BELOW >= self._room
         self.weight += BLOCK_OVERHEAD
         if give and self._copied_len < self._room:
@@ -303,7 +302,7 @@ class BlockBuilder:
         return block
 
     def _in_order(self, copied: memoryview, views: list[memoryview]) -> list[Buffer]:
-        """The data section; ``views`` gets what of it is from ``copied``."""
+        """The data section; ``views`` gets the pieces that lie in ``copied``."""
         pieces: list[Buffer] = []
         ends = [*self._cuts, int(self._copied_len)]
         start = 0
@@ -317,7 +316,7 @@ class BlockBuilder:
         return pieces
 
     def reuse(self, block: Block) -> None:
-        """Let go of the payload of a block that is on disk, or given up, and take its buffer back. Any thread; nobody looks at its pieces now."""
+        """Release the payload of a block that was written or given up, and take its buffer back. Any thread; the pieces are not used again."""
         for view in block.views:
             view.release()
         block.pieces.clear()
@@ -334,7 +333,7 @@ def pack_codes(direction: i64, kind: i64, capture: i64, reason: i64, framing: i6
 
 
 def take(writer: BytesWriter) -> bytes:
-    """What was written; the writer is empty afterwards and keeps its room."""
+    """The bytes written; the writer is empty afterwards and keeps its room."""
     value = writer.getvalue()
     writer.truncate(0)
     return value

@@ -1,7 +1,7 @@
-"""Whether a log is complete: what was seen against what is there, by listener, direction and window. COMPLETENESS.md says why that proves it.
+"""Whether a log is complete: frames seen against frames stored or lost, by listener, direction and window. COMPLETENESS.md explains the proof.
 
-Everything is read, each CRC is checked, each segment is walked to its seal, each stream to the end that the ledger knows. Nothing is believed of a
-part that cannot be read: it is a fault, and what totals say of it is missing.
+Every block is read and its CRC checked, each segment is read up to its seal, each stream up to the end in the ledger. A part that cannot be read is a
+fault, and the frames that totals count in it are missing.
 """
 
 import contextlib
@@ -31,24 +31,24 @@ from framegate.proxy.tap.stream_totals import STATES, StreamTotals, WindowRow
 __all__ = ["STATES", "Verdict", "WindowRow", "verify"]
 
 EVERYTHING: Final = 1 << 62
-"""An offset and a window behind all that there can be."""
+"""An offset and a window behind all others."""
 RETRIES: Final = 5
 RETRY_S: Final = 0.2
-"""How often, and after how long, the ledger is read again for what a framegate that is at work may still say: that it took a stream over, or
-what it deleted where the disk had no room for the line.
+"""The ledger is read again so often, after so many seconds, while a framegate is running: it may still note that it adopted a stream, or what it
+deleted when the disk had no room for the line.
 """
 _WHOLE: Final = frozenset({"complete", "cut", "open"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """What ``verify`` found.
+    """The result of ``verify``.
 
     Attributes:
         rows: by stream, listener, direction and window.
         faults: what is wrong with files, blocks, streams and the ledger, a sentence each.
-        complete: there is a window, no fault, and every window is complete, but for those that retention cut, or that are being written. A window
-            is complete when all rows that speak of it are; streams without such a row saw nothing then.
+        complete: there is a window, no fault, and every window is complete, except those that retention cut or that are being written. A window is
+            complete when all its rows are; streams without such a row saw nothing then.
     """
 
     rows: list[WindowRow]
@@ -57,21 +57,20 @@ class Verdict:
 
 
 def verify(directory: str, progress: Callable[[int], object] = lambda size: None, sleep: Callable[[float], object] = time.sleep) -> Verdict:
-    """Prove from the log alone whether it is complete.
+    """Find out from the log alone whether it is complete. Nothing is written, and no lock is needed.
 
-    Retention may be at work meanwhile. It says in the ledger what it takes before it takes it, so what was not found is judged by a ledger that was
-    read after that.
+    Retention may delete meanwhile. It writes to the ledger before it deletes, so missing blocks are judged by a ledger that was read later.
 
     Args:
-        directory: of the tap. Nobody needs to hold it, and nothing is written.
-        progress: is told of the bytes of each block that has been read.
-        sleep: waits for that many seconds.
+        directory: of the tap.
+        progress: gets the size of each block that was read.
+        sleep: waits for a number of seconds.
     """
     live = is_written(directory, sleep)
-    before = streams(directory)  # what is there now the ledger knows already, and what it knows then is still there, or was
+    before = streams(directory)  # before the ledger is read: the ledger knows all of these
     ledger = read_ledger(directory)
     names = sorted({*before, *streams(directory)})
-    live = live or is_written(directory, sleep)  # between the two calls one may have ended, or begun
+    live = live or is_written(directory, sleep)  # one may have started or ended between the two calls
     owners = _owners([*ledger.streams, *names])
     accounts: dict[str, StreamTotals] = {}
     readings: list[_Reading] = []
@@ -95,7 +94,7 @@ def verify(directory: str, progress: Callable[[int], object] = lambda size: None
 
 
 class _Later:
-    """What the ledger says after all was read, beside what it said before."""
+    """The ledger after everything was read, compared with the ledger before."""
 
     def __init__(self, directory: str, before: Ledger, listed: list[str]) -> None:
         self.before = before
@@ -104,55 +103,50 @@ class _Later:
 
     @property
     def damage(self) -> str:
-        """What is wrong with it, in words; empty when it is sound."""
+        """What is wrong with the ledger, in words; empty when it is sound."""
         return self.before.damage or self._now.damage
 
     @property
     def ledger(self) -> Ledger:
-        """As it was before, with what is wrong with it since."""
+        """The ledger before, with the damage found since."""
         return dataclasses.replace(self.before, damage=self.damage, lost=self.before.lost or self._now.lost)
 
     def taken(self, stream: str) -> int | None:
-        """Retention took what lies before this offset of a stream; None: nobody knows the stream."""
+        """The offset up to which retention deleted a stream; None when the ledger does not know the stream."""
         stream_record = self._now.streams.get(stream)
         if stream_record is not None:
             return stream_record.deleted_to
         sound = self._now.present and not self._now.damage
-        return EVERYTHING if sound and stream in self.before.streams else None  # all of it, and it was forgotten
+        return EVERYTHING if sound and stream in self.before.streams else None  # all of it was deleted, and its record too
 
     @property
     def names(self) -> set[str]:
-        """All streams of which it ever said something here."""
+        """All streams that either ledger knows."""
         return {*self.before.streams, *self._now.streams}
 
     def stream_record(self, stream: str) -> StreamRecord | None:
-        """The last that it said of a stream."""
+        """The last record of a stream."""
         return self._now.streams.get(stream) or self.before.streams.get(stream)
 
     @property
     def forgotten(self) -> tuple[int, int]:
-        """Between which times lies what retention took of streams that are not known any more; (0, 0): there are none."""
+        """The times of data that retention deleted from streams that the ledger no longer knows; (0, 0): there is none."""
         return self._now.cut_from_ns, self._now.cut_until_ns
 
     def cut(self, stream: str) -> tuple[int, int]:
-        """Between which times lies what retention took of a stream; (0, 0): it took nothing."""
+        """The times of data that retention deleted from a stream; (0, 0): none was deleted."""
         stream_record = self._now.streams.get(stream)
         return self.forgotten if stream_record is None else (stream_record.cut_from_ns, stream_record.cut_until_ns)
 
-    def end(self, stream: str) -> int | None:
-        """Where a stream ends; None: that is not known."""
-        stream_record = self._now.streams.get(stream) or self.before.streams.get(stream)
-        return None if stream_record is None else stream_record.end
-
     def strangers(self) -> list[str]:
-        """Streams that were there before and after, of which the ledger said nothing at either time."""
+        """Streams that exist before and after, and that neither ledger knows."""
         if self.damage or not self.before.present:
             return []
         return sorted(self._listed - self.before.streams.keys() - self._now.streams.keys())
 
 
 def _cut(later: _Later, readings: "dict[str, _Reading]", accounts: dict[str, StreamTotals]) -> None:
-    """Tell the accounts of what retention took before it was read: also of streams of which nothing is left, and of what control wrote for them."""
+    """Add what retention deleted before it was read to the totals, also for streams that no longer exist, and for recovery streams."""
     owners = _owners([*later.names, *readings])
     for name in sorted(later.names):
         from_ns, until_ns = later.cut(name)
@@ -170,12 +164,12 @@ def _cut(later: _Later, readings: "dict[str, _Reading]", accounts: dict[str, Str
 
 
 def _owners(known: Iterable[str]) -> dict[tuple[str, str], str]:
-    """Of whose frames the streams of a run speak: what control wrote, of those of the processor that died."""
+    """The processor's stream of each run; recovery streams of the run count for it."""
     return {run_of(stream): stream for stream in known if not is_recovery(stream)}
 
 
 def _gone(later: _Later, names: set[str], live: bool) -> Iterator[str]:
-    """Streams of which nothing is left, or no end was written, though nobody says why."""
+    """Faults of streams that no longer exist, or have no end, although nothing explains that."""
     for name, stream_record in later.before.streams.items():
         taken = later.taken(name) or 0
         if stream_record.end is None and not live:
@@ -187,7 +181,7 @@ def _gone(later: _Later, names: set[str], live: bool) -> Iterator[str]:
 
 
 def _may_grow(directory: str, stream: str, ledger: Ledger) -> bool:
-    """Whether more may come of a stream."""
+    """Whether more may be appended to a stream."""
     stream_record = ledger.streams.get(stream)
     if stream_record is not None:
         return stream_record.end is None
@@ -197,13 +191,13 @@ def _may_grow(directory: str, stream: str, ledger: Ledger) -> bool:
 
 @dataclasses.dataclass(slots=True)
 class _Miss:
-    """Blocks that were not there.
+    """Blocks that were not found.
 
     Attributes:
-        text: says so.
+        text: the fault in words.
         offset: of the first of them.
-        available: where the log goes on; None: nowhere.
-        first: they lie before all that is there.
+        available: where the log continues; None: nowhere.
+        first: they lie before all blocks that exist.
         window: of the first block behind them, once it is read.
     """
 
@@ -215,12 +209,12 @@ class _Miss:
 
 
 class _Reading:
-    """One stream, read from the oldest block that is left to its end; what is wrong is noted, and reading goes on behind it."""
+    """Reads one stream from its oldest block to its end; notes what is wrong, and continues behind it."""
 
     def __init__(
         self, directory: str, stream: str, stream_record: StreamRecord | None, account: StreamTotals, progress: Callable[[int], object]
     ) -> None:
-        """``stream_record``: what the ledger said of the stream before it is read."""
+        """``stream_record``: of the ledger before the stream is read."""
         self._directory = directory
         self._stream = stream
         self._known_end = expected_end(stream_record)
@@ -231,7 +225,6 @@ class _Reading:
         self._found: list[str | _Miss] = []
 
     def read(self) -> None:
-        """Read all that is there."""
         listed = segments(self._directory, self._stream)
         start = self._end = listed[0].base if listed else 0
         if start > 0:
@@ -241,7 +234,7 @@ class _Reading:
         walk_past(self._directory, self._stream, start, self._take, self._note)
 
     def _expect_totals(self, segment: Segment) -> None:
-        """Whether totals are to be expected of a segment; what is wrong with its end is found when it is walked."""
+        """Check whether a segment has totals and the length in its seal. Damage of its end is found when it is read."""
         try:
             seal = segment_seal(segment)
         except LogError:
@@ -269,19 +262,19 @@ class _Reading:
         self._found.append(_Miss(str(error), error.offset, error.available) if isinstance(error, OffsetVanishedError) else str(error))
 
     def is_doubtful(self, later: _Later) -> bool:
-        """Whether something is not there that retention may have taken, and has not said so yet."""
+        """Whether blocks are missing that retention may have deleted without a line in the ledger so far."""
         return self._is_short(later) or any(isinstance(item, _Miss) and not self._is_taken(item, later) for item in self._found)
 
     def lacks(self, later: _Later) -> bool:
-        """Whether retention took something before it was read."""
+        """Whether retention deleted something before it was read."""
         taken = later.taken(self._stream) or 0
-        end = later.end(self._stream)
+        end = expected_end(later.stream_record(self._stream))
         if self._end < (taken if end is None else min(taken, end)):
             return True
         return any(isinstance(item, _Miss) and self._is_taken(item, later) for item in self._found)
 
     def check(self, later: _Later) -> Iterator[str]:
-        """What is wrong; windows that lack what retention took are cut."""
+        """The faults. Windows that lack data deleted by retention are marked as cut."""
         for item in self._found:
             if not isinstance(item, _Miss):
                 yield item
@@ -297,14 +290,14 @@ class _Reading:
             yield f"{self._stream}: it ended at {self._known_end}, and there is more, up to {self._end}"
 
     def _is_taken(self, miss: _Miss, later: _Later) -> bool:
-        """Whether retention took all that is not there. Of a stream that nobody knows that is not asked for what lies before it."""
+        """Whether retention deleted all missing blocks. For a stream that the ledger does not know, blocks before the first one are not expected."""
         taken = later.taken(self._stream)
         if taken is None:
             return miss.first
         if miss.available is not None:
             return taken >= miss.available
-        return taken >= (later.end(self._stream) or miss.offset + 1)
+        return taken >= (expected_end(later.stream_record(self._stream)) or miss.offset + 1)
 
     def _is_short(self, later: _Later) -> bool:
-        """Whether the stream does not come to the end that was known of it."""
+        """Whether the stream ends before its known end."""
         return max(self._end, later.taken(self._stream) or 0) < (self._known_end or 0)

@@ -1,25 +1,31 @@
-"""Registered consumers of the log and their offsets: one small file each. Retention respects them.
+"""Registered consumers of the log: their offsets, one small file each, and how far each is behind. Retention respects the offsets.
 
-A consumer says from where it will read after a restart. A file that is older than the truth keeps more than is needed, never less; so does
-one that cannot be read (``retention``).
+A consumer's file has the offsets from which it will read after a restart. A file that is out of date, or cannot be read, makes retention keep more
+than is needed, never less.
 
-A name is one reader's. Who reads under it holds ``<name>.lock`` meanwhile (``claim_consumer``), and the file says who that is, as ``owner``: two
-that share a name would each tell retention that what the other needs may go.
+Only one process uses a name at a time: it holds ``<name>.lock`` (``claim_consumer``), and the file names it as ``owner``. Otherwise each of two
+readers would tell retention that the data of the other may be deleted.
 """
 
+import bisect
 import contextlib
 import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from framegate.proxy.tap.log_reader import START, LogError, Segment, walk_segment
 from framegate.proxy.tap.record import CONSUMERS_FOLDER, FILE_MODE, FOLDER_MODE, FormatError
 
 __all__ = [
+    "MAX_NAMED",
+    "OTHERS",
     "ConsumerInUseError",
     "Consumers",
+    "Lag",
+    "Lags",
     "claim_consumer",
     "consumer_in_use",
     "consumer_owner",
@@ -30,20 +36,23 @@ __all__ = [
 
 CONSUMER_VERSION: Final = 1
 MAX_BYTES: Final = 4 << 20
-"""Of a file that is read: some 50,000 streams."""
+"""Largest file that is read: some 50,000 streams."""
+MAX_NAMED: Final = 50
+"""Most consumers that ``Lags.measure`` names. Those beyond, in order of names, are one entry, ``OTHERS``: bytes summed, the oldest time."""
+OTHERS: Final = "others"
+_MAX_NAME: Final = 128
 
 
 class ConsumerInUseError(RuntimeError):
-    """Another process uses this name. The message names it, as far as is known."""
+    """Another process uses this name. The message names it when it is known."""
 
 
 class Consumers(NamedTuple):
-    """What the files of the registered consumers say.
+    """The contents of the consumers' files.
 
     Attributes:
         offsets: of each consumer, by stream.
-        unreadable: why a consumer's file cannot be believed, by its name; by ``CONSUMERS_FOLDER`` when the folder cannot be listed, so that who is
-            registered is not known.
+        unreadable: why a consumer's file is not valid, by name; by ``CONSUMERS_FOLDER`` when the folder cannot be listed.
     """
 
     offsets: dict[str, dict[str, int]]
@@ -51,20 +60,18 @@ class Consumers(NamedTuple):
 
 
 def write_consumer(root: str, name: str, offsets: Mapping[str, int], now_ns: int, owner: str = "") -> None:
-    """Register a consumer, or say how far it has come: retention then deletes first what no consumer needs.
-
-    The file is replaced at once or not at all, whatever stops us and the machine.
+    """Register a consumer, or store its progress. The file is replaced as a whole, or not at all.
 
     Args:
         root: the tap directory.
         name: of the consumer; becomes a file name.
         offsets: for each stream the offset from which the consumer will read after a restart.
         now_ns: wall clock.
-        owner: what tells this consumer from another of its name, as a job's checkpoint does; "" tells nothing.
+        owner: distinguishes this consumer from others of the same name, for example a job's checkpoint; "" does not.
 
     Raises:
-        ValueError: a name that is not a plain file name.
-        OSError: the file stays as it was.
+        ValueError: the name is not a plain file name.
+        OSError: the file is unchanged.
     """
     path = _path(root, name)
     os.makedirs(os.path.dirname(path), FOLDER_MODE, exist_ok=True)
@@ -75,7 +82,7 @@ def write_consumer(root: str, name: str, offsets: Mapping[str, int], now_ns: int
         with open(temporary, "w", encoding="utf-8", opener=_private) as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())  # else a power loss may keep the new name and not the text
+            os.fsync(file.fileno())  # otherwise a power loss may leave the new name without the content
         os.replace(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):
@@ -84,23 +91,19 @@ def write_consumer(root: str, name: str, offsets: Mapping[str, int], now_ns: int
 
 
 def _path(root: str, name: str, suffix: str = ".json") -> str:
-    """Of a consumer's file.
-
-    Raises:
-        ValueError: a name that is not a plain file name.
-    """
+    """A consumer's file. Raises ValueError when the name is not a plain file name."""
     if not name or name != os.path.basename(name) or name.startswith("."):
         raise ValueError(f"not a consumer name: {name!r}")
     return os.path.join(root, CONSUMERS_FOLDER, name + suffix)
 
 
 def remove_consumer(root: str, name: str) -> None:
-    """Forget a consumer: retention heeds it no more. One that is at work must not be removed; it would only come back.
+    """Remove a consumer: retention no longer keeps data for it. A running consumer is not removed; it would register again.
 
     Raises:
-        ValueError: a name that is not a plain file name.
-        FileNotFoundError: nobody is registered under it.
-        ConsumerInUseError: it is at work.
+        ValueError: the name is not a plain file name.
+        FileNotFoundError: there is no such consumer.
+        ConsumerInUseError: it is running.
         OSError: its file cannot be removed.
     """
     path = _path(root, name)
@@ -112,17 +115,17 @@ def remove_consumer(root: str, name: str) -> None:
 
 @contextlib.contextmanager
 def claim_consumer(root: str, name: str, owner: str = "") -> Iterator[None]:
-    """Be the only one of this name, as long as the block goes on and this process lives.
+    """Hold a name for the duration of a ``with`` block, at most until this process ends.
 
     Args:
         root: the tap directory.
         name: of the consumer.
-        owner: as for ``write_consumer``; with "" only those that are at work are heeded.
+        owner: as for ``write_consumer``; with "" only running consumers are a conflict.
 
     Raises:
-        ValueError: a name that is not a plain file name.
-        ConsumerInUseError: another process is at work under it, or the name was registered by another owner.
-        OSError: the folder cannot be written to.
+        ValueError: the name is not a plain file name.
+        ConsumerInUseError: another process uses the name, or another owner registered it.
+        OSError: the folder cannot be written.
     """
     path = _path(root, name, ".lock")
     os.makedirs(os.path.dirname(path), FOLDER_MODE, exist_ok=True)
@@ -139,7 +142,7 @@ def claim_consumer(root: str, name: str, owner: str = "") -> Iterator[None]:
 
 
 def _locked(path: str) -> int:
-    """A descriptor that holds the lock; -1: another one does. A file that is removed while we wait at its door is no lock."""
+    """A descriptor that holds the lock; -1: another process holds it. A lock file that was deleted before it was locked is created again."""
     while True:
         fd = _private(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -156,11 +159,11 @@ def _locked(path: str) -> int:
 
 
 def consumer_in_use(root: str, name: str) -> bool:
-    """Whether a process is at work under this name now.
+    """Whether a process uses this name now.
 
     Raises:
-        ValueError: a name that is not a plain file name.
-        OSError: its lock cannot be looked at.
+        ValueError: the name is not a plain file name.
+        OSError: the lock cannot be examined.
     """
     try:
         fd = os.open(_path(root, name, ".lock"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -176,11 +179,7 @@ def consumer_in_use(root: str, name: str) -> bool:
 
 
 def consumer_owner(root: str, name: str) -> str:
-    """The owner of a consumer; "" when there is none, or its file is not valid.
-
-    Raises:
-        ValueError: a name that is not a plain file name.
-    """
+    """The owner of a consumer; "" when there is none, or its file is not valid. Raises ValueError like ``write_consumer``."""
     path = _path(root, name)
     try:
         record = json.loads(_content(path))
@@ -195,7 +194,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def read_consumers(root: str) -> Consumers:
-    """Every registered consumer. Never raises: unreadable ones are named, and may need everything."""
+    """Every registered consumer. Never raises; consumers whose files are not valid are named, and may need all data."""
     folder = os.path.join(root, CONSUMERS_FOLDER)
     found = Consumers({}, {})
     try:
@@ -209,14 +208,14 @@ def read_consumers(root: str) -> Consumers:
         try:
             found.offsets[consumer] = _consumer_offsets(json.loads(_content(os.path.join(folder, name))))
         except FileNotFoundError:
-            continue  # unregistered since it was listed
+            continue  # removed since it was listed
         except (OSError, ValueError, RecursionError) as error:
             found.unreadable[consumer] = f"{name}: {error}"
     return found
 
 
 def _content(path: str) -> bytes:
-    """What is in a regular file of a sane size. Nothing else is waited for, or read: the folder is writable for others than us."""
+    """The content of a regular file of limited size. Nothing else is read or waited for: other users can write to the folder."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_CLOEXEC | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise FormatError("not a regular file")
@@ -227,14 +226,75 @@ def _content(path: str) -> bytes:
 
 
 def _consumer_offsets(record: object) -> dict[str, int]:
-    """The offsets in a consumer's file.
-
-    Raises:
-        FormatError: ``write_consumer`` did not write this, or a later version did.
-    """
+    """The offsets in a consumer's file. Raises FormatError when the file is not valid, or of a later version."""
     if not isinstance(record, dict) or record.get("version") != CONSUMER_VERSION:
         raise FormatError(f"not a consumer file of version {CONSUMER_VERSION}")
     streams = record.get("streams")
     if not isinstance(streams, dict) or any(type(offset) is not int or offset < 0 for offset in streams.values()):
         raise FormatError("offsets that are none")
     return streams
+
+
+class Lag(NamedTuple):
+    """How far one consumer is behind: bytes of the log that it has not read, and when the oldest frame in them was captured, wall clock; 0: there is
+    none.
+    """
+
+    unread: int
+    since_ns: int
+
+
+class Lags:
+    """Measures how far consumers are behind. Blocks on the file system: reads one block header for each consumer and stream, and only once while
+    neither changes.
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[tuple[str, int], int] = {}
+
+    def measure(self, listed: Mapping[str, Sequence[Segment]], consumers: Mapping[str, Mapping[str, int]]) -> dict[str, Lag]:
+        """The lag of each consumer, by its name as printable text.
+
+        Args:
+            listed: the existing segments in order, by stream.
+            consumers: the offsets of each, by stream; a stream without an offset is unread.
+        """
+        found: dict[str, Lag] = {}
+        times: dict[tuple[str, int], int] = {}
+        for number, name in enumerate(sorted(consumers)):
+            lag = self._lag(listed, consumers[name], times)
+            shown = OTHERS if number >= MAX_NAMED else name.encode(errors="replace").decode()[:_MAX_NAME]
+            before = found.get(shown, Lag(0, 0))
+            found[shown] = Lag(before.unread + lag.unread, _older(before.since_ns, lag.since_ns))
+        self._times = times
+        return found
+
+    def _lag(self, listed: Mapping[str, Sequence[Segment]], offsets: Mapping[str, int], times: dict[tuple[str, int], int]) -> Lag:
+        unread, since_ns = 0, 0
+        for stream, segments in listed.items():
+            offset = offsets.get(stream, START)
+            ahead = segments[bisect.bisect_right(segments, offset, key=lambda segment: segment.limit) :]
+            if not ahead:
+                continue
+            unread += sum(segment.limit - max(segment.base, offset) for segment in ahead)
+            key = (stream, max(ahead[0].base, offset))
+            if key not in times:
+                times[key] = self._times.get(key) or _captured(ahead[0], key[1])
+            since_ns = _older(since_ns, times[key])
+        return Lag(unread, since_ns)
+
+
+def _older(one: int, other: int) -> int:
+    return min(one, other) if one and other else one or other
+
+
+def _captured(segment: Segment, offset: int) -> int:
+    """When the first frame of the block at an offset was captured; when that cannot be read, the time of the last write to the file; 0: the block is
+    not there yet.
+    """
+    try:
+        for ref in walk_segment(segment, offset):
+            return ref.header.first_ns or segment.modified_ns
+    except (OSError, LogError):
+        return segment.modified_ns
+    return 0

@@ -1,7 +1,7 @@
-"""What a tap directory should have, by its ledger: asked by ``completeness`` (``tap verify``) and by the Spark source alike.
+"""What a tap directory should have according to its ledger; used by ``completeness`` (``tap verify``) and by the Spark source.
 
-A stream is there from what retention took of it to its end; one without an end is being written. A ledger that is damaged, or was lost, or is
-not there, or does not know a stream, leaves open what else there was.
+A stream should exist from the offset up to which retention deleted it to its end; a stream without an end is being written. A ledger that is damaged,
+lost, absent, or does not know a stream, does not tell which other streams existed.
 """
 
 import fcntl
@@ -16,23 +16,23 @@ from framegate.proxy.tap.record import LOCK_NAME
 __all__ = ["LIVE_S", "expected_end", "expected_start", "is_written", "ledger_faults"]
 
 LIVE_S: Final = 15.0
-"""How long ago the last sign of life of who writes may be; there is one each second."""
+"""Greatest age of the last heartbeat of a running framegate; it renews the heartbeat each second."""
 _LOOKS: Final = 8
 _LOOK_S: Final = 0.25
 
 
 def expected_start(stream_record: StreamRecord | None, base: int) -> int:
-    """From where on a stream should be there: an offset.
+    """The offset from which a stream should exist.
 
     Args:
-        fate: what the ledger says of it; None: nothing.
-        base: where its oldest segment begins. Retention says first what it takes, so that may lie before.
+        stream_record: of the ledger; None: it does not know the stream.
+        base: of the oldest segment. Retention writes to the ledger before it deletes, so the expected start may lie before it.
     """
     return base if stream_record is None or stream_record.adopted else min(base, stream_record.deleted_to)
 
 
 def expected_end(stream_record: StreamRecord | None) -> int | None:
-    """Where a stream should end, no earlier and no later; None: that is not known, or it is being written."""
+    """The offset at which a stream should end exactly; None: it is not known, or the stream is being written."""
     return None if stream_record is None else stream_record.end
 
 
@@ -41,10 +41,10 @@ def ledger_faults(ledger: Ledger, strangers: Iterable[str]) -> Iterator[str]:
 
     Args:
         ledger: of a tap directory.
-        strangers: streams that are there, and that it should know and does not; a damaged one may have had their lines.
+        strangers: streams that exist and that the ledger does not know; a damaged ledger may have had their lines.
     """
     strangers = list(strangers)
-    if not ledger.present:  # how many there are: where that was accepted, one that goes later was not
+    if not ledger.present:  # with their number, so that an acceptance does not cover a later loss
         yield f"there is no ledger beside {len(strangers)} streams: one that is gone cannot be told from one that never was"
     if ledger.damage:
         yield f"the ledger is damaged: {ledger.damage}"
@@ -55,8 +55,8 @@ def ledger_faults(ledger: Ledger, strangers: Iterable[str]) -> Iterator[str]:
 
 
 def is_written(directory: str, sleep: Callable[[float], object] = time.sleep) -> bool:
-    """Whether a framegate writes to the directory now: it holds the lock; or, where that cannot be asked, it gave a sign of life of late by our
-    clock, or gives one while we look, whatever the clocks say.
+    """Whether a framegate writes to the directory now, that is, holds the lock. Where that cannot be found out: whether the last heartbeat is recent
+    by our clock, or a heartbeat follows within 2 s.
     """
     path = os.path.join(directory, LOCK_NAME)
     try:
@@ -67,7 +67,7 @@ def is_written(directory: str, sleep: Callable[[float], object] = time.sleep) ->
     except BlockingIOError:
         return True
     except OSError:
-        return _shows_life(path, sleep)  # only its owner may ask, or nobody can
+        return _shows_life(path, sleep)  # only the owner may lock it, or the file system has no locks
     return False
 
 

@@ -1,25 +1,97 @@
-"""What the relay knows of a tap: where it tells the frames of one direction of one connection."""
+"""The interface between the relay and a tap: runs of one direction of one connection, and what the requests of the connection say."""
 
 import abc
 
-from librt.vecs import vec
+from librt.strings import read_i16_be
+from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from framegate.proxy.network.run import Run
-from framegate.proxy.tap.request_facts import RequestFacts
 
-__all__ = ["FrameTap"]
+__all__ = ["FrameTap", "RequestFacts"]
+
+_NAME_AT = 10  # key, version, correlation id, length of the name
+_CONTROLLED_SHUTDOWN_V0 = 7 << 16  # the one request whose header (v0) has no client id
+
+
+class RequestFacts:
+    """The API and the client name of the requests of one connection, for rules that need them.
+
+    The pairing fills it, run by run; the taps of both directions read it. It exists only while one of them needs it.
+
+    Attributes:
+        keys: ``api key << 16 | version`` of each request of the run; -1 for a frame without a request header.
+        clients: for each request the index in ``names`` of the client name that applies to it.
+        names: the client name before the run, then those that its requests brought; None: not known, or the client has none.
+    """
+
+    def __init__(self) -> None:
+        self.keys: vec[i32] = vec[i32]()
+        self.clients: vec[i32] = vec[i32]()
+        self.names: list[str | None] = [None]
+        self._raw = b""
+
+    @property
+    def name(self) -> str | None:
+        """The client name in the connection's last request."""
+        return self.names[-1]
+
+    def begin(self, frames: i64) -> None:
+        """Start a run of this number of requests."""
+        self.keys = vec[i32](capacity=frames)
+        self.clients = vec[i32](capacity=frames)
+        if len(self.names) > 1:
+            self.names = [self.names[-1]]
+
+    def add(self, api: i64, data: bytes, pos: i64, end: i64) -> None:
+        """Add the next frame of the run.
+
+        Args:
+            api: key and version; below 0: the frame has no request header.
+            data, pos, end: where the body lies, as far as it is known.
+        """
+        if api < 0:
+            api = -1
+        elif api != _CONTROLLED_SHUTDOWN_V0:
+            self._read_name(data, pos, end)
+        self.keys = append(self.keys, i32(api))
+        self.clients = append(self.clients, i32(len(self.names) - 1))
+
+    def _read_name(self, data: bytes, pos: i64, end: i64) -> None:
+        start = pos + _NAME_AT
+        length: i64 = -1
+        if start <= end:
+            length = i64(read_i16_be(data, start - 2))
+        if length < 0 or start + length > end:
+            if self.names[-1] is not None:
+                self.names.append(None)
+            return
+        if self.names[-1] is None or not self._is_same(data, start, length):
+            self._raw = data[start : start + length]
+            self.names.append(self._raw.decode("utf-8", "replace"))
+
+    def _is_same(self, data: bytes, start: i64, length: i64) -> bool:
+        """Whether the name is equal to the last one. Makes no object."""
+        raw = self._raw
+        if i64(len(raw)) != length:
+            return False
+        index: i64 = 0
+        while index < length:
+            if data[start + index] != raw[index]:
+                return False
+            index += 1
+        return True
 
 
 class FrameTap(abc.ABC):
     """One direction of one connection, as rules tap it. Loop thread only.
 
-    Made by ``TapRules.match`` when the connection is READY, or when rules change, and kept by the relay beside the channel.
+    ``TapRules.match`` makes it when the connection is READY, or when rules change; the relay keeps it beside the channel.
 
     Attributes:
-        mutes: a full log is to stop the source: ask ``may_read`` before each read.
-        asks: a rule asks for the API of a frame, or for the client's name: ``facts`` is to be given.
-        facts: of the connection's requests, where ``asks``; None: nothing is known of them.
+        mutes: a full log must stop the source; ``may_read`` is to be called before each read.
+        asks: a rule needs the API of a frame or the client's name: ``facts`` is to be set.
+        facts: of the connection's requests, where ``asks``; None: not known.
     """
 
     def __init__(self, mutes: bool, asks: bool) -> None:
@@ -30,7 +102,7 @@ class FrameTap(abc.ABC):
     @property
     @abc.abstractmethod
     def is_within(self) -> bool:
-        """Whether a frame that is cut through has begun here, and not ended."""
+        """Whether a frame that is cut through has begun and not ended."""
 
     @abc.abstractmethod
     def append(
@@ -47,20 +119,20 @@ class FrameTap(abc.ABC):
         """Take one run of whole frames.
 
         Args:
-            run: the frames as they passed. Its bytes are kept by reference until they are on disk, and must never change.
-            first_frame: how many frames passed on this connection and direction before these, tapped or not.
-            capture_ns: wall clock; one reading for all runs of a poll is fine.
+            run: the frames. Its bytes are kept by reference until they are on disk, and must not change.
+            first_frame: number of frames that passed before on this connection and direction, tapped or not.
+            capture_ns: wall clock; one reading for all runs of a poll is enough.
             sensitive: ascending indexes of the frames whose bodies carry credentials and must not be kept; None or empty: no frame.
             keys: for answers: the request's ``api key << 16 | version`` for each frame, -1 unknown; None: not paired.
             latencies: with keys: microseconds from request to answer, -1 unknown.
             request_sizes, correlation_ids: with keys: body bytes and correlation id of the request, -1 unknown; both or neither.
 
         Returns:
-            True: go on. False (only under ``on_full: mute``): the run was taken, and the source is to be muted for ``tap`` until
-            ``TapWriter.accepts`` says yes.
+            True: continue. False (only under ``on_full: mute``): the run was taken, and the source is to be muted for ``tap`` until
+            ``TapWriter.accepts`` returns True.
 
         Raises:
-            ValueError: what is said of answers is not for as many as there are frames; nothing was appended.
+            ValueError: the arguments about answers do not have one entry for each frame; nothing was appended.
         """
 
     @abc.abstractmethod
@@ -75,46 +147,46 @@ class FrameTap(abc.ABC):
         request_size: int = -1,
         correlation_id: int = -1,
     ) -> bool:
-        """Take one piece of a frame that is cut through. What is kept of it goes to the log as it passes; the frame counts, and becomes a chunk, with
-        its last piece. Of a frame that had begun before this tap was made nothing is taken.
+        """Take one piece of a frame that is cut through. It is stored as it passes; the frame counts, and becomes a chunk, with its last piece.
+        Pieces of a frame that had begun before this tap was made are ignored.
 
         Args:
-            run: the piece, ``run.part`` says which. Kept by reference as in ``append``.
-            frame_number: of the frame, as ``first_frame`` in ``append``. This and what follows, but the time, is the same for all of its pieces.
+            run: the piece, of the kind in ``run.part``. Kept by reference as in ``append``.
+            frame_number: of the frame, as ``first_frame`` in ``append``. This and all other arguments but the time are the same for all its pieces.
             capture_ns: wall clock.
             withheld: the body carries credentials and must not be kept.
             key: for an answer: the request's ``api key << 16 | version``, -1 unknown; None: not paired.
-            latency_us: with key: microseconds from request to the answer's first byte, -1 unknown; above int32, its largest value is kept.
+            latency_us: with key: microseconds from request to the answer's first byte, -1 unknown; larger values are stored as the largest int32.
             request_size, correlation_id: with key: of the request; -1 unknown.
 
         Returns:
-            As ``append``: the piece was taken, or needs not be; False: the source is to be muted.
+            As ``append``.
         """
 
     @abc.abstractmethod
     def cut_short(self, capture_ns: i64) -> None:
-        """The frame whose pieces were appended will never be completed: a gap without frames. Nothing when there is no such frame."""
+        """The frame whose pieces were appended will not be completed: adds a gap without frames. Does nothing when there is no such frame."""
 
     @abc.abstractmethod
     def may_read(self) -> bool:
-        """Whether the source may be read: only under ``on_full: mute`` it may not, while the log is full. After False: as after ``append``."""
+        """Whether the source may be read. False only under ``on_full: mute`` while the log is full; then as after ``append``."""
 
     @abc.abstractmethod
     def drop(self, frame_count: i64, byte_count: i64, first_frame: i64, capture_ns: i64, run: Run | None = None) -> None:
         """Count whole frames that were received and are not passed on: matched, and in the log as a gap.
 
         Args:
-            frame_count, byte_count: how much, headers included.
+            frame_count, byte_count: their number and bytes, headers included.
             first_frame, capture_ns: as in ``append``.
-            run: the frames, or the piece of one, where they are at hand.
+            run: the frames, or the piece of one, where available.
         """
 
     @abc.abstractmethod
     def lose(self, reason: int, frame_count: int, byte_count: int, first_frame: int, capture_ns: int) -> None:
-        """Say that frames, or bytes of a frame that never became whole, will never come: a gap chunk.
+        """Add a gap for frames, or bytes of an unfinished frame, that will not come. They do not count as matched.
 
         Args:
             reason: ``REASON_PARTIAL_FRAME`` with no frames, for a frame that its sender did not finish.
-            frame_count, byte_count: how much.
-            first_frame, capture_ns: as in ``append``. The frames are not counted as matched: the caller says they never passed.
+            frame_count, byte_count: their number and bytes.
+            first_frame, capture_ns: as in ``append``.
         """

@@ -1,11 +1,10 @@
-"""What is missing from the log, and how much was seen at all, until the log can say so.
+"""Frames that are missing from the log, and totals of frames seen, until they are written.
 
-Frames that a rule matched and the log did not take are gathered in one ``Gap`` for each connection, direction, reason and window of capture time;
-the writer puts them into the first block that the disk accepts. While the log refuses for long, connections come and go: past
-``MAX_PENDING_GAPS`` the gaps of one listener, direction, reason and window are folded into one that names no connection, and when that is
-not enough, those of all windows into one, so that memory stays bounded.
+Frames that a rule matched and the log did not take are counted in one ``Gap`` for each connection, direction, reason and window of capture time. The
+writer puts it into the next block. While the log refuses for long, connections come and go: beyond ``MAX_PENDING_GAPS`` the gaps of one listener,
+direction, reason and window become one without a connection, and if that is not enough, those of all windows become one. So memory is bounded.
 
-A statement of totals (``tallies``) is a ``Gap`` without a reason: what was seen, in place of what was lost. It waits in the same way.
+Totals (``tallies``) are a ``Gap`` without a reason: frames seen instead of frames lost. They wait in the same way.
 """
 
 from typing import Final
@@ -19,20 +18,20 @@ NO_CONNECTION: Final = -1
 
 
 class Gap:
-    """Frames of one direction of one connection that passed and are not in the log.
+    """Lost frames of one direction of one connection.
 
     Attributes:
         connection: id of the pair; ``NO_CONNECTION`` when folded.
         direction, reason, framing, protocol, capture: codes of ``record``.
-        listener: name of the listener; None for unknown.
-        principal: who the client is; None for nobody, or folded.
-        peer: the client's address; None for unknown, or folded.
+        listener: name of the listener; None: not known.
+        principal: of the client; None: none, or folded.
+        peer: the client's address; None: not known, or folded.
         rule: name of the rule that matched.
         first_frame: number of the first lost frame on this connection and direction; -1 when folded.
         from_ns, until_ns: when the first and the last frame were lost, wall clock.
-        frames, bytes: how much was lost, headers included.
+        frames, bytes: lost, headers included.
         flags: FLAG_AT_MOST, FLAG_UNKNOWN or 0.
-        written: the gap is in a block, or counted into another gap; losses from now on need a new one.
+        written: the gap is in a block, or added to another gap; later losses need a new one.
     """
 
     def __init__(
@@ -75,14 +74,14 @@ class Gap:
         return self.from_ns // WINDOW_NS
 
     def add(self, frames: i64, size: i64, until_ns: i64) -> None:
-        """Count frames, and their bytes, as lost at ``until_ns`` or before."""
+        """Count lost frames and their bytes; ``until_ns``: when the last of them was lost."""
         self.frames += frames
         self.bytes += size
         if until_ns > self.until_ns:
             self.until_ns = until_ns
 
     def merge(self, other: "Gap") -> None:
-        """Count another gap of the same connection, direction and reason into this one; the other is done."""
+        """Add another gap of the same connection, direction and reason, and mark it written."""
         self.add(other.frames, other.bytes, other.until_ns)
         self.flags |= other.flags
         if other.from_ns < self.from_ns:
@@ -93,7 +92,7 @@ class Gap:
 
 
 class PendingGaps:
-    """Gaps that wait for the log to accept them, in the order they began; at most ``MAX_PENDING_GAPS``."""
+    """Gaps to be written, in the order in which they began; at most ``MAX_PENDING_GAPS``."""
 
     def __init__(self) -> None:
         self._gaps: dict[tuple[int, int, int, str, str, int], Gap] = {}
@@ -102,10 +101,10 @@ class PendingGaps:
         return len(self._gaps)
 
     def remember(self, gap: Gap) -> Gap:
-        """Keep a gap, not written yet, or count it into the one that waits for the same connection, direction and reason.
+        """Keep a gap that is not written yet, or add it to the one of the same connection, direction and reason.
 
         Returns:
-            The gap that waits; further losses go there.
+            The gap that is kept, for further losses.
         """
         waiting = self._gaps.get(_key(gap))
         if waiting is not None:
@@ -119,13 +118,13 @@ class PendingGaps:
         return gap
 
     def take(self) -> list[Gap]:
-        """All that waits; none waits afterwards."""
+        """Remove and return all gaps."""
         gaps = list(self._gaps.values())
         self._gaps.clear()
         return gaps
 
     def _fold(self, over_windows: bool) -> None:
-        """Make one gap of those of all connections; and of all windows."""
+        """Make one gap of the gaps of all connections, and of all windows if wanted."""
         for gap in self.take():
             key = (NO_CONNECTION, int(gap.direction), int(gap.reason), gap.listener or "", gap.rule or "", -1 if over_windows else int(gap.window))
             whole = self._gaps.get(key)

@@ -1,4 +1,4 @@
-"""What segments and blocks say of themselves, in bytes and decoded: a segment's header and its seal, a block's header; ``record`` draws them."""
+"""Encodes and decodes the headers of segments and blocks, and the seal of a segment; ``record`` describes them."""
 
 import itertools
 import json
@@ -42,11 +42,11 @@ HEADER_CRC: Final = struct.Struct("<I")
 
 
 class Seal(NamedTuple):
-    """How a segment ends.
+    """The end of a segment.
 
     Attributes:
         end: the logical offset behind its last block.
-        blocks: how many it has.
+        blocks: their number.
         request_frames, response_frames, lost_frames: sums over the blocks' headers.
         sealed_ns: wall clock.
         flags: SEAL_FINAL, SEAL_CUT.
@@ -62,11 +62,11 @@ class Seal(NamedTuple):
 
 
 class BlockHeader(NamedTuple):
-    """A block's header, decoded. Positions are relative to the block's start; ``record`` draws it.
+    """A block's header. Positions are relative to the block's start; ``record`` describes the fields.
 
     Attributes:
         flags: BLOCK_*.
-        offset: the block's own logical offset in its stream.
+        offset: the block's logical offset in its stream.
         sequence: number of the block in its stream, from 0.
         first_ns, last_ns: capture time of the first and last chunk.
         request_frames, response_frames: frames stored, by direction.
@@ -99,7 +99,7 @@ class BlockHeader(NamedTuple):
 
     @property
     def answer_bytes(self) -> int:
-        """Of each of ``answers_count``."""
+        """Bytes of each of ``answers_count`` entries."""
         return 16 if self.flags & BLOCK_REQUESTS else 8
 
     @property
@@ -115,7 +115,7 @@ def encode_segment_header(members: dict[str, str | int]) -> bytes:
         members: node, slot, stream, boot_id, created_ns and base; the version is added.
 
     Raises:
-        FormatError: the members do not fit (names too long).
+        FormatError: the members are too long.
     """
     body = json.dumps({"version": FORMAT_VERSION, **members}, sort_keys=True).encode()
     if len(body) > SEAL_AT - SEGMENT_HEADER.size:
@@ -125,7 +125,7 @@ def encode_segment_header(members: dict[str, str | int]) -> bytes:
 
 
 def decode_segment_header(data: bytes) -> dict[str, str | int]:
-    """What the header of a segment says.
+    """The members of a segment's header.
 
     Args:
         data: at least the first ``SEGMENT_HEADER_BYTES`` of the file.
@@ -149,19 +149,16 @@ def decode_segment_header(data: bytes) -> dict[str, str | int]:
 
 
 def encode_seal(seal: Seal) -> bytes:
-    """What goes to ``SEAL_AT`` in the file."""
+    """The bytes at ``SEAL_AT`` in the file."""
     packed = SEAL.pack(SEAL_MAGIC, *seal)
     return packed + SEAL_CRC.pack(zlib.crc32(packed))
 
 
 def decode_seal(data: bytes) -> Seal | None:
-    """The seal of a segment.
+    """The seal of a segment; None when its bytes are zeros.
 
     Args:
         data: at least the first ``SEGMENT_HEADER_BYTES`` of the file.
-
-    Returns:
-        None: there is none, all zeros.
 
     Raises:
         FormatError: it is damaged.
@@ -189,8 +186,7 @@ def decode_block_header(data: "Buffer", position: int = 0) -> BlockHeader:
         data: bytes or a view of them; at least ``BLOCK_HEADER_BYTES`` behind ``position``.
 
     Raises:
-        FormatError: no block begins here, or its header is damaged. Whether the block lies inside its file, and its body's CRC, is for
-            the caller to judge.
+        FormatError: no block begins here, or its header is damaged. The caller checks whether the block lies inside its file, and its body's CRC.
     """
     view = memoryview(data)[position : position + BLOCK_HEADER_BYTES]
     if len(view) < BLOCK_HEADER_BYTES:

@@ -1,55 +1,63 @@
-r"""Which streams a tap directory has had, and what became of each: a file of lines that control writes and every reader may believe.
+r"""The ledger of a tap directory: which streams existed, and what became of each. Control writes it, every reader may read it.
 
-A stream's segments cannot say that there were more of them, and a stream that is gone says nothing at all. The ledger, ``_ledger.jsonl``, does: one
-line for each stream that is born, before its processor starts; that ended, and where; and for what retention takes, before it is taken::
+Segments alone do not tell that others existed. The ledger, ``_ledger.jsonl``, has one line for each stream that is born, before its processor starts;
+for its end; and for what retention deletes, before it is deleted::
 
     <8 hex digits of the CRC32 of the JSON> <JSON>\n
 
     {"n": 1, "ns": wall clock, "event": …, "stream": …}  and, by event:
     born     "tapped": [[listener, direction], …]           a processor will write it; these are the pairs that rules can match
     tapped   "tapped": [[listener, direction], …]           the rules were changed
-    ended    "end": logical offset, "settled": bool         nobody writes it any more; settled: what it lacks is in the log, as gaps
-    deleted  "to": logical offset, "from_ns", "until_ns"    retention takes what lies before; between these times (not known to earlier versions)
-    adopted  "end": logical offset                          it was there when the ledger was begun: nobody knows what it lacks
-    lost     "text"; without a stream                       lines before this one were gone at a start, or all of the ledger was
+    ended    "end": logical offset, "settled": bool         it is complete up to here; settled: what it lacks is in the log, as gaps
+    deleted  "to": logical offset, "from_ns", "until_ns"    retention deletes what lies before; the times of that data (not in earlier versions)
+    adopted  "end": logical offset                          it existed when the ledger was created: what it lacks is not known
+    lost     "text"; without a stream                       lines before this one, or the whole ledger, were lost before a start
 
-Numbers follow one another without a hole, but before ``lost``, whose number is behind all that were known. What stands behind the last line feed was
-torn by a crash: it never was. Anything else that is not as it must be is damage, and is said (``Ledger.damage``): some line about some stream may be
-missing.
+Numbers are consecutive, except before ``lost``, whose number is above all known ones. Bytes behind the last line feed were torn by a crash and do not
+count. Anything else that is not valid is damage (``Ledger.damage``): a line about some stream may be missing.
 
-The file stays small: past a size it is written anew, and what is known of streams that are gone for good is left out, of those that no
-consumer needs first. Such a file begins with a line that says so, numbered 0; then comes a line for each stream that is kept, under the number of
-its birth; then new ones::
+Beyond a size the file is written again without streams that are deleted completely, first those that no consumer needs. Such a file begins with a
+line numbered 0; then comes a line for each stream that is kept, with the number of its birth; then new ones::
 
     compacted  "to": the last number, "lines": how many were kept, "forgotten": n, "damage": text, "damaged_at": n, "cut_from_ns", "cut_until_ns",
                "lost": text
-    kept       what ``StreamRecord`` has
+    kept       the fields of ``StreamRecord``
 
-A stream is not left out while another of its run is there (``run_of``): neither it nor what control wrote for it can be judged alone.
+A stream is kept while another one of its run exists (``run_of``): a processor's stream and its recovery stream can only be judged together.
 
-``read_ledger`` needs no lock: a line is one write, a new file one rename. ``ledger_writer`` is for the one who holds the directory's lock.
+``read_ledger`` needs no lock: a line is one write, a new file one rename. ``ledger_writer`` is for the holder of the directory's lock.
 """
 
 import dataclasses
+import json
 import os
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeGuard
 
-from framegate.proxy.tap.ledger_line import NEVER, DamageError, Pair, Span, decode, integer, joined, pairs, span
 from framegate.proxy.tap.record import is_stream_name
 
 __all__ = [
     "LEDGER_NAME",
+    "NEVER",
     "RECOVERY",
+    "DamageError",
     "Ledger",
     "LedgerState",
     "Pair",
+    "Span",
     "StreamRecord",
     "content_of",
+    "decode",
+    "encode",
+    "integer",
     "is_recovery",
+    "joined",
     "kept_record",
+    "pairs",
     "read_ledger",
     "run_of",
+    "span",
 ]
 
 LEDGER_NAME: Final = "_ledger.jsonl"
@@ -57,20 +65,89 @@ EVENTS: Final = ("born", "tapped", "ended", "deleted", "adopted", "kept")
 RECOVERY: Final = "recovery"
 
 
+Pair = tuple[str, str]
+"""A listener's name and a direction."""
+Span = tuple[int, int]
+"""Two times, wall clock."""
+NEVER: Final[Span] = (0, 0)
+
+
+class DamageError(ValueError):
+    """A line that is not valid."""
+
+
+def encode(record: Mapping[str, Any]) -> bytes:
+    """The line, with its line feed."""
+    text = json.dumps(record, separators=(",", ":")).encode()
+    return b"%08x %b\n" % (zlib.crc32(text), text)
+
+
+def decode(line: bytes) -> dict[str, Any]:
+    """The record in a line without its line feed; it has an event, of any version.
+
+    Raises:
+        DamageError: the line is not valid.
+    """
+    text = line[9:]
+    if line[:9] != b"%08x " % zlib.crc32(text):
+        raise DamageError("its CRC does not fit")
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DamageError(str(error)) from error
+    if not isinstance(record, dict) or not isinstance(record.get("event"), str):
+        raise DamageError("no event")
+    return record
+
+
+def integer(record: Mapping[str, Any], name: str) -> int:
+    """A member that is a whole number from 0. Raises DamageError when it is not."""
+    value = record.get(name)
+    if type(value) is not int or value < 0:
+        raise DamageError(f"{name} is no number: {value!r}")
+    return value
+
+
+def pairs(record: Mapping[str, Any]) -> list[Pair]:
+    """The member ``tapped``. Raises DamageError when it is not valid."""
+    tapped = record.get("tapped")
+    if not isinstance(tapped, list):
+        raise DamageError("tapped is no list")
+    found: list[Pair] = []
+    for item in tapped:
+        if not (isinstance(item, list) and len(item) == 2 and all(isinstance(word, str) for word in item)):
+            raise DamageError(f"not a listener and a direction: {item!r}")
+        found.append((item[0], item[1]))
+    return found
+
+
+def span(record: Mapping[str, Any], prefix: str, otherwise: Span) -> Span:
+    """The members ``<prefix>from_ns`` and ``<prefix>until_ns``; ``otherwise`` for versions without them. Raises DamageError when one is not valid."""
+    names = (f"{prefix}from_ns", f"{prefix}until_ns")
+    return (integer(record, names[0]), integer(record, names[1])) if names[1] in record else otherwise
+
+
+def joined(left: Span, right: Span) -> Span:
+    """The shortest time that contains both."""
+    if NEVER in (left, right):
+        return max(left, right)
+    return min(left[0], right[0]), max(left[1], right[1])
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class StreamRecord:
-    """What the ledger says of one stream.
+    """The ledger's record of one stream.
 
     Attributes:
         born: number of its first line.
         born_ns: wall clock of that line; 0 for a stream that was adopted.
         tapped: (listener, direction) pairs that rules could match at some time.
-        end: the logical offset behind its last block; None: not ended, as far as is known.
-        settled: what it lacks is in the log; of an adopted one nobody knows more than its own blocks.
-        deleted_to: blocks before this offset are gone; 0: none.
-        cut_from_ns, cut_until_ns: what those spoke of lies between these times, wall clock. From 0: nobody knows since when; until 0: none is gone.
+        end: the logical offset behind its last block; None: not known to have ended.
+        settled: what it lacks is in the log; for an adopted stream only its own blocks are known.
+        deleted_to: blocks before this offset are deleted; 0: none.
+        cut_from_ns, cut_until_ns: the times of the deleted blocks, wall clock. From 0: the first time is not known; until 0: none is deleted.
         recovery: control wrote it, for another stream.
-        adopted: it was there before the ledger.
+        adopted: it existed before the ledger.
     """
 
     born: int
@@ -86,22 +163,22 @@ class StreamRecord:
 
     @property
     def gone(self) -> bool:
-        """Retention took all of it, and there will be no more."""
+        """It has ended, and retention deleted all of it."""
         return self.settled and self.end is not None and self.deleted_to >= self.end
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ledger:
-    """All that the ledger says.
+    """The contents of a ledger.
 
     Attributes:
-        present: there is one.
+        present: the file exists.
         last: number of its last line; 0: none.
         damage: what is wrong with it, in words; empty when it is sound.
         streams: by name, oldest first.
-        forgotten: streams born up to this number may be unknown here though some consumer had not read them; 0: none.
-        cut_from_ns, cut_until_ns: as of ``StreamRecord``, of all streams that retention took and that are unknown here.
-        lost: what was gone of it when a framegate started, in words; empty: nothing ever was.
+        forgotten: streams born up to this number may be unknown although some consumer had not read them; 0: none.
+        cut_from_ns, cut_until_ns: as in ``StreamRecord``, for deleted streams that are unknown here.
+        lost: what was lost of it before a start, in words; empty: nothing.
     """
 
     present: bool
@@ -119,7 +196,7 @@ class LedgerState:
 
     Attributes:
         damaged_at: the number before the damage; 0: none.
-        cut: ``cut_from_ns`` and ``cut_until_ns`` of ``Ledger``. The other attributes are called as there.
+        cut: ``cut_from_ns`` and ``cut_until_ns`` of ``Ledger``. Other attributes as in ``Ledger``.
     """
 
     def __init__(self) -> None:
@@ -131,10 +208,10 @@ class LedgerState:
         self.cut: Span = NEVER
         self.lost = ""
         self._sparse_to = 0
-        self._sparse_lines = -1  # still to come; -1: not compacted
+        self._sparse_lines = -1  # kept lines that are still expected; -1: not compacted
 
     def read(self, content: bytes) -> int:
-        """Take a file's content; how many bytes are whole lines."""
+        """Read a file's content; returns the number of bytes in whole lines."""
         whole = content.rfind(b"\n") + 1
         for number, line in enumerate(content[:whole].splitlines(), 1):
             try:
@@ -168,7 +245,7 @@ class LedgerState:
             self._sparse_lines -= 1
 
     def apply(self, record: Mapping[str, Any]) -> None:
-        """Note what a line says. An event of a later version is none of ours."""
+        """Apply a record. Events of later versions are ignored."""
         event, number, stream = record["event"], record["n"], record.get("stream")
         if event == "lost":
             self.lost = self.lost or str(record.get("text", ""))
@@ -193,23 +270,21 @@ class LedgerState:
             self.streams[stream] = _shortened(known, record)
 
     def frozen(self, *, present: bool) -> Ledger:
-        """As it is now."""
+        """The present state."""
         return Ledger(present, self.last, self.damage, dict(self.streams), self.forgotten, *self.cut, self.lost)
 
 
 def _is_of_stream(stream: object) -> TypeGuard[str]:
-    """False: an earlier version took a folder that is none of ours for a stream.
-
-    Raises:
-        DamageError: no name at all.
-    """
+    """False for other folders, which an earlier version took for streams. Raises DamageError when there is no name."""
     if not isinstance(stream, str):
         raise DamageError("a line without a stream")
     return is_stream_name(stream)
 
 
 def _shortened(known: StreamRecord, record: Mapping[str, Any]) -> StreamRecord:
-    """Retention takes more of a stream. What it has begins with its birth, unless the clock was set back; but not what control wrote for another."""
+    """Apply the deletion of blocks. Their times begin with the stream's birth, unless the clock was set back; not those of a recovery stream, which
+    is about earlier times.
+    """
     from_ns, until_ns = span(record, "", (0, integer(record, "ns")))
     if known.born_ns and not known.recovery:
         from_ns = min(from_ns or known.born_ns, known.born_ns)
@@ -235,7 +310,7 @@ def _kept(record: Mapping[str, Any], stream: str) -> StreamRecord:
 
 
 def kept_record(stream: str, stream_record: StreamRecord, now_ns: int) -> dict[str, Any]:
-    """The line that a compaction writes for a stream."""
+    """The record that a compaction writes for a stream."""
     names = ("born_ns", "tapped", "end", "settled", "deleted_to", "cut_from_ns", "cut_until_ns", "adopted")
     members = {name: getattr(stream_record, name) for name in names}
     return {"n": stream_record.born, "ns": now_ns, "event": "kept", "stream": stream, **members}
@@ -246,18 +321,18 @@ def _union(left: Iterable[Pair], right: Iterable[Pair]) -> list[Pair]:
 
 
 def is_recovery(stream: str) -> bool:
-    """Whether control writes this stream, to settle another one."""
+    """Whether control writes this stream to settle another one."""
     return stream.rsplit(".", 2)[-2:-1] == [RECOVERY]
 
 
 def run_of(stream: str) -> tuple[str, str]:
-    """The node and the boot id: what a processor's stream and the one in which control settles it have in common."""
+    """Node and boot id, which a processor's stream and its recovery stream have in common."""
     node, *_, boot_id = stream.rsplit(".", 2)
     return node, boot_id
 
 
 def content_of(path: str) -> bytes | None:
-    """The bytes of a ledger's file; None: there is none."""
+    """The bytes of a ledger's file; None when it does not exist."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -266,10 +341,10 @@ def content_of(path: str) -> bytes | None:
 
 
 def read_ledger(directory: str) -> Ledger:
-    """What the ledger of a tap directory says; damage is no error, nor is a directory without a ledger.
+    """The ledger of a tap directory. Damage, or a directory without a ledger, is not an error.
 
     Raises:
-        OSError: there is one, and it cannot be read.
+        OSError: the file exists and cannot be read.
     """
     content = content_of(os.path.join(directory, LEDGER_NAME))
     state = LedgerState()

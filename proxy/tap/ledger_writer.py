@@ -1,4 +1,4 @@
-"""Adds lines to a tap's ledger and keeps it small: control's end of the file that ``ledger`` reads."""
+"""Appends lines to a tap's ledger and keeps it small. Used by control only; ``ledger`` describes the file."""
 
 import contextlib
 import errno
@@ -7,8 +7,20 @@ import threading
 from collections.abc import Iterable, Mapping, Set
 from typing import Any, Final
 
-from framegate.proxy.tap.ledger import LEDGER_NAME, Ledger, LedgerState, StreamRecord, content_of, kept_record, run_of
-from framegate.proxy.tap.ledger_line import Pair, Span, decode, encode, joined
+from framegate.proxy.tap.ledger import (
+    LEDGER_NAME,
+    Ledger,
+    LedgerState,
+    Pair,
+    Span,
+    StreamRecord,
+    content_of,
+    decode,
+    encode,
+    joined,
+    kept_record,
+    run_of,
+)
 from framegate.proxy.tap.log_segments import segments, streams
 from framegate.proxy.tap.record import FILE_MODE
 
@@ -16,21 +28,21 @@ __all__ = ["LedgerWriter"]
 
 COMPACT_BYTES: Final = 1 << 20
 KEPT_BYTES: Final = COMPACT_BYTES // 2
-"""What a compaction leaves at most, as far as streams that are gone make it larger."""
+"""Greatest size after a compaction, as far as it is due to deleted streams."""
 
 
 class LedgerWriter:
-    """Adds lines. Thread safe: each call holds a lock for its write and its fsync.
+    """Appends lines. Thread safe: each call holds a lock for its write and its fsync.
 
-    What cannot be written raises OSError, and a line about a stream that was never born ValueError. That leaves no part of a line that a reader would
-    believe, and changes nothing of what ``ledger`` says.
+    A write that fails raises OSError, and a line about a stream that was never born ValueError. Then no part of the line is valid for a reader, and
+    ``ledger`` is unchanged.
 
     Args:
-        directory: of the tap; the caller holds its lock. What a crash tore off the last line is cut away before the first append.
-        known: the number of the last line that there ever was, as far as somebody noted it elsewhere; 0: nobody did.
+        directory: of the tap; the caller holds its lock. A last line that a crash tore is cut off before the first append.
+        known: the number of the last line as noted elsewhere; 0: not noted.
 
     Raises:
-        OSError: the file cannot be read, or made.
+        OSError: the file cannot be read or created.
     """
 
     def __init__(self, directory: str, known: int = 0) -> None:
@@ -40,11 +52,11 @@ class LedgerWriter:
         self._state = LedgerState()
         content = content_of(self._path)
         self.begun = content is None
-        """There was none."""
+        """The file did not exist."""
         self._size = self._state.read(content or b"")
         self._known = known
         self.loss = self._loss()
-        """What of the ledger is gone, in words, until ``lost`` has said it there; empty: nothing is."""
+        """Which lines are lost, in words, until ``lost`` has written that; empty: none."""
         self._sound = content is not None and self._size == len(content)
         self._fd = self._open(self._path)
         if self.begun:
@@ -62,12 +74,12 @@ class LedgerWriter:
         return ""
 
     def lost(self, now_ns: int) -> None:
-        """Say for good what is gone, in the line that comes next."""
+        """Write for good which lines are lost."""
         self._append({"event": "lost", "text": self.loss}, now_ns, behind=self._known)
         self.loss = ""
 
     def found_strange(self, stream: str, now_ns: int) -> None:
-        """Say for good that a stream is there whose lines are gone, or which is of another record."""
+        """Write for good that a stream exists whose lines are lost, or which belongs to another log."""
         text = f"{stream} was there, and the ledger did not know it: what else is not as it was nobody can tell"
         self._append({"event": "lost", "text": text}, now_ns)
 
@@ -78,13 +90,13 @@ class LedgerWriter:
 
     @property
     def ledger(self) -> Ledger:
-        """What it says now."""
+        """Its present contents."""
         with self._lock:
             return self._state.frozen(present=True)
 
     @property
     def large(self) -> bool:
-        """It is time to ``compact``."""
+        """Whether ``compact`` is due."""
         return self._size > COMPACT_BYTES
 
     def born(self, stream: str, tapped: Iterable[Pair], now_ns: int) -> None:
@@ -92,7 +104,7 @@ class LedgerWriter:
         self._append({"event": "born", "stream": stream, "tapped": sorted(set(tapped))}, now_ns)
 
     def tapped(self, stream: str, tapped: Iterable[Pair], now_ns: int) -> None:
-        """Other pairs than before can be matched in a stream that is being written."""
+        """The pairs that rules can match changed in a stream that is being written."""
         self._append({"event": "tapped", "stream": stream, "tapped": sorted(set(tapped))}, now_ns)
 
     def ended(self, stream: str, end: int, now_ns: int, *, settled: bool) -> None:
@@ -100,25 +112,25 @@ class LedgerWriter:
         self._append({"event": "ended", "stream": stream, "end": end, "settled": settled}, now_ns)
 
     def deleted(self, stream: str, to: int, now_ns: int, from_ns: int = 0, until_ns: int = 0) -> None:
-        """What lies before an offset is about to be deleted; all that it speaks of lies between these times. From 0: it may be anything since the
-        stream was born; until 0: up to now.
+        """Blocks before an offset are about to be deleted; their data is of these times. From 0: any time since the birth of the stream; until 0: up
+        to now.
         """
         self._append({"event": "deleted", "stream": stream, "to": to, "from_ns": from_ns, "until_ns": until_ns or now_ns}, now_ns)
 
     def adopted(self, stream: str, end: int, now_ns: int) -> None:
-        """A stream is there of which the ledger knows nothing, and ends so."""
+        """A stream exists that the ledger does not know; it ends here."""
         self._append({"event": "adopted", "stream": stream, "end": end}, now_ns)
 
     def compact(self, consumers: Mapping[str, Mapping[str, int]], now_ns: int) -> int:
-        """Write the file anew, without streams that are gone.
+        """Write the file again, without streams that are deleted completely.
 
         Args:
-            consumers: for each registered consumer the offset to which it has read each stream; what all have read is forgotten first, and what some
-                have not only when the file stays too large otherwise.
+            consumers: for each registered consumer its offset in each stream. Streams that all have read are left out first, others only when the
+                file would be too large.
             now_ns: wall clock.
 
         Returns:
-            How many streams were forgotten.
+            The number of streams left out.
         """
         with self._lock:
             streams = self._state.streams
@@ -141,7 +153,7 @@ class LedgerWriter:
             return len(dropped)
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file."""
         with self._lock:
             os.close(self._fd)
 
@@ -165,7 +177,9 @@ class LedgerWriter:
     def _rewrite(self, lines: list[bytes], dropped: Set[str], forgotten: int, cut: Span, now_ns: int) -> None:
         state = self._state
         kept = {stream: stream_record for stream, stream_record in state.streams.items() if stream not in dropped}
-        damaged = any(stream_record.born <= state.damaged_at for stream_record in kept.values())  # what it may be about can still be there
+        damaged = any(
+            stream_record.born <= state.damaged_at for stream_record in kept.values()
+        )  # a stream that the damaged line may be about still exists
         damage, damaged_at = (state.damage, state.damaged_at) if damaged else ("", 0)
         members = {"to": state.last, "lines": len(lines), "forgotten": forgotten, "damage": damage, "damaged_at": damaged_at}
         times = {"cut_from_ns": cut[0], "cut_until_ns": cut[1], "lost": state.lost}

@@ -1,29 +1,17 @@
-"""One block of the tap's log in words: its frames and its gaps."""
+"""One block of the tap's log, decoded: its frames, gaps and totals."""
 
 import dataclasses
 import json
 from collections.abc import Iterator
 
+from framegate.proxy.tap import record
 from framegate.proxy.tap.headers import BlockHeader
 from framegate.proxy.tap.pieces import chunk_rows
-from framegate.proxy.tap.record import (
-    BLOCK_REQUESTS,
-    DIRECTIONS,
-    FLAG_ANSWERS,
-    FLAG_SIZES,
-    FRAME_HEADER_BYTES,
-    KIND_FRAMES,
-    KIND_GAP,
-    KIND_TOTALS,
-    REASONS,
-    ChunkRow,
-    certainty,
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame out of the log, with its chunk's facts in words.
+    """One frame of the log, with the facts of its chunk.
 
     Attributes:
         stream: the folder's name.
@@ -32,12 +20,12 @@ class Frame:
         listener, direction, principal, peer, rule: words.
         number: the frame's number on its connection and direction, from 0.
         size: bytes of the body on the wire.
-        body: what was kept of it: all, a part, nothing, or a hash.
+        body: the stored part of it: all, a part, nothing, or a hash.
         request_key: ``api key << 16 | version`` of the request that this answers; -1 unknown, None not paired.
-        latency_us: from request to answer, its first byte; -1 unknown, None not paired.
+        latency_us: from request to the answer's first byte; -1 unknown, None not paired.
         request_size: bytes of the request's body; -1 unknown, None not paired, or an older log.
         correlation_id: of the request; likewise.
-        transfer_us: of a frame that was cut through: from its first bytes to its last; None: it came whole.
+        transfer_us: from the first to the last bytes of a frame that was cut through; None for other frames.
         flags: of the chunk.
     """
 
@@ -62,11 +50,11 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GapRecord:
-    """A gap chunk in words; fields as in ``record``.
+    """A gap chunk, decoded; fields as in ``record``.
 
     Attributes:
         from_ns, until_ns: when the first and the last frame were lost.
-        certainty: of ``CERTAINTIES``: what ``frames`` and ``bytes`` are.
+        certainty: of ``frames`` and ``bytes``, from ``CERTAINTIES``.
     """
 
     stream: str
@@ -100,14 +88,14 @@ class TotalsRecord:
 
 
 class LogBlock:
-    """A block whose CRCs were good.
+    """A block with correct CRCs.
 
     Attributes:
         stream: the folder's name.
         header: its header.
-        data: the whole block, header included, as a view.
+        data: a view of the whole block, header included.
         strings: its string table.
-        rows: its chunk table; as it lies on the disk, with pieces, or joined, without (``log_reader``).
+        rows: its chunk table; with pieces as on disk, or without them once joined (``log_reader``).
     """
 
     def __init__(self, stream: str, header: BlockHeader, data: memoryview) -> None:
@@ -119,33 +107,33 @@ class LogBlock:
         self.rows = chunk_rows(header, data)
 
     def word(self, index: int) -> str | None:
-        """The string that a row names; None for -1."""
+        """The string at an index; None for -1."""
         return None if index < 0 else self.strings[index]
 
-    def starts(self, row: ChunkRow) -> memoryview:
-        """Where each frame of a chunk begins in its data."""
+    def starts(self, row: record.ChunkRow) -> memoryview:
+        """The start of each frame of a chunk, in its data."""
         return self._ints(self.header.starts_at, row.starts_index, row.frame_count)
 
-    def sizes(self, row: ChunkRow) -> memoryview | None:
-        """The body sizes on the wire; None when they are those stored."""
-        return self._ints(self.header.sizes_at, row.sizes_index, row.frame_count) if row.flags & FLAG_SIZES else None
+    def sizes(self, row: record.ChunkRow) -> memoryview | None:
+        """The body sizes on the wire; None when they equal the stored ones."""
+        return self._ints(self.header.sizes_at, row.sizes_index, row.frame_count) if row.flags & record.FLAG_SIZES else None
 
-    def answers(self, row: ChunkRow) -> tuple[memoryview, memoryview] | None:
+    def answers(self, row: record.ChunkRow) -> tuple[memoryview, memoryview] | None:
         """Request keys and latencies; None when the chunk has none."""
-        if not row.flags & FLAG_ANSWERS:
+        if not row.flags & record.FLAG_ANSWERS:
             return None
         keys = self._ints(self.header.answers_at, row.answers_index, row.frame_count)
         return keys, self._ints(self.header.answers_at + 4 * self.header.answers_count, row.answers_index, row.frame_count)
 
-    def requests(self, row: ChunkRow) -> tuple[memoryview, memoryview] | None:
+    def requests(self, row: record.ChunkRow) -> tuple[memoryview, memoryview] | None:
         """Body sizes and correlation ids of the requests that a chunk's frames answer; None when the chunk has none."""
-        if not row.flags & FLAG_ANSWERS or not self.header.flags & BLOCK_REQUESTS:
+        if not row.flags & record.FLAG_ANSWERS or not self.header.flags & record.BLOCK_REQUESTS:
             return None
         section = 4 * self.header.answers_count
         sizes = self._ints(self.header.answers_at + 2 * section, row.answers_index, row.frame_count)
         return sizes, self._ints(self.header.answers_at + 3 * section, row.answers_index, row.frame_count)
 
-    def chunk_data(self, row: ChunkRow) -> memoryview:
+    def chunk_data(self, row: record.ChunkRow) -> memoryview:
         """A chunk's stored bytes."""
         start = self.header.data_at + row.data_offset
         return self.data[start : start + row.data_length]
@@ -153,13 +141,13 @@ class LogBlock:
     def frames(self) -> Iterator[Frame]:
         """Every stored frame, in order."""
         for row in self.rows:
-            if row.kind == KIND_FRAMES:
+            if row.kind == record.KIND_FRAMES:
                 yield from self._frames_of(row)
 
     def gaps(self) -> Iterator[GapRecord]:
         """Every gap chunk, in order."""
         for row in self.rows:
-            if row.kind == KIND_GAP:
+            if row.kind == record.KIND_GAP:
                 yield GapRecord(
                     stream=self.stream,
                     capture_ns=row.capture_ns,
@@ -167,32 +155,32 @@ class LogBlock:
                     until_ns=row.original_bytes or row.capture_ns,
                     connection=row.connection,
                     listener=self.word(row.listener),
-                    direction=DIRECTIONS[row.direction],
+                    direction=record.DIRECTIONS[row.direction],
                     principal=self.word(row.principal),
                     peer=self.word(row.peer),
                     rule=self.word(row.rule),
-                    reason=REASONS[row.reason],
+                    reason=record.REASONS[row.reason],
                     first_frame=row.first_frame,
                     frames=row.lost_frames,
                     bytes=row.lost_bytes,
-                    certainty=certainty(row.flags),
+                    certainty=record.certainty(row.flags),
                 )
 
     def totals(self) -> Iterator[TotalsRecord]:
         """Every totals row, in order."""
         for row in self.rows:
-            if row.kind == KIND_TOTALS:
+            if row.kind == record.KIND_TOTALS:
                 yield TotalsRecord(
                     stream=self.stream,
                     listener=self.strings[row.listener],
-                    direction=DIRECTIONS[row.direction],
+                    direction=record.DIRECTIONS[row.direction],
                     from_ns=row.lost_from_ns,
                     until_ns=row.original_bytes,
                     frames=row.lost_frames,
                     bytes=row.lost_bytes,
                 )
 
-    def _frames_of(self, row: ChunkRow) -> Iterator[Frame]:
+    def _frames_of(self, row: record.ChunkRow) -> Iterator[Frame]:
         data = self.chunk_data(row)
         ends = [*self.starts(row)[1:], row.data_length]
         answers = self.answers(row)
@@ -203,13 +191,13 @@ class LogBlock:
                 capture_ns=row.capture_ns,
                 connection=row.connection,
                 listener=self.strings[row.listener],
-                direction=DIRECTIONS[row.direction],
+                direction=record.DIRECTIONS[row.direction],
                 principal=self.word(row.principal),
                 peer=self.word(row.peer),
                 rule=self.word(row.rule),
                 number=row.first_frame + index,
-                size=int.from_bytes(data[start : start + FRAME_HEADER_BYTES], "big"),
-                body=bytes(data[start + FRAME_HEADER_BYTES : end]),
+                size=int.from_bytes(data[start : start + record.FRAME_HEADER_BYTES], "big"),
+                body=bytes(data[start + record.FRAME_HEADER_BYTES : end]),
                 request_key=None if answers is None else answers[0][index],
                 latency_us=None if answers is None else answers[1][index],
                 transfer_us=(row.capture_ns - row.lost_from_ns) // 1000 if row.lost_from_ns else None,

@@ -1,14 +1,14 @@
-"""Reads the tap's log: its streams, segments and blocks. What a reader imports is here; ``log_segments`` finds and opens the files.
+"""Reads the tap's log: streams, segments and blocks. Readers import this module only; ``log_segments`` finds and opens the files.
 
-Theory of operation. A reader needs no word from the writer. A block is believed when it lies wholly inside the file's size (asked *before*
-its header is read, so that a tail that is cut and written anew meanwhile never passes) and its header's CRC fits; reading it checks the
-body's CRC too. What follows the last such block is not there yet, or is a torn tail that never will be: both read as the end, while the segment
-is being written. A sealed one ends where its seal says, and is damaged when it does not; older ones than ``SEALED_SINCE`` have no seal.
+Theory of operation. A reader needs no contact with the writer. A block is valid when it lies wholly inside the file's size and its header's CRC is
+correct; the size is taken before the header is read, so that a tail that is cut and written again meanwhile is never taken for a block. Reading a
+block checks its body's CRC too. Bytes behind the last valid block are not written yet, or a torn tail: in a segment that is being written both are
+the end. A sealed segment ends where its seal says; otherwise it is damaged. Versions before ``SEALED_SINCE`` have no seal.
 
-Planning walks headers only (``walk``): 128 bytes for each block. Reading (``read_block``) gives the whole block, verified, with the frames
-whose pieces it completes joined (``Joiner``; ``read_raw`` leaves it as it lies). Both take logical offsets. An offset that retention deleted
-raises ``OffsetVanishedError``; a damaged block with intact ones behind it (in a later segment) raises ``DamagedBlockError``; neither is skipped
-silently. Where pieces that lie before what is read are gone, their frame says so itself.
+Planning reads headers only (``walk``): 128 bytes for each block. ``read_block`` returns the whole block, checked, with the frames that it completes
+joined with their pieces (``Joiner``); ``read_raw`` leaves pieces as they are. All take logical offsets. An offset that retention deleted raises
+``OffsetVanishedError``; a damaged block with a later segment behind it raises ``DamagedBlockError``. Neither is skipped silently. A frame whose
+earlier pieces are deleted says so itself.
 """
 
 import dataclasses
@@ -49,11 +49,11 @@ __all__ = [
     "first_offset",
     "open_segment",
     "read_block",
+    "read_bytes",
     "read_raw",
     "segment_seal",
     "segments",
     "streams",
-    "vanished",
     "walk",
     "walk_past",
     "walk_segment",
@@ -62,14 +62,14 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BlockRef:
-    """A block found by its header; its body was not looked at.
+    """A block found by its header; its body was not read.
 
     Attributes:
         stream: the folder's name.
-        path: of the segment, as it was when listed.
+        path: of the segment, as listed.
         base: of the segment.
         position: in the file.
-        header: what the block says of itself; ``header.offset`` and ``header.end`` are logical.
+        header: of the block; ``header.offset`` and ``header.end`` are logical.
     """
 
     stream: str
@@ -80,7 +80,7 @@ class BlockRef:
 
 
 def end_offset(root: str, stream: str, offset: int = START) -> int:
-    """Where the next block will go: the end of the last whole block, by headers. ``offset``: a known block to walk from.
+    """The end of the last whole block, by headers. ``offset``: a known block to begin at.
 
     Raises:
         LogError: as ``walk``.
@@ -100,18 +100,18 @@ def walk(root: str, stream: str, offset: int = START, limit: int | None = None) 
         root: the tap directory.
         stream: a stream's name.
         offset: where a block begins; ``first_offset`` is the oldest that exists.
-        limit: stop at this logical offset; None: at the end of what is there.
+        limit: stop at this logical offset; None: at the present end.
 
     Raises:
         OffsetVanishedError: the blocks at the offset, or some behind it, were deleted.
-        DamagedBlockError: no block begins here, though later ones exist, or the seal of its segment says so.
+        DamagedBlockError: no block begins here, though later ones exist, or the segment's seal says so.
         UnknownVersionError: a later framegate wrote the segment.
     """
     listed = segments(root, stream)
     if not listed or listed[0].base > offset:
         listed = segments(root, stream)
     while len(listed) > 1 and listed[1].base <= offset:
-        listed.pop(0)  # however long: what lies behind the next one's beginning is no part of the log
+        listed.pop(0)  # whatever its length: bytes behind the next base are not part of the log
     for index, segment in enumerate(listed):
         following = listed[index + 1].base if index + 1 < len(listed) else None
         if segment.base > offset:
@@ -133,12 +133,12 @@ def walk(root: str, stream: str, offset: int = START, limit: int | None = None) 
 def walk_past(
     root: str, stream: str, offset: int, take: Callable[[BlockRef], object], on_error: Callable[[LogError], object], limit: int | None = None
 ) -> None:
-    """``walk`` for who takes what can be had: goes on behind what is damaged or gone.
+    """Like ``walk``, but continues behind what is damaged or deleted.
 
     Args:
         root, stream, offset, limit: as for ``walk``.
         take: gets each block, and may raise what ``read_block`` raises.
-        on_error: gets what is passed over: of a block whose body is damaged, of what lies up to the next segment, or of the rest of the stream.
+        on_error: gets an error for each part that is skipped: a block whose body is damaged, the rest of a segment, or the rest of the stream.
     """
     at: int | None = offset
     while at is not None and (limit is None or at < limit):
@@ -159,7 +159,7 @@ def walk_past(
 
 
 def _explain(segment: Segment, offset: int, following: int) -> None:
-    """Blocks stop before the next segment begins: tell a hole in the log from a damaged block."""
+    """Raise the error for blocks that end before the next segment begins: the block is damaged, or blocks were deleted."""
     try:
         size = os.stat(segment.path).st_size
     except FileNotFoundError:
@@ -170,7 +170,7 @@ def _explain(segment: Segment, offset: int, following: int) -> None:
 
 
 def walk_segment(segment: Segment, offset: int, limit: int | None = None, following: int | None = None) -> Iterator[BlockRef]:
-    """``walk`` within one segment; ends where its whole blocks end.
+    """``walk`` within one segment; ends with its last whole block.
 
     Args:
         segment: as listed.
@@ -179,7 +179,7 @@ def walk_segment(segment: Segment, offset: int, limit: int | None = None, follow
 
     Raises:
         OffsetVanishedError: the segment was deleted.
-        DamagedBlockError: it is sealed, and its blocks end elsewhere than its seal says; or it has no seal, or its header is damaged.
+        DamagedBlockError: it is sealed, and its blocks do not end where its seal says; or it has no seal, or its header is damaged.
         UnknownVersionError: a later framegate wrote it.
     """
     try:
@@ -204,7 +204,7 @@ def walk_segment(segment: Segment, offset: int, limit: int | None = None, follow
 
 
 def _header_at(fd: int, position: int, offset: int) -> BlockHeader | None:
-    """The header of a block that is wholly in the file; None when there is none."""
+    """The header of a block that lies wholly in the file; None when there is none."""
     size = os.fstat(fd).st_size
     if position + BLOCK_HEADER_BYTES > size:
         return None
@@ -216,51 +216,55 @@ def _header_at(fd: int, position: int, offset: int) -> BlockHeader | None:
 
 
 def read_block(block: BlockRef, joiner: "Joiner | None" = None) -> LogBlock:
-    """The block, its body's CRC verified, its frames whole.
+    """The block, with its body's CRC checked and its frames joined.
 
     Args:
         block: found by a walk.
-        joiner: who joined the blocks before this one, if somebody did: it then need not look back.
+        joiner: that joined the blocks before this one; it need not look back then.
 
     Raises:
         OffsetVanishedError: its segment was deleted since the walk.
-        DamagedBlockError: the body is not what its CRC says.
+        DamagedBlockError: its body's CRC is wrong.
     """
     return LogBlock(block.stream, *(joiner or Joiner()).join(block, _verified(block)))
 
 
 def read_raw(block: BlockRef) -> LogBlock:
-    """The block as it lies on the disk, pieces among its rows; for who looks at gaps, or at nothing. Raises as ``read_block``."""
+    """The block as on disk, with pieces among its rows. Raises as ``read_block``."""
     return LogBlock(block.stream, block.header, _verified(block))
 
 
-def vanished(block: BlockRef) -> OffsetVanishedError:
-    """The error for a block whose segment was deleted since the walk."""
-    root = os.path.dirname(os.path.dirname(block.path))
-    return OffsetVanishedError(block.stream, block.header.offset, next_base(root, block.stream, block.header.offset))
+def read_bytes(block: BlockRef, length: int) -> memoryview:
+    """The first bytes of a block, at most ``length``.
 
-
-def _verified(block: BlockRef) -> memoryview:
-    """A block's bytes, header included."""
-    header = block.header
+    Raises:
+        OffsetVanishedError: its segment was deleted since the walk.
+    """
     try:
         fd = open_segment(block.path)
     except FileNotFoundError:
-        raise vanished(block) from None
+        root = os.path.dirname(os.path.dirname(block.path))
+        raise OffsetVanishedError(block.stream, block.header.offset, next_base(root, block.stream, block.header.offset)) from None
     try:
-        data = os.pread(fd, header.block_len, block.position)
+        return memoryview(os.pread(fd, length, block.position))
     finally:
         os.close(fd)
-    if len(data) != header.block_len or zlib.crc32(memoryview(data)[header.header_len :]) != header.body_crc:
+
+
+def _verified(block: BlockRef) -> memoryview:
+    """A block's bytes, header included, with the body's CRC checked."""
+    header = block.header
+    data = read_bytes(block, header.block_len)
+    if len(data) != header.block_len or zlib.crc32(data[header.header_len :]) != header.body_crc:
         raise DamagedBlockError(block.stream, header.offset, None, "its body's CRC does not fit")
-    return memoryview(data)
+    return data
 
 
 class Joiner:
-    """Joins the frames that were cut through with their pieces, for who reads block after block of a stream.
+    """Joins frames that were cut through with their pieces, for a reader of consecutive blocks of a stream.
 
-    What it gives depends on the log alone, not on the blocks that it saw: of those it knows where their pieces lie, and where a frame began
-    before the first of them, it looks back, once. So any range of blocks gives the same chunks as it would within another.
+    The result depends on the log alone, not on the blocks read before: those only tell where pieces lie. For a frame that began before the first of
+    them the joiner looks back, once. So a block gives the same chunks in every range of blocks.
     """
 
     def __init__(self) -> None:
@@ -270,15 +274,15 @@ class Joiner:
         self._to = START
 
     def join(self, block: BlockRef, body: memoryview) -> tuple[BlockHeader, memoryview]:
-        """What a block holds, in the form of a block that has neither pieces nor what they complete.
+        """A block in the form of one without pieces.
 
         Args:
-            block: where it lies.
-            body: its bytes, header included, found good.
+            block: its place.
+            body: its bytes, header included, checked.
 
         Returns:
-            ``body`` itself, when there are no pieces in it; else another one that is nowhere on disk. The header tells where the sections are in
-            it; its offset, its length and its counts of frames are those of the block on disk.
+            ``body`` itself when the block has no pieces; otherwise new bytes. The header has the positions of the sections in them; its offset,
+            length and counts of frames are those of the block on disk.
         """
         header = block.header
         if (block.stream, header.offset) != (self._stream, self._to):
@@ -297,7 +301,7 @@ class Joiner:
         return joined(header, body, rows, places, _read_piece)
 
     def _index_earlier(self, block: BlockRef, start: int) -> None:
-        """Note the pieces from an offset on; what is gone, or damaged, is not noted."""
+        """Note the pieces from an offset on; deleted and damaged blocks are skipped."""
         earlier = PieceIndex()
 
         def note(ref: BlockRef) -> None:

@@ -1,6 +1,6 @@
-"""The files of the tap's log, for readers: which streams and segments there are, where each begins and how it says that it ends.
+"""The files of the tap's log, for readers: streams, segments, and the end that a segment's seal states.
 
-A segment is sealed by a rename, so its path may go stale between listing and opening; the other name is tried then.
+Sealing renames a segment, so a path may be out of date when it is opened; the other name is tried then.
 """
 
 import dataclasses
@@ -10,24 +10,15 @@ import stat
 from collections.abc import Mapping
 from typing import Final
 
+from framegate.proxy.tap import record
 from framegate.proxy.tap.headers import Seal, decode_seal, decode_segment_header
-from framegate.proxy.tap.record import (
-    OPEN_SUFFIX,
-    SEALED_SINCE,
-    SEALED_SUFFIX,
-    SEGMENT_HEADER_BYTES,
-    FormatError,
-    VersionError,
-    is_segment_stem,
-    is_stream_name,
-)
 
 START: Final = 0
 LISTINGS: Final = 3
 
 
 class LogError(Exception):
-    """The log does not hold what was asked for. ``stream`` names where."""
+    """The log does not have what was requested. ``stream``: its name."""
 
     def __init__(self, stream: str, message: str) -> None:
         super().__init__(f"{stream}: {message}")
@@ -35,7 +26,7 @@ class LogError(Exception):
 
 
 class OffsetVanishedError(LogError):
-    """The blocks at an offset were deleted. ``offset`` was asked for; ``available`` is the next one that exists, None when nothing does."""
+    """The blocks at ``offset`` were deleted; ``available`` is the next offset that exists, None when none does."""
 
     def __init__(self, stream: str, offset: int, available: int | None) -> None:
         rest = "nothing is left" if available is None else f"the log begins again at {available}"
@@ -45,8 +36,8 @@ class OffsetVanishedError(LogError):
 
 
 class DamagedBlockError(LogError):
-    """The block at ``offset`` is not what its CRC says, or not there, though its segment's seal says so; ``available`` is where the next segment
-    begins, None when there is none. ``detail`` says what was found.
+    """The block at ``offset`` has a wrong CRC, or is absent although its segment's seal includes it. ``available`` is where the next segment begins,
+    None when there is none; ``detail`` says what was found.
     """
 
     def __init__(self, stream: str, offset: int, available: int | None, detail: str) -> None:
@@ -66,11 +57,11 @@ class Segment:
 
     Attributes:
         stream: the folder's name.
-        path: as it was when listed; ``open_segment`` finds it after a rename.
+        path: as listed; ``open_segment`` finds the file after a rename.
         base: the logical offset of its first block.
-        sealed: it will not grow any more.
+        sealed: it will not grow.
         size: bytes of the file when listed, header included.
-        modified_ns: when it was last written, wall clock.
+        modified_ns: of the last write, wall clock.
     """
 
     stream: str
@@ -82,28 +73,28 @@ class Segment:
 
     @property
     def limit(self) -> int:
-        """The logical offset of the end of the file: no block of it lies beyond."""
-        return self.base + max(0, self.size - SEGMENT_HEADER_BYTES)
+        """The logical offset of the end of the file; its blocks end here or before."""
+        return self.base + max(0, self.size - record.SEGMENT_HEADER_BYTES)
 
 
 def streams(root: str) -> list[str]:
-    """Names of the streams in a tap directory, sorted; a directory that does not exist has none. Other folders are not ours."""
+    """Names of the streams in a tap directory, sorted; none when it does not exist. Other folders are left out."""
     try:
         with os.scandir(root) as entries:
-            return sorted(entry.name for entry in entries if is_stream_name(entry.name) and entry.is_dir())
+            return sorted(entry.name for entry in entries if record.is_stream_name(entry.name) and entry.is_dir())
     except FileNotFoundError:
         return []
 
 
 def segments(root: str, stream: str, known: Mapping[int, Segment] | None = None) -> list[Segment]:
-    """The segments of a stream in order; a stream that does not exist (any more) has none.
+    """The segments of a stream in order; none when it does not exist.
 
-    A listing is no snapshot: a file renamed meanwhile may be missing from it. So one with a hole is made again.
+    A file that is renamed during a listing may be missing from it, so a listing with a hole is repeated.
 
     Args:
         root: the tap directory.
         stream: a stream's name.
-        known: sealed segments of an earlier listing, by base: they do not change, and those that are still there are not looked at again.
+        known: sealed segments of an earlier listing, by base. Those that still exist are not examined again.
     """
     found: list[Segment] = []
     for _ in range(LISTINGS):
@@ -121,8 +112,8 @@ def _list(root: str, stream: str, known: Mapping[int, Segment]) -> list[Segment]
         return []
     for name in names:
         stem, suffix = os.path.splitext(name)
-        if suffix in (OPEN_SUFFIX, SEALED_SUFFIX) and is_segment_stem(stem):
-            segment = known.get(int(stem)) if suffix == SEALED_SUFFIX else None
+        if suffix in (record.OPEN_SUFFIX, record.SEALED_SUFFIX) and record.is_segment_stem(stem):
+            segment = known.get(int(stem)) if suffix == record.SEALED_SUFFIX else None
             segment = segment or _stat(root, stream, stem, suffix)
             if segment is not None and (segment.base not in found or segment.size > found[segment.base].size):
                 found[segment.base] = segment
@@ -130,9 +121,9 @@ def _list(root: str, stream: str, known: Mapping[int, Segment]) -> list[Segment]
 
 
 def _stat(root: str, stream: str, stem: str, suffix: str) -> Segment | None:
-    """One segment, sealed or not since it was listed; None when it was deleted."""
-    for sealed in (suffix == SEALED_SUFFIX, True):
-        path = os.path.join(root, stream, stem + (SEALED_SUFFIX if sealed else OPEN_SUFFIX))
+    """One segment, which may have been sealed since it was listed; None when it was deleted."""
+    for sealed in (suffix == record.SEALED_SUFFIX, True):
+        path = os.path.join(root, stream, stem + (record.SEALED_SUFFIX if sealed else record.OPEN_SUFFIX))
         try:
             status = os.stat(path)
         except FileNotFoundError:
@@ -144,14 +135,14 @@ def _stat(root: str, stream: str, stem: str, suffix: str) -> Segment | None:
 
 
 def again(segment: Segment) -> Segment:
-    """An open segment as it is now; itself when nothing has changed, or it is not there under either name."""
+    """An open segment as it is now; the same object when nothing has changed, or it exists under neither name."""
     stem, suffix = os.path.splitext(os.path.basename(segment.path))
     now = _stat(os.path.dirname(os.path.dirname(segment.path)), segment.stream, stem, suffix)
     return segment if now is None or now == segment else now
 
 
 def open_segment(path: str) -> int:
-    """A descriptor for reading; a segment sealed since it was listed is found under its new name.
+    """A descriptor for reading, also when the segment was sealed since it was listed.
 
     Raises:
         FileNotFoundError: it was deleted.
@@ -159,24 +150,24 @@ def open_segment(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        if not path.endswith(OPEN_SUFFIX):
+        if not path.endswith(record.OPEN_SUFFIX):
             raise
-        return os.open(path.removesuffix(OPEN_SUFFIX) + SEALED_SUFFIX, os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(path.removesuffix(record.OPEN_SUFFIX) + record.SEALED_SUFFIX, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def first_offset(root: str, stream: str) -> int:
-    """Where the stream's oldest block that still exists begins; 0 for a stream without segments."""
+    """The offset of the stream's oldest block; 0 for a stream without segments."""
     listed = segments(root, stream)
     return listed[0].base if listed else START
 
 
 def next_base(root: str, stream: str, offset: int) -> int | None:
-    """Where the log goes on behind an offset whose segment was deleted, as far as segments are there now."""
+    """The base of the next existing segment behind an offset; None when there is none."""
     return next((segment.base for segment in segments(root, stream) if segment.base > offset), None)
 
 
 def segment_seal(segment: Segment) -> Seal | None:
-    """How a segment says that it ends; None: it is being written, or from before there were seals. Raises as ``walk_segment``."""
+    """The seal of a segment; None: it is being written, or of a version without seals. Raises as ``walk_segment``."""
     try:
         fd = open_segment(segment.path)
     except FileNotFoundError:
@@ -188,7 +179,7 @@ def segment_seal(segment: Segment) -> Seal | None:
 
 
 def seal_at(fd: int, segment: Segment, following: int | None) -> Seal | None:
-    """The seal in the header of an open segment, which is judged on the way.
+    """The seal in the header of an open segment; checks the header.
 
     Args:
         fd: of the segment.
@@ -196,40 +187,40 @@ def seal_at(fd: int, segment: Segment, following: int | None) -> Seal | None:
         following: where the next segment begins, for the error.
 
     Raises:
-        DamagedBlockError: the header or the seal is damaged, or it is sealed without one.
+        DamagedBlockError: the header or the seal is damaged, or a sealed segment has no seal.
         UnknownVersionError: a later framegate wrote it.
     """
-    head = os.pread(fd, SEGMENT_HEADER_BYTES, 0)
-    if len(head) < SEGMENT_HEADER_BYTES and not segment.sealed:
-        return None  # its writer has just made it
+    head = os.pread(fd, record.SEGMENT_HEADER_BYTES, 0)
+    if len(head) < record.SEGMENT_HEADER_BYTES and not segment.sealed:
+        return None  # its writer has just created it
     try:
         header = decode_segment_header(head)
         seal = decode_seal(head) if segment.sealed else _seal_begun(head)
         check_place(header, segment.stream, segment.base)
-        if seal is None and segment.sealed and int(header["version"]) >= SEALED_SINCE:
-            raise FormatError("sealed without a seal")
-    except VersionError as error:
+        if seal is None and segment.sealed and int(header["version"]) >= record.SEALED_SINCE:
+            raise record.FormatError("sealed without a seal")
+    except record.VersionError as error:
         raise UnknownVersionError(segment.stream, f"{os.path.basename(segment.path)}: {error}") from error
-    except FormatError as error:
+    except record.FormatError as error:
         raise DamagedBlockError(segment.stream, segment.base, following, f"{os.path.basename(segment.path)}: {error}") from error
     return seal
 
 
 def check_place(header: Mapping[str, str | int], stream: str, base: int) -> None:
-    """Whether a segment lies where its header says that it does.
+    """Check that a segment lies where its header says.
 
     Raises:
         FormatError: it is of another stream, or begins elsewhere.
     """
     if header.get("stream", stream) != stream:
-        raise FormatError(f"a segment of another stream, {header['stream']}")
+        raise record.FormatError(f"a segment of another stream, {header['stream']}")
     if header["base"] != base:
-        raise FormatError(f"a segment that says it begins at {header['base']}")
+        raise record.FormatError(f"a segment that says it begins at {header['base']}")
 
 
 def _seal_begun(head: bytes) -> Seal | None:
-    """The seal of a segment that has not got its final name yet, when all of it is written."""
+    """The seal of a segment that was not renamed yet, when it is complete."""
     try:
         return decode_seal(head)
-    except FormatError:
+    except record.FormatError:
         return None

@@ -1,34 +1,22 @@
-"""Frames that were cut through, joined again from the pieces that the log holds (``record`` says how they lie).
-
-Pure but for ``read``, which the caller gives: which pieces there are, and the block as it would be had the frame come whole. ``log_reader.Joiner``
-does the rest.
+"""Joins frames that were cut through with their pieces in the log (``record`` describes them): an index of pieces, and the block as if the frame had
+come whole. ``log_reader.Joiner`` finds the blocks.
 """
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from framegate.proxy.tap import record
 from framegate.proxy.tap.headers import BlockHeader
-from framegate.proxy.tap.record import (
-    BLOCK_PIECES,
-    CHUNK_ROW,
-    CHUNK_ROW_BYTES,
-    FLAG_PIECES,
-    FRAME_HEADER_BYTES,
-    KIND_GAP,
-    KIND_PIECE,
-    REASON_PIECES_LOST,
-    ChunkRow,
-)
 
 __all__ = ["PieceIndex", "Place", "chunk_rows", "joined"]
 
 
 class Place(NamedTuple):
-    """Where a piece lies.
+    """The place of a piece.
 
     Attributes:
-        at: where in the stored frame it begins.
-        path: of its segment, as it was when listed.
+        at: its begin in the stored frame.
+        path: of its segment, as listed.
         position: of its bytes in the file.
         length: bytes.
     """
@@ -40,7 +28,7 @@ class Place(NamedTuple):
 
 
 class PieceIndex:
-    """The places of the pieces of frames that are not completed yet, as far as blocks were noted; a hundred bytes or two for each piece."""
+    """The places of the pieces of incomplete frames in the blocks noted; 100 to 200 bytes for each piece."""
 
     def __init__(self) -> None:
         self._places: dict[tuple[int, int, int], list[Place]] = {}
@@ -48,8 +36,8 @@ class PieceIndex:
     def __len__(self) -> int:
         return len(self._places)
 
-    def note(self, path: str, position: int, header: BlockHeader, rows: Sequence[ChunkRow]) -> ChunkRow | None:
-        """Note the pieces of the next block, and forget those of frames that it says are missing.
+    def note(self, path: str, position: int, header: BlockHeader, rows: Sequence[record.ChunkRow]) -> record.ChunkRow | None:
+        """Note the pieces of the next block, and forget those of frames that its gaps count.
 
         Args:
             path: of the segment.
@@ -61,59 +49,59 @@ class PieceIndex:
         """
         completing = None
         for row in rows:
-            if row.kind == KIND_PIECE:
+            if row.kind == record.KIND_PIECE:
                 place = Place(row.original_bytes, path, position + header.data_at + row.data_offset, row.data_length)
                 if place.at == 0:
-                    self._places[_key(row)] = []  # of whatever began before under this number, nothing more comes
+                    self._places[_key(row)] = []  # an earlier frame of this number was cut short
                 self._places.setdefault(_key(row), []).append(place)
-            elif row.kind == KIND_GAP:
+            elif row.kind == record.KIND_GAP:
                 self._places.pop(_key(row), None)
-            elif row.flags & FLAG_PIECES:
+            elif row.flags & record.FLAG_PIECES:
                 completing = row
         return completing
 
     def note_before(self, earlier: "PieceIndex") -> None:
-        """Add what was noted of blocks that lie before all that were noted here."""
+        """Add what was noted of blocks before all blocks noted here."""
         for key, places in earlier._places.items():
             later = self._places.get(key, [])
             if not later or later[0].at > 0:
                 self._places[key] = places + later
 
-    def take(self, row: ChunkRow) -> list[Place]:
-        """The pieces of the frame that a chunk completes, in order; they are forgotten."""
+    def take(self, row: record.ChunkRow) -> list[Place]:
+        """Remove and return the pieces of the frame that a chunk completes, in order."""
         return self._places.pop(_key(row), [])
 
 
-def _key(row: ChunkRow) -> tuple[int, int, int]:
+def _key(row: record.ChunkRow) -> tuple[int, int, int]:
     return row.connection, row.direction, row.first_frame
 
 
-def chunk_rows(header: BlockHeader, body: memoryview) -> list[ChunkRow]:
-    """The chunk table of a block, whose bytes are ``body``."""
-    table = body[header.chunks_at : header.chunks_at + header.chunk_count * CHUNK_ROW_BYTES]
-    return [ChunkRow(*fields) for fields in CHUNK_ROW.iter_unpack(table)]
+def chunk_rows(header: BlockHeader, body: memoryview) -> list[record.ChunkRow]:
+    """The chunk table of a block with the bytes ``body``."""
+    table = body[header.chunks_at : header.chunks_at + header.chunk_count * record.CHUNK_ROW_BYTES]
+    return [record.ChunkRow(*fields) for fields in record.CHUNK_ROW.iter_unpack(table)]
 
 
 def joined(
     header: BlockHeader,
     body: memoryview,
-    rows: Sequence[ChunkRow],
+    rows: Sequence[record.ChunkRow],
     places: Sequence[Place],
     read: Callable[[Place, memoryview], bool],
 ) -> tuple[BlockHeader, memoryview]:
-    """A block without pieces, in which the chunk that completes a frame holds all of it.
+    """A block without pieces, in which the chunk that completes a frame has all of it.
 
     Args:
-        header, body, rows: of the block as it lies on the disk.
+        header, body, rows: of the block on disk.
         places: of the pieces of the frame that it completes, in order.
-        read: puts the bytes at a place into a view of as many; False: they are gone.
+        read: reads the bytes at a place into a view of that length; False: they are deleted.
 
     Returns:
-        A header, and a body that is nowhere on disk. The header's positions are those in this body; offset, length and counts of frames are those of
-        the block on disk. A frame of which pieces are missing is cut at the first hole and says so (``REASON_PIECES_LOST``).
+        A header, and new bytes. The header has the positions in these bytes; offset, length and counts of frames are those of the block on disk. A
+        frame with missing pieces ends at the first hole, with the reason ``REASON_PIECES_LOST``.
     """
-    kept = [row for row in rows if row.kind != KIND_PIECE]
-    shift = len(kept) * CHUNK_ROW_BYTES - (header.starts_at - header.chunks_at)
+    kept = [row for row in rows if row.kind != record.KIND_PIECE]
+    shift = len(kept) * record.CHUNK_ROW_BYTES - (header.starts_at - header.chunks_at)
     data_at = header.data_at + shift
     made = memoryview(bytearray(data_at + sum(row.data_length + _ahead(row) for row in kept)))
     made[: header.chunks_at] = body[: header.chunks_at]
@@ -122,16 +110,16 @@ def joined(
     for index, row in enumerate(kept):
         begin = header.data_at + row.data_offset
         data = body[begin : begin + row.data_length]
-        if row.flags & FLAG_PIECES:
+        if row.flags & record.FLAG_PIECES:
             fresh = _whole(row, data, made[at : at + row.data_length + _ahead(row)], places, read)
         else:
             fresh = row
             made[at : at + len(data)] = data
         fresh = fresh._replace(data_offset=at - data_at)
         at += fresh.data_length
-        CHUNK_ROW.pack_into(made, header.chunks_at + index * CHUNK_ROW_BYTES, *fresh)
+        record.CHUNK_ROW.pack_into(made, header.chunks_at + index * record.CHUNK_ROW_BYTES, *fresh)
     fresh_header = header._replace(
-        flags=header.flags & ~BLOCK_PIECES,
+        flags=header.flags & ~record.BLOCK_PIECES,
         chunk_count=len(kept),
         starts_at=header.starts_at + shift,
         sizes_at=header.sizes_at + shift,
@@ -142,13 +130,15 @@ def joined(
     return fresh_header, made[:at]
 
 
-def _ahead(row: ChunkRow) -> int:
+def _ahead(row: record.ChunkRow) -> int:
     """Bytes of the stored frame before a chunk's own data."""
-    return row.original_bytes - row.lost_bytes - row.data_length if row.flags & FLAG_PIECES else 0
+    return row.original_bytes - row.lost_bytes - row.data_length if row.flags & record.FLAG_PIECES else 0
 
 
-def _whole(row: ChunkRow, last: memoryview, room: memoryview, places: Sequence[Place], read: Callable[[Place, memoryview], bool]) -> ChunkRow:
-    """Put a stored frame, as far as its pieces are there, into ``room``, which it fills when they all are; returns the chunk's row."""
+def _whole(
+    row: record.ChunkRow, last: memoryview, room: memoryview, places: Sequence[Place], read: Callable[[Place, memoryview], bool]
+) -> record.ChunkRow:
+    """Put a stored frame into ``room``, up to the first missing piece; all of them fill it. Returns the chunk's row."""
     ahead = len(room) - len(last)
     filled = 0
     for place in places:
@@ -156,11 +146,11 @@ def _whole(row: ChunkRow, last: memoryview, room: memoryview, places: Sequence[P
         if place.at != filled or end > ahead or not read(place, room[filled:end]):
             break
         filled = end
-    row = row._replace(lost_frames=0, flags=row.flags & ~FLAG_PIECES)
+    row = row._replace(lost_frames=0, flags=row.flags & ~record.FLAG_PIECES)
     if filled == ahead:
         room[ahead:] = last
         return row._replace(data_length=len(room))
-    if filled < FRAME_HEADER_BYTES:
-        filled = FRAME_HEADER_BYTES
-        room[:filled] = (row.original_bytes - FRAME_HEADER_BYTES).to_bytes(FRAME_HEADER_BYTES, "big")
-    return row._replace(data_length=filled, lost_bytes=row.original_bytes - filled, reason=REASON_PIECES_LOST)
+    if filled < record.FRAME_HEADER_BYTES:
+        filled = record.FRAME_HEADER_BYTES
+        room[:filled] = (row.original_bytes - record.FRAME_HEADER_BYTES).to_bytes(record.FRAME_HEADER_BYTES, "big")
+    return row._replace(data_length=filled, lost_bytes=row.original_bytes - filled, reason=record.REASON_PIECES_LOST)

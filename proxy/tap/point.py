@@ -1,4 +1,4 @@
-"""One direction of one connection, as a rule taps it: what the relay calls for every run of frames."""
+"""One direction of one connection under one rule: the relay calls it for every run of frames."""
 
 from typing import Final
 
@@ -38,10 +38,10 @@ MAX_I32: Final = (1 << 31) - 1
 
 
 class TapPoint(FrameTap):
-    """Appends the runs of one direction of one connection to the log, all of them by one rule. Loop thread only.
+    """Appends the runs of one direction of one connection to the log, all by one rule. Loop thread only.
 
     Attributes:
-        mutes: a full log is to stop the source: ask ``may_read`` before each read.
+        mutes: a full log must stop the source: call ``may_read`` before each read.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class TapPoint(FrameTap):
         sampled_out: bool,
         redaction: Redaction | None = None,
     ) -> None:
-        """What ``TapRules.match`` found.
+        """Made by ``TapRules.match``.
 
         Args:
             writer: the processor's log.
@@ -70,8 +70,8 @@ class TapPoint(FrameTap):
             protocol, framing, direction, capture: codes of ``record``.
             max_frame_bytes: body bytes kept of each frame under full capture; 0 keeps all.
             mutes: the rule says ``on_full: mute``.
-            sampled_out: the rule's share of connections leaves this one out; its frames are only counted, as a gap.
-            redaction: ranges of bodies that full capture does not store as they passed.
+            sampled_out: the rule's share of connections excludes this one; its frames are only counted, as a gap.
+            redaction: ranges of bodies that full capture replaces.
         """
         super().__init__(mutes and not sampled_out, asks=False)
         self._writer = writer
@@ -159,7 +159,7 @@ class TapPoint(FrameTap):
         return not self.mutes or self._writer.has_capacity()
 
     def leave_out(self) -> None:
-        """Of the frame that begins with the next piece nothing is taken: the rule's share of frames leaves it out."""
+        """The rule's share of frames excludes the frame that begins with the next piece."""
         self._leaves_out = True
 
     def cut_short(self, capture_ns: i64) -> None:
@@ -175,7 +175,7 @@ class TapPoint(FrameTap):
         self.miss(REASON_UNDELIVERED, frame_count, byte_count, first_frame, capture_ns)
 
     def miss(self, reason: i64, frame_count: i64, byte_count: i64, first_frame: i64, capture_ns: i64) -> None:
-        """Count frames that the rule matched and that are in the log as a gap only, for a reason; see ``drop``."""
+        """Count frames that the rule matched and that are in the log as a gap only, with a reason; see ``drop``."""
         if capture_ns < self._builder.last_ns or capture_ns >= self._writer.window_end_ns:
             capture_ns = self._writer.turn(capture_ns)
         self._match(frame_count, byte_count)
@@ -225,7 +225,7 @@ class TapPoint(FrameTap):
             else:
                 hashes = self._capture == CAPTURE_HASH
                 flags, bodies = write_cut(builder, run, sensitive, self._cap(run.size), hashes and run.size <= MAX_CHUNK_BYTES)
-                lost_bytes = bodies if hashes else run.size - (builder.data_len - data_offset)  # a hash is not what it stands for
+                lost_bytes = bodies if hashes else run.size - (builder.data_len - data_offset)  # the bytes of a hash are not bytes of the body
             codes |= (cut_reason(run.size, lost_bytes, flags) << 24) | ((flags | FLAG_SIZES) << 48)
             builder.sizes_count += run.frames
         builder.starts_count += run.frames
@@ -252,13 +252,13 @@ class TapPoint(FrameTap):
         )
 
     def _cap(self, run_size: i64) -> i64:
-        """How many bytes of each body may be kept."""
+        """Most bytes of each body that are stored."""
         if self._capture != CAPTURE_FULL or run_size > MAX_CHUNK_BYTES:
             return 0
         return self._max_frame_bytes if self._max_frame_bytes > 0 else MAX_CHUNK_BYTES
 
     def _begin(self, run: Run, number: i64, capture_ns: i64, withheld: bool) -> Part:
-        """Decide what is to be kept of a frame that is cut through, whose first piece is here."""
+        """Decide what to store of a frame that is cut through, at its first piece."""
         header, body = run.first_sizes()
         size = header + body
         cap: i64 = 0 if withheld else self._cap(size)
@@ -277,13 +277,13 @@ class TapPoint(FrameTap):
         return part
 
     def _refused(self, part: Part) -> bool:
-        """Whether the frame cannot be in the log: something of it is lost, or the log refuses what is to be added now."""
+        """Whether the frame cannot be stored: a part of it is lost, or the log refuses the next part."""
         if part.lost == 0 and not self.mutes:
             part.lost = self._writer.refusal()
         return part.lost != 0
 
     def _pass(self, part: Part, run: Run, capture_ns: i64) -> None:
-        """Keep what is to be kept of a piece that is not the last."""
+        """Store a piece that is not the last."""
         if part.digest is not None:
             hash_body(part.digest, run)
         if part.stored >= part.room or self._refused(part):
@@ -293,7 +293,7 @@ class TapPoint(FrameTap):
         begin = part.stored
         write_piece(builder, part, run)
         if part.stored == begin:
-            return  # a hash is known when its range has passed
+            return  # a hash is stored at the end of its range
         self._add_part_row(part, capture_ns, begin, 0, offset, -1, -1, self._codes | (KIND_PIECE << 8))
         builder.add_part(part)
         self._writer.added()
@@ -353,7 +353,7 @@ class TapPoint(FrameTap):
         answers_index: i64,
         codes: i64,
     ) -> None:
-        """The row of a piece, or of the chunk that completes its frame: what has sizes."""
+        """Add the row of a piece, or of the chunk that completes its frame; only the latter has sizes."""
         builder = self._builder
         completes = sizes_index >= 0
         if capture_ns < builder.last_ns:

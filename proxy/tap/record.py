@@ -4,15 +4,15 @@ Where things are::
 
     <directory>/<stream>/<base>.open          being written, by exactly one process
     <directory>/<stream>/<base>.seg           sealed: never changes again, until retention deletes it
-    <directory>/_consumers/<name>.json        how far a reader has come (``consumer``)
-    <directory>/_ledger.jsonl                 which streams there were, and what became of them (``ledger``)
-    <directory>/_reserve                      room that control keeps, to say on a full disk what the disk did not take
-    <directory>/.framegate.lock               whose holder writes here; it was modified when that one last gave a sign of life
-    <directory>/.framegate.writers            locked, shared, as long as a processor lives that may write here, or its control
+    <directory>/_consumers/<name>.json        the offsets of a reader (``consumer``)
+    <directory>/_ledger.jsonl                 which streams existed, and what became of them (``ledger``)
+    <directory>/_reserve                      room that control keeps, to record losses on a full disk
+    <directory>/.framegate.lock               its holder writes here, and updates its modification time as a heartbeat
+    <directory>/.framegate.writers            locked, shared, while control or a processor lives that may write here
 
 A stream is what one run of one processor wrote: ``<node>.<slot>.<boot-id>``. A *logical offset* is a position in a stream: ``base`` (the
 file's name, 20 digits) + position in the file - 4096. The next segment's base is the logical end of the segment before, so one integer
-names a place for ever and survives rolling. Offsets point at blocks.
+names a place permanently, also after rolling. Offsets point at blocks.
 
 Segment: the header, then blocks back to back::
 
@@ -23,7 +23,7 @@ Segment: the header, then blocks back to back::
 
 The seal is zeros while the segment is written, and then, before it gets its final name, ``SEAL``: the logical offset where its last block
 ends, how many blocks it has, the sums of their counts of frames, when it was sealed, SEAL_FINAL when the stream ends here with all accounted
-for, SEAL_CUT when a torn tail was cut off. What ends elsewhere than its seal says is damaged.
+for, SEAL_CUT when a torn tail was cut off. A segment that does not end where its seal says is damaged.
 
 Block: ``BLOCK_HEADER`` (128 bytes; ``headers``), then sections. Each section's place is in the header, relative to the block's start; sections and
 the block itself are padded with zeros, sections to 8 bytes, the block to 64. A section that would be empty has length 0::
@@ -37,7 +37,7 @@ the block itself are padded with zeros, sections to 8 bytes, the block to 64. A 
                              BLOCK_REQUESTS then also int32 request_sizes[answers_count] and int32 correlation_ids[answers_count]
     +data_at    data         the chunks' data back to back: frames as they passed
 
-A block is believed when it lies wholly inside the file's size and both CRCs fit: ``header_crc`` over the header before it, ``body_crc``
+A block is valid when it lies wholly inside the file's size and both CRCs fit: ``header_crc`` over the header before it, ``body_crc``
 over everything from ``header_len`` to ``block_len``, padding included. A torn tail fails that and is never read.
 
 Chunk row (``CHUNK_FIELDS``; numpy: ``np.dtype({"names": …, "formats": …, "offsets": …, "itemsize": CHUNK_ROW_BYTES})``)::
@@ -59,7 +59,7 @@ Chunk row (``CHUNK_FIELDS``; numpy: ``np.dtype({"names": …, "formats": …, "o
      72 sizes_index     i32   same for sizes; -1 without FLAG_SIZES: then a body's size is its stored length
      76 answers_index   i32   same for answers; -1 without FLAG_ANSWERS
      80 listener        i32   index into strings; -1 unknown (gaps of a dead processor)
-     84 principal       i32   index into strings; -1 nobody
+     84 principal       i32   index into strings; -1 none
      88 peer            i32   index into strings: the client, host:port; -1 unknown
      92 rule            i32   index into strings: the tap rule that matched; -1 none; kind rules: the rules in force from here on, as JSON
      96 direction       u8    DIRECTIONS: 0 request (from the client), 1 response
@@ -81,7 +81,7 @@ A frame that was cut through may lie in several blocks, and belongs to the chunk
 FLAG_PIECES, whose data is the stored frame's end, and the last data of its block. What comes before are rows of kind ``piece`` with the same
 connection, direction and first_frame, in order, in this block and in earlier ones, none before the offset in ``lost_frames``. The stored frame has
 original_bytes - lost_bytes; what is not covered by pieces and that end is missing: retention took it, or its block could not be written.
-Pieces without a chunk that completes them belong to nobody: their frame was cut short, or is in a gap. Readers join (``log_reader``): joined,
+Pieces without a chunk that completes them are ignored: their frame was cut short, or is in a gap. Readers join (``log_reader``): joined,
 the chunk's data is the whole stored frame, without FLAG_PIECES and its offset, and pieces are no rows. When some are missing, it is what is
 there from the frame's beginning to the first hole, at least the header; lost_bytes counts the rest, and the reason is ``pieces_lost``.
 
@@ -101,7 +101,7 @@ import struct
 from typing import Final, NamedTuple
 
 FORMAT_VERSION: Final = 3
-SEALED_SINCE: Final = 3  # of these versions' sealed segments each has a seal
+SEALED_SINCE: Final = 3  # sealed segments of this version and later have a seal
 SEGMENT_HEADER_BYTES: Final = 4096
 SEAL_AT: Final = 3968
 BLOCK_HEADER_BYTES: Final = 128
@@ -120,7 +120,7 @@ SEALED_SUFFIX: Final = ".seg"
 CONSUMERS_FOLDER: Final = "_consumers"
 LOCK_NAME: Final = ".framegate.lock"
 WRITERS_NAME: Final = ".framegate.writers"
-# Of everything in the tap's directory, whatever the umask allows beyond it: frames are for their owner and for readers of its group.
+# Of everything in the tap's directory, also under a wider umask: only the owner and its group may read frames.
 FILE_MODE: Final = 0o640
 FOLDER_MODE: Final = 0o750
 
@@ -163,12 +163,11 @@ REASON_UNDELIVERED: Final = 11
 REASON_PIECES_LOST: Final = 12
 REASON_VANISHED: Final = 13
 REASON_DAMAGED: Final = 14
-# none; queue_full: the writer could not keep up; disk_full: no space, or over quota; disk_error: any other failed write; sampled: the rule
-# takes a share of the connections; capture: the rule keeps only a part of each body; withheld: SASL bytes; oversize: a run over
-# MAX_CHUNK_BYTES; partial_frame: a frame that never became whole (no frame is counted); processor_died: upper bound, written by control;
-# closed: the log closed while it could not write; undelivered: received when the other side could take no more, and not passed on;
-# pieces_lost: said by readers: of a frame that was cut through not all pieces are in the log (any more); vanished: said by readers: blocks
-# were deleted before they were read; damaged: said by readers: blocks are not what their CRC says
+# queue_full: the writer was too slow; disk_full: no space, or over quota; disk_error: any other failed write; sampled: the rule takes a share of
+# connections or frames; capture: the rule keeps only a part of each body; withheld: SASL bytes; oversize: a run over MAX_CHUNK_BYTES;
+# partial_frame: a frame that never became whole (no frame is counted); processor_died: upper bound, written by control; closed: the log was closed
+# while it could not write; undelivered: received when the other side could take no more, and not passed on. Set by readers only: pieces_lost: not
+# all pieces of a frame that was cut through are in the log; vanished: blocks were deleted before they were read; damaged: a CRC is wrong
 REASONS: Final = (
     "none",
     "queue_full",
@@ -187,15 +186,15 @@ REASONS: Final = (
     "damaged",
 )
 
-FLAG_SIZES: Final = 1  # the chunk has sizes: what is stored of some frame may not be all of it
+FLAG_SIZES: Final = 1  # the chunk has sizes: some frame may be stored in part
 FLAG_ANSWERS: Final = 2  # the chunk has keys and latencies
 FLAG_TRUNCATED: Final = 4  # a body was cut at the rule's max_frame_bytes
 FLAG_WITHHELD: Final = 8  # a body was withheld because it carries credentials
-FLAG_PIECES: Final = 16  # the chunk's data is the end of its only frame; pieces hold what comes before
+FLAG_PIECES: Final = 16  # the chunk's data is the end of its only frame; pieces have the bytes before
 FLAG_REPLACED: Final = 128  # bytes of a body are stored as zeros, or as their hash
 
-FLAG_AT_MOST: Final = 32  # gap: what is lost is at most lost_frames
-FLAG_UNKNOWN: Final = 64  # gap: nobody knows how much is lost; lost_frames is 0
+FLAG_AT_MOST: Final = 32  # gap: lost_frames is an upper bound
+FLAG_UNKNOWN: Final = 64  # gap: the number of lost frames is not known; lost_frames is 0
 CERTAINTIES: Final = ("exact", "at_most", "unknown")
 
 # Of a block's flags.
@@ -203,12 +202,12 @@ BLOCK_PIECES: Final = 1  # it has pieces, or a chunk with FLAG_PIECES
 BLOCK_TOTALS: Final = 2  # it has rows of kind totals
 BLOCK_REQUESTS: Final = 4  # its answers have request sizes and correlation ids
 
-WINDOW_NS: Final = 60_000_000_000  # of capture time; what totals and gaps do not cross
+WINDOW_NS: Final = 60_000_000_000  # of capture time; totals and gaps do not cross windows
 
 SEAL_FINAL: Final = 1  # of a seal's flags: the stream ends here, and every frame of it is accounted for
 SEAL_CUT: Final = 2  # a torn tail was cut off behind the last block
 
-# name, format (numpy's and struct's), offset; the docstring above says what each is
+# name, format (numpy's and struct's), offset; the docstring above describes each
 CHUNK_FIELDS: Final = (
     ("capture_ns", "<i8", 0),
     ("connection", "<i8", 8),
@@ -239,7 +238,7 @@ CHUNK_ROW: Final = struct.Struct("<7q10i6BH")
 
 
 class FormatError(ValueError):
-    """Bytes that are not what this format, or this version of it, demands. The message says what was found."""
+    """Bytes that are not valid in this format or version. The message says what was found."""
 
 
 class VersionError(FormatError):
@@ -281,7 +280,9 @@ def stream_name(node: str, slot: str, boot_id: str) -> str:
 
 
 def is_stream_name(name: str) -> bool:
-    """Whether a folder, or a line of the ledger, can be of a stream. A file system may have others in the tap's directory, like ``lost+found``."""
+    """Whether a folder, or a line of the ledger, can be of a stream. A file system may have other folders in the tap's directory, like
+    ``lost+found``.
+    """
     return _STREAM_NAME.fullmatch(name) is not None
 
 
@@ -301,5 +302,5 @@ def padding(length: int, alignment: int) -> int:
 
 
 def certainty(flags: int) -> str:
-    """How far a gap's counts can be believed, of ``CERTAINTIES``."""
+    """The certainty of a gap's counts, of ``CERTAINTIES``."""
     return CERTAINTIES[2 if flags & FLAG_UNKNOWN else 1 if flags & FLAG_AT_MOST else 0]

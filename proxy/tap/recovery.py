@@ -1,4 +1,4 @@
-"""What control does for the files of a processor that is gone: seal what it left open, so that readers know the end, and retention may take it."""
+"""Seals the files that an ended processor left open, so that readers know their end and retention may delete them."""
 
 import contextlib
 import dataclasses
@@ -18,8 +18,8 @@ class Sealed:
     """A segment that its writer left open.
 
     Attributes:
-        stream, base: which one.
-        cut_bytes: of its tail, that were no whole, sound blocks.
+        stream, base: which segment.
+        cut_bytes: bytes cut off its end that were not whole, valid blocks.
         error: why it could not be sealed, in words; empty when it is.
     """
 
@@ -30,8 +30,7 @@ class Sealed:
 
 
 def seal_dead(directory: str, live: Set[str], now_ns: int) -> list[Sealed]:
-    """Seal the open segments of streams without a writer; a torn tail is cut off. One that cannot be sealed is told as such, and keeps
-    none of the others from it.
+    """Seal the open segments of streams without a writer; a torn tail is cut off. An error is in the result, and the others are sealed all the same.
 
     Args:
         directory: of the tap; the caller holds its lock.
@@ -47,7 +46,7 @@ def seal_stream(directory: str, stream: str, now_ns: int) -> list[Sealed]:
 
 
 def ends_finally(directory: str, stream: str) -> bool:
-    """Whether the stream's last seal says that its processor ended in order, and that all of it is accounted for."""
+    """Whether the stream's last seal says that its processor ended in order, and that all frames are accounted for."""
     listed = segments(directory, stream)
     if not listed or not listed[-1].sealed:
         return False
@@ -71,10 +70,10 @@ def _seal(segment: Segment, now_ns: int) -> Sealed:
 
 
 def _cut_and_rename(segment: Segment, now_ns: int) -> int:
-    """Give a segment its seal and its final name, and return the offset of its end; one without a sound block is removed."""
+    """Seal and rename a segment, and return the offset of its end; a segment without a valid block is removed."""
     head = _head(segment.path)
     with contextlib.suppress(FormatError):
-        if decode_seal(head) is not None:  # its writer could not rename it, no more
+        if decode_seal(head) is not None:  # only the rename is missing
             os.rename(segment.path, _final_name(segment))
             return segment.limit
     seal = _seal_of(segment, now_ns)
@@ -97,7 +96,7 @@ def _final_name(segment: Segment) -> str:
 
 
 def _seal_of(segment: Segment, now_ns: int) -> Seal:
-    """The seal for what is sound of a segment. A settlement is one block, so when it is there it is all."""
+    """The seal for the valid blocks of a segment. A settlement is one block, so it is complete when that block is valid."""
     end, blocks, requests, responses, lost = segment.base, 0, 0, 0, 0
     for ref in walk_segment(segment, segment.base) if segment.size > SEGMENT_HEADER_BYTES else ():
         try:

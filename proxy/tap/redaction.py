@@ -1,7 +1,7 @@
-"""Ranges of bodies that are not stored as they passed: zeros, or a hash, of the same length.
+"""Replaces ranges of bodies by zeros or a hash of the same length.
 
-What is stored of a body keeps its length, so what follows a range stays where it was. Ranges hold for what the rule keeps of a body
-(``max_frame_bytes``): a range that begins behind that is not stored at all.
+The stored body keeps its length, so bytes behind a range stay in place. Ranges apply to the part of a body that the rule keeps
+(``max_frame_bytes``); a range behind that part is not stored.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Redaction", "Redactor", "new_digest"]
 
-# Zeros, and repeated hashes, are given in pieces of at most this size, which is the same object again and again.
+# Zeros and repeated hashes come in pieces of at most this size, all of them the same object.
 _FILL: Final = 65536
 
 
 def new_digest() -> "hashlib.blake2b":
-    """Of bytes of which nothing was hashed yet."""
-    import hashlib  # here: it loads OpenSSL, and only a rule that hashes needs it
+    """A hash of no bytes yet."""
+    import hashlib  # imported late: it loads OpenSSL, which only rules with hashes need
 
     return hashlib.blake2b(digest_size=HASH_BYTES)
 
@@ -32,11 +32,11 @@ class Redaction:
 
     Attributes:
         starts, ends: of each range, in order; half open, within the body.
-        hashed: for each, whether a hash stands for it; else zeros.
+        hashed: whether a range is replaced by a hash, otherwise by zeros.
     """
 
     def __init__(self, blank: list[tuple[int, int]], hashed: list[tuple[int, int]]) -> None:
-        """Ranges of which no two share a byte."""
+        """The ranges do not overlap."""
         ranges = sorted([(start, end, False) for start, end in blank] + [(start, end, True) for start, end in hashed])
         self.starts = [start for start, _, _ in ranges]
         self.ends = [end for _, end, _ in ranges]
@@ -44,14 +44,14 @@ class Redaction:
 
 
 class Redactor:
-    """One body on its way through the ranges of a rule, in as many pieces as it comes.
+    """Replaces the ranges of one body, which may come in pieces.
 
     Attributes:
-        replaced: bytes given that are not those that passed.
+        replaced: number of bytes replaced.
     """
 
     def __init__(self, redaction: Redaction, kept: i64) -> None:
-        """``kept``: bytes of the body that are kept; what is fed behind them is left out."""
+        """``kept``: bytes of the body that are stored; bytes behind them are ignored."""
         self.replaced: i64 = 0
         self._ranges = redaction
         self._kept: i64 = kept
@@ -60,7 +60,7 @@ class Redactor:
         self._digest: hashlib.blake2b | None = None
 
     def feed(self, parts: list[Buffer]) -> list[Buffer]:
-        """The next bytes of the body; what can be stored now, in order. With the last byte that is kept, all is given."""
+        """Take the next bytes of the body; returns the bytes to store now, in order. After the last stored byte nothing is left."""
         given: list[Buffer] = []
         for part in parts:
             at: i64 = 0
@@ -70,7 +70,7 @@ class Redactor:
         return given
 
     def _step(self, part: Buffer, at: i64, length: i64, given: list[Buffer]) -> i64:
-        """Take what of a part lies before or within the next range; returns where the rest of it begins."""
+        """Take the bytes of a part before the next border of a range; returns where the rest begins."""
         ranges = self._ranges
         inside = False
         stop = self._kept
@@ -92,7 +92,7 @@ class Redactor:
         return at + size
 
     def _replace(self, piece: Buffer, size: i64, *, ended: bool, given: list[Buffer]) -> None:
-        """Bytes within the range at ``_index``."""
+        """Replace bytes within the range at ``_index``."""
         ranges = self._ranges
         self.replaced += size
         if not ranges.hashed[self._index]:
@@ -110,7 +110,7 @@ class Redactor:
 
 
 def _fill(given: list[Buffer], pattern: bytes, size: i64) -> None:
-    """Give ``size`` bytes of a pattern that is repeated; its length divides ``_FILL``."""
+    """Add ``size`` bytes of a repeated pattern, whose length divides ``_FILL``."""
     if size <= _FILL:
         given.append((pattern * int(size // len(pattern) + 1))[:size])
         return

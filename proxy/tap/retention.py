@@ -1,16 +1,14 @@
-"""Deletes old segments by size and age. Run by the control process about once a second; no other process deletes.
+"""Deletes old segments by size and age. The control process runs it about once a second; no other process deletes.
 
-Rules: only sealed segments go, in a stream the oldest first. A segment older than ``max_age_ms`` goes. While all streams together are
-over the budget, segments go that every registered consumer has read, oldest first; when that is not enough, segments go that some
-consumer still needs, and they are counted: a dead consumer must not fill the disk. A log within budget keeps what was read, so that a
-second query, or a human, can still look back.
+Rules: only sealed segments are deleted, the oldest of a stream first. A segment older than ``max_age_ms`` is deleted. While all streams together are
+over the budget, segments that every registered consumer has read are deleted, oldest first; if that is not enough, also segments that some consumer
+needs, and these are counted: a consumer that has stopped must not fill the disk. Within the budget, read segments stay for other readers.
 
-A consumer whose file cannot be read stands where it was last seen, and when it was never seen, at the beginning of everything.
+A consumer whose file cannot be read counts with its last known offsets, or as having read nothing. Each sweep leaves room for as much as the log grew
+since the last one, because writers do not wait for a sweep.
 
-Writers do not wait for a sweep, so each one leaves room for as much as the log grew since the last.
-
-A sweep looks at what has changed: a stream whose folder has not changed is not listed again, of one that has only files that are not known to be
-sealed are looked at. When nothing is due it costs a few system calls for each stream, however many segments there are.
+A sweep lists a stream only when its folder has changed, and then examines only files that are not known to be sealed. So it costs a few system calls
+for each stream, however many segments there are.
 """
 
 import dataclasses
@@ -27,21 +25,21 @@ from framegate.proxy.tap.log_segments import again
 
 NS_PER_MS = 1_000_000
 SETTLED_NS: Final = 2_000_000_000
-"""A folder that was listed so long after it had changed has not changed since unless its time says so: file systems' clocks are coarse."""
+"""A folder listed this long after its last change is listed again only when its time changes; clocks of file systems are coarse."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sweep:
-    """What one sweep did.
+    """The result of one sweep.
 
     Attributes:
         usage: bytes of all segments now.
-        deleted: segments deleted.
+        deleted: number of segments deleted.
         deleted_bytes: their bytes.
-        unread: of the deleted, those that a registered consumer had not read.
-        over: bytes above the budget that could not be deleted, because they are in open segments.
-        error: why something could not be done, in words; empty when all went well.
-        unreadable: consumers whose files cannot be read, and why; what they may need counts as needed.
+        unread: deleted segments that a registered consumer had not read.
+        over: bytes above the budget that cannot be deleted, because they are in open segments.
+        error: why something failed, in words; empty when nothing did.
+        unreadable: consumers whose files cannot be read, and why.
     """
 
     usage: int
@@ -55,12 +53,12 @@ class Sweep:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Listed:
-    """A stream as it was found.
+    """A stream as last listed.
 
     Attributes:
-        segments: in order; the same list as before while nothing changed.
+        segments: in order; the same list object while nothing changes.
         size: bytes of all of them.
-        changed_ns, listed_ns: when its folder had changed, and when it was listed, wall clock.
+        changed_ns, listed_ns: when the folder had changed, and when it was listed, wall clock.
     """
 
     segments: list[Segment]
@@ -86,8 +84,8 @@ class Retention:
             directory: of the tap.
             budget: bytes of all segments together.
             max_age_ms: since a sealed segment was last written; 0 for no bound.
-            on_delete: is told of the segments that a sweep is about to delete, in each stream in order.
-            on_listed: is told of all segments that a sweep found, before it deletes any.
+            on_delete: gets the segments that a sweep will delete, in order within each stream.
+            on_listed: gets all segments that a sweep found, before it deletes any.
         """
         self._directory = directory
         self._budget = budget
@@ -101,7 +99,7 @@ class Retention:
 
     @property
     def consumers(self) -> Mapping[str, Mapping[str, int]]:
-        """Where each consumer stood at the last sweep."""
+        """The offsets of each consumer at the last sweep."""
         return self._known
 
     @property
@@ -143,13 +141,16 @@ class Retention:
         self._left = {stream: [segment for segment in found if segment not in gone] if gone else found for stream, found in listed.items()}
         for stream, left in self._left.items():
             if not left and stream not in live:
-                error = self._remove_folder(stream) or error
+                try:
+                    os.rmdir(os.path.join(self._directory, stream))
+                except OSError as problem:
+                    error = str(problem)
         freed = sum(segment.size for segment in deleted)
         self._usage = usage - freed
         return Sweep(self._usage, len(deleted), freed, unread, max(0, self._usage - self._budget), error, unreadable)
 
     def _look(self, stream: str) -> _Listed:
-        """A stream as it is now."""
+        """List a stream as far as it has changed."""
         before = self._listed.get(stream)
         now_ns = time.time_ns()
         try:
@@ -164,7 +165,7 @@ class Retention:
             found = before.segments
             if found and not found[-1].sealed and (last := again(found[-1])) is not found[-1]:
                 found = [*found[:-1], last]
-        if before is not None and (found is before.segments or found == before.segments):  # the same list: who comes next sees that nothing changed
+        if before is not None and (found is before.segments or found == before.segments):  # the same list object shows that nothing changed
             return _Listed(before.segments, before.size, changed_ns, now_ns)
         return _Listed(found, sum(segment.size for segment in found), changed_ns, now_ns)
 
@@ -185,30 +186,23 @@ class Retention:
         return due
 
     def _consumers(self) -> tuple[Mapping[str, Mapping[str, int]], dict[str, str]]:
-        """Where each consumer stands, as far as is known, and whose files cannot be read."""
+        """The offsets of each consumer as far as known, and whose files cannot be read."""
         offsets, unreadable = read_consumers(self._directory)
         self._known = {**offsets, **{name: self._known.get(name, {}) for name in unreadable}}
         return self._known, unreadable
 
-    def _remove_folder(self, stream: str) -> str:
-        try:
-            os.rmdir(os.path.join(self._directory, stream))
-        except OSError as error:
-            return str(error)
-        return ""
-
 
 _Aged = tuple[int, str, int, Segment]
-"""The time from which a segment's age counts, its stream, its base, and it."""
+"""The time from which a segment's age counts, its stream, its base, and the segment."""
 
 
 def _read_to(stream: str, consumers: Mapping[str, Mapping[str, int]]) -> int:
-    """Up to where every registered consumer has read a stream; one that does not know it has yet to read it."""
+    """The offset up to which every registered consumer has read a stream; 0 when one does not know the stream."""
     return min((offsets.get(stream, START) for offsets in consumers.values()), default=1 << 62)
 
 
 def _aged(stream: str, found: Sequence[Segment]) -> Iterator[_Aged]:
-    """The sealed segments of a stream in order, up to the first open one. None is older than one before it, whatever their times say."""
+    """The sealed segments of a stream in order, up to the first open one. The age of a segment is never greater than of one before it."""
     latest = 0
     for segment in itertools.takewhile(lambda segment: segment.sealed, found):
         latest = max(latest, segment.modified_ns)
@@ -216,5 +210,5 @@ def _aged(stream: str, found: Sequence[Segment]) -> Iterator[_Aged]:
 
 
 def _of_need(aged: Iterator[_Aged], oldest_ns: int, read_to: int, needed: bool) -> Iterator[_Aged]:
-    """Those that are not too old, and that some consumer has yet to read, or that none has."""
+    """Segments that are not too old, and that some consumer needs, or none."""
     return (item for item in aged if item[0] >= oldest_ns and (item[3].limit > read_to) is needed)

@@ -1,4 +1,4 @@
-"""What one rule does in this processor, and costs: for rules that are to be turned off when that is too much."""
+"""The losses and the processor time of one rule in this processor, for rules that are turned off above a limit."""
 
 from typing import Final
 
@@ -9,19 +9,19 @@ from framegate.proxy.tap.record import REASON_DISK_ERROR, REASON_DISK_FULL, REAS
 __all__ = ["WINDOW_NS", "RuleUse"]
 
 WINDOW_NS: Final = 10_000_000_000
-"""Over which a rule is judged, of capture time."""
+"""Time over which a rule is judged, of capture time."""
 
 
 class RuleUse:
-    """The counts of one rule over one window. Loop thread only.
+    """The counts of one rule in one window. Loop thread only.
 
     Attributes:
         rule: its name.
-        wanted: frames that it would record: those that it matched and its shares did not leave out.
-        lost: frames of them that the log refused, or its disk.
-        spent_ns: processor time that recording took in the loop.
-        timed: that is to be measured.
-        off: the rule matches nothing any more; ``cause`` says why, ``percent`` how much it was, ``limit`` how much it might have been.
+        wanted: frames that it should record: matched, and not excluded by its shares.
+        lost: frames of these that the log, or its disk, refused.
+        spent_ns: processor time spent on recording in the loop.
+        timed: whether that time is to be measured.
+        off: the rule matches nothing any more; ``cause`` says why, ``percent`` the value, ``limit`` its limit.
     """
 
     def __init__(self, rule: str, max_loss_percent: float, max_cpu_percent: float) -> None:
@@ -39,12 +39,12 @@ class RuleUse:
         self._since_ns: i64 = 0
 
     def note_loss(self, reason: i64, frames: i64) -> None:
-        """Frames of the rule became a gap."""
+        """Count frames of the rule that became a gap."""
         if reason in (REASON_QUEUE_FULL, REASON_DISK_FULL, REASON_DISK_ERROR):
             self.lost += frames
 
     def evaluate(self, now_ns: i64) -> bool:
-        """Judge the rule if a window is over; True: it has just been turned off."""
+        """Judge the rule at the end of a window. Returns True when it was turned off just now."""
         elapsed = now_ns - self._since_ns
         if self._since_ns == 0 or elapsed < 0:
             self._begin(now_ns)

@@ -1,7 +1,7 @@
-"""Which frames are tapped, and how: asked once for each direction of a connection that becomes READY, and again when rules change.
+"""Which frames are tapped, and how: applied to each direction of a connection that becomes READY, and again when rules change.
 
-The first rule that matches decides. No rule: None, and the relay never calls the tap for that direction. A rule that takes all of a connection's
-direction needs no look at frames; where one that does may match, or comes before it, ``selection`` finds the rule of each frame.
+The first rule that matches decides. Without one, the relay never calls the tap for that direction. A rule that takes all frames of a direction need
+not examine them; if a rule before it examines frames, ``selection`` finds the rule of each frame.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ HASH_FACTOR: Final = 0x9E3779B97F4A7C15
 
 
 class TurnedOff(NamedTuple):
-    """A rule that passed a limit of its own and matches nothing any more: ``cause`` is ``loss`` or ``cpu``."""
+    """A rule that exceeded a limit of its own and matches nothing any more: ``cause`` is ``loss`` or ``cpu``."""
 
     rule: str
     cause: str
@@ -44,7 +44,7 @@ KAFKA: Final = PROTOCOLS.index("kafka")
 
 
 class CompiledRule:
-    """One rule, ready to be asked."""
+    """One rule, compiled."""
 
     def __init__(self, rule: TapRule) -> None:
         self.rule = rule
@@ -67,11 +67,11 @@ class CompiledRule:
 
     @property
     def is_off(self) -> bool:
-        """The rule passed a limit of its own."""
+        """Whether the rule exceeded a limit of its own."""
         return self.use is not None and self.use.off
 
     def matches(self, listener: str, protocol: i64, direction: int, principal: str | None, address: Address | None) -> bool:
-        """Whether the rule may hold for frames of one direction of a connection; ``address`` is None for a client without an IP address."""
+        """Whether the rule may match frames of one direction of a connection; ``address`` is None for a client without an IP address."""
         if self.is_off or (self._reads_kafka and protocol != KAFKA):
             return False
         if self._listeners and listener not in self._listeners:
@@ -85,22 +85,22 @@ class CompiledRule:
         return address is not None and any(address in network for network in self._networks)
 
     def samples(self, connection: int) -> bool:
-        """Whether the rule's share of connections holds this one; the same answer for both directions."""
+        """Whether the rule's share of connections includes this one; the same for both directions."""
         return ((connection * HASH_FACTOR) & 0xFFFFFFFFFFFFFFFF) >> 32 < self._sample_below
 
 
 class TapRules:
-    """Rules in order: those of a configuration, or those that were set since."""
+    """Rules in order."""
 
     def __init__(self, rules: tuple[TapRule, ...], writer: TapWriter) -> None:
-        """Compile the rules; nothing is by them before ``begin``, or before a connection is matched.
+        """Compile the rules. They apply after ``begin``, or to a connection that is matched.
 
         Args:
-            rules: as the configuration has them.
-            writer: where matched frames go.
+            rules: as in the configuration.
+            writer: gets matched frames.
 
         Raises:
-            ValueError: a rule that cannot be: a wrong network, API or range, ranges that overlap, a name used twice.
+            ValueError: a rule is not valid: a wrong network, API or range, ranges that overlap, a name used twice.
         """
         names = [rule.name for rule in rules]
         for name in names:
@@ -115,16 +115,16 @@ class TapRules:
 
     @property
     def text(self) -> str:
-        """The rules in force as the log says them: a JSON array of objects, keys sorted, every field of ``TapRule``."""
+        """The rules in force as in the log: a JSON array of objects, keys sorted, every field of ``TapRule``."""
         in_force = [dataclasses.asdict(rule.rule) for rule in self._rules if not rule.is_off]
         return json.dumps(in_force, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     def inherit(self, before: "TapRules", changed: str) -> None:
-        """Have rules that are as they were stay off if they were off; before ``begin``.
+        """Keep unchanged rules turned off that were turned off; before ``begin``.
 
         Args:
             before: the rules in force.
-            changed: the name of the rule that is meant by the change: it is on again, also when nothing in it is other than it was.
+            changed: the name of the rule that the change is about: it is on again, even when it is equal to before.
         """
         known = {rule.name: rule for rule in before._rules if rule.is_off and rule.name != changed}
         for rule in self._rules:
@@ -133,7 +133,7 @@ class TapRules:
                 rule.use = was.use
 
     def begin(self, now_ns: i64) -> None:
-        """What is appended from here on is by these rules, and the log says so; ``now_ns``: wall clock."""
+        """Apply the rules to all later chunks, and record that; ``now_ns``: wall clock."""
         watched: dict[str, RuleUse] = {}
         for rule in self._rules:
             if rule.use is not None:
@@ -142,7 +142,7 @@ class TapRules:
         self._writer.set_rules(self.text, now_ns)
 
     def expire(self, now_ns: i64) -> bool:
-        """Look for rules that have expired; ``now_ns``: wall clock. Whether there are any since the last call."""
+        """Find rules that have expired; ``now_ns``: wall clock. Returns whether any did since the last call."""
         if now_ns < self._next_ns:
             return False
         found = False
@@ -158,7 +158,7 @@ class TapRules:
         return found
 
     def take_turned_off(self, now_ns: i64) -> list[TurnedOff]:
-        """The rules that were turned off since the last call; the log says which are left. Empty, nearly always."""
+        """The rules turned off since the last call; the rules that are left are recorded. Nearly always empty."""
         if not self._turned_off:
             return []
         found = [TurnedOff(use.rule, use.cause, use.percent, use.limit) for use in self._turned_off]
@@ -176,16 +176,16 @@ class TapRules:
         connection: int,
         framing: str = "int32",
     ) -> FrameTap | None:
-        """Where the frames of one direction of a connection are told; None: it is not tapped.
+        """The tap of one direction of a connection; None: it is not tapped.
 
         Args:
             listener: its name.
             protocol: the listener's: ``framed`` or ``kafka``.
             direction: ``DIRECTION_REQUEST`` or ``DIRECTION_RESPONSE``.
-            principal: who the client is; None: nobody.
-            peer: the client's address as the connection row shows it: ``host:port``, ``[v6]:port``; anything else matches no network.
+            principal: of the client; None: none.
+            peer: the client's address as in the connection row: ``host:port``, ``[v6]:port``; anything else matches no network.
             connection: the pair's id.
-            framing: of the frames, by its name.
+            framing: of the frames, by name.
         """
         address = parse_address(peer) if self._asks_address else None
         spoken = PROTOCOLS.index(protocol)
@@ -224,7 +224,7 @@ def _compiled(rule: TapRule) -> CompiledRule:
 
 
 def _takes_all(rule: TapRule) -> bool:
-    """Whether no look at frames is needed, as long as the rule is in force."""
+    """Whether the rule need not examine frames while it is in force."""
     if rule.min_size > 0 or rule.max_size > 0 or rule.expires_ns != 0:
         return False
     return rule.sample_frames >= 1.0 and not rule.apis and not rule.clients
@@ -245,7 +245,7 @@ def _conditions(rule: TapRule) -> Conditions:
 
 
 def _redaction(rule: TapRule) -> Redaction | None:
-    """The ranges of bodies that the rule replaces; None: it keeps bodies as they are, or does not keep them."""
+    """The ranges of bodies that the rule replaces; None: there are none, or bodies are not kept."""
     blank = [byte_range(text) for text in rule.blank]
     hashed = [byte_range(text) for text in rule.hash]
     if overlap(blank + hashed):

@@ -1,16 +1,15 @@
 """The files of one stream: append a block, cut a torn tail, roll and seal.
 
-One ``SegmentLog`` is the only writer of its stream, and its thread the only one that touches the disk. A file is created when the first
-block for it comes, so an idle processor leaves no files. A block is one gathering write at a known position; when it fails half way the
-file is cut back to the last good block, and when even that fails the file is sealed as it is (readers stop at the torn tail) and the next
-segment takes the same logical offset. A file without a good block is removed at once: sealed, it would have its successor's place, and hide it.
+One ``SegmentLog`` is the only writer of its stream, and only its thread uses the disk. A file is created for the first block, so an idle processor
+leaves no files. A block is one gathering write at a known position. When it fails half way, the file is cut back to the last valid block. When that
+fails too, the file is sealed (readers stop at the torn tail) and the next segment takes the same logical offset. A file without a valid block is
+removed at once; sealed, it would hide its successor, which has the same name.
 
-What a file is due when it is not written any more, its seal and a new name, or its removal, is tried until it succeeds: a file that stays
-``.open`` is read all the same, but retention must not take it, nor anything behind it. The seal overwrites zeros in the file's header, so a full
-disk has room for it.
+Sealing and renaming, or removing, a finished file is repeated until it succeeds. Readers read a file that stays ``.open``, but retention must not
+delete it, nor anything behind it. The seal overwrites zeros in the file's header, so a full disk has room for it.
 
-A file that somebody else deleted while it was written is noticed after the next block: that block goes into a new segment; what was in the file
-before is gone, which readers see.
+When another program deleted the open file, that is noticed after the next block, which then goes into a new segment. Readers see that earlier blocks
+are missing.
 """
 
 import abc
@@ -45,19 +44,19 @@ MAX_PIECES: Final = 1024
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SegmentFiles(abc.ABC):
-    """The system calls a ``SegmentLog`` makes. All raise OSError; all may block."""
+    """The system calls of a ``SegmentLog``. All raise OSError; all may block."""
 
     @abc.abstractmethod
     def create(self, path: str) -> int:
-        """Create ``path``, and its folder when missing; the file must not exist. Returns a descriptor for writing."""
+        """Create ``path``, and its folder when it does not exist; the file must not exist. Returns a descriptor for writing."""
 
     @abc.abstractmethod
     def write(self, fd: int, parts: list[Buffer], position: int) -> int:
-        """Write at most ``MAX_PIECES`` parts at ``position``, and keep none; returns how many bytes went, at least one."""
+        """Write at most ``MAX_PIECES`` parts at ``position``, and keep none. Returns the number of bytes written, at least one."""
 
     @abc.abstractmethod
     def is_there(self, path: str, fd: int) -> bool:
-        """Whether the file still has this name: it was neither deleted nor moved, nor put another in its place."""
+        """Whether the open file still has this name."""
 
     @abc.abstractmethod
     def truncate(self, fd: int, length: int) -> None:
@@ -77,7 +76,7 @@ class SegmentFiles(abc.ABC):
 
 
 class OsSegmentFiles(SegmentFiles):
-    """The real thing."""
+    """The system calls of the operating system."""
 
     def create(self, path: str) -> int:
         os.makedirs(os.path.dirname(path), FOLDER_MODE, exist_ok=True)
@@ -108,7 +107,7 @@ class OsSegmentFiles(SegmentFiles):
 
 
 class _Left:
-    """A file that is not written any more, and what it is due: first its seal, then its name; without a name it is to go."""
+    """A finished file that is still to be sealed and renamed; without a name, to be removed."""
 
     def __init__(self, path: str, name: str, fd: int, seal: bytes) -> None:
         self.path = path
@@ -122,10 +121,10 @@ class SegmentLog:
 
     Attributes:
         folder: the stream's folder.
-        offset: the logical offset at which the next block goes.
-        blocks, bytes_written: totals; bytes count whole blocks, segment headers not.
-        error: why a file that is not written any more could not be renamed or removed, in words; empty when none waits for that.
-        deleted: segments that somebody else deleted before they were sealed.
+        offset: the logical offset of the next block.
+        blocks, bytes_written: totals; bytes are of whole blocks, without segment headers.
+        error: why a finished file could not be renamed or removed, in words; empty when none waits for that.
+        deleted: segments that another program deleted before they were sealed.
         deleted_path: of the last of them.
     """
 
@@ -142,7 +141,7 @@ class SegmentLog:
         Args:
             folder: ``<directory>/<stream>``.
             header: node, slot, stream and boot_id, for each segment's header.
-            segment_size: a segment is sealed before a block would make it longer than this; a single block may.
+            segment_size: a segment is sealed before a block would make it larger; a single block may be larger.
             segment_age_ns: and when it is this old.
             files: the system calls.
         """
@@ -168,14 +167,14 @@ class SegmentLog:
         self._unfinished: deque[_Left] = deque()
 
     def append(self, block: Block, now_ns: i64) -> None:
-        """Write one block. When this returns, readers on this host see it.
+        """Write one block. Readers on this host see it when this returns.
 
         Args:
-            block: stays as it is; may be tried again after a failure.
+            block: not changed; may be appended again after a failure.
             now_ns: monotonic.
 
         Raises:
-            OSError: nothing of the block remains in the stream. Told is what failed first; what could not be cleaned up behind it waits.
+            OSError: the first failure. Nothing of the block remains in the stream; a cleanup that failed too is repeated later.
         """
         if not self._append(block, now_ns):
             self._forget(self._path(sealed=False))
@@ -185,7 +184,7 @@ class SegmentLog:
             self._append(block, now_ns)
 
     def _append(self, block: Block, now_ns: i64) -> bool:
-        """Write one block; False: its file is deleted, and the block is not in the stream."""
+        """Write one block; False: its file was deleted, and the block is not in the stream."""
         layout = Layout(block)
         length = layout.block_len
         if self._fd >= 0 and (self.due_ns() <= now_ns or self._position + length > SEGMENT_HEADER_BYTES + self._segment_size):
@@ -197,7 +196,7 @@ class SegmentLog:
             crc = zlib.crc32(part, crc)
         header = encode_block_header(layout.header(self.offset, self.blocks, crc))
         try:
-            self._write([header, *layout.parts], self._position)
+            self._write_all(int(self._fd), [header, *layout.parts], self._position)
         except Exception:
             with contextlib.suppress(OSError):
                 self._cut()
@@ -214,7 +213,7 @@ class SegmentLog:
         return True
 
     def _forget(self, path: str) -> None:
-        """Somebody else deleted a segment."""
+        """Count a segment that another program deleted."""
         self.deleted += 1
         self.deleted_path = path
 
@@ -223,13 +222,13 @@ class SegmentLog:
         return self._opened_ns + self._segment_age_ns if self._fd >= 0 else -1
 
     def seal(self, *, final: bool = False) -> None:
-        """Close the open segment, if there is one, seal it and give it its final name.
+        """Close the open segment, if there is one, seal and rename it.
 
         Args:
-            final: the stream ends here, and all of it is accounted for.
+            final: the stream ends here, and all frames are accounted for.
 
         Raises:
-            OSError: that failed; the file keeps its name, which readers accept, is not written again, and is sealed and renamed when that works.
+            OSError: that failed; the file keeps its name, which readers accept, and sealing is repeated later.
         """
         if self._fd >= 0:
             self._leave(sealed=True, flags=SEAL_FINAL if final else 0)
@@ -243,7 +242,7 @@ class SegmentLog:
             self._tidy()
         except OSError:
             if not all(left.name for left in self._unfinished):
-                raise  # the file that is to go has the name of the one to come
+                raise  # the file to be removed has the name of the new one
         self._base = self.offset
         header = encode_segment_header({**self._header, "base": int(self._base), "created_ns": time.time_ns()})
         self._fd = self._files.create(self._path(sealed=False))
@@ -252,14 +251,14 @@ class SegmentLog:
         self._first_block = self.blocks
         self._request_frames = self._response_frames = self._lost_frames = 0
         try:
-            self._write([header], 0)
+            self._write_all(int(self._fd), [header], 0)
         except Exception:
-            with contextlib.suppress(OSError):  # the caller is told what came first; what is left to do waits
+            with contextlib.suppress(OSError):  # the first failure is raised; the cleanup is repeated later
                 self._leave(sealed=False)
             raise
 
     def _leave(self, *, sealed: bool, flags: int = 0) -> None:
-        """Write no more to the open file: it is to be sealed, or removed; the latter is tried at once.
+        """Finish the open file: it will be sealed, or is removed at once.
 
         Raises:
             OSError: it could not be removed; no file is open all the same.
@@ -283,10 +282,10 @@ class SegmentLog:
         )
 
     def _tidy(self) -> None:
-        """Seal and rename, or remove, the files that wait for it.
+        """Seal and rename, or remove, finished files.
 
         Raises:
-            OSError: some could not be; they wait for the next time.
+            OSError: some failed; they are tried again next time.
         """
         failure: OSError | None = None
         for _ in range(len(self._unfinished)):
@@ -315,9 +314,6 @@ class SegmentLog:
         else:
             self._files.remove(left.path)
 
-    def _write(self, parts: list[Buffer], position: i64) -> None:
-        self._write_all(int(self._fd), parts, position)
-
     def _write_all(self, fd: int, parts: list[Buffer], position: i64) -> None:
         while parts:
             wrote: i64 = self._files.write(fd, parts[:MAX_PIECES], int(position))
@@ -325,7 +321,7 @@ class SegmentLog:
             parts = remainder(parts, wrote)
 
     def _cut(self) -> None:
-        """Take what a failed write left off the file; when that fails too, or nothing is left, leave the file and go on in a new one."""
+        """Cut a failed write off the file; when that fails too, or no block is left, continue in a new file."""
         if self._position == SEGMENT_HEADER_BYTES:
             self._leave(sealed=False)
             return
@@ -336,7 +332,7 @@ class SegmentLog:
 
 
 def remainder(parts: list[Buffer], wrote: i64) -> list[Buffer]:
-    """What a gathering write that took ``wrote`` bytes left over."""
+    """The parts that a gathering write of ``wrote`` bytes left over."""
     index = 0
     while index < len(parts) and wrote >= len(parts[index]):
         wrote -= len(parts[index])
@@ -347,5 +343,5 @@ def remainder(parts: list[Buffer], wrote: i64) -> list[Buffer]:
 
 
 def reason_of(error: OSError) -> int:
-    """The reason code under which the frames of a failed write are missing."""
+    """The reason code for frames of a failed write."""
     return REASON_DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else REASON_DISK_ERROR

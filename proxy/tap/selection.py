@@ -1,11 +1,10 @@
-"""Rules that look at each frame: its size, its API, the client's name, a share of frames, an end, a limit of what they may lose or cost.
+"""Rules that examine each frame: size, API, client name, a share of frames, an expiry time, limits of losses and cost.
 
-A connection whose rule takes all of it, or that has none, never comes here. For others a run is split where the rule changes: each part is
-handed to the ``TapPoint`` of its rule, as a run of its own. Finding the rule of a frame makes no object and calls nothing outside of native code;
-splitting copies what is split.
+Connections whose rule takes all frames, or that have no rule, do not come here. For others a run is split where the rule changes: each part goes to
+the ``TapPoint`` of its rule, as a run of its own. Finding the rule of a frame makes no object and calls native code only; splitting copies.
 
-What is not known of a frame matches no condition on it. But of frames that were received and are not passed on, only size and number are looked at:
-the first rule that may match has lost them, so that no loss is missed.
+A condition on something that is not known of a frame does not match. But for frames that were received and are not passed on, only size and number
+are examined, and the first rule that may match counts the loss, so that no loss is missed.
 """
 
 import time
@@ -34,7 +33,7 @@ _SPREAD: Final = 0x45D9F3B  # multiplied, below 2^60: the same in native integer
 
 
 def frame_hash(seed: i64, number: i64) -> i64:
-    """Where a frame lies in ``SAMPLE_SCALE``, evenly spread over numbers; below 2^32, as ``seed`` is."""
+    """The place of a frame in ``SAMPLE_SCALE``, evenly distributed over numbers; below 2^32, like ``seed``."""
     mixed = (number ^ (number >> 32) ^ seed) & _LOW
     mixed = (((mixed >> 16) ^ mixed) * _SPREAD) & _LOW
     mixed = (((mixed >> 16) ^ mixed) * _SPREAD) & _LOW
@@ -42,15 +41,15 @@ def frame_hash(seed: i64, number: i64) -> i64:
 
 
 class Conditions:
-    """What one rule demands of frames, ready to be asked.
+    """The conditions of one rule on frames, compiled.
 
     Attributes:
         min_size, max_size: of the body.
-        apis: by key, 1 where the rule takes it; None: whatever the API, known or not.
-        clients: patterns, one of which is to match the client's name; None: whatever the name, known or not.
-        sample_below: of ``SAMPLE_SCALE``, which share of frames is recorded.
+        apis: by key, 1 where the rule takes it; None: any API, known or not.
+        clients: patterns, one of which must match the client's name; None: any name, known or not.
+        sample_below: the share of frames that is recorded, of ``SAMPLE_SCALE``.
         expires_ns: from when on the rule matches nothing; 0 never.
-        expired: that has come, as far as anybody looked.
+        expired: that time was reached at the last check.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class Conditions:
         self.expired = False
 
     def takes_client(self, name: str | None) -> bool:
-        """Whether frames of a client of that name match; None: it is not known."""
+        """Whether frames of a client of that name match; None: not known."""
         if self.clients is None:
             return True
         return name is not None and any(pattern.fullmatch(name) is not None for pattern in self.clients)
@@ -79,14 +78,14 @@ class Conditions:
 
 
 class Candidate:
-    """One rule of those that a connection's direction may match, in order.
+    """A rule that one direction of a connection may match.
 
     Attributes:
-        point: where its frames go.
-        conditions: what it demands of frames.
-        use: counts against its limits; None: it has none.
-        live: it has not expired and is not turned off, as of the run looked at.
-        named: it takes the client's name that holds.
+        point: gets its frames.
+        conditions: on frames.
+        use: counts for its limits; None: it has none.
+        live: it has not expired and is not turned off, at the last run.
+        named: it takes the present client name.
     """
 
     def __init__(self, point: TapPoint, conditions: Conditions, use: RuleUse | None) -> None:
@@ -98,7 +97,7 @@ class Candidate:
 
     @property
     def is_over(self) -> bool:
-        """The rule takes no frame any more, whether or not one has come since."""
+        """Whether the rule takes no further frame, also when no frame came since."""
         use = self.use
         return not self.live or self.conditions.expired or (use is not None and use.off)
 
@@ -107,7 +106,7 @@ class SelectingTap(FrameTap):
     """Finds the rule of each frame."""
 
     def __init__(self, candidates: list[Candidate], connection: int, direction: i64, turned_off: list[RuleUse]) -> None:
-        """What ``TapRules.match`` found.
+        """Made by ``TapRules.match``.
 
         Args:
             candidates: in the order of the rules.
@@ -125,10 +124,10 @@ class SelectingTap(FrameTap):
         self._dropped_pick: i64 = NO_RULE
         self._dropped_size: i64 = 0
 
-    # Which rule
+    # Finding the rule
 
     def _refresh(self, capture_ns: i64) -> None:
-        """See which rules are live; judge those that have limits."""
+        """Update which rules are live; judge those with limits."""
         for candidate in self._candidates:
             expires_ns = candidate.conditions.expires_ns
             candidate.live = expires_ns == 0 or capture_ns < expires_ns
@@ -140,14 +139,14 @@ class SelectingTap(FrameTap):
                     candidate.live = False
 
     def _rename(self, name: str | None) -> None:
-        """The name that holds from here on."""
+        """Set the client name for the following frames."""
         if name != self._name:
             self._name = name
             for candidate in self._candidates:
                 candidate.named = candidate.conditions.takes_client(name)
 
     def _pick(self, size: i64, api: i64, number: i64) -> i64:
-        """Twice the index of the first rule that takes a frame, and one more when its share leaves the frame out; or ``NO_RULE``."""
+        """Twice the index of the first rule that takes a frame, plus one when its share excludes the frame; or ``NO_RULE``."""
         candidates = self._candidates
         count: i64 = len(candidates)
         index: i64 = 0
@@ -159,7 +158,7 @@ class SelectingTap(FrameTap):
         return NO_RULE
 
     def _pick_unseen(self, size: i64, number: i64) -> i64:
-        """As ``_pick``, of a frame whose API and name nobody looks at, nor its size where that is ``UNKNOWN``: the first rule that may take it."""
+        """Like ``_pick`` for a frame of which only the number, and the size unless it is ``UNKNOWN``, are examined: the first possible rule."""
         candidates = self._candidates
         count: i64 = len(candidates)
         index: i64 = 0
@@ -197,7 +196,7 @@ class SelectingTap(FrameTap):
             index += 1
         return picks
 
-    # What the relay tells
+    # The interface for the relay
 
     @property
     def is_within(self) -> bool:
@@ -290,7 +289,7 @@ class SelectingTap(FrameTap):
         return goes_on
 
     def _begin(self, run: Run, number: i64, capture_ns: i64, key: int | None) -> None:
-        """Find the rule of a frame whose first piece is here."""
+        """Find the rule of a frame at its first piece."""
         self._refresh(capture_ns)
         api: i64 = UNKNOWN
         facts = self.facts
@@ -337,7 +336,7 @@ class SelectingTap(FrameTap):
                 index += 1
 
     def _drop_part(self, run: Run, number: i64, capture_ns: i64) -> None:
-        """A piece of a frame none of which is passed on: it counts with its first, which tells its size."""
+        """Count a frame that is not passed on with its last piece; its first one has the size."""
         if run.part & PART_FIRST != 0:
             self._dropped_pick = self._pick_unseen(run.first_sizes()[1], number)
             self._dropped_size = 0
@@ -358,7 +357,7 @@ class SelectingTap(FrameTap):
 
 
 def _part_of(run: Run, positions: "vec[i64]", start: i64, end: i64) -> Run:
-    """Frames of a run from ``start`` to before ``end``, as a run."""
+    """Frames ``start`` to ``end`` (exclusive) of a run, as a run."""
     if start == 0 and end == run.frames:
         return run
     if start == 0 and run.head is not None:
@@ -368,14 +367,14 @@ def _part_of(run: Run, positions: "vec[i64]", start: i64, end: i64) -> Run:
 
 
 def _values_of(values: vec[i32] | None, start: i64, end: i64, count: i64) -> vec[i32] | None:
-    """What is said of each frame, for some of them."""
+    """The values of some frames, out of those of all frames."""
     if values is None or (start == 0 and end == count):
         return values
     return values[start:end]
 
 
 def _indexes_of(indexes: vec[i32] | None, start: i64, end: i64) -> vec[i32] | None:
-    """Ascending indexes of frames, for those from ``start`` to before ``end``, counted from there."""
+    """Ascending indexes of frames: those from ``start`` to ``end`` (exclusive), counted from ``start``."""
     if indexes is None:
         return None
     found = vec[i32]()

@@ -1,27 +1,19 @@
 """Settlement of a stream after its processor ended: rows for missing frames, and totals for windows without totals.
 
-``missing_entries`` compares what is known to have been seen, at least as a bound, with what the stream says of itself (``sums``);
-``write_settlement`` puts
-the difference into a stream of its own, ``<node>.recovery.<boot-id>``, because nobody ever appends to another's stream. It is one block, so it is
-there or it is not, and a stream that has one is settled.
+``missing_entries`` compares the number of frames seen, or its bound, with the stream's own counts (``sums``). ``write_settlement`` writes the
+difference to a stream of its own, ``<node>.recovery.<boot-id>``, because a stream has only one writer. It is one block, so it exists completely or
+not at all, and a stream with a settlement is settled.
 """
 
 import os
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from framegate.proxy.tap import record
 from framegate.proxy.tap.block_builder import BlockBuilder
 from framegate.proxy.tap.gap import NO_CONNECTION, Gap
 from framegate.proxy.tap.ledger import RECOVERY, Pair
 from framegate.proxy.tap.log_reader import end_offset, segments
-from framegate.proxy.tap.record import (
-    DIRECTIONS,
-    FLAG_AT_MOST,
-    FLAG_UNKNOWN,
-    REASON_NONE,
-    WINDOW_NS,
-    stream_name,
-)
 from framegate.proxy.tap.segment import SegmentFiles, SegmentLog
 from framegate.proxy.tap.sums import PairSums
 
@@ -32,12 +24,12 @@ NEVER_NS: Final = 1 << 62
 
 
 class Bound(NamedTuple):
-    """What is known of how many frames a processor saw.
+    """How many frames a processor saw, as far as known.
 
     Attributes:
-        frames: of one listener and direction; None: nobody knows.
-        exact: it is that many, not at most that many.
-        reason: code of ``record``, for what is missing.
+        frames: of one listener and direction; None: not known.
+        exact: the number is exact; otherwise it is an upper bound.
+        reason: code of ``record``, for missing frames.
         from_ns, until_ns: when the processor lived, wall clock.
     """
 
@@ -70,33 +62,35 @@ class Entry(NamedTuple):
 
     @property
     def is_gap(self) -> bool:
-        """Not totals."""
-        return self.reason != REASON_NONE
+        """Whether it is a gap, not totals."""
+        return self.reason != record.REASON_NONE
 
 
 def missing_entries(pair: Pair, sums: PairSums, bound: Bound) -> list[Entry]:
-    """What the log has to be told of one listener and direction of a stream that has ended.
+    """The entries for one listener and direction of a stream that has ended.
 
-    Where totals say that more was seen in a window than the stream has of it, that much is missing there. What is missing beyond that lies between
-    the last that the stream can be sure of and the end.
+    Where totals count more frames in a window than the stream has, the difference is missing there. Further missing frames lie between the last
+    certain time of the stream and the end.
     """
     entries: list[Entry] = []
     missing = None if bound.frames is None else max(0, bound.frames - sums.frames)
     short = 0
     for number, count in _short(sums, missing):
-        entries.append(Entry(*pair, bound.reason, 0, count, 0, number * WINDOW_NS, (number + 1) * WINDOW_NS - 1))
+        entries.append(Entry(*pair, bound.reason, 0, count, 0, number * record.WINDOW_NS, (number + 1) * record.WINDOW_NS - 1))
         short += count
     from_ns, until_ns = sorted((_unsure_from(sums, bound), bound.until_ns))  # the clock may have been set back meanwhile
     rest = 0 if missing is None else missing - short
     if missing is None:
-        entries.append(Entry(*pair, bound.reason, FLAG_UNKNOWN, 0, 0, from_ns, until_ns))
+        entries.append(Entry(*pair, bound.reason, record.FLAG_UNKNOWN, 0, 0, from_ns, until_ns))
     elif rest:
-        entries.append(Entry(*pair, bound.reason, 0 if bound.exact else FLAG_AT_MOST, rest, 0, from_ns, until_ns))
+        entries.append(Entry(*pair, bound.reason, 0 if bound.exact else record.FLAG_AT_MOST, rest, 0, from_ns, until_ns))
     return entries + _unstated(pair, sums, short, rest if bound.exact else 0, from_ns, bound.until_ns)
 
 
 def _short(sums: PairSums, most: int | None) -> list[tuple[int, int]]:
-    """Windows of which less is there than was seen, and by how much. Gaps over several windows may be what is lacking; then nobody can tell."""
+    """Windows in which the stream has fewer frames than totals say, with the difference. None when gaps cover several windows: the difference may be
+    in these gaps.
+    """
     found: list[tuple[int, int]] = []
     for number, window in [] if sums.shared else sorted(sums.windows.items()):
         count = window.stated - window.frames
@@ -107,63 +101,59 @@ def _short(sums: PairSums, most: int | None) -> list[tuple[int, int]]:
 
 
 def _unsure_from(sums: PairSums, bound: Bound) -> int:
-    """From when on frames may be missing: nothing is in windows with totals that are all there."""
+    """The time from which frames may be missing: windows whose totals and frames are equal lack none."""
     unstated = [window.from_ns for window in sums.windows.values() if window.frames > window.stated]
     return min([*unstated, sums.last_ns]) if sums.last_ns else bound.from_ns
 
 
 def _unstated(pair: Pair, sums: PairSums, short: int, lost: int, lost_from_ns: int, until_ns: int) -> list[Entry]:
-    """Totals for what is in the log, or is going to be as an exact gap, and in no totals yet."""
+    """Totals for frames that are in the log, or will be as an exact gap, and in no totals yet."""
     entries: list[Entry] = []
     left = sums.frames + short + lost - sums.stated
     for number, window in sorted(sums.windows.items()):
         count = min(left, window.frames - window.stated)
         if count > 0:
             size = max(0, window.bytes - window.stated_bytes)
-            last_ns = max(window.from_ns, min((number + 1) * WINDOW_NS - 1, until_ns))
-            entries.append(Entry(*pair, REASON_NONE, 0, count, size, window.from_ns, last_ns))
+            last_ns = max(window.from_ns, min((number + 1) * record.WINDOW_NS - 1, until_ns))
+            entries.append(Entry(*pair, record.REASON_NONE, 0, count, size, window.from_ns, last_ns))
             left -= count
     if left > 0:
         at_ns = lost_from_ns if lost else sums.shared_until_ns
-        entries.append(Entry(*pair, REASON_NONE, 0, left, 0, at_ns, at_ns))
+        entries.append(Entry(*pair, record.REASON_NONE, 0, left, 0, at_ns, at_ns))
     return entries
 
 
 def recovery_stream(stream: str) -> str:
     """The stream in which another one is settled."""
     node, _, boot_id = stream.rsplit(".", 2)
-    return stream_name(node, RECOVERY, boot_id)
+    return record.stream_name(node, RECOVERY, boot_id)
 
 
 def settled_end(directory: str, stream: str) -> int | None:
-    """Where the settlement of a stream ends; None: it was not written.
-
-    Raises:
-        LogError: it cannot be read.
-    """
+    """Where the settlement of a stream ends; None: it does not exist. Raises LogError when it cannot be read."""
     end = end_offset(directory, recovery_stream(stream))
     return end or None
 
 
 def write_settlement(directory: str, stream: str, entries: Sequence[Entry], files: SegmentFiles | None = None) -> int:
-    """Write what was reckoned for a stream; nothing, when it was written before.
+    """Write the entries for a stream; nothing when that was done before.
 
     Args:
         directory: of the tap; the caller holds its lock.
-        stream: whose settlement it is; its processor has ended.
+        stream: whose processor has ended.
         entries: at least one.
-        files: the system calls under the record.
+        files: the system calls.
 
     Returns:
         Where the recovery stream ends.
 
     Raises:
-        OSError: the disk did not take all of it; to be called again.
-        LogError: what an earlier call left cannot be read.
+        OSError: the write failed; to be called again.
+        LogError: the result of an earlier call cannot be read.
     """
     end = settled_end(directory, stream)
     if end is not None:
-        return end  # its file could not be renamed; that is made up for by ``recovery.seal_dead``
+        return end  # if it could not be renamed, ``recovery.seal_dead`` does that
     recovery = recovery_stream(stream)
     for left in segments(directory, recovery):
         os.unlink(left.path)
@@ -185,7 +175,7 @@ def write_settlement(directory: str, stream: str, entries: Sequence[Entry], file
 def _row(entry: Entry) -> Gap:
     row = Gap(
         connection=NO_CONNECTION,
-        direction=DIRECTIONS.index(entry.direction),
+        direction=record.DIRECTIONS.index(entry.direction),
         reason=entry.reason,
         listener=entry.listener or None,
         from_ns=entry.from_ns,

@@ -1,4 +1,4 @@
-"""Ranges of a run: where its frames are, and what a rule keeps of them."""
+"""Ranges of a run: where its frames are, and the parts that a rule keeps."""
 
 from typing import TYPE_CHECKING
 
@@ -57,7 +57,7 @@ class PieceCursor:
             builder.add_piece(part)
 
     def digest(self, start: i64, end: i64) -> bytes:
-        """The hash kept in place of a body: ``HASH_BYTES`` of BLAKE2b."""
+        """The hash that is stored in place of a body: ``HASH_BYTES`` of BLAKE2b."""
         state = new_digest()
         for part in self.parts(start, end):
             state.update(part)
@@ -72,14 +72,14 @@ def hash_body(digest: "hashlib.blake2b", run: Run) -> None:
 
 
 def write_starts(run: Run, starts: BytesWriter) -> None:
-    """Append where each frame of the run starts."""
+    """Append the start of each frame of the run."""
     if run.head is not None:
         write_i32_le(starts, 0)
     run.framing.write_starts(run.data, run.first, run.end, run.head_size, starts)
 
 
 def find_frames(run: Run) -> "tuple[vec[i64], vec[i64]]":
-    """Where each frame of the run starts, and, last, where the run ends; and bytes of each body. Positions count from the start of the run."""
+    """The start of each frame of the run and, last, the end of the run; and the size of each body. Positions count from the start of the run."""
     framing = run.framing
     positions = run.starts()
     sizes = vec[i64](capacity=run.frames)
@@ -97,11 +97,11 @@ def write_cut(builder: BlockBuilder, run: Run, sensitive: "vec[i32] | None", cap
     """Append what a rule keeps of each frame that it cuts, with starts and sizes.
 
     Args:
-        builder: whose counts of starts and sizes are the caller's to raise.
+        builder: the caller adds to its counts of starts and sizes.
         run: the frames.
         sensitive: as in ``FrameTap.append``.
         cap: body bytes kept of each frame.
-        hashes: a hash is kept in place of each body.
+        hashes: a hash is stored in place of each body.
 
     Returns:
         The chunk's flags, and bytes of all bodies on the wire.
@@ -147,17 +147,10 @@ def write_cut(builder: BlockBuilder, run: Run, sensitive: "vec[i32] | None", cap
 
 
 def write_redacted(redaction: Redaction, builder: BlockBuilder, run: Run, sensitive: "vec[i32] | None", cap: i64) -> tuple[i64, i64]:
-    """Append what is kept of each frame under a rule that replaces ranges of bodies, with starts and sizes.
-
-    Args:
-        redaction: of the rule.
-        builder: whose counts of starts and sizes are the caller's to raise.
-        run: the frames.
-        sensitive: as in ``FrameTap.append``.
-        cap: body bytes kept of each frame.
+    """Append the frames under a rule that replaces ranges of bodies, with starts and sizes. Arguments as for ``write_cut``.
 
     Returns:
-        The chunk's flags, and how many bytes are stored that are not those that passed.
+        The chunk's flags, and the number of bytes replaced.
     """
     positions, sizes = find_frames(run)
     cursor = PieceCursor(run.pieces())
@@ -212,7 +205,7 @@ def write_piece(builder: BlockBuilder, part: Part, run: Run) -> None:
 
 
 def write_last_piece(builder: BlockBuilder, part: Part, run: Run) -> None:
-    """Append what is kept of the last piece; of a frame that is not kept as it is, its header and maybe its hash."""
+    """Append the last piece; for a frame that is not stored unchanged, its header and its hash, if there is one."""
     if part.room > 0:
         write_piece(builder, part, run)
         return

@@ -1,30 +1,19 @@
-"""What the blocks of a stream, and of what control wrote for it, add up to, by listener, direction and window: judged for ``completeness``."""
+"""Adds up the blocks of a stream and of its recovery stream, by listener, direction and window, for ``completeness``."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from framegate.proxy.tap import record
 from framegate.proxy.tap.ledger import Pair
 from framegate.proxy.tap.log_block import GapRecord, LogBlock, TotalsRecord
-from framegate.proxy.tap.record import (
-    CAPTURE_LENGTHS,
-    DIRECTIONS,
-    FLAG_WITHHELD,
-    FRAME_HEADER_BYTES,
-    KIND_FRAMES,
-    REASON_PIECES_LOST,
-    REASON_SAMPLED,
-    REASONS,
-    WINDOW_NS,
-    ChunkRow,
-)
 
 __all__ = ["STATES", "StreamTotals", "WindowRow"]
 
 STATES: Final = ("complete", "cut", "open", "lost", "at_most", "unknown", "missing")
-"""From good to bad. ``cut``: retention took a part of what the stream said of the window, or all; ``open``: it is being written, totals are due."""
+"""From good to bad. ``cut``: retention deleted some or all of the data about the window; ``open``: it is being written, totals are due."""
 MAX_SPAN: Final = 1440
-"""A gap over more windows than these counts for the first and the last of them, and for those that have frames."""
+"""A gap over more windows than this counts for the first and the last of them, and for those that have frames."""
 
 Key = tuple[str | None, str, int]
 """Listener, direction, number of the window."""
@@ -32,26 +21,25 @@ Key = tuple[str | None, str, int]
 
 @dataclasses.dataclass(slots=True)
 class WindowRow:
-    """What a stream says of one listener and direction in one window. Counts are of whole frames.
+    """The counts of one listener and direction in one window of a stream. Counts are of whole frames.
 
     Attributes:
-        stream: whose; empty: of streams that retention took and that the ledger has forgotten.
-        listener: None: not known, of a gap that an earlier version wrote, or of what retention took.
+        stream: its name; empty: deleted streams that the ledger no longer knows.
+        listener: None: not known, in a gap of an earlier version, or in deleted data.
         direction: word of ``record``.
-        window_ns: where the window begins, wall clock; 0: nobody knows since when.
+        window_ns: where the window begins, wall clock; 0: not known.
         seen: by the totals.
         stored: in chunks: whole, a part, a hash or the length.
         withheld: in chunks as their length only, because their bodies carry credentials.
         sampled: in gaps, because a rule takes a share.
-        lost: in gaps for any other reason; and frames in chunks of which pieces are gone.
-        at_most: upper bounds of gaps that have no more; no part of ``seen``.
-        unknown: gaps without any count that touch the window.
-        shared: frames in gaps that touch other windows, too: at most so many are missing here.
-        missing: seen, and nothing says what became of them; below 0: stored or lost, and not seen. 0 where totals are only due.
+        lost: in gaps for any other reason; and frames in chunks with missing pieces.
+        at_most: upper bounds in gaps; not part of ``seen``.
+        unknown: number of gaps without a count that touch the window.
+        shared: frames in gaps that touch other windows, too: an upper bound for this window.
+        missing: seen, but neither stored nor lost; below 0: stored or lost, but not seen. 0 where totals are only due.
         state: of ``STATES``.
-        cut: retention took a part of what the stream said of it, or all. Beside a worse state: the counts are of the rest.
-        windows: of how many it speaks, from that one on. More than one only where all is gone that the stream may have said of any of them: ``cut``,
-            and no counts.
+        cut: retention deleted some or all of the data. With a worse state: the counts are of the rest.
+        windows: number of windows in the row, from this one on. More than one only where all data about them is deleted: ``cut``, without counts.
     """
 
     stream: str
@@ -74,53 +62,53 @@ class WindowRow:
     @property
     def last_window_ns(self) -> int:
         """Where the last of its windows begins."""
-        return self.window_ns + (self.windows - 1) * WINDOW_NS
+        return self.window_ns + (self.windows - 1) * record.WINDOW_NS
 
     @property
     def accounted(self) -> int:
-        """Frames of which the log says exactly what became of them, and in which window."""
+        """Frames whose fate and window the log states exactly."""
         return self.stored + self.withheld + self.sampled + self.lost
 
 
 class StreamTotals:
-    """What the blocks of a stream, and of what control wrote for it, add up to."""
+    """The sums of a stream and its recovery stream."""
 
     def __init__(self) -> None:
         self._rows: dict[Key, WindowRow] = {}
         self._spans: list[tuple[GapRecord | TotalsRecord, int, int]] = []
-        self._cuts: list[tuple[int, int]] = []  # the same from one window to another, whatever is there
+        self._cuts: list[tuple[int, int]] = []  # first and last window of deleted data
         self._tapped: set[Pair] = set()
-        self.cut_window = -1  # windows up to this one lack what retention took
-        self.proves = True  # False: some of it is of a version that says no totals
+        self.cut_window = -1  # windows up to this one may lack deleted data
+        self.proves = True  # False: some of it is of a version without totals
 
     def _at(self, listener: str | None, direction: str, window: int) -> WindowRow:
         key = (listener, direction, window)
         row = self._rows.get(key)
         if row is None:
-            row = self._rows[key] = WindowRow("", listener, direction, window * WINDOW_NS)
+            row = self._rows[key] = WindowRow("", listener, direction, window * record.WINDOW_NS)
         return row
 
     def add(self, block: LogBlock) -> None:
         for row in block.rows:
-            if row.kind == KIND_FRAMES:
+            if row.kind == record.KIND_FRAMES:
                 self._add_frames(block, row)
         for gap in block.gaps():
             self._add_gap(gap)
         for totals in block.totals():
-            first, last = totals.from_ns // WINDOW_NS, totals.until_ns // WINDOW_NS
+            first, last = totals.from_ns // record.WINDOW_NS, totals.until_ns // record.WINDOW_NS
             self._at(totals.listener, totals.direction, first).seen += totals.frames
             if first != last:
                 self._spans.append((totals, first, last))
 
     def cut(self, from_ns: int, until_ns: int, tapped: Iterable[Pair]) -> None:
-        """Retention took what spoke of any time between these, and of any of these pairs."""
-        first, last = sorted((from_ns // WINDOW_NS, until_ns // WINDOW_NS))
+        """Note that retention deleted data of these times about these pairs."""
+        first, last = sorted((from_ns // record.WINDOW_NS, until_ns // record.WINDOW_NS))
         self._tapped.update(tapped)
         self._cuts.append((first, last))
 
-    def _add_frames(self, block: LogBlock, row: ChunkRow) -> None:
-        at = self._at(block.word(row.listener), DIRECTIONS[row.direction], row.capture_ns // WINDOW_NS)
-        if row.reason == REASON_PIECES_LOST:
+    def _add_frames(self, block: LogBlock, row: record.ChunkRow) -> None:
+        at = self._at(block.word(row.listener), record.DIRECTIONS[row.direction], row.capture_ns // record.WINDOW_NS)
+        if row.reason == record.REASON_PIECES_LOST:
             at.lost += row.frame_count
             return
         withheld = _withheld(block, row)
@@ -128,10 +116,10 @@ class StreamTotals:
         at.stored += row.frame_count - withheld
 
     def _add_gap(self, gap: GapRecord) -> None:
-        first, last = gap.from_ns // WINDOW_NS, gap.until_ns // WINDOW_NS
+        first, last = gap.from_ns // record.WINDOW_NS, gap.until_ns // record.WINDOW_NS
         if gap.certainty == "exact" and (first == last or gap.frames == 0):
             at = self._at(gap.listener, gap.direction, first)
-            if gap.reason == REASONS[REASON_SAMPLED]:
+            if gap.reason == record.REASONS[record.REASON_SAMPLED]:
                 at.sampled += gap.frames
             else:
                 at.lost += gap.frames
@@ -139,7 +127,7 @@ class StreamTotals:
             self._spans.append((gap, first, last))
 
     def _spread(self) -> None:
-        """Count gaps that touch several windows, or have no exact count, in each window that they touch."""
+        """Count gaps over several windows, or without an exact count, in each window that they touch."""
         windows: dict[tuple[str | None, str], list[int]] = {}
         for listener, direction, window in self._rows:
             windows.setdefault((listener, direction), []).append(window)
@@ -157,14 +145,14 @@ class StreamTotals:
         self._spans.clear()
 
     def rows(self, stream: str, live: bool) -> list[WindowRow]:
-        """The windows, judged."""
+        """The windows with their states."""
         self._spread()
         found = sorted(self._rows.values(), key=_place)
         newest = max((row.window_ns for row in found), default=0)
         for row in found:
             row.stream = stream
             row.missing = row.seen - row.accounted
-            due = row.missing < 0 and live and row.window_ns >= newest - WINDOW_NS
+            due = row.missing < 0 and live and row.window_ns >= newest - record.WINDOW_NS
             if due or 0 < row.missing <= row.shared:
                 row.missing = 0
             row.cut = self._is_cut(row)
@@ -172,16 +160,16 @@ class StreamTotals:
         return sorted([*found, *self._rows_that_are_gone(stream)], key=_place) if self._cuts else found
 
     def _rows_that_are_gone(self, stream: str) -> Iterator[WindowRow]:
-        """A row for all windows in a row of which the stream may have spoken, and says nothing any more."""
+        """One row for each series of windows of which all data is deleted."""
         there: dict[tuple[str | None, str], list[int]] = {pair: [] for pair in self._tapped}
         for listener, direction, window in self._rows:
             there.setdefault((listener, direction), []).append(window)
-        for (listener, direction), windows in (there or {(None, direction): [] for direction in DIRECTIONS}).items():
+        for (listener, direction), windows in (there or {(None, direction): [] for direction in record.DIRECTIONS}).items():
             for first, last in _without(_united(self._cuts), sorted(windows)):
-                yield WindowRow(stream, listener, direction, first * WINDOW_NS, state="cut", cut=True, windows=last - first + 1)
+                yield WindowRow(stream, listener, direction, first * record.WINDOW_NS, state="cut", cut=True, windows=last - first + 1)
 
     def _check(self, row: WindowRow, due: bool) -> str:
-        """``due``: more was stored or lost than totals say as yet."""
+        """The state of a row; ``due``: more was stored or lost than totals say so far."""
         if row.unknown or not self.proves:
             return "unknown"
         if row.missing and not row.cut:
@@ -193,7 +181,7 @@ class StreamTotals:
         return "cut" if row.cut else "open" if due else "complete"
 
     def _is_cut(self, row: WindowRow) -> bool:
-        window = row.window_ns // WINDOW_NS
+        window = row.window_ns // record.WINDOW_NS
         return (row.missing != 0 and window <= self.cut_window) or any(first <= window <= last for first, last in self._cuts)
 
 
@@ -213,7 +201,7 @@ def _united(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _without(spans: Iterable[tuple[int, int]], windows: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """What is left of spans without some windows; all of it in order."""
+    """Spans without some windows, in order."""
     for first, last in spans:
         for window in windows:
             if first <= window <= last:
@@ -224,11 +212,11 @@ def _without(spans: Iterable[tuple[int, int]], windows: Iterable[int]) -> Iterat
             yield first, last
 
 
-def _withheld(block: LogBlock, row: ChunkRow) -> int:
-    """Frames of a chunk of which nothing but the length is kept because their bodies carry credentials."""
+def _withheld(block: LogBlock, row: record.ChunkRow) -> int:
+    """Frames of a chunk whose bodies were left out because they carry credentials."""
     sizes = block.sizes(row)
-    if not row.flags & FLAG_WITHHELD or row.capture == CAPTURE_LENGTHS or sizes is None:
+    if not row.flags & record.FLAG_WITHHELD or row.capture == record.CAPTURE_LENGTHS or sizes is None:
         return 0
     starts = block.starts(row)
     ends = [*starts[1:], row.data_length]
-    return sum(size > 0 and end - start == FRAME_HEADER_BYTES for start, end, size in zip(starts, ends, sizes, strict=True))
+    return sum(size > 0 and end - start == record.FRAME_HEADER_BYTES for start, end, size in zip(starts, ends, sizes, strict=True))

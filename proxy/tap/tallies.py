@@ -1,8 +1,8 @@
-"""How many frames rules have matched, whatever became of them: counted apart from what the log takes, so that the one can be held against the other.
+"""Counts the frames that rules have matched, independently of what the log takes, so that both can be compared.
 
-A ``Tally`` for each listener and direction. It *states* what it saw, as a totals row of the log, once for each window of capture time
-(COMPLETENESS.md). And it *reserves*: somebody who outlives this process is told how far the count may go, before frames go on that pass what was told
-before. So that this costs nothing, a flood is told some milliseconds of itself ahead; while no frames come, nothing is reserved beyond what was seen.
+There is a ``Tally`` for each listener and direction. It *states* the frames seen as a totals row, once for each window of capture time
+(COMPLETENESS.md). And it *reserves*: before frames beyond the last reservation are sent on, a bound of the count is stored outside of this process.
+To keep that rare under load, a reservation covers the traffic of some milliseconds; while no frames come, only frames seen are reserved.
 """
 
 import abc
@@ -14,7 +14,7 @@ from framegate.proxy.tap.gap import NO_CONNECTION, Gap
 from framegate.proxy.tap.record import REASON_NONE
 
 NS_PER_MS: Final = 1_000_000
-# What a tally reserves at least when it must, and for how long the traffic of late would make it last.
+# The least reservation, and the time of recent traffic that one covers.
 RESERVE_FRAMES: Final = 64
 RESERVE_MS: Final = 4
 
@@ -25,8 +25,8 @@ class Tally:
     Attributes:
         listener: its name.
         direction: code of ``record``.
-        frames, bytes: that rules matched since the processor started, headers included.
-        reserved: ``frames`` never is above this without somebody being told first (``Tallies.reserve``).
+        frames, bytes: matched since the processor started, headers included.
+        reserved: a stored bound of ``frames`` (``Tallies.reserve``).
     """
 
     def __init__(self, listener: str, direction: i64) -> None:
@@ -39,7 +39,7 @@ class Tally:
         self._stated_bytes: i64 = 0
 
     def statement(self, from_ns: i64, until_ns: i64) -> Gap | None:
-        """What was seen since the last statement, all of it between two times of one window; None: nothing was."""
+        """Totals of the frames seen since the last statement, all between two times of one window; None: there are none."""
         if self.frames == self._stated:
             return None
         totals = Gap(connection=NO_CONNECTION, direction=self.direction, reason=REASON_NONE, listener=self.listener, from_ns=from_ns)
@@ -51,22 +51,22 @@ class Tally:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Reserve(abc.ABC):
-    """Stores how far a tally may go before it reserves again."""
+    """Stores the bound of a tally outside of this process."""
 
     @abc.abstractmethod
     def reserve(self, tally: Tally) -> None:
-        """``tally.reserved`` has grown: it is to outlive this process before this returns."""
+        """Store ``tally.reserved``, which has grown; it must outlive this process when this returns."""
 
 
 class Tallies:
     """All tallies of a processor.
 
     Attributes:
-        all: in the order in which they were first asked for.
+        all: in the order of first use.
     """
 
     def __init__(self, keeper: Reserve | None) -> None:
-        """``keeper`` is told what tallies reserve; None: nobody is."""
+        """``keeper`` stores reservations; None: they are not stored."""
         self.all: list[Tally] = []
         self._keeper = keeper
         self._by_key: dict[tuple[str, int], Tally] = {}
@@ -76,7 +76,7 @@ class Tallies:
         self._frames_per_ms: i64 = 0
 
     def of(self, listener: str, direction: i64) -> Tally:
-        """That of one listener and direction."""
+        """The tally of one listener and direction."""
         key = (listener, int(direction))
         tally = self._by_key.get(key)
         if tally is None:
@@ -86,7 +86,7 @@ class Tallies:
         return tally
 
     def frames(self, direction: i64) -> i64:
-        """Frames matched of one direction."""
+        """Frames matched in one direction."""
         total: i64 = 0
         for tally in self.all:
             if tally.direction == direction:
@@ -101,18 +101,14 @@ class Tallies:
         return total
 
     def reserve(self, tally: Tally) -> None:
-        """The tally has come to what it had reserved, and frames are about to be sent on: reserve more than it has."""
+        """Reserve more for a tally that has used its reservation, before its frames are sent on."""
         self._quiet = False
         tally.reserved = tally.frames + max(RESERVE_FRAMES, RESERVE_MS * self._frames_per_ms)
         if self._keeper is not None:
             self._keeper.reserve(tally)
 
     def update_reserves(self, now_ns: i64) -> None:
-        """Before the counts are published: learn how fast frames come; while none come, reserve nothing.
-
-        Args:
-            now_ns: monotonic.
-        """
+        """Measure the rate of frames; while none come, release reservations. Before counts are published. ``now_ns``: monotonic."""
         past_ms = (now_ns - self._seen_before_ns) // NS_PER_MS
         if past_ms < 1:
             return
@@ -127,7 +123,7 @@ class Tallies:
         self._seen_before_ns = now_ns
 
     def release(self) -> None:
-        """Nothing more is about to pass: reserve what was seen, and no more."""
+        """Reserve the frames seen, and no more."""
         self._quiet = True
         for tally in self.all:
             tally.reserved = tally.frames

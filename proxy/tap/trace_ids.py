@@ -1,13 +1,12 @@
-"""The ids of a segment's span, made from the segment's name: writers of spans and of links compute the same ids.
+"""The ids of a segment's span, made from the segment's name.
 
-Control makes a span of each segment of the tap's log; the Spark job's span of a batch links to the segments that it read. Both call ``segment_trace``
-and find the same ids. They are the first 16 and the next 8 bytes of the SHA-256 of::
+Control makes a span of each segment of the tap's log; the Spark job's span of a batch links to the segments that it read. Both compute the ids with
+``segment_trace``: the first 16 and the next 8 bytes of the SHA-256 of::
 
     framegate.tap.segment NUL stream NUL base
 
-in UTF-8, the base (the logical offset of the segment's first block) in decimal digits, as in the file's name without its leading zeros. A stream's
-name has the boot id of the processor's run, so that no two segments have the same ids. They are as evenly spread as random ones: a sampler that goes
-by the trace id decides on both sides alike.
+in UTF-8; the base (the logical offset of the segment's first block) is in decimal digits without leading zeros. A stream's name has the boot id of
+the processor's run, so no two segments have the same ids. They are evenly distributed, so a sampler by trace id decides equally on both sides.
 """
 
 import hashlib
@@ -16,7 +15,7 @@ from typing import Final, NamedTuple
 __all__ = ["BASE_OFFSET", "SEGMENT_SPAN", "STREAM", "SegmentTrace", "segment_trace"]
 
 SEGMENT_SPAN: Final = "framegate.tap.segment"
-"""The span's name. A sampler may go by it."""
+"""The span's name; samplers may use it."""
 STREAM: Final = "framegate.tap.stream"
 BASE_OFFSET: Final = "framegate.tap.base_offset"
 """Attributes of the span, and of a link to it."""
@@ -37,5 +36,5 @@ def segment_trace(stream: str, base: int) -> SegmentTrace:
         base: the logical offset of its first block, 0 or more.
     """
     digest = hashlib.sha256(b"\0".join((SEGMENT_SPAN.encode(), stream.encode(), b"%d" % base))).digest()
-    # 0 is no id in OpenTelemetry; that a hash is, nobody will see.
+    # 0 is not a valid id in OpenTelemetry.
     return SegmentTrace(int.from_bytes(digest[:16], "big") or 1, int.from_bytes(digest[16:24], "big") or 1)

@@ -1,25 +1,25 @@
-"""The tap's log in a processor, as the loop thread sees it: blocks gathered here, written by a thread of their own (``writer_thread``).
+"""The tap's log of a processor, for the loop thread. Blocks are gathered here and written by a thread of their own (``writer_thread``).
 
-Theory of operation. The loop thread fills a ``BlockBuilder`` and hands each finished block over whole, through one queue. The bound is
-``queue_size``: what the blocks handed over and not yet written, and the block being built, keep in memory (``Block.weight``). A chunk is let in
-while the level is below it, so it may be passed by one run: one read, and the frame that the reads before had begun; a buffer's unused room may
-add ``COPY_BELOW``. Besides, three buffers of ``flush_size`` are kept for use, and at most twice ``MAX_PENDING_GAPS`` gaps.
+Theory of operation. The loop thread fills a ``BlockBuilder`` and hands each finished block over through one queue. ``queue_size`` bounds the memory
+of the blocks handed over and not yet written, and of the block being built (``Block.weight``). A chunk is accepted while the level is below it, so
+one run may exceed it: one read, and the frame begun in earlier reads; a buffer's unused room may add ``COPY_BELOW``. In addition, three buffers of
+``flush_size`` are kept, and at most twice ``MAX_PENDING_GAPS`` gaps.
 
-When the log cannot take a chunk, because the queue is full or the last write failed, a rule with ``on_full: drop`` loses the frames into
-a ``Gap``, which goes into the first block that the disk takes again. A rule with ``on_full: mute`` never loses: its chunks are taken always, and
-a block that holds such chunks is tried again until it is on disk. So that the bound holds for them, too, their sources are asked for before
-each read (``has_capacity``), and the one whose chunk passed the bound is told at once.
+When the log cannot take a chunk, because the queue is full or the last write failed, a rule with ``on_full: drop`` counts the frames in a ``Gap``,
+which goes into the next block that is written. Chunks of a rule with ``on_full: mute`` are always taken, and a block with such chunks is written
+again until that succeeds. To keep the bound, their sources call ``has_capacity`` before each read, and the source whose chunk exceeded the bound is
+muted at once.
 
-A frame that is cut through goes into the blocks piece by piece, and counts with its last piece. Once the log refused one of its pieces, or failed to
-write the block of one, the frame is lost: no more is copied, and its end becomes a gap (``Part.lost``). When its end was handed over already, its
-chunk is written, and counts as flushed; that pieces are missing is then for readers to see, and they say so.
+A frame that is cut through goes into the blocks piece by piece, and counts with its last piece. When the log refuses one of its pieces, or cannot
+write the block of one, the frame is lost: no further piece is copied, and a gap is added at its end (``Part.lost``). If its end was handed over
+already, its chunk is written and counts as flushed; readers then report the missing pieces.
 
-What was seen is counted apart from what is written (``tallies``), and stated as totals rows, once for each window of capture time.
+Frames seen are counted independently (``tallies``), and stated as totals rows, once for each window of capture time.
 
 The accounting, exact once the queue is empty::
 
     frames_matched = frames_flushed + frames_dropped           what the rules matched, request and response
-    frames_dropped = frames_gapped + frames of pending gaps    what the log says is missing, once it could write that down
+    frames_dropped = frames_gapped + frames of pending gaps    what the log states as missing, or will state
     frames_matched = frames of totals rows                     once the stream has ended
 """
 
@@ -59,24 +59,24 @@ from framegate.proxy.tap.writer_thread import RETRY_NS, WriterThread
 NS_PER_MS: Final = 1_000_000
 # Gaps of connections that a rule's sampling left out are written this often.
 SAMPLED_GAPS_NS: Final = 1000 * NS_PER_MS
-# A wall clock that was set back by less than this stands still instead.
+# When the wall clock is set back by less than this, capture time stands still.
 CLOCK_STEP_NS: Final = 1000 * NS_PER_MS
-# Totals of a window that has ended are stated this long after its end, when no run of the next one came.
+# Without a run in the next window, totals are stated this long after the end of a window.
 STATE_AFTER_NS: Final = 100 * NS_PER_MS
 
 
 class TapWriter:
-    """One processor's stream. Its counters, and those of the thread, are read by the loop thread and published as cells.
+    """One processor's stream. The loop thread reads its counters, and those of the thread, and publishes them as cells.
 
     Attributes:
         thread: writes the blocks, and counts what it wrote.
         builder: the block being built; ``TapPoint`` adds to it.
-        tallies: what rules matched, by listener and direction.
-        window_end_ns: where the window of capture time ends that runs now; wall clock.
+        tallies: frames matched, by listener and direction.
+        window_end_ns: end of the present window of capture time; wall clock.
         dropped_queue_full, dropped_disk_full, dropped_disk_error, dropped_sampled, dropped_closed, dropped_undelivered: matched frames that
             are, or will be, in the log as a gap only, by reason.
         blocks_handed: blocks given to the thread.
-        watched: rules that are turned off when too much is lost of them, by name.
+        watched: rules that are turned off above a limit of losses, by name.
     """
 
     def __init__(
@@ -94,9 +94,9 @@ class TapWriter:
         Args:
             config: directory, sizes and times.
             node, slot, boot_id: name the stream; never the same twice.
-            files: the system calls under the log; tests put a failing disk here.
+            files: the system calls; tests replace them by a failing disk.
             wakeup_fd: an eventfd (or a non-blocking socket) that gets 8 bytes from the writer thread when a log that refused accepts again; -1: none.
-            reserve: is told what tallies reserve.
+            reserve: stores the reservations of tallies.
         """
         self.stream = stream_name(node, slot, boot_id)
         header: dict[str, str | int] = {"node": node, "slot": slot, "stream": self.stream, "boot_id": boot_id}
@@ -123,7 +123,7 @@ class TapWriter:
         self._totals = PendingGaps()
         self._window_from_ns: i64 = 0
         self._state_due_ns: i64 = 0
-        self._state_in_ns: i64 = 0  # until then, as long as nobody said when that was asked
+        self._state_in_ns: i64 = 0  # time until ``_state_due_ns``, which the next poll sets
         self._clock_from_ns: i64 = 0
         self._sampled_due_ns: i64 = 0
         self._due_ns: i64 = 0
@@ -159,10 +159,10 @@ class TapWriter:
         return self.tallies.bytes()
 
     def turn(self, capture_ns: i64) -> i64:
-        """A capture time that lies before the last one, or outside of the window: what chunks with it are to say. To be asked before they are added.
+        """Begin a window, or handle a clock that was set back, for a capture time before the last one or outside of the present window.
 
         Returns:
-            It, or the last one, when the clock stepped back by less than ``CLOCK_STEP_NS``.
+            The time for the next chunks: the given one, or the last one when the clock was set back by less than ``CLOCK_STEP_NS``.
         """
         builder = self.builder
         if capture_ns < builder.last_ns - CLOCK_STEP_NS:
@@ -181,7 +181,7 @@ class TapWriter:
         return capture_ns
 
     def _state_totals(self) -> None:
-        """Say what every tally saw since it last said so; all of it was in the window that runs now."""
+        """Make totals of the frames that every tally saw since its last statement; all of them are in the present window."""
         self._state_due_ns = self._state_in_ns = 0
         until_ns = self.builder.last_ns
         if until_ns >= self.window_end_ns:
@@ -193,7 +193,7 @@ class TapWriter:
 
     @property
     def queued_bytes(self) -> i64:
-        """Bytes that wait: the block being built and the blocks handed over."""
+        """Memory of the block being built and of the blocks handed over."""
         return self.thread.weight + self.builder.weight
 
     @property
@@ -223,19 +223,19 @@ class TapWriter:
         return 0
 
     def accepts(self) -> bool:
-        """Whether a source that was muted for the tap may go on: the queue is half empty and the disk writes.
+        """Whether a source that was muted for the tap may continue: the queue is half empty and the disk writes.
 
         After False here, or from ``TapPoint.append``, the writer thread writes to ``wakeup_fd`` when it has become True.
         """
         thread = self.thread
         if thread.has_room():
             return True
-        # The thread settles a block, then looks whether somebody waits; so say that first, then look again.
+        # The thread settles a block, then reads ``starved``. So set it first, then check again.
         thread.starved = True
         return thread.has_room()
 
     def has_capacity(self) -> bool:
-        """Whether a source whose rule mutes may be read, or go on after a chunk was taken; False: mute it until ``accepts``."""
+        """Whether a source whose rule mutes may be read, or continue after a chunk; False: mute it until ``accepts``."""
         if self.refusal() == 0:
             return True
         self.thread.starved = True
@@ -247,11 +247,11 @@ class TapWriter:
             self._queue_block()
 
     def joined(self) -> None:
-        """A frame whose pieces are in the log was completed: that ends the block, so that readers who join make no block much larger."""
+        """A frame with pieces in the log was completed: end the block, so that joined blocks do not become much larger."""
         self._queue_block()
 
     def lose(self, gap: Gap, frames: i64, size: i64, until_ns: i64) -> Gap:
-        """Count frames into a gap; a new gap is remembered until it can be written.
+        """Count frames in a gap; a new gap is kept until it can be written.
 
         Args:
             gap: not ``written``.
@@ -272,10 +272,10 @@ class TapWriter:
         return self._remember(gap) if fresh else gap
 
     def set_rules(self, text: str, now_ns: i64) -> None:
-        """From here on chunks are by these rules, JSON; the log says so before the next of them, and before all else in a new stream.
+        """Record the rules for the following chunks before the next of them, and first in a new stream.
 
         Args:
-            text: the rules in force.
+            text: the rules in force, JSON.
             now_ns: wall clock.
         """
         self._rules = text
@@ -288,7 +288,7 @@ class TapWriter:
             self.add_rules()
 
     def add_rules(self) -> None:
-        """Put the rules in force into the block being built, when that is due. Whoever adds to a block for the first time asks."""
+        """Add the rules in force to the block being built, when that is due. To be called before a first row of a block."""
         if self._rules_due:
             self._rules_due = False
             self.builder.add_rules(self._rules)
@@ -330,10 +330,10 @@ class TapWriter:
         """Write what waits, seal the segment, end the thread. Blocks the caller.
 
         Args:
-            timeout_ms: how long a disk that does not take the blocks is waited for.
+            timeout_ms: how long to wait for a disk that does not take the blocks.
 
         Returns:
-            Whether the log accounts for every matched frame, by itself or in a gap. If not, the thread's ``frames_gapped`` is below
+            Whether the log accounts for every matched frame, as a frame or in a gap. If not, the thread's ``frames_gapped`` is below
             ``frames_dropped``, and ``error`` says why.
         """
         self._release_sampled()
@@ -344,7 +344,7 @@ class TapWriter:
             self.thread.abandon_queue()
             self._settle_failed()
             return False
-        # What failed becomes a gap, and a block of gaps alone is small: it may still fit into the open segment of a full disk.
+        # Failed blocks become gaps; a block with gaps only is small, and may fit into the open segment of a full disk.
         self._settle_failed()
         self._queue_block()
         self.write_queued()

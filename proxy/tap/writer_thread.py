@@ -1,8 +1,8 @@
-"""The tap's writer thread, and the queue of blocks that the loop thread hands to it.
+"""The tap's writer thread, and the queue of blocks from the loop thread.
 
-Theory of operation. Nothing is shared but the queue and counters, each with one writer, so nobody ever waits for a lock. The thread encodes a
-block, computes its CRC and writes it. A block that cannot be written goes to ``failed``, where the loop thread turns it into gaps; one that must be
-kept is tried again until it is on disk. What is no fault of the disk costs the block that it happened to, and not the thread.
+Theory of operation. Only the queue and counters are shared, and each counter has one writer, so no lock is needed. The thread encodes a block,
+computes its CRC and writes it. A block that cannot be written goes to ``failed``, and the loop thread turns it into gaps; a block that must be kept
+is written again until that succeeds. An exception that is not an OSError costs one block, and not the thread.
 """
 
 import os
@@ -23,7 +23,7 @@ from framegate.proxy.tap.segment import SegmentLog, reason_of
 
 # After a failed write the disk is asked again this often.
 RETRY_NS: Final = 100_000_000
-# Where ``appends`` has what failed.
+# Indexes of failed writes in ``appends``.
 DISK_FULL: Final = APPEND_ERRORS.index("disk_full")
 DISK_ERROR: Final = APPEND_ERRORS.index("disk_error")
 # How long the thread sleeps when no segment is open.
@@ -38,36 +38,36 @@ class WriterThread:
     Of the loop thread:
 
     Attributes:
-        handed, handed_weight: the blocks handed over, and the sum over them (``Block.weight``).
+        handed, handed_weight: number and weight of the blocks handed over (``Block.weight``).
 
     Of the writer thread:
 
     Attributes:
-        settled, settled_weight: the same of those that are on disk, or given up.
-        failing: reason code of the last write, if it failed; 0 when it did not.
+        settled, settled_weight: the same of blocks that are written or given up.
+        failing: reason code of the last write, if it failed; otherwise 0.
         failed: blocks that were given up; the loop thread takes them.
         frames_flushed_request, frames_flushed_response: frames on disk.
-        frames_gapped: frames that gap chunks on disk say are missing.
+        frames_gapped: missing frames in gap chunks on disk.
         bytes_flushed: bytes of blocks on disk.
         write_errors: failed attempts to write a block.
-        appends: for how long it tried to encode and write a block, by what became of it (``APPEND_ERRORS``).
-        deleted, deleted_path: segments that somebody else deleted while they were written, and the path of the last.
-        error: the last failed write, in words; once a write succeeded again empty, or what of the log's files could not be put in order.
-        failures, failure: errors of our own in the thread, and the last of them in words; each cost one block, which becomes a gap.
+        appends: durations of attempts to encode and write a block, by result (``APPEND_ERRORS``).
+        deleted, deleted_path: segments that another program deleted while they were written, and the path of the last.
+        error: the last failed write, in words; after a successful write empty, or why a finished file could not be renamed or removed.
+        failures, failure: number of internal errors in the thread, and the last one in words; each cost one block, which becomes a gap.
 
     Of both:
 
     Attributes:
-        starved: somebody waits for room: the loop thread says so, the writer thread takes it back when it wakes the loop.
+        starved: a source waits for room: the loop thread sets it, the writer thread clears it when it wakes the loop.
     """
 
     def __init__(self, log: SegmentLog, builder: BlockBuilder, queue_size: i64, wakeup_fd: int) -> None:
         """Nothing runs before ``start``.
 
         Args:
-            log: of the stream; nobody else writes to it.
+            log: of the stream; it has no other writer.
             builder: gets the buffers of blocks back.
-            queue_size: the bound of what is handed over and not settled.
+            queue_size: bound of the memory that is handed over and not settled.
             wakeup_fd: an eventfd (or a non-blocking socket) that gets 8 bytes when a log that refused has room again; -1: none.
         """
         self.handed: i64 = 0
@@ -114,7 +114,7 @@ class WriterThread:
 
     @property
     def weight(self) -> i64:
-        """Of the blocks handed over and not settled."""
+        """Memory of the blocks handed over and not settled."""
         return self.handed_weight - self.settled_weight
 
     def has_room(self) -> bool:
@@ -147,7 +147,7 @@ class WriterThread:
         return not thread.is_alive()
 
     def abandon_queue(self) -> None:
-        """Give up the blocks that a thread stuck in a system call will not write."""
+        """Give up the blocks that a thread blocked in a system call will not write."""
         while not self._queue.empty():
             block = self._queue.get_nowait()
             if block is not None:
@@ -165,7 +165,7 @@ class WriterThread:
                 self._fail_current(error)
 
     def _fail_current(self, error: Exception) -> None:
-        """What is no fault of the disk costs the block it happened to, and not the thread: nobody would write any other. The loop logs it."""
+        """Give up the present block after an internal error; the thread continues. The loop logs the error."""
         self.write_errors += 1
         self.error = self.failure = f"{type(error).__name__}: {error}"
         self.failures += 1
@@ -197,7 +197,7 @@ class WriterThread:
         return max(0.0, float(due - time.monotonic_ns()) / 1e9)
 
     def seal(self, final: bool) -> None:
-        """Seal the open segment, if there is one; ``final``: the stream ends here, and all of it is accounted for. The thread, or who ended it."""
+        """Seal the open segment, if any; ``final``: the stream ends, and all frames are accounted for. Called by the thread, or after its end."""
         try:
             self._log.seal(final=final)
         except OSError as error:

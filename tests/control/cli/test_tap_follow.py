@@ -9,7 +9,7 @@ import subprocess
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,23 +50,28 @@ class Lines:
         return [line if line.startswith("--") else line.partition("|")[2].partition("|")[0] for line in taken]
 
 
-@pytest.fixture
-def lines() -> Lines:
-    return Lines()
+class Following:
+    """Builds followers of a directory whose output is ``lines``; a reader has it open."""
 
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.lines = Lines()
+        self.ours, self._theirs = os.pipe()
 
-@pytest.fixture
-def following(lines: Lines) -> Iterator[Callable[..., Follower]]:
-    """Builds followers whose output is ``lines``; somebody reads it."""
-    ours, theirs = os.pipe()
-
-    def build(root: Path, wanted: Wanted = ALL, **given: Any) -> Follower:
+    def __call__(self, wanted: Wanted = ALL, **given: Any) -> Follower:
         facts = {"patterns": (), "since_ns": None, "payload": 16, "limit": None, **given}
-        return Follower(str(root), wanted, sink=lines, descriptor=theirs, **facts)  # type: ignore[arg-type]
+        return Follower(str(self.root), wanted, sink=self.lines, descriptor=self._theirs, **facts)  # type: ignore[arg-type]
 
-    yield build
-    for descriptor in (ours, theirs):
-        os.close(descriptor)
+    def close(self) -> None:
+        for descriptor in (self.ours, self._theirs):
+            os.close(descriptor)
+
+
+@pytest.fixture
+def following(tmp_path: Path) -> Iterator[Following]:
+    made = Following(tmp_path)
+    yield made
+    made.close()
 
 
 def write(processor: FakeProcessor, *numbers: int, size: int = 0) -> None:
@@ -78,150 +83,142 @@ def numbers(taken: list[str]) -> list[int]:
     return [int(text) for text in taken]
 
 
-def test_only_what_is_appended_is_shown(tmp_path: Path, lines: Lines, following: Callable[..., Follower]) -> None:
+def test_only_what_is_appended_is_shown(tmp_path: Path, following: Following) -> None:
     processor = FakeProcessor(tmp_path)
     write(processor, 1, 2)
-    follower = following(tmp_path)
+    follower = following()
     follower.show_appended()
-    assert lines.take() == []
+    assert following.lines.take() == []
     write(processor, 3, 4)
     follower.show_appended()
-    assert numbers(lines.take()) == [3, 4]
+    assert numbers(following.lines.take()) == [3, 4]
     follower.show_appended()
-    assert lines.take() == []
+    assert following.lines.take() == []
 
 
-def test_new_streams_and_rolled_segments_are_shown_from_their_beginning(tmp_path: Path, lines: Lines, following: Callable[..., Follower]) -> None:
-    follower = following(tmp_path)
+def test_new_streams_and_rolled_segments_are_shown_from_their_beginning(tmp_path: Path, following: Following) -> None:
+    follower = following()
     follower.show_appended()
     processor = FakeProcessor(tmp_path, segment_size=1500)
     write(processor, *range(12), size=300)
     assert len(segment_files(tmp_path)) >= 3
     follower.show_appended()
-    assert numbers(lines.take()) == list(range(12))
+    assert numbers(following.lines.take()) == list(range(12))
     write(processor, *range(12, 24), size=300)
     processor.close()
     follower.show_appended()
-    assert numbers(lines.take()) == list(range(12, 24))
+    assert numbers(following.lines.take()) == list(range(12, 24))
 
 
-def test_since_shows_what_was_there_and_waits_for_its_reader(tmp_path: Path, lines: Lines, following: Callable[..., Follower]) -> None:
+def test_since_shows_what_was_there_and_waits_for_its_reader(tmp_path: Path, following: Following) -> None:
     processor = FakeProcessor(tmp_path)
     write(processor, *range(20))
-    lines.room = 2
-    lines.gone.wait = lambda timeout=None: True  # type: ignore[method-assign]
-    follower = following(tmp_path, Wanted(since_ns=START_NS + 5), since_ns=START_NS + 5, limit=15)
+    following.lines.room = 2
+    following.lines.gone.wait = lambda timeout=None: True  # type: ignore[method-assign]
+    follower = following(Wanted(since_ns=START_NS + 5), since_ns=START_NS + 5, limit=15)
     follower.run()
-    assert numbers(lines.take()) == list(range(5, 20))
-    assert lines.waited >= 13
+    assert numbers(following.lines.take()) == list(range(5, 20))
+    assert following.lines.waited >= 13
 
 
-def test_the_limit_ends_it(tmp_path: Path, lines: Lines, following: Callable[..., Follower]) -> None:
-    follower = following(tmp_path, limit=3)
+def test_the_limit_ends_it(tmp_path: Path, following: Following) -> None:
+    follower = following(limit=3)
     write(FakeProcessor(tmp_path), *range(10))
     follower.run()
-    assert numbers(lines.take()) == [0, 1, 2]
+    assert numbers(following.lines.take()) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("wanted", "word"), [(ALL, "-- "), (Wanted(min_size=1), "-- at most ")])
-def test_what_there_is_no_room_for_is_counted_and_told_first(
-    tmp_path: Path, lines: Lines, following: Callable[..., Follower], wanted: Wanted, word: str
-) -> None:
-    follower = following(tmp_path, wanted)
+def test_what_there_is_no_room_for_is_counted_and_told_first(tmp_path: Path, following: Following, wanted: Wanted, word: str) -> None:
+    follower = following(wanted)
     processor = FakeProcessor(tmp_path)
     write(processor, *range(10))
     processor.block([b"x"] * 1230)
-    lines.room = 4
+    following.lines.room = 4
     follower.show_appended()
-    assert numbers(lines.take()) == [0, 1, 2, 3]
+    assert numbers(following.lines.take()) == [0, 1, 2, 3]
     write(processor, 10)
     follower.show_appended()
-    assert lines.take() == [f"{word}1,236 frames not shown", f"{10:<16}"]
-    lines.room = 0
+    assert following.lines.take() == [f"{word}1,236 frames not shown", f"{10:<16}"]
+    following.lines.room = 0
     write(processor, 11)
     follower.show_appended()
-    lines.room = 1
+    following.lines.room = 1
     follower.show_appended()
-    assert lines.take() == [f"{word}1 frame not shown"], "told even when nothing else comes"
+    assert following.lines.take() == [f"{word}1 frame not shown"], "told even when nothing else comes"
 
 
-def test_a_log_that_is_too_far_ahead_is_passed_over_by_its_headers(
-    tmp_path: Path, lines: Lines, following: Callable[..., Follower], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_is_too_far_ahead_is_passed_over_by_its_headers(tmp_path: Path, following: Following, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tap_follow, "MAX_BEHIND", 5000)
-    follower = following(tmp_path)
+    follower = following()
     processor = FakeProcessor(tmp_path, segment_size=65536)
     write(processor, *range(100), size=1000)
     follower.show_appended()
-    told, *shown = lines.take()
+    told, *shown = following.lines.take()
     assert numbers(shown) == list(range(100 - len(shown), 100))
     assert told == f"-- {100 - len(shown)} frames not shown"
     assert 2 <= len(shown) <= 5
 
 
-def test_a_stream_that_is_deleted_unread_is_told_and_one_that_was_read_is_not(
-    tmp_path: Path, lines: Lines, following: Callable[..., Follower]
-) -> None:
+def test_a_stream_that_is_deleted_unread_is_told_and_one_that_was_read_is_not(tmp_path: Path, following: Following) -> None:
     read, unread = FakeProcessor(tmp_path, boot_id="read"), FakeProcessor(tmp_path, boot_id="unread")
-    follower = following(tmp_path)
+    follower = following()
     write(read, 1)
     write(unread, 2)
     read.close()
     for _ in range(2):
         follower.show_appended()
-    assert sorted(numbers(lines.take())) == [1, 2]
+    assert sorted(numbers(following.lines.take())) == [1, 2]
     for processor in (read, unread):
         shutil.rmtree(tmp_path / processor.stream)
     follower.show_appended()
-    (line,) = lines.take()
+    (line,) = following.lines.take()
     assert line.startswith(f"-- unknown frames lost: vanished (unknown), {unread.stream} at ")
     follower.show_appended()
-    assert lines.take() == []
+    assert following.lines.take() == []
 
 
-def test_segments_that_go_unread_are_told(tmp_path: Path, lines: Lines, following: Callable[..., Follower]) -> None:
+def test_segments_that_go_unread_are_told(tmp_path: Path, following: Following) -> None:
     processor = FakeProcessor(tmp_path, segment_size=1500)
     write(processor, 0, size=300)
-    follower = following(tmp_path)
+    follower = following()
     write(processor, *range(1, 12), size=300)
     files = segment_files(tmp_path)
     for path in files[:-1]:
         path.unlink()
     follower.show_appended()
-    told, *shown = lines.take()
+    told, *shown = following.lines.take()
     assert "vanished (unknown)" in told
     assert numbers(shown) == list(range(12 - len(shown), 12))
     follower.show_appended()
-    assert lines.take() == []
+    assert following.lines.take() == []
 
 
-def test_a_torn_tail_is_told_once_it_cannot_be_a_block_any_more(tmp_path: Path, lines: Lines, following: Callable[..., Follower]) -> None:
+def test_a_torn_tail_is_told_once_it_cannot_be_a_block_any_more(tmp_path: Path, following: Following) -> None:
     processor = FakeProcessor(tmp_path)
     write(processor, 1)
-    follower = following(tmp_path)
+    follower = following()
     write(processor, 2)
     (path,) = segment_files(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-10])
     follower.show_appended()
-    assert lines.take() == [], "it may be being written"
+    assert following.lines.take() == [], "it may be being written"
     path.write_bytes(whole)
     follower.show_appended()
-    assert numbers(lines.take()) == [2]
+    assert numbers(following.lines.take()) == [2]
     path.write_bytes(whole + bytes(100))
     path.rename(path.with_suffix(".seg"))
     follower.show_appended()
     follower.show_appended()
-    (line,) = lines.take()
+    (line,) = following.lines.take()
     assert "damaged (unknown)" in line
 
 
-def test_a_torn_tail_is_not_read_again_and_again(
-    tmp_path: Path, lines: Lines, following: Callable[..., Follower], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torn_tail_is_not_read_again_and_again(tmp_path: Path, following: Following, monkeypatch: pytest.MonkeyPatch) -> None:
     processor = FakeProcessor(tmp_path)
     write(processor, 1)
-    follower = following(tmp_path)
+    follower = following()
     (path,) = segment_files(tmp_path)
     with path.open("ab") as file:
         file.write(bytes(1000))
@@ -239,18 +236,12 @@ def test_a_torn_tail_is_not_read_again_and_again(
     assert read
 
 
-def test_a_sink_without_a_letter_writes_an_escape() -> None:
+def test_a_sink_escapes_and_is_filled_by_a_reader_that_stands_still_and_ended_by_one_that_goes() -> None:
     ours, theirs = os.pipe()
     sink = Sink(theirs, "ascii")
     sink.put("é")
     sink.close()
     assert os.read(ours, 100) == b"\\xe9\n"
-    os.close(ours)
-    os.close(theirs)
-
-
-def test_a_reader_that_stands_still_fills_it_and_one_that_goes_ends_it() -> None:
-    ours, theirs = os.pipe()
     sink = Sink(theirs)
     put = 0
     while not sink.full():

@@ -9,6 +9,7 @@ from click.shell_completion import ShellComplete
 from framegate.control.cli.commands import main
 from framegate.control.status import TapStop
 from framegate.proxy.config.model import TapRule
+from tests.fakes.cases import each_of
 from tests.fakes.cli import TAP, Cli, served
 
 ALL = TapRule(name="all")
@@ -111,7 +112,7 @@ def test_the_table_says_in_a_line_what_a_rule_does_and_how_it_is(cli: Cli) -> No
     assert all_ == ["all", "all", "request,response", "all", "full", "all", "drop", "active"]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("words", "says"),
     [
         (("set", "all"), "give at least one change"),

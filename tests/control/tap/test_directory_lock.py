@@ -13,31 +13,15 @@ from framegate.control.tap.directory_lock import DirectoryLock
 from framegate.proxy.tap.record import LOCK_NAME, WRITERS_NAME
 
 
-def test_a_directory_belongs_to_one_until_it_is_released(tmp_path: pathlib.Path) -> None:
+def test_a_directory_belongs_to_one_until_it_is_released(tmp_path: pathlib.Path, no_umask: None) -> None:
     directory = str(tmp_path / "a" / "b")
     first = DirectoryLock(directory, "tap directory")
+    assert [stat.S_IMODE(os.stat(path).st_mode) for path in (directory, os.path.join(directory, LOCK_NAME))] == [0o750, 0o600]
     with pytest.raises(StartError, match=f"another framegate \\(process {os.getpid()}\\) uses the tap directory") as caught:
         DirectoryLock(directory, "tap directory")
     assert caught.value.reason == "DIRECTORY_IN_USE"
     first.release()
     DirectoryLock(directory, "tap directory").release()
-
-
-def test_a_lock_file_that_was_left_behind_does_not_matter(tmp_path: pathlib.Path) -> None:
-    (tmp_path / LOCK_NAME).write_text("99999\n")
-    DirectoryLock(str(tmp_path), "tap directory").release()
-
-
-def test_a_directory_that_cannot_be_made_is_refused(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StartError, match="cannot be used"):
-        DirectoryLock(str(tmp_path / "file" / "tap"), "tap directory")
-
-
-def test_the_directory_is_for_owner_and_group_and_the_lock_for_its_owner(tmp_path: pathlib.Path, no_umask: None) -> None:
-    DirectoryLock(str(tmp_path / "tap"), "tap directory").release()
-    assert stat.S_IMODE((tmp_path / "tap").stat().st_mode) == 0o750
-    assert stat.S_IMODE((tmp_path / "tap" / LOCK_NAME).stat().st_mode) == 0o600
 
 
 def test_who_comes_next_sees_when_the_last_holder_was_alive(tmp_path: pathlib.Path) -> None:
@@ -100,19 +84,23 @@ def test_a_file_system_without_locks_of_open_files_is_told_and_asked_nothing(tmp
     lock.release()
 
 
-@pytest.mark.parametrize("what", ["lock", "writers"])
+@pytest.mark.parametrize("what", ["directory", "lock", "writers"])
 def test_a_lock_that_cannot_be_had_is_no_start_and_holds_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     def refused(*arguments: Any) -> None:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
     before = len(os.listdir("/proc/self/fd"))
+    directory = str(tmp_path)
     with monkeypatch.context() as patch:
         if what == "lock":
             patch.setattr(fcntl, "flock", refused)
-        else:
+        elif what == "writers":
             (tmp_path / WRITERS_NAME).mkdir()
-        with pytest.raises(StartError, match=r"cannot be used: (Operation not supported|Is a directory)") as caught:
-            DirectoryLock(str(tmp_path), "tap directory")
+        else:
+            (tmp_path / "file").touch()
+            directory = str(tmp_path / "file" / "tap")
+        with pytest.raises(StartError, match=r"cannot be used: (Operation not supported|Is a directory|Not a directory)") as caught:
+            DirectoryLock(directory, "tap directory")
     assert caught.value.reason == "DIRECTORY_UNUSABLE"
     assert len(os.listdir("/proc/self/fd")) == before
     if what == "writers":

@@ -68,14 +68,17 @@ def test_what_the_stream_has_or_says_is_missing_is_not_missing_twice_and_its_win
     assert [(totals.listener, totals.frames, totals.bytes) for totals in block.totals()] == [("a", 3, 24)]
 
 
-def test_a_death_with_everything_in_the_log_leaves_a_line_and_no_gap(tmp_path: Path) -> None:
+def test_a_death_with_everything_in_the_log_leaves_a_line_and_no_gap_and_two_keepers_share_no_directory(tmp_path: Path) -> None:
     tap, log, _ = keeper(tmp_path)
+    with pytest.raises(StartError, match="another framegate"):
+        keeper(tmp_path)
     tap.born(0, "boot")
     tap.died(death("boot"))
     tap.stop()
     assert log_reader.streams(str(tmp_path)) == []
     assert log.rows == []
     assert read_ledger(str(tmp_path)).streams["n.0.boot"].settled
+    keeper(tmp_path)[0].stop()
 
 
 def test_after_an_orderly_end_what_the_disk_did_not_take_is_counted_exactly(tmp_path: Path) -> None:
@@ -111,14 +114,6 @@ def test_a_segment_that_a_dead_processor_left_open_is_sealed_and_a_living_ones_i
     assert [path.parent.name for path in tmp_path.rglob("*.open")] == ["n.0.living"]
     assert [path.parent.name for path in tmp_path.rglob("*.seg")] == ["n.0.dead"]
     assert [row["stream"] for row in log.events("tap_sealed")] == ["n.0.dead"]
-
-
-def test_two_keepers_cannot_share_a_directory(tmp_path: Path) -> None:
-    tap, _, _ = keeper(tmp_path)
-    with pytest.raises(StartError, match="another framegate"):
-        keeper(tmp_path)
-    tap.stop()
-    keeper(tmp_path)[0].stop()
 
 
 def test_trouble_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

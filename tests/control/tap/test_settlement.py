@@ -41,12 +41,27 @@ class Bench:
         self.reserve = Reserve(self.directory)
         self.settlement = Settlement(self.directory, self.ledger, self.reserve, self.log)
 
+    def carry_first(self, stream: str) -> None:
+        """Retention deletes the first segment."""
+        first = segments(self.directory, stream)[0]
+        for ref in walk_segment(first, first.base):
+            self.settlement.carry(stream).add(ref)
+        os.unlink(first.path)
+
     def work(self, of: Case, **facts: Any) -> str:
         self.settlement.open(of)
         return self.settlement.work(of, END, **facts)
 
     def gaps(self) -> list[tuple[str, str | None, str, int, str, str]]:
         return [(gap.stream, gap.listener, gap.direction, gap.frames, gap.reason, gap.certainty) for gap in read_gaps(self.directory)]
+
+
+def written(directory: Path, count: int) -> FakeProcessor:
+    """A processor that wrote as many blocks, each in a segment of its own."""
+    processor = FakeProcessor(directory, segment_size=1000)
+    for _ in range(count):
+        processor.block([bytes(600)])
+    return processor
 
 
 @pytest.fixture
@@ -71,22 +86,15 @@ def test_what_was_never_born_in_the_ledger_is_when_it_is_settled(bench: Bench) -
 
 
 def test_what_retention_took_before_counts(bench: Bench, tmp_path: Path) -> None:
-    processor = FakeProcessor(tmp_path, segment_size=1000)
-    for _ in range(4):
-        processor.block([bytes(600)])
+    processor = written(tmp_path, 4)
     processor.close()
-    first = segments(bench.directory, processor.stream)[0]
-    for ref in walk_segment(first, first.base):
-        bench.settlement.carry(processor.stream).add(ref)
-    os.unlink(first.path)
+    bench.carry_first(processor.stream)
     bench.work(case(life(6)))
     assert bench.gaps() == [("edge.recovery.b0", "main", "request", 2, "processor_died", "at_most")]
 
 
 def test_what_cannot_be_read_is_not_there_and_told(bench: Bench, tmp_path: Path) -> None:
-    processor = FakeProcessor(tmp_path, segment_size=1000)
-    for _ in range(3):
-        processor.block([bytes(600)])
+    processor = written(tmp_path, 3)
     processor.close()
     os.unlink(segments(bench.directory, processor.stream)[1].path)
     assert "is gone" in bench.work(case(life(3)))
@@ -186,10 +194,7 @@ def test_of_a_stream_that_ended_in_order_no_block_is_read_while_the_seals_have_w
         processor.block([bytes(300)] * 2)
     processor.close()
     read = count_reads(monkeypatch)
-    first = segments(bench.directory, processor.stream)[0]
-    for ref in walk_segment(first, first.base):
-        bench.settlement.carry(processor.stream).add(ref)
-    os.unlink(first.path)
+    bench.carry_first(processor.stream)
     read.clear()
     assert bench.work(case(life(12, orderly=True))) == ""
     assert (read, bench.gaps(), bench.ledger.ledger.streams[processor.stream].settled) == ([], [], True)
@@ -197,9 +202,7 @@ def test_of_a_stream_that_ended_in_order_no_block_is_read_while_the_seals_have_w
 
 @pytest.mark.parametrize("fault", ["fewer", "a hole", "not final"])
 def test_of_one_whose_seals_do_not_have_all_every_block_is_read(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    processor = FakeProcessor(tmp_path, segment_size=1000)
-    for _ in range(3):
-        processor.block([bytes(600)])
+    processor = written(tmp_path, 3)
     if fault == "not final":
         processor.writer.thread.seal(False)
     else:

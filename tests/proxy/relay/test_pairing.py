@@ -9,7 +9,7 @@ from framegate.proxy.network.run import Run
 from framegate.proxy.relay.kafka_fields import produce_acks
 from framegate.proxy.relay.pairing import MAX_OPEN, Pairing
 from framegate.proxy.relay.pairing_stats import PairingStats
-from framegate.proxy.tap.request_facts import RequestFacts
+from framegate.proxy.tap.frame_tap import RequestFacts
 from tests.fakes import kafka_frames
 from tests.fakes.cases import each_of
 from tests.fakes.kafka_frames import framed as frame

@@ -5,9 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from framegate.proxy.tap import consumer as module
 from framegate.proxy.tap.consumer import (
     MAX_BYTES,
+    MAX_NAMED,
+    OTHERS,
     ConsumerInUseError,
+    Lag,
+    Lags,
     claim_consumer,
     consumer_in_use,
     consumer_owner,
@@ -15,10 +20,13 @@ from framegate.proxy.tap.consumer import (
     remove_consumer,
     write_consumer,
 )
-from framegate.proxy.tap.log_reader import streams
+from framegate.proxy.tap.log_reader import Segment, segments, streams, walk_segment
+from tests.fakes.cases import each_of
+from tests.fakes.tap_files import segment_files
+from tests.fakes.tap_log import FakeProcessor
 
 
-def test_consumers_say_where_they_stand(tmp_path: Path) -> None:
+def test_consumers_say_where_they_stand(tmp_path: Path, no_umask: None) -> None:
     assert read_consumers(str(tmp_path)).offsets == {}
     write_consumer(str(tmp_path), "tables", {"s": 10}, 5)
     write_consumer(str(tmp_path), "tables", {"s": 20, "t": 0}, 6)
@@ -26,9 +34,11 @@ def test_consumers_say_where_they_stand(tmp_path: Path) -> None:
     assert read_consumers(str(tmp_path)).offsets == {"other": {}, "tables": {"s": 20, "t": 0}}
     assert sorted(os.listdir(tmp_path / "_consumers")) == ["other.json", "tables.json"]
     assert streams(str(tmp_path)) == []
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "_consumers", tmp_path / "_consumers" / "tables.json")]
+    assert modes == [0o750, 0o640], "for owner and group"
 
 
-@pytest.mark.parametrize("name", ["", ".", "../x", "a/b", ".hidden"])
+@each_of("name", ["", ".", "../x", "a/b", ".hidden"])
 def test_consumer_names_are_plain_file_names(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="consumer name"):
         write_consumer(str(tmp_path), name, {}, 0)
@@ -50,18 +60,19 @@ BAD = {
     "negative": GOOD.replace("20", "-1"),
     "no streams": '{"version": 1, "streams": 3}',
     "deep": "[" * 100_000,
+    "owner that is no text": '{"owner": 3}',
     "binary": "\udcff\udcfe",
 }
 
 
-@pytest.mark.parametrize("text", BAD.values(), ids=BAD)
-def test_a_consumer_file_that_cannot_be_believed_is_named_and_the_others_are_read(tmp_path: Path, text: str) -> None:
+def test_a_consumer_file_that_cannot_be_believed_is_named_has_no_owner_and_the_others_are_read(tmp_path: Path) -> None:
     write_consumer(str(tmp_path), "good", {"s": 20}, 5)
-    (tmp_path / "_consumers" / "odd.json").write_text(text, errors="surrogateescape")
+    for name, text in BAD.items():
+        (tmp_path / "_consumers" / f"{name}.json").write_text(text, errors="surrogateescape")
     found = read_consumers(str(tmp_path))
     assert found.offsets == {"good": {"s": 20}}
-    assert list(found.unreadable) == ["odd"]
-    assert "odd.json" in found.unreadable["odd"]
+    assert {name for name, why in found.unreadable.items() if f"{name}.json" in why} == set(BAD)
+    assert {name: consumer_owner(str(tmp_path), name) for name in BAD} == dict.fromkeys(BAD, "")
 
 
 def test_a_consumer_file_that_is_none_is_neither_waited_for_nor_read_to_an_end_that_never_comes(tmp_path: Path) -> None:
@@ -69,6 +80,7 @@ def test_a_consumer_file_that_is_none_is_neither_waited_for_nor_read_to_an_end_t
     folder = tmp_path / "_consumers"
     os.mkfifo(folder / "fifo.json")
     (folder / "zero.json").symlink_to("/dev/zero")
+    (folder / "odd.json").mkdir()
     with (folder / "just.json").open("w") as file:
         file.write(GOOD.ljust(MAX_BYTES))
     with (folder / "large.json").open("w") as file:
@@ -76,16 +88,12 @@ def test_a_consumer_file_that_is_none_is_neither_waited_for_nor_read_to_an_end_t
         file.truncate(MAX_BYTES + 1)
     found = read_consumers(str(tmp_path))
     assert found.offsets == {"good": {"s": 20}, "just": {"s": 20}}
+    assert "Is a directory" in found.unreadable.pop("odd")
     assert found.unreadable == {
         "fifo": "fifo.json: not a regular file",
         "zero": "zero.json: not a regular file",
         "large": "large.json: larger than 4 MiB",
     }
-
-
-def test_a_consumer_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
-    (tmp_path / "_consumers" / "odd.json").mkdir(parents=True)
-    assert "Is a directory" in read_consumers(str(tmp_path)).unreadable["odd"]
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "_consumers").write_text("a file")
     assert "Not a directory" in read_consumers(str(tmp_path / "other")).unreadable["_consumers"]
@@ -113,13 +121,6 @@ def test_a_consumer_file_is_replaced_whole_or_stays(tmp_path: Path, monkeypatch:
         write_consumer(str(tmp_path), "job", {"s": 40}, 7)
     assert read_consumers(str(tmp_path)).offsets == {"job": {"s": 30}}
     assert os.listdir(tmp_path / "_consumers") == ["job.json"]
-
-
-def test_consumer_files_are_for_owner_and_group(tmp_path: Path, no_umask: None) -> None:
-    for offset in (10, 20):
-        write_consumer(str(tmp_path), "job", {"s": offset}, 5)
-    assert stat.S_IMODE((tmp_path / "_consumers").stat().st_mode) == 0o750
-    assert stat.S_IMODE((tmp_path / "_consumers" / "job.json").stat().st_mode) == 0o640
 
 
 def test_a_consumer_that_is_removed_is_heeded_no_more(tmp_path: Path) -> None:
@@ -168,13 +169,6 @@ def test_a_name_is_one_owner_at_any_time(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"owner": 3}', "[" * 100_000])
-def test_a_file_that_cannot_be_believed_has_no_owner(tmp_path: Path, text: str) -> None:
-    write_consumer(str(tmp_path), "odd", {}, 5, "somebody")
-    (tmp_path / "_consumers" / "odd.json").write_text(text)
-    assert consumer_owner(str(tmp_path), "odd") == ""
-
-
 def test_a_lock_that_was_removed_while_it_was_taken_is_taken_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = tmp_path / "_consumers" / "tables.lock"
     real, removed = fcntl.flock, []
@@ -189,3 +183,92 @@ def test_a_lock_that_was_removed_while_it_was_taken_is_taken_anew(tmp_path: Path
     with claim_consumer(str(tmp_path), "tables"):
         assert lock.exists()
         assert consumer_in_use(str(tmp_path), "tables")
+
+
+S = 1_000_000_000
+
+
+def listed(root: Path) -> dict[str, list[Segment]]:
+    return {stream: segments(str(root), stream) for stream in streams(str(root))}
+
+
+def limits(root: Path) -> list[int]:
+    """The offset behind each block of the one stream."""
+    (found,) = listed(root).values()
+    return [ref.header.end for segment in found for ref in walk_segment(segment, segment.base)]
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> FakeProcessor:
+    """Three blocks, captured at 10, 20 and 30 s."""
+    processor = FakeProcessor(tmp_path)
+    for second in (10, 20, 30):
+        processor.block([b"frame"], at_ns=second * S)
+    return processor
+
+
+def test_what_lies_behind_the_offset_is_unread_and_as_old_as_its_first_block(tmp_path: Path, writer: FakeProcessor) -> None:
+    first, second, end = limits(tmp_path)
+    stands = {"new": {}, "one": {writer.stream: first}, "two": {writer.stream: second}, "all": {writer.stream: end}, "more": {writer.stream: end + 9}}
+    assert Lags().measure(listed(tmp_path), stands) == {
+        "new": Lag(end, 10 * S),
+        "one": Lag(end - first, 20 * S),
+        "two": Lag(end - second, 30 * S),
+        "all": Lag(0, 0),
+        "more": Lag(0, 0),
+    }
+
+
+def test_what_was_deleted_unread_is_no_lag_any_more(tmp_path: Path, writer: FakeProcessor) -> None:
+    writer.close()
+    again = FakeProcessor(tmp_path, boot_id="b1")
+    again.block([b"later"], at_ns=40 * S)
+    for path in segment_files(tmp_path, writer.stream):
+        path.unlink()
+    (unread,) = [found[-1].limit for stream, found in listed(tmp_path).items() if stream == again.stream]
+    assert Lags().measure(listed(tmp_path), {"job": {}})["job"] == Lag(unread, 40 * S)
+
+
+def test_of_several_streams_bytes_are_summed_and_the_oldest_counts(tmp_path: Path, writer: FakeProcessor) -> None:
+    (end,) = limits(tmp_path)[-1:]
+    other = FakeProcessor(tmp_path, slot=1)
+    other.block([b"early"], at_ns=5 * S)
+    total = sum(found[-1].limit for found in listed(tmp_path).values())
+    assert Lags().measure(listed(tmp_path), {"job": {}})["job"] == Lag(total, 5 * S)
+    assert Lags().measure(listed(tmp_path), {"job": {other.stream: 2**40}})["job"] == Lag(end, 10 * S)
+
+
+def test_a_block_is_looked_at_once_as_long_as_nothing_moves(tmp_path: Path, writer: FakeProcessor, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    real = module._captured
+
+    def captured(segment: Segment, offset: int) -> int:
+        looks.append(offset)
+        return real(segment, offset)
+
+    monkeypatch.setattr(module, "_captured", captured)
+    lags, first = Lags(), limits(tmp_path)[0]
+    for offset in (0, 0, 0, first, first):
+        lags.measure(listed(tmp_path), {"a": {writer.stream: offset}, "b": {writer.stream: offset}})
+    assert looks == [0, first]
+
+
+def test_a_block_that_cannot_be_read_is_as_old_as_its_file(tmp_path: Path, writer: FakeProcessor) -> None:
+    writer.close()
+    (path,) = segment_files(tmp_path)
+    os.utime(path, (77, 77))
+    found = Lags().measure(listed(tmp_path), {"job": {writer.stream: 1}})["job"]
+    assert found == Lag(limits(tmp_path)[-1] - 1, 77 * S)
+
+
+@pytest.mark.parametrize("count", [MAX_NAMED - 1, MAX_NAMED, MAX_NAMED + 1, MAX_NAMED + 2])
+def test_consumers_beyond_a_bound_stand_together(tmp_path: Path, writer: FakeProcessor, count: int) -> None:
+    end = limits(tmp_path)[-1]
+    found = Lags().measure(listed(tmp_path), {f"job-{number:03}": {} for number in range(count)})
+    assert len(found) == min(count, MAX_NAMED + 1)
+    assert found.get(OTHERS) == (Lag((count - MAX_NAMED) * end, 10 * S) if count > MAX_NAMED else None)
+
+
+def test_a_name_that_is_no_text_is_shown_as_one(tmp_path: Path, writer: FakeProcessor) -> None:
+    (shown,) = Lags().measure(listed(tmp_path), {"job-\udcff": {}})
+    assert shown == "job-?"

@@ -1,14 +1,21 @@
 import json
 import stat
+import tempfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from framegate.proxy.tap.ledger import LEDGER_NAME, Ledger, read_ledger
+from framegate.proxy.tap.ledger import LEDGER_NAME, Ledger, decode, encode, read_ledger
 from framegate.proxy.tap.ledger_writer import LedgerWriter
 from framegate.proxy.tap.log_reader import streams
+from tests.fakes.cases import each_of
 from tests.fakes.ledgers import BOTH, FILLED, filled, lines
+
+
+def crafted(text: bytes) -> bytes:
+    return b"%08x %b\n" % (zlib.crc32(text), text)
 
 
 def test_what_was_written_is_read_by_its_writer_by_the_next_one_and_by_everybody(tmp_path: Path) -> None:
@@ -29,29 +36,50 @@ def test_what_was_written_is_read_by_its_writer_by_the_next_one_and_by_everybody
     assert streams(str(tmp_path)) == []
 
 
-@pytest.mark.parametrize("kind", ["flipped", "missing", "twice", "not JSON", "no event", "never born", "words", "no pairs", "zeros", "deep"])
-def test_a_line_that_is_damaged_is_said_and_the_others_are_believed(tmp_path: Path, kind: str) -> None:
+def member(text: bytes) -> bytes:
+    """The line of a deletion with a member of this text."""
+    return crafted(b'{"n":5,"event":"deleted","stream":"n.0.b",%b}' % text)
+
+
+def tapped(text: bytes) -> bytes:
+    return crafted(b'{"n":5,"ns":1,"event":"born","stream":"n.0.c","tapped":%b}' % text)
+
+
+@each_of(
+    ("damaged", "text"),
+    [
+        (lambda line: line.replace(b"128", b"129"), "its CRC does not fit"),
+        (lambda line: line[:8].upper() + line[8:].replace(b"128", b"129"), "its CRC does not fit"),
+        (lambda line: b"\n", "its CRC does not fit"),
+        (lambda line: bytes(100) + b"\n", "its CRC does not fit"),
+        (lambda line: b"", "number 6 follows 4"),
+        (lambda line: line + line, "number 5 follows 5"),
+        (lambda line: crafted(b"{"), "Expecting"),
+        (lambda line: crafted(b"[" * 100_000), "recursion"),
+        (lambda line: crafted(b"[]"), "no event"),
+        (lambda line: crafted(b'{"n":5}'), "no event"),
+        (lambda line: crafted(b'{"n":5,"event":1}'), "no event"),
+        (lambda line: crafted(b'{"n":5,"event":"deleted","stream":"x.0.y","to":5}'), "never born"),
+        *((lambda line, value=value: member(b'"ns":1,"to":' + value), "to is no number") for value in (b'"far"', b"-1", b"true", b"1.0", b"null")),
+        (lambda line: member(b'"to":5'), "ns is no number: None"),
+        (lambda line: member(b'"ns":1,"to":5,"until_ns":2'), "from_ns is no number"),
+        (lambda line: tapped(b"3"), "tapped is no list"),
+        *(
+            (lambda line, item=item: tapped(b"[%b]" % item), "not a listener and a direction")
+            for item in (b'["a"]', b'["a",1]', b'["a","b","c"]', b'"ab"')
+        ),
+    ],
+    fresh={"folder": tempfile.TemporaryDirectory},
+)
+def test_a_line_that_is_damaged_is_said_and_the_others_are_believed(folder: str, damaged: Callable[[bytes], bytes], text: str) -> None:
+    tmp_path = Path(folder)
     filled(tmp_path).close()
     found = lines(tmp_path)
-
-    def crafted(text: bytes) -> bytes:
-        return b"%08x %b\n" % (zlib.crc32(text), text)
-
-    found[4:5] = {
-        "flipped": [found[4].replace(b"128", b"129")],
-        "missing": [],
-        "twice": [found[4], found[4]],
-        "not JSON": [crafted(b"{")],
-        "no event": [crafted(b'{"n":5}')],
-        "never born": [crafted(b'{"n":5,"event":"deleted","stream":"x.0.y","to":5}')],
-        "words": [crafted(b'{"n":5,"event":"deleted","stream":"n.0.b","to":"far"}')],
-        "no pairs": [crafted(b'{"n":5,"ns":1,"event":"born","stream":"n.0.c","tapped":[["a"]]}')],
-        "zeros": [bytes(100) + b"\n"],
-        "deep": [crafted(b"[" * 100_000)],
-    }[kind]
+    found[4] = damaged(found[4])
     (tmp_path / LEDGER_NAME).write_bytes(b"".join(found))
     ledger = read_ledger(str(tmp_path))
     assert ledger.damage.startswith(("line 5", "line 6"))
+    assert text in ledger.damage
     assert (ledger.last, ledger.streams["n.0.b"].settled) == (7, True)
     writer = LedgerWriter(str(tmp_path))
     writer.born("n.0.c", [], 9)
@@ -66,7 +94,7 @@ def test_an_event_of_a_later_version_is_passed_over(tmp_path: Path) -> None:
     filled(tmp_path).close()
     text = b'{"n":8,"ns":1,"event":"painted","colour":"blue"}'
     with open(tmp_path / LEDGER_NAME, "ab") as file:
-        file.write(b"%08x %b\n" % (zlib.crc32(text), text))
+        file.write(crafted(text))
     assert read_ledger(str(tmp_path)) == Ledger(present=True, last=8, damage="", streams=FILLED)
 
 
@@ -133,10 +161,7 @@ def test_what_an_earlier_version_wrote_says_when_and_no_more(tmp_path: Path) -> 
         {"n": 3, "ns": 40, "event": "kept", "stream": "n.0.b", "born_ns": 30, "deleted_to": 0, **kept},
         {"n": 4, "ns": 50, "event": "deleted", "stream": "n.0.b", "to": 64},
     ]
-    with open(tmp_path / LEDGER_NAME, "wb") as file:
-        for record in records:
-            text = json.dumps(record).encode()
-            file.write(b"%08x %b\n" % (zlib.crc32(text), text))
+    (tmp_path / LEDGER_NAME).write_bytes(b"".join(crafted(json.dumps(record).encode()) for record in records))
     ledger = read_ledger(str(tmp_path))
     assert ledger.damage == ""
     assert {name: (stream_record.cut_from_ns, stream_record.cut_until_ns) for name, stream_record in ledger.streams.items()} == {
@@ -145,3 +170,10 @@ def test_what_an_earlier_version_wrote_says_when_and_no_more(tmp_path: Path) -> 
         "n.0.b": (30, 50),
     }
     assert (ledger.cut_from_ns, ledger.cut_until_ns) == (0, 40)
+
+
+def test_a_line_is_the_crc_of_its_json_and_the_json() -> None:
+    record = {"n": 1, "event": "born", "tapped": [["a", "request"]]}
+    line = encode(record)
+    assert line == crafted(b'{"n":1,"event":"born","tapped":[["a","request"]]}')
+    assert decode(line[:-1]) == record

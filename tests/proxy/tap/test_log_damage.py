@@ -6,7 +6,7 @@ streams that are gone, or others: ``tests/proxy/pipeline/test_damage.py``.
 
 import dataclasses
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -82,9 +82,16 @@ def build(root: Path, seed: int) -> Log:
 
 
 @pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
-    """To be left as it was found."""
-    return build(tmp_path_factory.mktemp("tap"), 1)
+def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
+    """Complete before and after all tests."""
+    built = build(tmp_path_factory.mktemp("tap"), 1)
+    verdict = verify(str(built.root))
+    assert (verdict.faults, {row.state for row in verdict.rows}, verdict.complete) == ([], {"complete"}, True)
+    assert sum(row.seen for row in verdict.rows) == len(built.frames)
+    assert (len(streams(str(built.root))), len(built.files) > 9) == (3, True)
+    assert sum(frame.transfer_us is not None for frame in built.frames) == 4, "frames that were cut through"
+    yield built
+    assert built.tell() == (False, True, True)
 
 
 def each_undone(log: Log, path: Path, positions: Iterable[int], damage: Callable[[Path, int], object]) -> list[int]:
@@ -99,15 +106,6 @@ def each_undone(log: Log, path: Path, positions: Iterable[int], damage: Callable
         finally:
             path.write_bytes(good)
     return found
-
-
-def test_the_log_is_complete_before_anything_happens_to_it(log: Log) -> None:
-    verdict = verify(str(log.root))
-    assert (verdict.faults, {row.state for row in verdict.rows}, verdict.complete) == ([], {"complete"}, True)
-    assert sum(row.seen for row in verdict.rows) == len(log.frames)
-    assert len(streams(str(log.root))) == 3
-    assert len(log.files) > 9
-    assert sum(frame.transfer_us is not None for frame in log.frames) == 4, "frames that were cut through"
 
 
 @pytest.mark.slow
@@ -177,7 +175,3 @@ def test_damage_to_the_ledger_hides_nothing(log: Log) -> None:
     assert each_undone(log, path, positions, flip), "some of it is found, none of it says that a log is complete which is not"
     each_undone(log, path, positions, chop)
     assert each_undone(log, path, [0], lambda path, _: path.unlink()) == [0]
-
-
-def test_a_log_is_as_it_was_after_all_of_this(log: Log) -> None:
-    assert log.tell() == (False, True, True)

@@ -1,5 +1,6 @@
 import os
 import shutil
+import tempfile
 import threading
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from framegate.proxy.tap.log_reader import (
     walk,
     walk_past,
 )
+from tests.fakes.cases import each_of
 from tests.fakes.tap_files import flip, missing, stored
 from tests.fakes.tap_log import FakeProcessor
 from tests.fakes.tap_read import read_blocks, read_frames
@@ -123,11 +125,13 @@ def test_sealed_segments_of_older_versions_need_no_seal(tmp_path: Path, version:
     assert numbers(tmp_path, stream) == [0, 1]
 
 
-def test_a_seal_that_is_only_begun_is_none_yet(tmp_path: Path) -> None:
+def test_a_tail_of_zeros_is_never_read_and_a_seal_that_is_only_begun_is_none_yet(tmp_path: Path) -> None:
     stream = write(tmp_path, 2).stream
     with only_file(tmp_path).open("r+b") as file:
         file.seek(3968)
         file.write(b"FGSEA")
+        file.seek(0, os.SEEK_END)
+        file.write(bytes(1000))
     assert numbers(tmp_path, stream) == [0, 1]
     only_file(tmp_path).rename(only_file(tmp_path).with_suffix(".seg"))
     with pytest.raises(DamagedBlockError, match="seal is damaged"):
@@ -140,13 +144,6 @@ def test_a_segment_under_another_ones_name_is_damaged(tmp_path: Path) -> None:
     path.rename(path.with_name(f"{64:020d}.seg"))
     with pytest.raises(DamagedBlockError, match="begins at 0"):
         numbers(tmp_path, stream, 64)
-
-
-def test_a_tail_of_zeros_is_never_read(tmp_path: Path) -> None:
-    stream = write(tmp_path, 2).stream
-    with only_file(tmp_path).open("ab") as file:
-        file.write(bytes(1000))
-    assert numbers(tmp_path, stream) == [0, 1]
 
 
 @pytest.mark.slow
@@ -163,56 +160,47 @@ def test_a_changed_byte_anywhere_in_a_block_is_found(tmp_path: Path) -> None:
         assert caught.value.offset == max(begin for begin in begins if begin <= position) - 4096
 
 
-def test_a_damaged_header_with_segments_behind_it_is_an_error_that_says_where_to_go_on(tmp_path: Path) -> None:
-    stream = write(tmp_path, 9, segment_size=1200).stream
-    first, second = segments(str(tmp_path), stream)[:2]
+@each_of(("position", "longer"), [(4096, 0), (20, 5000)], fresh={"folder": tempfile.TemporaryDirectory})
+def test_a_damaged_header_with_segments_behind_it_is_an_error_that_says_where_to_go_on(folder: str, position: int, longer: int) -> None:
+    """Also when the damaged file runs into the next one."""
+    stream = write(Path(folder), 9, segment_size=1200).stream
+    first, second = segments(folder, stream)[:2]
     with Path(first.path).open("r+b") as file:
-        file.seek(4096)
+        file.seek(position)
         file.write(b"\xff")
+        file.truncate(first.size + longer)
     with pytest.raises(DamagedBlockError) as caught:
-        numbers(tmp_path, stream)
+        numbers(Path(folder), stream)
     assert (caught.value.offset, caught.value.available) == (0, second.base)
-    assert numbers(tmp_path, stream, second.base)
+    assert numbers(Path(folder), stream, second.base)
 
 
-def test_a_deleted_beginning_is_an_error_that_says_where_the_log_begins(tmp_path: Path) -> None:
-    stream = write(tmp_path, 9, segment_size=1200).stream
-    first, second = segments(str(tmp_path), stream)[:2]
-    os.unlink(first.path)
-    with pytest.raises(OffsetVanishedError) as caught:
-        numbers(tmp_path, stream)
-    assert (caught.value.offset, caught.value.available) == (0, second.base)
-    assert first_offset(str(tmp_path), stream) == second.base
-    assert numbers(tmp_path, stream, second.base)[0] > 0
-    assert [frame.number for frame in read_frames(str(tmp_path))] == numbers(tmp_path, stream, second.base)
-
-
-def test_a_hole_in_the_middle_is_an_error(tmp_path: Path) -> None:
-    stream = write(tmp_path, 9, segment_size=1200).stream
-    listed = segments(str(tmp_path), stream)
-    os.unlink(listed[1].path)
+@each_of("gone", [0, 1], fresh={"folder": tempfile.TemporaryDirectory})
+def test_a_deleted_segment_is_an_error_that_says_where_the_log_goes_on(folder: str, gone: int) -> None:
+    stream = write(Path(folder), 9, segment_size=1200).stream
+    listed = segments(folder, stream)
+    os.unlink(listed[gone].path)
     found = []
     with pytest.raises(OffsetVanishedError) as caught:
-        found.extend(walk(str(tmp_path), stream))
-    assert [ref.header.end for ref in found][-1] == listed[1].base == caught.value.offset
-    assert caught.value.available == listed[2].base
-    assert next(walk(str(tmp_path), stream, 0, listed[1].base)).header.offset == 0
+        found.extend(walk(folder, stream))
+    assert [0, *(ref.header.end for ref in found)][-1] == listed[gone].base == caught.value.offset
+    assert caught.value.available == listed[gone + 1].base
+    assert first_offset(folder, stream) == (0 if gone else listed[1].base)
+    assert numbers(Path(folder), stream, listed[gone + 1].base)[0] > 0
+    if gone:
+        assert next(walk(folder, stream, 0, listed[1].base)).header.offset == 0
+    else:
+        assert [frame.number for frame in read_frames(folder)] == numbers(Path(folder), stream, listed[1].base)
 
 
-def test_an_offset_of_a_stream_that_is_gone_vanished(tmp_path: Path) -> None:
-    stream = write(tmp_path, 3).stream
-    end = end_offset(str(tmp_path), stream)
-    shutil.rmtree(tmp_path / stream)
-    with pytest.raises(OffsetVanishedError, match="nothing is left"):
-        list(walk(str(tmp_path), stream, end))
-
-
-def test_a_segment_deleted_between_walk_and_read_vanished(tmp_path: Path) -> None:
+def test_what_was_deleted_since_it_was_found_vanished(tmp_path: Path) -> None:
     stream = write(tmp_path, 1, seal=True).stream
     ref, _ = walk(str(tmp_path), stream)
-    os.unlink(ref.path)
+    shutil.rmtree(tmp_path / stream)
     with pytest.raises(OffsetVanishedError):
         read_block(ref)
+    with pytest.raises(OffsetVanishedError, match="nothing is left"):
+        list(walk(str(tmp_path), stream, ref.header.end))
 
 
 def test_a_segment_sealed_between_walk_and_read_is_found(tmp_path: Path) -> None:
@@ -273,19 +261,6 @@ def test_frames_and_gaps_of_one_stream_or_of_all(tmp_path: Path) -> None:
     assert stored(tmp_path) == stored(tmp_path, one.stream) == {"request": 2, "response": 1}
     assert stored(tmp_path, two.stream) == {"request": 0, "response": 0}
     assert missing(tmp_path) == missing(tmp_path, two.stream) == {"request": 0, "response": 5}
-
-
-def test_a_damaged_segment_that_runs_into_the_next_does_not_stand_in_its_way(tmp_path: Path) -> None:
-    stream = write(tmp_path, 9, seal=True, segment_size=1200).stream
-    first, second, *_ = segments(str(tmp_path), stream)
-    with open(first.path, "r+b") as file:
-        file.seek(20)
-        file.write(b"!")
-        file.truncate(first.size + 5000)
-    with pytest.raises(DamagedBlockError) as caught:
-        list(walk(str(tmp_path), stream))
-    assert caught.value.available == second.base
-    assert next(walk(str(tmp_path), stream, second.base)).header.offset == second.base
 
 
 def test_what_vanished_says_where_the_log_goes_on_now(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from framegate.proxy.tap.log_segments import first_offset, open_segment, segment_seal, segments, streams
+from framegate.proxy.tap.log_segments import open_segment, segment_seal, segments, streams
 from framegate.proxy.tap.record import SEAL_FINAL
 from tests.fakes.tap_log import FakeProcessor
 
@@ -54,16 +54,6 @@ def test_a_segment_sealed_while_it_is_listed_is_found(tmp_path: Path, monkeypatc
     monkeypatch.setattr(os, "listdir", listdir)
     (segment,) = segments(str(tmp_path), processor.stream)
     assert segment.sealed
-
-
-def test_a_stream_begins_where_its_oldest_segment_does(tmp_path: Path) -> None:
-    processor = FakeProcessor(tmp_path, segment_size=1)
-    for body in (b"one", b"two"):
-        processor.block([body])
-    first, second = segments(str(tmp_path), processor.stream)
-    assert (first.base, second.base) == (0, first.limit)
-    os.unlink(first.path)
-    assert first_offset(str(tmp_path), processor.stream) == second.base
 
 
 def test_a_segment_is_opened_under_the_name_that_it_has_now(tmp_path: Path) -> None:

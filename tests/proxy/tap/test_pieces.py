@@ -1,5 +1,6 @@
 import dataclasses
 import os
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,9 @@ from framegate.proxy.tap import headers, record
 from framegate.proxy.tap.log_block import Frame, LogBlock
 from framegate.proxy.tap.log_reader import BlockRef, first_offset, read_block, read_raw, segments, walk
 from framegate.proxy.tap.pieces import PieceIndex, Place
+from tests.fakes.cases import each_of
 from tests.fakes.runs import pieces_of
+from tests.fakes.tap_files import flip
 from tests.fakes.tap_log import START_NS, FakeProcessor, framed
 from tests.fakes.tap_read import read_blocks, read_frames
 
@@ -139,11 +142,6 @@ def test_raw_blocks_say_what_lies_where(tmp_path: Path) -> None:
     assert [data[ref.position : ref.position + 4] for ref in refs] == [headers.BLOCK_MAGIC_PIECES] * 3
 
 
-def test_a_block_without_pieces_is_as_it_always_was(tmp_path: Path) -> None:
-    FakeProcessor(tmp_path).block([b"x"])
-    assert next(tmp_path.rglob("*.open")).read_bytes()[4096:4100] == headers.BLOCK_MAGIC
-
-
 def truncated(block: LogBlock, length: int) -> None:
     """The block's last chunk is the frame cut to so many bytes of its body, and says so."""
     row = block.rows[-1]
@@ -153,24 +151,18 @@ def truncated(block: LogBlock, length: int) -> None:
     assert row.frame_count == 1
 
 
-@pytest.mark.parametrize(("gone", "length"), [(0, 0), (1, 1996)])
-def test_a_frame_of_which_retention_took_pieces_says_what_is_missing(tmp_path: Path, gone: int, length: int) -> None:
-    processor, refs = in_three_blocks(tmp_path, segment_size=1)
-    os.unlink(segments(str(tmp_path), processor.stream)[gone].path)
+@each_of(("piece", "way", "length"), [(0, "deleted", 0), (1, "deleted", 1996), (1, "damaged", 1996)], fresh={"folder": tempfile.TemporaryDirectory})
+def test_a_frame_of_which_pieces_are_gone_says_what_is_missing(folder: str, piece: int, way: str, length: int) -> None:
+    processor, refs = in_three_blocks(Path(folder), segment_size=1)
+    path = segments(folder, processor.stream)[piece].path
+    if way == "deleted":
+        os.unlink(path)
+    else:
+        flip(Path(path), refs[piece].position + refs[piece].header.data_at, 1)
     truncated(read_block(refs[2]), length)
-    if gone == 0:
-        found = list(read_frames(str(tmp_path)))
-        assert [frame.body for frame in found] == [b"1", b"2", b""]
-        assert first_offset(str(tmp_path), processor.stream) == refs[1].header.offset
-
-
-def test_a_piece_in_a_damaged_block_is_missing_and_nothing_else(tmp_path: Path) -> None:
-    _, refs = in_three_blocks(tmp_path)
-    path = Path(refs[0].path)
-    data = bytearray(path.read_bytes())
-    data[refs[1].position + refs[1].header.data_at] ^= 1
-    path.write_bytes(data)
-    truncated(read_block(refs[2]), 1996)
+    if piece == 0:
+        assert [frame.body for frame in read_frames(folder)] == [b"1", b"2", b""]
+        assert first_offset(folder, processor.stream) == refs[1].header.offset
 
 
 def test_a_segment_deleted_while_a_range_is_read_costs_its_pieces(tmp_path: Path) -> None:

@@ -1,11 +1,10 @@
 import hashlib
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from librt.vecs import append, vec
-from mypy_extensions import i32
 
 from framegate.proxy.config.model import TapConfig, TapRule
 from framegate.proxy.network.run import PART_FIRST, PART_LAST, Run
@@ -13,17 +12,12 @@ from framegate.proxy.tap import record
 from framegate.proxy.tap.log_block import Frame, LogBlock
 from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
+from tests.fakes.cases import each_of
 from tests.fakes.runs import framed, piece_of, pieces_of, run_of
+from tests.fakes.tap_log import ints
 from tests.fakes.tap_read import read_blocks
 
 BODIES = st.lists(st.binary(max_size=40), min_size=1, max_size=12)
-
-
-def ints(values: list[int]) -> "vec[i32]":
-    numbers = vec[i32]()
-    for value in values:
-        numbers = append(numbers, i32(value))
-    return numbers
 
 
 class Tap:
@@ -124,69 +118,44 @@ def test_capture_time_never_decreases_not_even_over_blocks(tmp_path: Path) -> No
     assert [frame.capture_ns for frame in tap.frames()] == [500, 500, 600, 600]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(run=runs(), cap=st.integers(1, 50))
-def test_max_frame_bytes_keeps_the_first_bytes_and_the_size_of_each(tmp_path_factory: pytest.TempPathFactory, run: Run, cap: int) -> None:
-    tap = Tap(tmp_path_factory.mktemp("log"), TapRule(name="cut", max_frame_bytes=cap))
+RULES = st.one_of(
+    st.builds(TapRule, name=st.just("r"), max_frame_bytes=st.integers(0, 50)),
+    st.builds(TapRule, name=st.just("r"), capture=st.sampled_from(["lengths", "hash"])),
+)
+
+
+def kept_of(rule: TapRule, body: bytes, withheld: bool = False) -> bytes:
+    """The part of a body that the log keeps."""
+    if withheld or rule.capture == "lengths":
+        return b""
+    if rule.capture == "hash":
+        return hashlib.blake2b(body, digest_size=16).digest()
+    return body[: rule.max_frame_bytes or None]
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(run=runs(), rule=RULES, data=st.data())
+def test_of_each_body_the_log_has_what_the_rule_keeps_its_size_and_nothing_of_credentials(
+    tmp_path_factory: pytest.TempPathFactory, run: Run, rule: TapRule, data: st.DataObject
+) -> None:
+    tap = Tap(tmp_path_factory.mktemp("log"), rule)
     bodies = bodies_of(run)
-    tap.point.append(run, 0, 1)
+    withheld = data.draw(st.sets(st.integers(0, len(bodies) - 1)))
+    tap.point.append(run, 0, 1, ints(sorted(withheld)))
     (block,) = tap.read()
     (row,) = block.rows
-    sizes = block.sizes(row)
-    assert sizes is not None
-    assert list(sizes) == [len(body) for body in bodies]
-    assert [(frame.size, frame.body) for frame in block.frames()] == [(len(body), body[:cap]) for body in bodies]
-    cut = sum(max(0, len(body) - cap) for body in bodies)
-    assert (row.original_bytes, row.lost_bytes) == (run.size, cut)
-    assert bool(row.flags & record.FLAG_TRUNCATED) is (cut > 0)
-    assert row.reason == (record.REASON_CAPTURE if cut else record.REASON_NONE)
-
-
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(run=runs())
-def test_lengths_keep_headers_only(tmp_path_factory: pytest.TempPathFactory, run: Run) -> None:
-    tap = Tap(tmp_path_factory.mktemp("log"), TapRule(name="cut", capture="lengths"))
-    bodies = bodies_of(run)
-    tap.point.append(run, 0, 1)
-    (block,) = tap.read()
-    (row,) = block.rows
-    assert row.data_length == 4 * len(bodies)
-    assert [(frame.size, frame.body) for frame in block.frames()] == [(len(body), b"") for body in bodies]
-    assert row.lost_bytes == sum(len(body) for body in bodies)
-    assert not row.flags & (record.FLAG_TRUNCATED | record.FLAG_WITHHELD)
-
-
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(run=runs())
-def test_hash_keeps_a_digest_of_each_body(tmp_path_factory: pytest.TempPathFactory, run: Run) -> None:
-    tap = Tap(tmp_path_factory.mktemp("log"), TapRule(name="cut", capture="hash"))
-    bodies = bodies_of(run)
-    tap.point.append(run, 0, 1)
-    (block,) = tap.read()
-    (row,) = block.rows
-    expected = [(len(body), hashlib.blake2b(body, digest_size=16).digest()) for body in bodies]
-    assert [(frame.size, frame.body) for frame in block.frames()] == expected
-    assert row.lost_bytes == sum(len(body) for body in bodies)
-
-
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(run=runs(), data=st.data(), capture=st.sampled_from(["full", "lengths", "hash"]))
-def test_withheld_bodies_are_nowhere_in_the_file(tmp_path_factory: pytest.TempPathFactory, run: Run, data: st.DataObject, capture: str) -> None:
-    tap = Tap(tmp_path_factory.mktemp("log"), TapRule(name="r", capture=capture))  # type: ignore[arg-type]
-    bodies = bodies_of(run)
-    chosen = sorted(data.draw(st.sets(st.integers(0, len(bodies) - 1), min_size=1)))
-    tap.point.append(run, 0, 1, ints(chosen))
-    (block,) = tap.read()
-    (row,) = block.rows
-    found = list(block.frames())
-    assert [frame.size for frame in found] == [len(body) for body in bodies]
-    for index, (frame, body) in enumerate(zip(found, bodies, strict=True)):
-        if index in chosen:
-            assert frame.body == b""
-        elif capture == "full":
-            assert frame.body == body
-    assert row.flags & record.FLAG_WITHHELD
-    assert row.reason == record.REASON_WITHHELD
+    kept = [kept_of(rule, body, index in withheld) for index, body in enumerate(bodies)]
+    assert [(frame.size, frame.body) for frame in block.frames()] == [(len(body), part) for body, part in zip(bodies, kept, strict=True)]
+    if rule.capture == "full" and not rule.max_frame_bytes and not withheld:
+        assert (block.sizes(row), row.flags, row.lost_bytes, row.reason) == (None, 0, 0, record.REASON_NONE)
+        return
+    assert list(block.sizes(row) or []) == [len(body) for body in bodies]
+    stored = sum(map(len, kept)) if rule.capture == "full" else 0  # a hash is not a part of its body
+    lost = sum(map(len, bodies)) - stored
+    cut = any(rule.max_frame_bytes and len(body) > rule.max_frame_bytes for index, body in enumerate(bodies) if index not in withheld)
+    assert (row.original_bytes, row.lost_bytes) == (run.size, lost)
+    assert (bool(row.flags & record.FLAG_TRUNCATED), bool(row.flags & record.FLAG_WITHHELD)) == (cut, bool(withheld))
+    assert row.reason == (record.REASON_WITHHELD if withheld else record.REASON_CAPTURE if lost else record.REASON_NONE)
 
 
 def test_a_canary_in_a_sensitive_frame_never_reaches_the_disk(tmp_path: Path) -> None:
@@ -196,13 +165,6 @@ def test_a_canary_in_a_sensitive_frame_never_reaches_the_disk(tmp_path: Path) ->
     tap.point.append(run_of([canary * 4000], head=[5, 1000, 70_000]), 3, 2, ints([0]))
     assert [frame.body for frame in tap.frames()] == [b"before", b"", b"after", b""]
     assert [path for path in tmp_path.rglob("*") if path.is_file() and canary in path.read_bytes()] == []
-
-
-def test_no_sensitive_frames_is_a_plain_chunk(tmp_path: Path) -> None:
-    tap = Tap(tmp_path, TapRule(name="all"))
-    tap.point.append(run_of([b"a"]), 0, 1, ints([]))
-    (block,) = tap.read()
-    assert block.rows[0].flags == 0
 
 
 def test_answers_carry_request_keys_and_latencies(tmp_path: Path) -> None:
@@ -216,23 +178,15 @@ def test_answers_carry_request_keys_and_latencies(tmp_path: Path) -> None:
     assert tap.writer.frames_matched_response == 4
 
 
-@pytest.mark.parametrize(("keys", "latencies"), [([1], [1, 2]), ([1, 2], [1]), ([1, 2], None)])
-def test_keys_and_latencies_must_be_as_many_as_the_frames(tmp_path: Path, keys: list[int], latencies: list[int] | None) -> None:
-    tap = Tap(tmp_path, TapRule(name="all"))
-    with pytest.raises(ValueError, match="2 frames"):
-        tap.point.append(run_of([b"a", b"b"]), 0, 1, None, ints(keys), None if latencies is None else ints(latencies))
-    assert tap.writer.frames_matched_request == 0
-    assert tap.frames() == []
-
-
 def test_a_connection_outside_the_sample_is_counted_as_a_gap(tmp_path: Path) -> None:
     tap = Tap(tmp_path, TapRule(name="half", sample_connections=0.0))
     for number in range(3):
         assert tap.point.append(run_of([b"abc"]), number, 100 + number)
+    append_parts(tap, bytes(200), [50, 50], number=3)
     (block,) = tap.read()
     (gap,) = block.gaps()
-    assert (gap.reason, gap.frames, gap.bytes, gap.first_frame, gap.from_ns, gap.connection) == ("sampled", 3, 21, 0, 100, 77)
-    assert tap.writer.dropped_sampled == tap.writer.frames_matched_request == tap.writer.thread.frames_gapped == 3
+    assert (gap.reason, gap.frames, gap.bytes, gap.first_frame, gap.from_ns, gap.connection) == ("sampled", 4, 21 + 204, 0, 100, 77)
+    assert tap.writer.dropped_sampled == tap.writer.frames_matched_request == tap.writer.thread.frames_gapped == 4
 
 
 def test_a_frame_that_never_became_whole_is_a_gap_without_frames(tmp_path: Path) -> None:
@@ -253,20 +207,6 @@ def append_parts(tap: Tap, body: bytes, sizes: list[int], *, number: int = 0, wi
 def assert_counted(tap: Tap, frames: int) -> None:
     writer = tap.writer
     assert (writer.frames_matched_request, writer.thread.frames_flushed_request, writer.frames_dropped) == (frames, frames, 0)
-
-
-RULES = st.sampled_from(
-    [TapRule(name="r"), TapRule(name="r", max_frame_bytes=20), TapRule(name="r", capture="lengths"), TapRule(name="r", capture="hash")]
-)
-
-
-def kept_of(rule: TapRule, body: bytes, withheld: bool = False) -> bytes:
-    """What the log is to keep of a body."""
-    if withheld or rule.capture == "lengths":
-        return b""
-    if rule.capture == "hash":
-        return hashlib.blake2b(body, digest_size=16).digest()
-    return body[: rule.max_frame_bytes or None]
 
 
 @settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -293,14 +233,14 @@ def test_a_frame_in_pieces_is_the_chunk_that_it_would_be_whole(
     assert tap.writer.bytes_matched == other.writer.bytes_matched
 
 
-@pytest.mark.parametrize("rule", [TapRule(name="r", capture="lengths"), TapRule(name="r", capture="hash")], ids=["lengths", "hash"])
-def test_no_piece_is_stored_of_what_is_not_kept(tmp_path: Path, rule: TapRule) -> None:
-    tap = Tap(tmp_path, rule)
-    runs = pieces_of(bytes(100_000), [50_000, 10])
-    for run in runs[:-1]:
+@each_of("capture", ["lengths", "hash"], fresh={"folder": tempfile.TemporaryDirectory})
+def test_no_piece_is_stored_of_what_is_not_kept(folder: str, capture: str) -> None:
+    tap = Tap(Path(folder), TapRule(name="r", capture=capture))  # type: ignore[arg-type]
+    *first, last = pieces_of(bytes(100_000), [50_000, 10])
+    for run in first:
         assert tap.point.append_part(run, 0, 1, False, None, None)
     assert (tap.writer.builder.chunk_count, tap.writer.queued_bytes) == (0, 0)
-    tap.point.append_part(runs[-1], 0, 1, False, None, None)
+    tap.point.append_part(last, 0, 1, False, None, None)
     assert tap.writer.builder.chunk_count == 1
 
 
@@ -362,12 +302,3 @@ def test_a_frame_that_is_cut_short_is_a_gap_without_frames_and_its_pieces_are_no
     assert list(block.frames()) == []
     assert len(block.rows) == 1
     assert_counted(tap, 0)
-
-
-def test_a_frame_in_pieces_outside_the_sample_is_a_gap(tmp_path: Path) -> None:
-    tap = Tap(tmp_path, TapRule(name="half", sample_connections=0.0))
-    append_parts(tap, bytes(200), [50, 50])
-    (block,) = tap.read()
-    (gap,) = block.gaps()
-    assert (gap.reason, gap.frames, gap.bytes) == ("sampled", 1, 204)
-    assert tap.writer.dropped_sampled == tap.writer.frames_matched_request == tap.writer.thread.frames_gapped == 1

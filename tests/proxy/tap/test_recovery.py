@@ -1,22 +1,25 @@
 import os
-import zlib
 from pathlib import Path
 
 import pytest
 
-from framegate.proxy.tap.headers import SEGMENT_HEADER, Seal, decode_seal, decode_segment_header
+from framegate.proxy.tap.headers import Seal, decode_seal, decode_segment_header
 from framegate.proxy.tap.log_reader import segments
-from framegate.proxy.tap.record import SEAL_CUT, SEAL_FINAL, SEGMENT_HEADER_BYTES
+from framegate.proxy.tap.record import SEAL_CUT, SEAL_FINAL
 from framegate.proxy.tap.recovery import Sealed, ends_finally, seal_dead, seal_stream
+from tests.fakes.tap_files import as_version
 from tests.fakes.tap_log import FakeProcessor
 from tests.fakes.tap_read import read_frames
 
 NOW = 1_700_000_000_000_000_000
 
 
-def seal_in(path: str) -> Seal | None:
-    with open(path, "rb") as file:
-        return decode_seal(file.read(SEGMENT_HEADER_BYTES))
+def seal_in(root: Path, stream: str) -> Seal:
+    """The seal of a stream's only segment."""
+    (segment,) = segments(str(root), stream)
+    found = decode_seal(Path(segment.path).read_bytes())
+    assert found is not None
+    return found
 
 
 def test_a_segment_that_cannot_be_sealed_keeps_no_other_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,9 +37,7 @@ def test_a_segment_that_cannot_be_sealed_keeps_no_other_from_it(tmp_path: Path, 
     assert [(item.stream, "Input" in item.error) for item in sealed] == [("edge.0.b0", False), ("edge.0.b1", True), ("edge.0.b2", False)]
     monkeypatch.undo()
     assert [(item.stream, item.error) for item in seal_dead(str(tmp_path), set(), NOW + 1)] == [("edge.0.b1", "")]
-    found = seal_in(segments(str(tmp_path), "edge.0.b1")[0].path)
-    assert found is not None
-    assert found.sealed_ns == NOW, "it had its seal, and lacked its name only"
+    assert seal_in(tmp_path, "edge.0.b1").sealed_ns == NOW, "it had its seal, and lacked its name only"
 
 
 def test_open_segments_of_dead_streams_are_sealed_and_their_torn_tails_cut(tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_open_segments_of_dead_streams_are_sealed_and_their_torn_tails_cut(tmp_p
     assert seal_dead(str(tmp_path), {live.stream}, NOW) == [Sealed(torn.stream, 0, 77)]
     (sealed,) = segments(str(tmp_path), torn.stream)
     assert (sealed.sealed, sealed.size) == (True, segment.size)
-    assert seal_in(sealed.path) == Seal(sealed.limit, 2, 2, 1, 0, NOW, SEAL_CUT)
+    assert seal_in(tmp_path, torn.stream) == Seal(sealed.limit, 2, 2, 1, 0, NOW, SEAL_CUT)
     assert not segments(str(tmp_path), live.stream)[0].sealed
     assert sorted(frame.body for frame in read_frames(str(tmp_path))) == [b"answer", b"live", b"whole", b"wholly"]
     assert seal_dead(str(tmp_path), {live.stream}, NOW) == []
@@ -70,8 +71,7 @@ def test_a_last_block_that_a_power_loss_left_unsound_is_cut(tmp_path: Path) -> N
     (sealed,) = seal_stream(str(tmp_path), processor.stream, NOW)
     assert sealed.cut_bytes == segment.size - before.size
     assert [frame.body for frame in read_frames(str(tmp_path))] == [b"good"]
-    found = seal_in(segments(str(tmp_path), processor.stream)[0].path)
-    assert found is not None
+    found = seal_in(tmp_path, processor.stream)
     assert (found.end, found.flags) == (before.limit, SEAL_CUT)
 
 
@@ -87,16 +87,12 @@ def test_a_segment_from_before_there_were_seals_gets_none(tmp_path: Path) -> Non
     processor = FakeProcessor(tmp_path)
     processor.block([b"old"])
     (segment,) = segments(str(tmp_path), processor.stream)
-    with open(segment.path, "r+b") as file:
-        head = file.read(SEGMENT_HEADER_BYTES)
-        text = b'{"base": 0, "version": 2}'.ljust(len(head[SEGMENT_HEADER.size :].rstrip(b"\0")))
-        file.seek(0)
-        file.write(SEGMENT_HEADER.pack(b"FGTAPLOG", 2, len(text), zlib.crc32(text)) + text)
+    as_version(Path(segment.path), 2)
     assert decode_segment_header(Path(segment.path).read_bytes())["version"] == 2
     assert [item.error for item in seal_dead(str(tmp_path), set(), NOW)] == [""]
     (sealed,) = segments(str(tmp_path), processor.stream)
     assert sealed.sealed
-    assert seal_in(sealed.path) is None
+    assert decode_seal(Path(sealed.path).read_bytes()) is None
     assert not ends_finally(str(tmp_path), processor.stream)
 
 
@@ -120,6 +116,4 @@ def test_only_the_seal_of_an_orderly_end_is_final(tmp_path: Path) -> None:
 def test_a_settlement_that_could_not_be_renamed_is_final(tmp_path: Path) -> None:
     FakeProcessor(tmp_path, boot_id="b1", slot="recovery").block([b"x"])
     seal_dead(str(tmp_path), set(), NOW)
-    found = seal_in(segments(str(tmp_path), "edge.recovery.b1")[0].path)
-    assert found is not None
-    assert found.flags == SEAL_FINAL
+    assert seal_in(tmp_path, "edge.recovery.b1").flags == SEAL_FINAL

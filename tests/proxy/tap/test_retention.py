@@ -1,5 +1,6 @@
 import functools
 import os
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from framegate.proxy.tap.consumer import write_consumer
 from framegate.proxy.tap.log_reader import Segment, segments, streams
 from framegate.proxy.tap.retention import Retention
+from tests.fakes.cases import each_of
 from tests.fakes.tap_log import FakeProcessor
 
 S = 1_000_000_000
@@ -35,45 +37,39 @@ def left(root: Path) -> list[str]:
     ]
 
 
-def test_within_budget_nothing_goes_even_when_it_was_read(tmp_path: Path) -> None:
-    make(tmp_path, "n.0.a", 1, 2)
-    write_consumer(str(tmp_path), "tables", {"n.0.a": 10 * MB}, 0)
-    sweep = Retention(str(tmp_path), 3 * MB, 0).sweep(100 * S)
-    assert (sweep.deleted, sweep.usage, sweep.over, sweep.error) == (0, 2 * MB, 0, "")
+END = MB - 4096
 
 
-def test_over_budget_the_oldest_sealed_segments_of_all_streams_go(tmp_path: Path) -> None:
-    make(tmp_path, "n.0.a", 10, 30, 50)
-    make(tmp_path, "n.0.b", 20, 40, 60)
-    sweep = Retention(str(tmp_path), 3 * MB, 0).sweep(100 * S)
-    assert left(tmp_path) == ["a/2", "b/1", "b/2"]
-    assert (sweep.deleted, sweep.deleted_bytes, sweep.usage, sweep.unread) == (3, 3 * MB, 3 * MB, 0)
-
-
-def test_what_every_consumer_has_read_goes_before_what_one_still_needs(tmp_path: Path) -> None:
-    make(tmp_path, "n.0.a", 10, 20, 30)
-    make(tmp_path, "n.0.b", 40, 50, 60)
-    write_consumer(str(tmp_path), "slow", {"n.0.a": 0, "n.0.b": 2 * (MB - 4096)}, 0)
-    write_consumer(str(tmp_path), "fast", {"n.0.a": 10 * MB, "n.0.b": 10 * MB}, 0)
-    sweep = Retention(str(tmp_path), 4 * MB, 0).sweep(100 * S)
-    assert left(tmp_path) == ["a/0", "a/1", "a/2", "b/2"]
-    assert sweep.unread == 0
-
-
-def test_the_budget_holds_for_dead_consumers_too_and_what_they_lose_is_counted(tmp_path: Path) -> None:
-    make(tmp_path, "n.0.a", 10, 20, 30)
-    write_consumer(str(tmp_path), "n.0.dead", {"n.0.a": MB - 4096}, 0)
-    sweep = Retention(str(tmp_path), MB, 0).sweep(100 * S)
-    assert left(tmp_path) == ["a/2"]
-    assert (sweep.deleted, sweep.unread) == (2, 1)
-
-
-def test_a_stream_that_a_consumer_does_not_know_yet_is_needed(tmp_path: Path) -> None:
-    make(tmp_path, "n.0.a", 10)
-    make(tmp_path, "n.0.b", 20)
-    write_consumer(str(tmp_path), "tables", {"n.0.b": 10 * MB}, 0)
-    Retention(str(tmp_path), MB, 0).sweep(100 * S)
-    assert left(tmp_path) == ["a/0"]
+@each_of(
+    ("case", "ages", "consumers", "budget", "expected", "unread"),
+    [
+        ("within the budget", {"a": (1, 2)}, {"tables": {"n.0.a": 10 * MB}}, 3 * MB, ["a/0", "a/1"], 0),
+        ("the oldest of all streams go", {"a": (10, 30, 50), "b": (20, 40, 60)}, {}, 3 * MB, ["a/2", "b/1", "b/2"], 0),
+        (
+            "what every consumer has read goes first",
+            {"a": (10, 20, 30), "b": (40, 50, 60)},
+            {"slow": {"n.0.a": 0, "n.0.b": 2 * END}, "fast": {"n.0.a": 10 * MB, "n.0.b": 10 * MB}},
+            4 * MB,
+            ["a/0", "a/1", "a/2", "b/2"],
+            0,
+        ),
+        ("the budget holds for a consumer that stopped", {"a": (10, 20, 30)}, {"dead": {"n.0.a": END}}, MB, ["a/2"], 1),
+        ("a stream that a consumer does not know is needed", {"a": (10,), "b": (20,)}, {"tables": {"n.0.b": 10 * MB}}, MB, ["a/0"], 0),
+        ("in a stream the order is that of offsets", {"a": (30, 10, 20)}, {}, 2 * MB, ["a/1", "a/2"], 0),
+    ],
+    fresh={"folder": tempfile.TemporaryDirectory},
+)
+def test_a_sweep_deletes_what_is_over_the_budget_by_need_and_then_by_age(
+    folder: str, case: str, ages: dict[str, tuple[int, ...]], consumers: dict[str, dict[str, int]], budget: int, expected: list[str], unread: int
+) -> None:
+    for stream, seconds in ages.items():
+        make(Path(folder), f"n.0.{stream}", *seconds)
+    for name, offsets in consumers.items():
+        write_consumer(folder, name, offsets, 0)
+    sweep = Retention(folder, budget, 0).sweep(100 * S)
+    gone = sum(map(len, ages.values())) - len(expected)
+    assert (left(Path(folder)), sweep.unread) == (expected, unread)
+    assert (sweep.deleted, sweep.deleted_bytes, sweep.usage, sweep.over, sweep.error) == (gone, gone * MB, len(expected) * MB, 0, "")
 
 
 def test_age_counts_from_the_last_write_whatever_the_budget_and_consumers(tmp_path: Path) -> None:
@@ -91,12 +87,6 @@ def test_open_segments_stay_and_are_reported(tmp_path: Path) -> None:
     sweep = Retention(str(tmp_path), MB // 2, 0).sweep(100 * S, {"n.0.a"})
     assert left(tmp_path) == ["a/1"]
     assert sweep.over == MB // 2
-
-
-def test_within_a_stream_the_order_is_that_of_offsets_even_when_times_disagree(tmp_path: Path) -> None:
-    make(tmp_path, "n.0.a", 30, 10, 20)
-    Retention(str(tmp_path), 2 * MB, 0).sweep(100 * S)
-    assert left(tmp_path) == ["a/1", "a/2"]
 
 
 def test_room_is_left_for_what_the_log_grows_between_sweeps(tmp_path: Path) -> None:
@@ -117,11 +107,10 @@ def test_folders_of_dead_streams_go_with_their_last_segment_and_live_ones_stay(t
     assert (sweep.usage, sweep.error) == (0, "")
 
 
-@pytest.mark.parametrize("text", ["", "{", "null", '{"version": 1, "streams": {"n.0.a": 99999999', "\0" * 80])
-def test_a_consumer_file_that_cannot_be_read_needs_everything_up_to_the_budget(tmp_path: Path, text: str) -> None:
+def test_a_consumer_file_that_cannot_be_read_needs_everything_up_to_the_budget(tmp_path: Path) -> None:
     make(tmp_path, "n.0.a", 10, 20)
     (tmp_path / "_consumers").mkdir()
-    (tmp_path / "_consumers" / "odd.json").write_text(text)
+    (tmp_path / "_consumers" / "odd.json").write_text('{"version": 1, "streams": {"n.0.a": 99999999')
     sweep = Retention(str(tmp_path), MB, 0).sweep(100 * S)
     assert (sweep.deleted, sweep.unread, sweep.error) == (1, 1, "")
     assert "odd.json" in sweep.unreadable["odd"]

@@ -3,6 +3,7 @@ import ipaddress
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,43 +18,37 @@ from tests.fakes.runs import run_of
 from tests.fakes.tap_read import read_blocks
 
 
+def writer_in(folder: Path | None = None, disk: FakeDisk | None = None) -> TapWriter:
+    return TapWriter(TapConfig(directory=str(folder or tempfile.gettempdir())), "n", "0", "b", disk)
+
+
 def match(*rules: TapRule, direction: int = DIRECTION_REQUEST, principal: str | None = "CN=a", peer: str | None = "10.1.2.3:55") -> FrameTap | None:
-    writer = TapWriter(TapConfig(directory=tempfile.gettempdir()), "n", "0", "b")
-    return TapRules(rules, writer).match("main", "framed", direction, principal, peer, 7)
-
-
-def test_without_a_rule_nothing_is_tapped() -> None:
-    assert match() is None
-
-
-def test_a_rule_without_conditions_matches_everything() -> None:
-    assert match(TapRule(name="all")) is not None
-    assert match(TapRule(name="all"), direction=DIRECTION_RESPONSE, principal=None, peer=None) is not None
+    return TapRules(rules, writer_in()).match("main", "framed", direction, principal, peer, 7)
 
 
 @each_of(
-    ("rule", "hits"),
+    ("rule", "facts", "hits"),
     [
-        (TapRule(name="r", listeners=("main", "x")), True),
-        (TapRule(name="r", listeners=("x",)), False),
-        (TapRule(name="r", directions=("request",)), True),
-        (TapRule(name="r", directions=("response",)), False),
-        (TapRule(name="r", directions=()), False),
-        (TapRule(name="r", principals=("CN=a",)), True),
-        (TapRule(name="r", principals=("CN=ab",)), False),
-        (TapRule(name="r", networks=("10.0.0.0/8",)), True),
-        (TapRule(name="r", networks=("10.1.2.4/32", "10.1.2.3/32")), True),
-        (TapRule(name="r", networks=("192.168.0.0/16", "fd00::/8")), False),
-        (TapRule(name="r", listeners=("main",), principals=("CN=b",)), False),
+        (TapRule(name="all"), {}, True),
+        (TapRule(name="all"), {"direction": DIRECTION_RESPONSE, "principal": None, "peer": None}, True),
+        (TapRule(name="r", listeners=("main", "x")), {}, True),
+        (TapRule(name="r", listeners=("x",)), {}, False),
+        (TapRule(name="r", directions=("request",)), {}, True),
+        (TapRule(name="r", directions=("response",)), {}, False),
+        (TapRule(name="r", directions=()), {}, False),
+        (TapRule(name="r", principals=("CN=a",)), {}, True),
+        (TapRule(name="r", principals=("CN=ab",)), {}, False),
+        (TapRule(name="r", principals=("CN=a",)), {"principal": None}, False),
+        (TapRule(name="r", networks=("10.0.0.0/8",)), {}, True),
+        (TapRule(name="r", networks=("10.1.2.4/32", "10.1.2.3/32")), {}, True),
+        (TapRule(name="r", networks=("192.168.0.0/16", "fd00::/8")), {}, False),
+        (TapRule(name="r", networks=("0.0.0.0/0", "::/0")), {"peer": "unix:"}, False),
+        (TapRule(name="r", listeners=("main",), principals=("CN=b",)), {}, False),
     ],
 )
-def test_every_condition_of_a_rule_must_hold(rule: TapRule, hits: bool) -> None:
-    assert (match(rule) is not None) is hits
-
-
-def test_a_client_without_an_address_is_in_no_network() -> None:
-    assert match(TapRule(name="r", networks=("0.0.0.0/0", "::/0")), peer="unix:") is None
-    assert match(TapRule(name="r", principals=("CN=a",)), principal=None) is None
+def test_every_condition_of_a_rule_must_hold(rule: TapRule, facts: dict[str, Any], hits: bool) -> None:
+    assert (match(rule, **facts) is not None) is hits
+    assert match() is None
 
 
 @each_of(
@@ -81,11 +76,6 @@ def test_sampling_takes_its_share_of_consecutive_connections_and_always_the_same
     assert taken == [rule.samples(connection) for connection in ids]
 
 
-def test_a_wrong_network_is_refused() -> None:
-    with pytest.raises(ValueError, match="banana"):
-        CompiledRule(TapRule(name="r", networks=("banana",)))
-
-
 @each_of(
     ("rules", "part"),
     [
@@ -98,7 +88,7 @@ def test_a_wrong_network_is_refused() -> None:
     ],
 )
 def test_rules_that_cannot_be_are_refused_by_name_before_they_do_anything(rules: tuple[TapRule, ...], part: str) -> None:
-    writer = TapWriter(TapConfig(directory=tempfile.gettempdir()), "n", "0", "b")
+    writer = writer_in()
     with pytest.raises(ValueError, match=part):
         TapRules(rules, writer)
     assert (writer.watched, writer.builder.chunk_count) == ({}, 0)
@@ -127,7 +117,7 @@ def append(rules: TapRules, number: int, at_ns: int = START_NS) -> None:
 
 
 def test_a_stream_begins_with_its_rules_and_no_stream_does_for_rules_alone(tmp_path: Path) -> None:
-    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
+    writer = writer_in(tmp_path)
     rules = TapRules((TapRule(name="a"), TapRule(name="b", directions=("response",))), writer)
     rules.begin(START_NS + 5)
     assert writer.poll_due(1) == 0
@@ -137,14 +127,14 @@ def test_a_stream_begins_with_its_rules_and_no_stream_does_for_rules_alone(tmp_p
     assert kinds(tmp_path) == [("rules", "a,b"), ("frames", "a"), ("frames", "a"), ("totals", None)]
     times = [row.capture_ns for block in read_blocks(str(tmp_path), "n.0.b") for row in block.rows]
     assert times == sorted(times)
-    quiet = TapWriter(TapConfig(directory=str(tmp_path / "quiet")), "n", "0", "b")
+    quiet = writer_in(tmp_path / "quiet")
     TapRules((TapRule(name="a"),), quiet).begin(START_NS)
     assert quiet.flush_and_close(1000)
     assert not (tmp_path / "quiet").exists()
 
 
 def test_a_stream_of_which_all_was_lost_begins_with_its_rules(tmp_path: Path) -> None:
-    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
+    writer = writer_in(tmp_path)
     rules = TapRules((TapRule(name="a", sample_connections=0.0),), writer)
     rules.begin(START_NS)
     append(rules, 0)
@@ -154,7 +144,7 @@ def test_a_stream_of_which_all_was_lost_begins_with_its_rules(tmp_path: Path) ->
 
 def test_rules_whose_row_the_disk_refused_are_said_again(tmp_path: Path) -> None:
     disk = FakeDisk()
-    writer = TapWriter(TapConfig(directory=str(tmp_path), flush_size=4096), "n", "0", "b", disk)
+    writer = writer_in(tmp_path, disk)
     rules = TapRules((TapRule(name="a"),), writer)
     rules.begin(START_NS)
     append(rules, 0)
@@ -175,7 +165,7 @@ def test_rules_whose_row_the_disk_refused_are_said_again(tmp_path: Path) -> None
 
 def test_rules_that_change_begin_their_window_and_later_times_only(tmp_path: Path) -> None:
     minute = 60_000_000_000
-    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
+    writer = writer_in(tmp_path)
     rules = TapRules((TapRule(name="a"),), writer)
     rules.begin(START_NS)
     append(rules, 0, START_NS + 10)
@@ -189,7 +179,7 @@ def test_rules_that_change_begin_their_window_and_later_times_only(tmp_path: Pat
 
 
 def test_each_rule_expires_once(tmp_path: Path) -> None:
-    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
+    writer = writer_in(tmp_path)
     rules = TapRules(
         (TapRule(name="a", expires_ns=200), TapRule(name="b"), TapRule(name="c", expires_ns=100), TapRule(name="d", expires_ns=100)), writer
     )
@@ -198,7 +188,7 @@ def test_each_rule_expires_once(tmp_path: Path) -> None:
 
 
 def test_the_text_of_rules_is_canonical(tmp_path: Path) -> None:
-    writer = TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b")
+    writer = writer_in(tmp_path)
     wanted = (TapRule(name="b", apis=("Fetch",), expires_ns=5), TapRule(name="a"))
     text = TapRules(wanted, writer).text
     assert [rule["name"] for rule in json.loads(text)] == ["b", "a"]

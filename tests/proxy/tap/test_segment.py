@@ -1,5 +1,6 @@
 import errno
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -43,39 +44,38 @@ def names(root: Path) -> list[str]:
     return sorted(path.name for path in (root / "s").iterdir())
 
 
-def test_nothing_is_created_before_the_first_block(tmp_path: Path) -> None:
+def test_a_block_is_visible_at_once_and_the_file_keeps_its_open_name(tmp_path: Path, no_umask: None) -> None:
     log = log_of(tmp_path)
     log.seal()
-    assert log.due_ns() == -1
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_block_is_visible_at_once_and_the_file_keeps_its_open_name(tmp_path: Path) -> None:
-    log = log_of(tmp_path)
+    assert (log.due_ns(), list(tmp_path.iterdir())) == (-1, []), "nothing is created before the first block"
     log.append(block(b"one"), 0)
     assert payloads(tmp_path) == [b"one"]
     assert names(tmp_path) == ["00000000000000000000.open"]
     assert segment_facts(segments(str(tmp_path), "s")[0].path).items() >= {**FACTS, "base": 0, "version": 3}.items()
+    with pytest.raises(FileExistsError):  # a second writer never shares the file
+        log_of(tmp_path).append(block(b"two"), 0)
     log.seal()
     assert names(tmp_path) == ["00000000000000000000.seg"]
     assert payloads(tmp_path) == [b"one"]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "s", *(tmp_path / "s").iterdir())] == [0o750, 0o640]
 
 
-def test_a_segment_is_sealed_before_a_block_would_make_it_too_long(tmp_path: Path) -> None:
-    log = log_of(tmp_path, size=5000)
-    for number in range(6):
-        log.append(block(bytes([number]) * 2000), 0)
-    log.seal()
-    assert [segment.base for segment in segments(str(tmp_path), "s")] == [0, 2 * log.offset // 6, 4 * log.offset // 6]
-    assert payloads(tmp_path) == [bytes([number]) * 2000 for number in range(6)]
-
-
-def test_a_block_longer_than_a_segment_gets_one_of_its_own(tmp_path: Path) -> None:
-    log = log_of(tmp_path, size=1000)
-    for payload in (b"a", bytes(9000), b"b"):
+@each_of(
+    ("size", "written", "bases"),
+    [(5000, [bytes([number]) * 2000 for number in range(6)], [0, 2, 4]), (1000, [b"a" * 900, bytes(9000), b"b" * 900], [0, 1, 2])],
+    fresh={"folder": tempfile.TemporaryDirectory},
+)
+def test_a_segment_is_sealed_before_a_block_would_make_it_too_long_and_a_longer_block_has_its_own(
+    folder: str, size: int, written: list[bytes], bases: list[int]
+) -> None:
+    log = log_of(Path(folder), size=size)
+    offsets = []
+    for payload in written:
+        offsets.append(int(log.offset))
         log.append(block(payload), 0)
-    assert len(segments(str(tmp_path), "s")) == 3
-    assert payloads(tmp_path) == [b"a", bytes(9000), b"b"]
+    log.seal()
+    assert [segment.base for segment in segments(folder, "s")] == [offsets[index] for index in bases]
+    assert payloads(Path(folder)) == written
 
 
 def test_a_segment_is_sealed_at_its_age(tmp_path: Path) -> None:
@@ -201,18 +201,18 @@ def test_whatever_fails_a_block_is_read_at_once_or_its_writer_is_told(tmp_path_f
     assert len(names(root)) == len(bases) == len(set(bases))
 
 
-@pytest.mark.parametrize("call", ["remove", "close"])
-def test_a_file_that_could_not_be_removed_is_not_in_the_way_for_ever(tmp_path: Path, call: str) -> None:
+@each_of("call", ["remove", "close"], fresh={"folder": tempfile.TemporaryDirectory})
+def test_a_file_that_could_not_be_removed_is_not_in_the_way_for_ever(folder: str, call: str) -> None:
     disk = FakeDisk(room=4100)
     disk.failing = {"truncate", call}
-    log = log_of(tmp_path, disk)
+    log = log_of(Path(folder), disk)
     for _ in range(3):
         with pytest.raises(OSError, match=r"No space|Input/output"):
             log.append(block(b"lost"), 0)
     disk.room = None
     disk.failing.clear()
     log.append(block(b"one"), 0)
-    assert payloads(tmp_path) == [b"one"]
+    assert payloads(Path(folder)) == [b"one"]
 
 
 def test_two_names_of_one_place_are_read_as_the_one_with_more_in_it(tmp_path: Path) -> None:
@@ -261,21 +261,6 @@ def test_a_file_that_was_deleted_before_it_is_sealed_or_before_its_first_block_i
     log.append(block(b"two"), 0)
     log.seal(final=True)
     assert (log.deleted, len(names(tmp_path))) == (1, 1)
-
-
-def test_segments_and_their_folder_are_for_owner_and_group(tmp_path: Path, no_umask: None) -> None:
-    log = log_of(tmp_path, size=1000)
-    for _ in range(2):
-        log.append(block(bytes(2000)), 0)
-    assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o750
-    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "s").iterdir()} == {0o640}
-
-
-def test_two_writers_never_share_a_file(tmp_path: Path) -> None:
-    log_of(tmp_path).append(block(b"one"), 0)
-    with pytest.raises(FileExistsError):
-        log_of(tmp_path).append(block(b"two"), 0)
-    assert payloads(tmp_path) == [b"one"]
 
 
 @each_of("wrote", range(8))

@@ -3,6 +3,7 @@ import fnmatch
 import hashlib
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,10 +15,9 @@ from framegate.proxy.network.run import Run
 from framegate.proxy.relay.pairing import Pairing, PairingStats
 from framegate.proxy.tap import record
 from framegate.proxy.tap.completeness import verify
-from framegate.proxy.tap.frame_tap import FrameTap
+from framegate.proxy.tap.frame_tap import FrameTap, RequestFacts
 from framegate.proxy.tap.log_block import Frame, GapRecord
 from framegate.proxy.tap.point import TapPoint
-from framegate.proxy.tap.request_facts import RequestFacts
 from framegate.proxy.tap.rule_use import WINDOW_NS
 from framegate.proxy.tap.rules import TapRules, TurnedOff
 from framegate.proxy.tap.selection import SAMPLE_SCALE, SelectingTap, frame_hash
@@ -145,6 +145,15 @@ class Connection:
     def read(self) -> tuple[list[Frame], list[GapRecord]]:
         assert self.writer.flush_and_close(1000), self.writer.error
         return list(read_frames(self.folder)), list(read_gaps(self.folder))
+
+    def chunks(self) -> list[record.ChunkRow]:
+        return [row for block in read_blocks(self.folder, "edge.0.b0") for row in block.rows if row.kind == record.KIND_FRAMES]
+
+    def tap(self) -> FrameTap:
+        """The tap of requests."""
+        tap = self.taps[REQUEST]
+        assert tap is not None
+        return tap
 
 
 def rule_of(rules: tuple[TapRule, ...], sent: Sent) -> TapRule | None:
@@ -312,21 +321,23 @@ def test_consecutive_frames_under_one_rule_are_one_chunk(tmp_path: Path) -> None
     frames, gaps = connection.read()
     assert [(frame.number, frame.rule) for frame in frames] == [(0, "small"), (1, "small"), (2, "large"), (3, "large"), (5, "small"), (6, "small")]
     assert gaps == []
-    assert len(list(connection_chunks(tmp_path))) == 3
-
-
-def connection_chunks(folder: Path) -> list[record.ChunkRow]:
-    return [row for block in read_blocks(str(folder), "edge.0.b0") for row in block.rows if row.kind == record.KIND_FRAMES]
+    assert len(connection.chunks()) == 3
 
 
 def test_a_chunk_with_replaced_bytes_says_so(tmp_path: Path) -> None:
     connection = Connection(tmp_path, (TapRule(name="r", blank=("14-17",), hash=("20-",)),))
     connection.requests([(1, b"abc", 40)], [], [])
     (frame,), _ = connection.read()
-    (row,) = connection_chunks(tmp_path)
+    (row,) = connection.chunks()
     assert (row.lost_bytes, record.REASONS[row.reason]) == (4 + 33, "capture")
     assert row.flags & record.FLAG_REPLACED
     assert len(frame.body) == 53
+    cut = Connection(tmp_path / "cut", (TapRule(name="r", blank=("14-17",), max_frame_bytes=30),))
+    cut.requests([(1, b"abc", 40), (36, b"abc", 5), (1, b"abc", 40)], [], [45])
+    cut.requests([(1, b"abc", 40)], [], [500])
+    frames, _ = cut.read()
+    assert [(len(frame.body), frame.body[14:18]) for frame in frames] == [(30, bytes(4)), (0, b""), (30, bytes(4)), (30, bytes(4))]
+    assert all(row.flags & record.FLAG_REPLACED for row in cut.chunks())
 
 
 def test_shares_of_frames_are_even_and_differ_by_connection_and_direction() -> None:
@@ -347,23 +358,18 @@ def test_a_rule_that_looks_at_nothing_of_a_frame_keeps_the_short_way(tmp_path: P
     assert isinstance(tap(plain, TapRule(name="later", min_size=5)), TapPoint)
     assert isinstance(tap(TapRule(name="kafka", apis=("Fetch",)), plain), TapPoint), "a connection without APIs"
     assert isinstance(tap(TapRule(name="kafka", apis=("Fetch",)), plain, protocol="kafka"), SelectingTap)
-    for rule in (
-        TapRule(name="a", min_size=1),
-        TapRule(name="a", max_size=1),
-        TapRule(name="a", sample_frames=0.5),
-        TapRule(name="a", expires_ns=1),
-        TapRule(name="a", max_loss_percent=1),
-        TapRule(name="a", max_cpu_percent=1),
-    ):
-        assert isinstance(tap(rule), SelectingTap)
+    conditions: tuple[dict[str, Any], ...] = (
+        {"min_size": 1}, {"max_size": 1}, {"sample_frames": 0.5}, {"expires_ns": 1}, {"max_loss_percent": 1}, {"max_cpu_percent": 1},
+    )  # fmt: skip
+    for condition in conditions:
+        assert isinstance(tap(TapRule(name="a", **condition)), SelectingTap)
     assert tap(TapRule(name="kafka", clients=("a",))) is None
 
 
 def test_of_frames_that_are_not_passed_on_the_first_rule_that_may_take_them_has_lost_them(tmp_path: Path) -> None:
     rules = (TapRule(name="large", min_size=50), TapRule(name="fetch", apis=("Fetch",), max_size=40), TapRule(name="rest"))
     connection = Connection(tmp_path, rules)
-    tap = connection.taps[REQUEST]
-    assert tap is not None
+    tap = connection.tap()
     tap.drop(3, 60 + 10 + 45 + 12, 0, START_NS, run_of([bytes(60), bytes(10), bytes(45)]))
     for run in pieces_of(bytes(700), [100, 100]):
         tap.drop(int(run.frames), int(run.size), 3, START_NS, run)
@@ -381,8 +387,7 @@ def test_of_frames_that_are_not_passed_on_the_first_rule_that_may_take_them_has_
 
 def test_a_frame_that_is_cut_short_is_a_gap_of_its_rule_and_the_next_is_whole(tmp_path: Path) -> None:
     connection = Connection(tmp_path, (TapRule(name="large", min_size=300), TapRule(name="rest", max_frame_bytes=1)))
-    tap = connection.taps[REQUEST]
-    assert tap is not None
+    tap = connection.tap()
     first, second, _ = pieces_of(bytes(700), [100, 100])
     tap.append_part(first, 0, START_NS, False, None, None)
     tap.append_part(second, 0, START_NS, False, None, None)
@@ -399,7 +404,7 @@ def test_a_frame_that_is_cut_short_is_a_gap_of_its_rule_and_the_next_is_whole(tm
 
 def test_of_a_frame_that_had_begun_before_nothing_is_taken(tmp_path: Path) -> None:
     connection = Connection(tmp_path, (TapRule(name="r", min_size=1),))
-    for tap in (connection.taps[REQUEST], TapRules((TapRule(name="s"),), connection.writer).match("main", "framed", REQUEST, None, None, 1)):
+    for tap in (connection.tap(), TapRules((TapRule(name="s"),), connection.writer).match("main", "framed", REQUEST, None, None, 1)):
         assert tap is not None
         for run in pieces_of(bytes(700), [100, 100])[1:]:
             assert tap.append_part(run, 0, START_NS, False, None, None)
@@ -446,31 +451,25 @@ def test_a_rule_that_costs_too_much_turns_itself_off(tmp_path: Path, monkeypatch
     assert [frame.number for frame in frames] == [0, 1, 2, 3]
 
 
-def test_a_source_that_waits_may_be_read_when_its_rule_is_over_though_no_frame_came(tmp_path: Path) -> None:
-    connection = Connection(tmp_path, (TapRule(name="keep", on_full="mute", expires_ns=START_NS + WINDOW_NS),))
-    tap = connection.taps[REQUEST]
-    assert tap is not None
-    for _ in range(5):
-        connection.requests([(1, b"a", 30_000)], [], [])
-    assert not tap.may_read()
-    assert not connection.rules.expire(START_NS + WINDOW_NS - 1)
-    assert not tap.may_read()
-    assert connection.rules.expire(START_NS + WINDOW_NS)
-    assert tap.may_read()
-
-
 def test_a_source_is_muted_only_while_a_live_rule_mutes(tmp_path: Path) -> None:
-    rules = (TapRule(name="keep", on_full="mute", expires_ns=START_NS + 5 * STEP_NS), TapRule(name="drop", capture="lengths"))
-    connection = Connection(tmp_path, rules)
-    tap = connection.taps[REQUEST]
-    assert tap is not None
-    assert tap.mutes
-    assert tap.may_read()
-    for _ in range(5):
-        connection.requests([(1, b"a", 30_000)], [], [])
-    assert not tap.may_read()
-    connection.requests([(1, b"a", 10)], [], [])  # expired: the second rule has it, and loses it
-    assert tap.may_read()
-    frames, gaps = connection.read()
-    assert [(frame.number, frame.rule) for frame in frames] == [(number, "keep") for number in range(5)]
-    assert [(gap.rule, gap.reason, gap.frames) for gap in gaps] == [("drop", "queue_full", 1)]
+    expires_ns = START_NS + 5 * STEP_NS
+    rules = (TapRule(name="keep", on_full="mute", expires_ns=expires_ns), TapRule(name="drop", capture="lengths"))
+    found = []
+    for folder in ("quiet", "busy"):
+        connection = Connection(tmp_path / folder, rules)
+        tap = connection.tap()
+        assert (tap.mutes, tap.may_read()) == (True, True)
+        for _ in range(5):
+            connection.requests([(1, b"a", 30_000)], [], [])
+        assert not tap.may_read()
+        if folder == "quiet":
+            assert not connection.rules.expire(expires_ns - 1)
+            assert not tap.may_read()
+            assert connection.rules.expire(expires_ns), "the rule is over though no frame came"
+        else:
+            connection.requests([(1, b"a", 10)], [], [])  # expired: the second rule has it, and loses it
+        assert tap.may_read()
+        frames, gaps = connection.read()
+        assert [(frame.number, frame.rule) for frame in frames] == [(number, "keep") for number in range(5)]
+        found.append([(gap.rule, gap.reason, gap.frames) for gap in gaps])
+    assert found == [[], [("drop", "queue_full", 1)]]

@@ -51,29 +51,44 @@ def totals(frames: int, size: int, from_ns: int, until_ns: int) -> Entry:
     return Entry(*PAIR, REASON_NONE, 0, frames, size, from_ns, until_ns)
 
 
-def test_a_stream_that_has_all_needs_nothing() -> None:
-    assert missing_entries(PAIR, pair_sums(w8=(3, 3), w9=(4, 4)), ended(7)) == []
-    assert missing_entries(PAIR, pair_sums(w8=(3, 3), w9=(4, 4)), died(7)) == []
-    assert missing_entries(PAIR, PairSums(), died(0)) == []
-
-
-def test_a_processor_that_died_lacks_at_most_what_it_had_claimed_and_its_last_window_is_stated_from_the_log() -> None:
-    entries = missing_entries(PAIR, pair_sums(w8=(3, 3), w10=(4, 0)), died(17))
-    assert entries == [gap(FLAG_AT_MOST, 10, 10 * W + 10, END), totals(4, 40, 10 * W + 10, END)]
-
-
-def test_a_processor_that_died_before_its_first_block_lacks_all_from_its_birth_on() -> None:
-    assert missing_entries(PAIR, PairSums(), died(64)) == [gap(FLAG_AT_MOST, 64, 7 * W + 5, END)]
-
-
-def test_when_totals_are_all_there_the_gap_begins_with_the_last_time_of_the_stream() -> None:
-    assert missing_entries(PAIR, pair_sums(w8=(3, 3)), died(5)) == [gap(FLAG_AT_MOST, 2, 8 * W + 20, END)]
-
-
-def test_what_a_full_disk_kept_from_an_orderly_end_is_exact_and_counts_as_seen() -> None:
-    entries = missing_entries(PAIR, pair_sums(w9=(3, 3), w10=(4, 0)), ended(12))
-    assert entries == [gap(0, 5, 10 * W + 10, END, REASON_DISK_FULL), totals(4, 40, 10 * W + 10, END), totals(5, 0, 10 * W + 10, 10 * W + 10)]
-    assert missing_entries(PAIR, PairSums(), ended(6)) == [gap(0, 6, 7 * W + 5, END, REASON_DISK_FULL), totals(6, 0, 7 * W + 5, 7 * W + 5)]
+@each_of(
+    ("case", "sums", "bound", "entries"),
+    [
+        ("nothing is missing", pair_sums(w8=(3, 3), w9=(4, 4)), ended(7), []),
+        ("nothing is missing", pair_sums(w8=(3, 3), w9=(4, 4)), died(7), []),
+        ("nothing was seen", PairSums(), died(0), []),
+        (
+            "at most what was reserved; the last window is stated from the log",
+            pair_sums(w8=(3, 3), w10=(4, 0)),
+            died(17),
+            [gap(FLAG_AT_MOST, 10, 10 * W + 10, END), totals(4, 40, 10 * W + 10, END)],
+        ),
+        ("died before its first block", PairSums(), died(64), [gap(FLAG_AT_MOST, 64, 7 * W + 5, END)]),
+        ("totals are all there", pair_sums(w8=(3, 3)), died(5), [gap(FLAG_AT_MOST, 2, 8 * W + 20, END)]),
+        (
+            "a full disk before an orderly end: exact, and seen",
+            pair_sums(w9=(3, 3), w10=(4, 0)),
+            ended(12),
+            [gap(0, 5, 10 * W + 10, END, REASON_DISK_FULL), totals(4, 40, 10 * W + 10, END), totals(5, 0, 10 * W + 10, 10 * W + 10)],
+        ),
+        ("a full disk from the start", PairSums(), ended(6), [gap(0, 6, 7 * W + 5, END, REASON_DISK_FULL), totals(6, 0, 7 * W + 5, 7 * W + 5)]),
+        ("not known, no block", PairSums(), died(None), [gap(FLAG_UNKNOWN, 0, 7 * W + 5, END)]),
+        (
+            "not known, and the log is stated all the same",
+            pair_sums(w8=(3, 3), w9=(4, 1)),
+            died(None),
+            [gap(FLAG_UNKNOWN, 0, 9 * W + 10, END), totals(3, 30, 9 * W + 10, 10 * W - 1)],
+        ),
+        (
+            "the clock was set back: the gap reaches to that time",
+            pair_sums(w12=(4, 0)),
+            died(5),
+            [gap(FLAG_AT_MOST, 1, END, 12 * W + 10), totals(4, 40, 12 * W + 10, 12 * W + 10)],
+        ),
+    ],
+)
+def test_entries_say_what_a_stream_lacks(case: str, sums: PairSums, bound: Bound, entries: list[Entry]) -> None:
+    assert missing_entries(PAIR, sums, bound) == entries
 
 
 @each_of("bound", [died(30), died(None), ended(24)])
@@ -93,21 +108,6 @@ def test_a_gap_over_windows_may_be_what_totals_say_was_seen() -> None:
     assert missing_entries(PAIR, sums, ended(23)) == [totals(2, 0, 9 * W + 15, 9 * W + 15)], "two of the nine are in no totals"
     sums.windows[9].stated = 8
     assert missing_entries(PAIR, sums, ended(23)) == []
-
-
-def test_when_nobody_knows_the_gap_says_so_and_the_log_is_stated_all_the_same() -> None:
-    assert missing_entries(PAIR, PairSums(), died(None)) == [gap(FLAG_UNKNOWN, 0, 7 * W + 5, END)]
-    assert missing_entries(PAIR, pair_sums(w8=(3, 3), w9=(4, 1)), died(None)) == [
-        gap(FLAG_UNKNOWN, 0, 9 * W + 10, END),
-        totals(3, 30, 9 * W + 10, 10 * W - 1),
-    ]
-
-
-def test_behind_a_clock_that_was_set_back_the_gap_reaches_to_where_it_was_set() -> None:
-    """What is missing may have passed before that, or behind it."""
-    sums = pair_sums(w12=(4, 0))
-    entries = missing_entries(PAIR, sums, died(5))
-    assert entries == [gap(FLAG_AT_MOST, 1, END, 12 * W + 10), totals(4, 40, 12 * W + 10, 12 * W + 10)]
 
 
 ENTRIES = [totals(4, 40, 9 * W, 9 * W + 5), gap(FLAG_AT_MOST, 3, 9 * W, END), Entry("b", "response", DIED, FLAG_UNKNOWN, 0, 0, 9 * W, END)]
@@ -136,27 +136,20 @@ def test_a_settlement_is_one_block_of_a_stream_of_its_own_that_ends_finally(tmp_
     assert settled_end(str(tmp_path), "edge.0.b0") == end == segment.limit
 
 
-@pytest.mark.parametrize("failing", [{"write"}, {"rename"}, {"write", "remove", "truncate"}, {"create"}])
+@pytest.mark.parametrize("failing", [{"write"}, {"rename"}, {"write", "remove", "truncate"}, {"create"}, set()])
 def test_a_settlement_that_the_disk_did_not_take_is_written_at_the_next_try_and_once(tmp_path: Path, failing: set[str]) -> None:
-    disk = FakeDisk()
+    disk = FakeDisk(room=None if failing else 4200)  # room for half of it
     disk.failing = failing
     for _ in range(2):
-        with pytest.raises(OSError, match="Input/output"):
+        with pytest.raises(OSError, match=r"Input/output|No space"):
             write_settlement(str(tmp_path), "edge.0.b0", ENTRIES, disk)
         if failing == {"rename"}:
             break
         assert settled_end(str(tmp_path), "edge.0.b0") is None
-    disk.failing = set()
+    disk.failing, disk.room = set(), None
     write_settlement(str(tmp_path), "edge.0.b0", ENTRIES, disk)
     stream = recovery_stream("edge.0.b0")
     assert [sealed.error for sealed in seal_dead(str(tmp_path), set(), 1)] == [""] * (failing == {"rename"})
     assert [listed.sealed for listed in segments(str(tmp_path), stream)] == [True]
     assert sum(len(list(block.gaps())) for block in read_blocks(str(tmp_path), stream)) == 2
     assert ends_finally(str(tmp_path), stream)
-
-
-def test_a_disk_with_room_for_half_of_it_has_none_of_it(tmp_path: Path) -> None:
-    disk = FakeDisk(room=4200)
-    with pytest.raises(OSError, match="No space"):
-        write_settlement(str(tmp_path), "edge.0.b0", ENTRIES, disk)
-    assert settled_end(str(tmp_path), "edge.0.b0") is None

@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from framegate.proxy.config.model import TapRule
-from framegate.proxy.tap import sums as module
 from framegate.proxy.tap.block_builder import BlockBuilder
 from framegate.proxy.tap.gap import Gap
 from framegate.proxy.tap.log_reader import LogError, segments, walk_segment
@@ -15,6 +14,14 @@ from tests.fakes.tap_log import START_NS, FakeProcessor
 
 MINUTE = START_NS // WINDOW_NS
 REQUEST, RESPONSE = ("main", "request"), ("main", "response")
+
+
+def blocks(root: Path, count: int) -> FakeProcessor:
+    """A stream of as many blocks, each in a segment of its own."""
+    processor = FakeProcessor(root, segment_size=1000)
+    for _ in range(count):
+        processor.block([bytes(600)])
+    return processor
 
 
 def test_frames_are_added_up_by_listener_direction_and_window(tmp_path: Path) -> None:
@@ -58,31 +65,27 @@ def test_gaps_count_where_they_lie_and_those_over_windows_for_none(tmp_path: Pat
 
 
 def test_what_was_added_before_it_was_deleted_counts_and_counts_once(tmp_path: Path) -> None:
-    processor = FakeProcessor(tmp_path, segment_size=1000)
-    for _ in range(4):
-        processor.block([bytes(600)])
+    processor = blocks(tmp_path, 4)
     first = segments(str(tmp_path), processor.stream)[0]
-    carried = StreamSums()
-    for ref in walk_segment(first, first.base):
-        carried.add(ref)
-    assert carried.end == first.limit
-    assert sum_stream(str(tmp_path), processor.stream, carried)[0].of(REQUEST).frames == 4, "it could not be deleted after all"
-    carried = StreamSums()
-    for ref in walk_segment(first, first.base):
-        carried.add(ref)
-    os.unlink(first.path)
-    assert sum_stream(str(tmp_path), processor.stream, carried)[0].of(REQUEST).frames == 4
+    for deleted in (False, True):
+        carried = StreamSums()
+        for ref in walk_segment(first, first.base):
+            carried.add(ref)
+        assert carried.end == first.limit
+        if deleted:
+            os.unlink(first.path)
+        assert sum_stream(str(tmp_path), processor.stream, carried)[0].of(REQUEST).frames == 4
     assert sum_stream(str(tmp_path), processor.stream)[0].of(REQUEST).frames == 3
 
 
 def test_a_hole_is_passed_over_and_told(tmp_path: Path) -> None:
-    processor = FakeProcessor(tmp_path, segment_size=1000)
-    for _ in range(5):
-        processor.block([bytes(600)])
+    processor = blocks(tmp_path, 5)
     os.unlink(segments(str(tmp_path), processor.stream)[1].path)
     sums, trouble = sum_stream(str(tmp_path), processor.stream)
     assert sums.of(REQUEST).frames == 4
     assert "is gone" in trouble
+    nothing, trouble = sum_stream(str(tmp_path), "edge.0.b9")
+    assert (nothing.pairs, nothing.end, trouble) == ({}, 0, "")
 
 
 def test_tables_that_cannot_be_read_count_for_nothing(tmp_path: Path) -> None:
@@ -111,14 +114,9 @@ def test_payload_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         lengths.append(length)
         return real(fd, length, position)
 
-    monkeypatch.setattr(module.os, "pread", pread)
+    monkeypatch.setattr(os, "pread", pread)
     assert sum_stream(str(tmp_path), processor.stream)[0].of(REQUEST).frames == 1
     assert max(lengths) < 4096 + 10 * CHUNK_ROW_BYTES
-
-
-def test_a_stream_that_does_not_exist_has_nothing(tmp_path: Path) -> None:
-    sums, trouble = sum_stream(str(tmp_path), "edge.0.b9")
-    assert (sums.pairs, sums.end, trouble) == ({}, 0, "")
 
 
 def test_between_which_times_lies_what_a_segment_speaks_of(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ MS = 1_000_000
 SECOND = 1000 * MS
 MINUTE = WINDOW_NS
 HOUR = 60 * MINUTE
+AHEAD = 10 * 365 * 24 * HOUR
 START = 1_700_000_040 * SECOND  # a window begins
 
 
@@ -155,25 +156,16 @@ def test_a_small_step_back_lets_the_time_stand_still(tmp_path: Path, step: int) 
 
 def test_a_clock_set_back_goes_on_from_there_and_the_log_says_so(tmp_path: Path) -> None:
     log = Log(tmp_path)
-    log.send(START + HOUR, 3)
-    log.send(START + HOUR - CLOCK_STEP_NS - 1, 1)
-    log.send(START, 2)
-    log.send(START + SECOND, 4)
+    back = START + HOUR - CLOCK_STEP_NS - 1
+    sent = [(START + HOUR, 3), (back, 1), (START, 2), (START + SECOND, 4), (START + AHEAD, 1), (START + 2 * SECOND, 5)]
+    for at_ns, count in sent:
+        log.send(at_ns, count)
     assert log.close()
-    frames = [(row.capture_ns, row.frame_count) for block in read_blocks(log.root, log.writer.stream) for row in block.rows if row.frame_count]
-    assert frames == [(START + HOUR, 3), (START + HOUR - CLOCK_STEP_NS - 1, 1), (START, 2), (START + SECOND, 4)]
-    clock = [(row.lost_from_ns, row.capture_ns) for block in read_blocks(log.root, log.writer.stream) for row in block.rows if row.kind == KIND_CLOCK]
-    assert clock == [(START + HOUR, START + HOUR - CLOCK_STEP_NS - 1), (START + HOUR - CLOCK_STEP_NS - 1, START)]
-    assert log.said() == [("a", "request", 60, 3), ("a", "request", 59, 1), ("a", "request", 0, 6)]
-
-
-def test_a_clock_that_was_ten_years_ahead_for_a_moment_does_not_stay_so(tmp_path: Path) -> None:
-    log = Log(tmp_path)
-    ahead = 10 * 365 * 24 * HOUR
-    for at_ns in (START, START + ahead, START + SECOND):
-        log.send(at_ns)
-    assert log.close()
-    assert log.said() == [("a", "request", 0, 1), ("a", "request", ahead // MINUTE, 1), ("a", "request", 0, 1)]
+    rows = [row for block in read_blocks(log.root, log.writer.stream) for row in block.rows]
+    assert [(row.capture_ns, row.frame_count) for row in rows if row.frame_count] == sent
+    clock = [(row.lost_from_ns, row.capture_ns) for row in rows if row.kind == KIND_CLOCK]
+    assert clock == [(START + HOUR, back), (back, START), (START + AHEAD, START + 2 * SECOND)]
+    assert [(minute, frames) for _, _, minute, frames in log.said()] == [(60, 3), (59, 1), (0, 6), (AHEAD // MINUTE, 1), (0, 5)]
 
 
 def test_a_step_back_in_a_block_that_failed_is_said_with_the_next(tmp_path: Path) -> None:

@@ -47,7 +47,11 @@ def test_a_block_is_handed_over_when_it_is_large_enough(tmp_path: Path) -> None:
     assert log.numbers() == list(range(10))
 
 
-def test_closing_writes_and_seals(tmp_path: Path) -> None:
+def test_closing_writes_and_seals_and_an_idle_writer_leaves_nothing(tmp_path: Path) -> None:
+    idle = Log(tmp_path)
+    idle.writer.start()
+    assert idle.writer.flush_and_close(5000)
+    assert list(tmp_path.iterdir()) == []
     log = Log(tmp_path)
     log.writer.start()
     for _ in range(100):
@@ -60,15 +64,12 @@ def test_closing_writes_and_seals(tmp_path: Path) -> None:
     assert log.writer.thread.bytes_flushed == segments(log.root, log.writer.stream)[0].size - 4096
 
 
-def test_an_idle_writer_leaves_nothing(tmp_path: Path) -> None:
-    log = Log(tmp_path)
-    log.writer.start()
-    assert log.writer.flush_and_close(5000)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_full_queue_drops_and_says_so_in_the_next_block(tmp_path: Path) -> None:
-    log = Log(tmp_path, flush_size=64 << 10, queue_size=128 << 10)
+    large = Log(tmp_path / "large", queue_size=64 << 10)
+    assert large.send(bytes(1 << 20)), "a chunk larger than the queue passes when the queue is empty"
+    large.writer.write_queued()
+    assert large.numbers() == [0]
+    log = Log(tmp_path / "log", flush_size=64 << 10, queue_size=128 << 10)
     for _ in range(20):
         assert log.send(bytes(16 << 10), frames=2)
     assert log.writer.dropped_queue_full == 2 * (20 - 4)
@@ -81,13 +82,6 @@ def test_a_full_queue_drops_and_says_so_in_the_next_block(tmp_path: Path) -> Non
     assert gap.bytes == 32 * ((16 << 10) + 4)
     assert log.numbers() == [*range(8), 40]
     log.assert_settled()
-
-
-def test_a_chunk_larger_than_the_queue_passes_when_the_queue_is_empty(tmp_path: Path) -> None:
-    log = Log(tmp_path, queue_size=64 << 10)
-    assert log.send(bytes(1 << 20))
-    log.writer.write_queued()
-    assert log.numbers() == [0]
 
 
 def test_gaps_are_written_without_any_further_traffic(tmp_path: Path) -> None:
@@ -171,7 +165,8 @@ def test_a_queue_that_is_full_within_a_frame_makes_it_a_gap_and_copies_no_more(t
 
 
 @pytest.mark.parametrize("fault", ["disk_full", "disk_error"])
-def test_a_frame_of_which_a_piece_was_not_written_becomes_a_gap_at_its_end(tmp_path: Path, fault: str) -> None:
+@pytest.mark.parametrize("last", [False, True])
+def test_a_frame_of_which_a_piece_was_not_written_becomes_one_gap_at_its_end(tmp_path: Path, fault: str, last: bool) -> None:
     disk = OnceBrokenDisk()
     log = Log(tmp_path, disk)
     log.part(BODY, 0, 300)
@@ -179,19 +174,21 @@ def test_a_frame_of_which_a_piece_was_not_written_becomes_a_gap_at_its_end(tmp_p
     disk.faults = 1
     if fault == "disk_error":
         disk.fault = OSError(errno.EIO, os.strerror(errno.EIO))
-    log.part(BODY, 300, 600)
-    log.send(b"in the same block", connection=2)
-    log.flush()
-    for connection in (2, 2):
-        log.send(b"tries the disk", connection=connection)
+    log.part(BODY, 300, END if last else 600)
+    if not last:
+        log.send(b"in the same block", connection=2)
+        log.flush()
+    log.writer.write_queued()
+    for _ in range(2):
         log.tick(RETRY_NS)
         log.tick(RETRY_NS)
         log.writer.write_queued()
     assert log.writer.error == ""
-    log.part(BODY, 600, 900)
-    assert log.writer.builder.chunk_count == 0, "nothing more is copied"
-    log.part(BODY, 900, END)
-    log.flush()
+    if not last:
+        log.part(BODY, 600, 900)
+        assert log.writer.builder.chunk_count == 0, "nothing more is copied"
+        log.part(BODY, 900, END)
+        log.flush()
     assert [(gap.reason, gap.frames, gap.bytes) for gap in log.gaps() if gap.connection == 1] == [(fault, 1, END)]
     assert log.numbers() == []
     log.assert_settled()
@@ -219,21 +216,6 @@ def test_a_frame_that_was_handed_over_when_its_piece_failed_says_what_is_missing
     assert (log.matched, log.writer.frames_dropped) == (2, 0)
 
 
-def test_a_frame_whose_last_block_failed_is_one_gap(tmp_path: Path) -> None:
-    disk = OnceBrokenDisk()
-    log = Log(tmp_path, disk)
-    log.part(BODY, 0, 300)
-    log.flush()
-    disk.faults = 1
-    log.part(BODY, 300, END)
-    log.writer.write_queued()
-    log.tick(RETRY_NS)
-    log.tick(RETRY_NS)
-    log.writer.write_queued()
-    assert [(gap.reason, gap.frames, gap.bytes) for gap in log.gaps()] == [("disk_full", 1, END)]
-    log.assert_settled()
-
-
 def test_mute_keeps_every_piece_and_tells_when_to_stop(tmp_path: Path) -> None:
     disk = OnceBrokenDisk()
     log = Log(tmp_path, disk, on_full="mute", flush_size=4000, queue_size=9000)
@@ -248,19 +230,6 @@ def test_mute_keeps_every_piece_and_tells_when_to_stop(tmp_path: Path) -> None:
     assert [frame.body for frame in read_frames(log.root)] == [body]
     log.assert_settled()
     assert log.writer.frames_dropped == 0
-
-
-def test_what_closing_gives_up_of_a_frame_in_pieces_is_counted(tmp_path: Path) -> None:
-    disk = FakeDisk()
-    disk.broken = errno.EIO
-    log = Log(tmp_path, disk, on_full="mute")
-    log.writer.start()
-    log.part(BODY, 0, 300)
-    log.tick(0)
-    log.tick()
-    log.part(BODY, 300, END)
-    assert not log.writer.flush_and_close(50)
-    assert log.writer.dropped_disk_error == log.matched == 1
 
 
 def test_the_last_piece_ends_its_block(tmp_path: Path) -> None:
@@ -381,39 +350,22 @@ def test_a_writer_killed_in_the_middle_leaves_whole_blocks_only(tmp_path: Path) 
     assert [segment.sealed for segment in listed[:-1]] == [True] * (len(listed) - 1)
 
 
-LIMITED = """
+PRELUDE = """
 import resource, sys
-resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
-from tests.fakes.tap_log import FakeProcessor
 from pathlib import Path
+from tests.fakes.tap_log import FakeProcessor
+from tests.fakes.tap_read import read_frames, read_gaps
+"""
+LIMITED = """
+resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
 processor = FakeProcessor(Path(sys.argv[1]))
 for number in range(8):
     processor.block([bytes([number]) * 4000])
 assert processor.writer.thread.write_errors > 0, processor.writer.thread.write_errors
-print(processor.writer.error)
+assert "File too large" in processor.writer.error
+print([frame.body[0] for frame in read_frames(sys.argv[1])])
 """
-
-
-@pytest.mark.slow
-def test_the_real_system_calls_report_a_write_that_does_not_fit(tmp_path: Path) -> None:
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
-    root = str(Path(__file__).resolve().parents[3])
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, root])},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "File too large" in done.stdout
-    assert [frame.body[0] for frame in read_frames(str(tmp_path))] == [0, 1, 2]
-
-
 FIRST_BLOCK = """
-import resource, sys
-from pathlib import Path
-from tests.fakes.tap_read import read_frames, read_gaps
-from tests.fakes.tap_log import FakeProcessor
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
 processor = FakeProcessor(Path(sys.argv[1]), segment_age_ms=1)
@@ -430,8 +382,10 @@ print([bytes(frame.body) for frame in read_frames(sys.argv[1])], [gap.frames for
 
 
 @pytest.mark.slow
-def test_with_the_real_system_calls_what_follows_a_first_block_that_failed_is_seen_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("program", "printed"), [(LIMITED, "[0, 1, 2]\n"), (FIRST_BLOCK, "[b'seen'] [1]\n")], ids=["full", "first block"])
+def test_the_real_system_calls_report_a_write_that_does_not_fit_and_what_follows_is_seen(tmp_path: Path, program: str, printed: str) -> None:
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
     root = str(Path(__file__).resolve().parents[3])
     paths = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, root])}
-    done = subprocess.run([sys.executable, "-c", FIRST_BLOCK, str(tmp_path)], env=paths, capture_output=True, text=True)
-    assert done.stdout == "[b'seen'] [1]\n", done.stderr
+    done = subprocess.run([sys.executable, "-c", PRELUDE + program, str(tmp_path)], env=paths, capture_output=True, text=True)
+    assert done.stdout == printed, done.stderr

@@ -1,14 +1,17 @@
 import errno
 import os
 import select
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
 
+from framegate.proxy.config.model import OnFull
 from framegate.proxy.network.run import Buffer
 from framegate.proxy.tap.log_reader import segments
 from framegate.proxy.tap.writer_thread import RETRY_NS
+from tests.fakes.cases import each_of
 from tests.fakes.disk import FakeDisk
 from tests.fakes.tap_read import segment_facts
 from tests.fakes.writer import MS, Log
@@ -75,18 +78,10 @@ def test_each_try_to_write_a_block_is_measured_by_what_became_of_it(tmp_path: Pa
     tries = [int(histogram.count) for histogram in thread.appends]
     assert tries[1:] == [1, 1]
     assert sum(tries) == thread.handed == thread.settled, "all were tried once, and none waits"
-
-
-def test_blocks_that_wait_are_known(tmp_path: Path) -> None:
-    log = Log(tmp_path, FakeDisk())
-    found = []
-    for _ in range(3):
-        log.send(b"x")
-        log.tick(0)
-        log.tick()
-        found.append(log.writer.thread.handed - log.writer.thread.settled)
-    log.writer.write_queued()
-    assert (found, log.writer.thread.handed - log.writer.thread.settled) == ([1, 2, 3], 0)
+    log.send(b"waits")
+    log.tick(0)
+    log.tick()
+    assert thread.handed - thread.settled == 1
 
 
 def test_mute_and_a_failing_disk_try_the_block_again(tmp_path: Path) -> None:
@@ -114,15 +109,29 @@ def test_mute_and_a_failing_disk_try_the_block_again(tmp_path: Path) -> None:
         os.close(wakeup)
 
 
-def test_closing_on_a_failing_disk_counts_what_is_lost(tmp_path: Path) -> None:
+@each_of(
+    ("on_full", "broken", "in_pieces"),
+    [("drop", errno.ENOSPC, False), ("mute", errno.EIO, False), ("mute", errno.EIO, True)],
+    fresh={"folder": tempfile.TemporaryDirectory},
+)
+def test_closing_on_a_failing_disk_counts_what_is_lost_and_does_not_wait_for_what_must_be_kept(
+    folder: str, on_full: OnFull, broken: int, in_pieces: bool
+) -> None:
     disk = FakeDisk()
-    disk.broken = errno.ENOSPC
-    log = Log(tmp_path, disk)
+    disk.broken = broken
+    log = Log(Path(folder), disk, on_full=on_full)
     log.writer.start()
-    log.send(b"x", frames=4)
-    assert not log.writer.flush_and_close(5000)
-    assert log.writer.dropped_disk_full == log.matched == 4
-    assert "No space" in log.writer.error
+    if in_pieces:
+        log.part(bytes(1000), 0, 300)
+        log.tick(0)
+        log.tick()
+        log.part(bytes(1000), 300, 1004)
+    else:
+        log.send(b"x", frames=4)
+    assert not log.writer.flush_and_close(50)
+    assert log.matched == (1 if in_pieces else 4)
+    assert (log.writer.dropped_disk_full if broken == errno.ENOSPC else log.writer.dropped_disk_error) == log.matched
+    assert os.strerror(broken) in log.writer.error
 
 
 def test_closing_on_a_full_disk_still_says_what_is_lost_when_that_fits(tmp_path: Path) -> None:
@@ -139,16 +148,6 @@ def test_closing_on_a_full_disk_still_says_what_is_lost_when_that_fits(tmp_path:
     assert log.writer.flush_and_close(5000)
     assert [(gap.reason, gap.frames) for gap in log.gaps()] == [("disk_full", 4)]
     log.assert_settled()
-
-
-def test_closing_does_not_wait_for_a_block_that_must_be_kept_for_ever(tmp_path: Path) -> None:
-    disk = FakeDisk()
-    disk.broken = errno.EIO
-    log = Log(tmp_path, disk, on_full="mute")
-    log.writer.start()
-    log.send(b"x", frames=4)
-    assert not log.writer.flush_and_close(50)
-    assert log.writer.dropped_disk_error == 4
 
 
 class FaultyDisk(FakeDisk):
