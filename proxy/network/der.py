@@ -1,4 +1,4 @@
-"""The form that certificates have (DER; ITU-T X.690): elements within elements, each with a tag and a length. No length is believed."""
+"""DER (ITU-T X.690), the format of certificates: nested elements with a tag and a length each. Every length is checked against the data."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -15,7 +15,7 @@ OCTETS: Final = 0x04
 
 
 class Element(NamedTuple):
-    """One element: its tag, what is in it, and all of it with both and its length."""
+    """One element: its tag, its content, and the whole encoding."""
 
     tag: int
     content: bytes
@@ -23,10 +23,10 @@ class Element(NamedTuple):
 
 
 def elements(data: bytes) -> Iterator[Element]:
-    """The elements that follow one another.
+    """Iterate over a sequence of elements.
 
     Raises:
-        AuthenticationError: that is not what it is.
+        AuthenticationError: the data is not valid DER.
     """
     position = 0
     while position < len(data):
@@ -39,7 +39,7 @@ def elements(data: bytes) -> Iterator[Element]:
 
 
 def only(data: bytes) -> bytes:
-    """The content of the one SEQUENCE that it must be; errors as above."""
+    """Return the content of data that must be one SEQUENCE. Raises AuthenticationError if it is not."""
     found = list(elements(data))
     if len(found) != 1 or found[0].tag != SEQUENCE:
         raise AuthenticationError("the certificate cannot be read: a SEQUENCE is missing")
@@ -47,15 +47,15 @@ def only(data: bytes) -> bytes:
 
 
 def serial_of(certificate: bytes) -> str:
-    """The serial number of a certificate in DER form, in hexadecimal without leading zeros; errors as above."""
+    """Return the serial number of a certificate in DER form, in hexadecimal without leading zeros. Raises AuthenticationError if it has none."""
     for item in elements(next((item.content for item in elements(only(certificate))), b"")):
-        if item.tag == INTEGER:  # before it stands the version, or nothing
+        if item.tag == INTEGER:  # only the version may precede it
             return f"{int.from_bytes(item.content, 'big'):x}"
     raise AuthenticationError("the certificate cannot be read: it has no serial number")
 
 
 def _header(data: bytes, position: int) -> tuple[int, int, int]:
-    """Tag and length of an element, and where its content begins."""
+    """Return the tag and the length of an element, and the position of its content."""
     tag, *rest = data[position : position + 2]
     if not rest or tag & 0x1F == 0x1F:
         raise AuthenticationError("the certificate cannot be read: a tag that none has")

@@ -1,11 +1,11 @@
-"""A certificate's subject as text, as Java writes it by RFC 2253, and so Kafka's brokers, their rules and their ACLs: the most specific part first,
+"""The subject of a certificate as text in the form of Java (RFC 2253), which Kafka's brokers, rules and ACLs use: the most specific part first,
 ``CN=client,OU=edge,O=Example``.
 
-Nine attributes have names there; any other is its number, with its value in hexadecimal as it is encoded: ``1.2.840.113549.1.9.1=#1605614062…``. The
-value of a named one stands so as well if its type is none of the six below. The text is that of Java 25. Java 17 reads T61String and BMPString as
-UTF-8, and so writes other texts of these two, in which different subjects may be one.
+Nine attributes have names; any other is written as its number, with the encoded value in hexadecimal: ``1.2.840.113549.1.9.1=#1605614062…``. So is
+the value of a named attribute if its type is not one of the six below. The text is that of Java 25. Java 17 decodes T61String and BMPString as UTF-8,
+so it writes other texts for them, and may write the same text for different subjects.
 
-What is malformed is refused, where Java puts a replacement character or reads on: it must not become the name of somebody else.
+A malformed name is refused, because a replacement character, as in Java, could make it equal to the name of another subject.
 Source: RFC 2253, 2.3 and 2.4; X.690, 8.19; the comparison with ``X500Principal.getName()`` in the tests.
 """
 
@@ -38,14 +38,14 @@ CHARSETS: Final[dict[int, str]] = {
 SPECIAL: Final = frozenset('",=+<>#;\\')
 SPACES: Final = " \r"
 VERSION: Final = 0xA0
-BEFORE_SUBJECT: Final = 4  # serial number, signature, issuer, validity
+BEFORE_SUBJECT: Final = 4  # fields: serial number, signature, issuer, validity
 
 
 def subject_of(certificate: bytes) -> str:
-    """The subject of a certificate in DER form; empty when it has none.
+    """Return the subject of a certificate in DER form; empty if it has none.
 
     Raises:
-        AuthenticationError: it cannot be read.
+        AuthenticationError: the certificate or its subject is malformed.
     """
     fields = list(elements(next((item.content for item in elements(only(certificate))), b"")))
     place = BEFORE_SUBJECT + (1 if fields and fields[0].tag == VERSION else 0)
@@ -55,7 +55,7 @@ def subject_of(certificate: bytes) -> str:
 
 
 def format_name(name: bytes) -> str:
-    """The text of a distinguished name, of its RDNs in DER form; errors as above."""
+    """Return the text of a distinguished name, given its RDNs in DER form. Raises AuthenticationError if it is malformed."""
     parts = [_part(rdn) for rdn in elements(name)]
     parts.reverse()
     return ",".join(parts)
@@ -85,7 +85,7 @@ def _attribute(attribute: Element) -> str:
 
 
 def _number(content: bytes) -> str:
-    """An object identifier, with dots. Raises AuthenticationError: its numbers are not written in as few bytes as they need."""
+    """Return an object identifier with dots. Raises AuthenticationError if a number is not encoded in the fewest bytes."""
     parts: list[str] = []
     part = 0
     begins = True
@@ -111,7 +111,7 @@ def _no_number(content: bytes) -> AuthenticationError:
 
 
 def escape(value: str) -> str:
-    """Escape a value: special characters, and spaces and carriage returns at either end."""
+    """Escape special characters, and spaces and carriage returns at either end."""
     last = len(value.rstrip(SPACES))
     first = len(value) - len(value.lstrip(SPACES))
     parts: list[str] = []

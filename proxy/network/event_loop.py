@@ -1,24 +1,58 @@
-"""What channels need of the selector, and what the selector needs of channels: two interfaces, so that neither module knows the other."""
+"""The interfaces between a selector, its channels, and the parts of a channel, so that their modules do not import each other."""
 
 import abc
+import select
+from typing import Final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
-from framegate.proxy.network.delayed_refusals import DelayedRefusals
+from framegate.proxy.cause import Cause
+from framegate.proxy.network.authenticator import Authenticator
 from framegate.proxy.network.faults import Faults
-from framegate.proxy.network.fd_handler import FdHandler
 from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.network.pipe import Pipe
-from framegate.proxy.network.timer import Timer
+from framegate.proxy.network.run import Run
+from framegate.proxy.network.timer import DelayedRefusals, Timer
 
-__all__ = ["EventLoop", "PolledChannel"]
+__all__ = [
+    "BROKEN",
+    "EPOLLIN",
+    "EPOLLOUT",
+    "EPOLLRDHUP",
+    "UNREGISTERED",
+    "ChannelCallbacks",
+    "ChannelWatch",
+    "EventLoop",
+    "FdHandler",
+    "PolledChannel",
+]
+
+# Copies of the constants of ``select``, which the compiler cannot inline.
+EPOLLIN: Final = 1
+EPOLLOUT: Final = 4
+EPOLLERR: Final = 8
+EPOLLHUP: Final = 16
+EPOLLRDHUP: Final = 8192
+BROKEN: Final = EPOLLERR | EPOLLHUP
+UNREGISTERED: Final = -1  # instead of an interest: the descriptor is not registered
+assert (select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR) == (EPOLLIN, EPOLLOUT, EPOLLERR)
+assert (select.EPOLLHUP, select.EPOLLRDHUP) == (EPOLLHUP, EPOLLRDHUP)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class FdHandler(abc.ABC):
+    """Handles the events of one descriptor."""
+
+    @abc.abstractmethod
+    def on_event(self, events: i64) -> None:
+        """Handle ``events``, the bits from epoll. An exception is noted as a fault; the descriptor stays registered."""
 
 
 class PolledChannel(FdHandler):
-    """What is called of a channel within a poll, besides ``on_event``. None of it raises.
+    """A channel as its selector sees it. No method raises.
 
     Attributes:
-        fd: its descriptor's number.
+        fd: the number of its descriptor.
         is_open: READY or later, and not closed.
     """
 
@@ -28,15 +62,15 @@ class PolledChannel(FdHandler):
 
     @abc.abstractmethod
     def step_handshake(self) -> None:
-        """Take the handshake as far as it goes now."""
+        """Continue the handshake, or the authentication, as far as possible now."""
 
     @abc.abstractmethod
     def poll_buffered(self) -> None:
-        """Read what the transport holds although the socket is silent."""
+        """Read what the transport has buffered, for which no event will come."""
 
     @abc.abstractmethod
     def notify_write_ended(self) -> None:
-        """Tell the sink that our end of the stream is out."""
+        """Tell the sink that the end of our stream was sent."""
 
     @abc.abstractmethod
     def notify_closed(self) -> None:
@@ -44,17 +78,17 @@ class PolledChannel(FdHandler):
 
     @abc.abstractmethod
     def close_socket(self) -> None:
-        """Close the socket, after the batch of events in which the channel was closed; the last that is called."""
+        """Close the socket, at the end of the poll in which the channel was closed. This is the last call."""
 
 
 class EventLoop(abc.ABC):
-    """What a channel and its parts call.
+    """A selector as its channels and their parts see it.
 
     Attributes:
-        now_ns: the clock as it was when the wait of this poll ended.
-        pool: of memory.
-        faults: what raised.
-        refusals: refused peers that wait for the answer.
+        now_ns: the time at which the wait of this poll ended.
+        pool: the memory pool.
+        faults: exceptions that were caught.
+        refusals: the timers of refused peers whose answer is delayed.
     """
 
     def __init__(self, pool: MemoryPool, now_ns: i64) -> None:
@@ -66,19 +100,19 @@ class EventLoop(abc.ABC):
 
     @abc.abstractmethod
     def read_clock(self) -> i64:
-        """The clock as it is now; ``now_ns`` is older by what this poll has done since its wait ended."""
+        """Return the current time; ``now_ns`` is the time at which the wait of this poll ended."""
 
     @abc.abstractmethod
     def call_at(self, deadline_ns: i64, timer: Timer) -> None:
-        """Arm a timer (``timer.fire(now_ns)``), or arm it anew."""
+        """Arm a timer for a time. An earlier deadline of the same timer is void."""
 
     @abc.abstractmethod
     def cancel(self, timer: Timer) -> None:
-        """Disarm a timer; harmless when it is not armed."""
+        """Disarm a timer. No effect if it is not armed."""
 
     @abc.abstractmethod
     def change_interest(self, channel: PolledChannel, before: i64, wanted: i64) -> None:
-        """Tell epoll what a channel waits for; -1 stands for a descriptor that epoll does not know."""
+        """Change the events that epoll reports for a channel from ``before`` to ``wanted``; either may be UNREGISTERED."""
 
     @abc.abstractmethod
     def defer_handshake(self, channel: PolledChannel) -> None:
@@ -94,20 +128,112 @@ class EventLoop(abc.ABC):
 
     @abc.abstractmethod
     def defer_closed(self, channel: PolledChannel) -> None:
-        """A channel has closed: no more events; ``notify_closed`` and ``close_socket`` are called at the end of this poll."""
+        """Note that a channel has closed: it gets no more events; ``notify_closed`` and ``close_socket`` are called at the end of this poll."""
 
     @abc.abstractmethod
     def watch_slots(self) -> None:
-        """A large frame waits for a slot: start the stall evictor."""
+        """Start the stall evictor, because a large frame waits for an admission slot."""
 
     @abc.abstractmethod
     def pipe(self) -> Pipe:
-        """The pipe for bytes that are not inspected. It is empty; the caller leaves it empty.
+        """Return the pipe for bytes that are not inspected. It is empty, and the caller must leave it empty.
 
         Raises:
-            OSError: there are no descriptors for it.
+            OSError: no descriptor is available.
         """
 
     @abc.abstractmethod
     def drop_pipe(self) -> None:
-        """Throw it away, with what an error has left in it."""
+        """Close the pipe, with any bytes that an error left in it."""
+
+
+class ChannelCallbacks(PolledChannel):
+    """A channel as its parts see it.
+
+    Attributes:
+        gated: ``ChannelSink.may_read`` is called before each read.
+        shutting: ``shut_write`` was called.
+        last_active_ns: when a byte was last read or written, on the selector's clock.
+    """
+
+    def __init__(self, fd: i64, now_ns: i64) -> None:
+        super().__init__(fd)
+        self.gated: bool = False
+        self.shutting: bool = False
+        self.last_active_ns: i64 = now_ns
+
+    @abc.abstractmethod
+    def mute(self, cause: i64) -> bool:
+        """Add one cause (a bit of ``mute``). Returns True if the mute is in force."""
+
+    @abc.abstractmethod
+    def unmute(self, cause: i64) -> None:
+        """Remove one cause."""
+
+    @abc.abstractmethod
+    def discard(self, run: Run) -> None:
+        """Release the lease of a run that is not sent on."""
+
+    @abc.abstractmethod
+    def close(self, cause: Cause, detail: str = "", error: BaseException | None = None) -> None:
+        """Close at once."""
+
+    @abc.abstractmethod
+    def fail(self, error: Exception) -> None:
+        """Close for an exception. One that neither the network nor the peer caused is a bug (``crash``)."""
+
+    @abc.abstractmethod
+    def crash(self, error: Exception, place: str = "channel") -> None:
+        """Close for an internal error."""
+
+    @abc.abstractmethod
+    def sync_interest(self) -> None:
+        """Update the events that epoll reports for the channel."""
+
+    @abc.abstractmethod
+    def queue_handshake(self) -> None:
+        """Queue the next step of the handshake or of the authentication. No effect when both are finished."""
+
+    @abc.abstractmethod
+    def wait_opening(self, wanted: i64) -> None:
+        """Set the events that the handshake or the authentication waits for, and start the watchdog."""
+
+    @abc.abstractmethod
+    def admits_principal(self, principal: str) -> bool:
+        """See ``ChannelSink.admits_principal``."""
+
+    @abc.abstractmethod
+    def become_ready(self, authenticator: Authenticator) -> None:
+        """Take over the principal from a complete authenticator, and close the authenticator."""
+
+    @abc.abstractmethod
+    def queue_buffered(self) -> None:
+        """Queue a call of ``poll_buffered``."""
+
+    @abc.abstractmethod
+    def on_unwanted(self, events: i64) -> None:
+        """Handle an event of a channel that must not be read."""
+
+    @abc.abstractmethod
+    def on_input_ended(self, *, clean: bool) -> None:
+        """Note that the peer ended its stream. ``clean``: as its protocol requires."""
+
+    @abc.abstractmethod
+    def on_output_ended(self) -> None:
+        """Note that the end of our stream was sent."""
+
+    @abc.abstractmethod
+    def after_read(self) -> None:
+        """Continue writes that may have waited for a read: ciphertext, or the end of our stream."""
+
+
+class ChannelWatch(Timer):
+    """Closes a channel if something takes too long."""
+
+    @abc.abstractmethod
+    def check(self, now_ns: i64) -> None:
+        """Close the channel if something takes too long, else arm for the next check."""
+
+    @abc.abstractmethod
+    def release(self) -> None:
+        """Drop the reference to the closed channel."""

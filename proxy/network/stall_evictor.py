@@ -1,7 +1,7 @@
 """The stall evictor: while a frame waits for a slot, channels that hold memory must move bytes. ``MEMORY.md`` says how many.
 
-A timer runs while a frame waits. Each time, a frame with a slot that has not moved loses it. Every fifth time, the channels that moved too few bytes
-for what they hold are closed, the worst first, until memory is not short any more.
+A timer runs while a frame waits. Each time it fires, a frame that has a slot and has not moved loses the slot. Every fifth time, the channels that
+moved too few bytes for the memory they hold are closed, the worst first, until memory is not short any more.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from framegate.proxy.network.timer import Timer
 __all__ = ["StallEvictor"]
 
 CHECK_NS: Final = 50_000_000
-CHECKS: Final = 5  # of the slots for each check of all channels
+CHECKS: Final = 5  # checks of the slots for each check of all channels
 NS_PER_S: Final = 1_000_000_000
 WINDOW_NS: Final = 2_000_000_000
 MOVE_ALL_S: Final = 10  # a channel must move as many bytes as it holds in this time

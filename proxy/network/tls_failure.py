@@ -1,7 +1,6 @@
-"""What OpenSSL says when TLS fails, as a sentence that a person can act on.
+"""OpenSSL's errors as sentences: which side refuses the other, and why. OpenSSL's own word follows in parentheses.
 
-Its words name what happened within OpenSSL. What is told here is who refuses whom, and why; OpenSSL's own word stands behind it, for who searches.
-An alert is what the peer said; all else is what we refuse. Source of the words: OpenSSL's ``sslerr.h`` and ``x509_vfy.h``, RFC 8446 6.2.
+An alert is an error of the peer; everything else is refused here. Source of the words: OpenSSL's ``sslerr.h`` and ``x509_vfy.h``, RFC 8446 6.2.
 """
 
 from typing import Final
@@ -53,7 +52,7 @@ KINDS: Final = {
     "record_too_large": "not_tls",
     "packet_length_too_long": "not_tls",
     "peer_did_not_return_a_certificate": "certificate_missing",
-    "alert_certificate_required": "certificate_missing",  # ours: an upstream asks, and who asks a client is a client's upstream
+    "alert_certificate_required": "certificate_missing",  # an upstream requires a certificate of framegate
     "no_shared_cipher": "cipher",
     "no_suitable_key_share": "cipher",
     "no_suitable_groups": "cipher",
@@ -66,34 +65,35 @@ KINDS: Final = {
     "wrong_ssl_version": "version",
     "alert_protocol_version": "version",
 }
-"""What the words come to (``proxy.cells.TLS_ERRORS``); other alerts are ``peer_alert``, and of certificates that we refuse ``VERDICTS`` says more."""
+"""The kind of an error (``proxy.cells.TLS_ERRORS``) by OpenSSL's word. Other alerts are ``peer_alert``; for certificates refused here see
+``VERDICTS``.
+"""
 VERDICTS: Final = {
-    2: "unknown_authority",  # of the issuer there is no certificate
+    2: "unknown_authority",  # the issuer's certificate is missing
     10: "certificate_expired",
-    18: "unknown_authority",  # it has signed itself
-    19: "unknown_authority",  # and so has the last of the chain
-    20: "unknown_authority",  # of the issuer there is no certificate here
-    21: "unknown_authority",  # nor of any other in the chain
+    18: "unknown_authority",  # self-signed
+    19: "unknown_authority",  # self-signed certificate in the chain
+    20: "unknown_authority",  # the issuer's certificate is not known locally
+    21: "unknown_authority",  # the first certificate cannot be verified
     23: "certificate_revoked",
-    27: "unknown_authority",  # it is not trusted for this
+    27: "unknown_authority",  # not trusted for this purpose
     62: "name_mismatch",
     63: "name_mismatch",
     64: "name_mismatch",
 }
-"""By OpenSSL's number (``X509_V_ERR_…``), which Python has as ``verify_code``; other certificates, such as one that is not valid yet, are
-``certificate_refused``.
+"""By OpenSSL's number (``X509_V_ERR_…``, Python's ``verify_code``). All others, such as a certificate that is not valid yet: ``certificate_refused``.
 """
 PREFIXES: Final = ("sslv3_", "tlsv1_", "tlsv13_")
 LATE: Final = "; it looked at what we showed behind the handshake, as TLS 1.3 has it"
 
 
 def describe(error: Exception, peer: str, *, unproven: bool = False) -> TlsError:
-    """OpenSSL's error as ours. The reason is its word in lower case, such as ``certificate_verify_failed``.
+    """Make a TlsError of OpenSSL's error. The reason is OpenSSL's word in lower case, such as ``certificate_verify_failed``.
 
     Args:
-        error: of OpenSSL.
+        error: OpenSSL's.
         peer: ``client`` or ``upstream``.
-        unproven: the handshake was over, and the peer had not sent anything behind it.
+        unproven: the handshake was finished, and the peer has sent no data since.
     """
     reason = str(getattr(error, "reason", None) or _word(error) or type(error).__name__).lower()
     word = _bare(reason)
@@ -112,7 +112,7 @@ def describe(error: Exception, peer: str, *, unproven: bool = False) -> TlsError
 
 
 def handshake_error(cause: Cause | None, error: BaseException | None) -> str:
-    """Why a handshake failed, as one of ``proxy.cells.TLS_ERRORS``: of a channel that was closed within it for a cause, and an error or none."""
+    """Return the kind of a failed handshake (one of ``proxy.cells.TLS_ERRORS``), from the cause and the error of the closed channel."""
     if isinstance(error, TlsError):
         word = _bare(error.reason)
         if word == "certificate_verify_failed":
@@ -124,13 +124,13 @@ def handshake_error(cause: Cause | None, error: BaseException | None) -> str:
 
 
 def _bare(reason: str) -> str:
-    """OpenSSL's word without what says in which version it was introduced."""
+    """Strip the prefix of the version that introduced OpenSSL's word."""
     for prefix in PREFIXES:
         reason = reason.removeprefix(prefix)
     return reason
 
 
 def _word(error: Exception) -> str:
-    """OpenSSL's word where Python has no name for it: it is in the text, as ``[SSL] tlsv1 alert no application protocol (_ssl.c:1006)``."""
+    """Find OpenSSL's word if Python has no name for it. It is in the text: ``[SSL] tlsv1 alert no application protocol (_ssl.c:1006)``."""
     text = str(error.args[-1] if error.args else "")
     return text.removeprefix("[SSL] ").partition(" (_ssl.c")[0].replace(" ", "_") if text.startswith("[SSL] ") else ""

@@ -17,7 +17,7 @@ from mypy_extensions import i64
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.event_loop import EventLoop
-from framegate.proxy.network.read_size import MAX_READ
+from framegate.proxy.network.transport import MAX_READ
 from framegate.proxy.relay.bucket import Bucket, Waiter
 
 __all__ = ["ANSWERS", "QUOTA", "REPLY", "Meter", "Throttle"]

@@ -13,13 +13,11 @@ import pytest
 
 from framegate.proxy.network import socket_buffers
 from framegate.proxy.network.admission_slots import FIRST_PORTION
-from framegate.proxy.network.fixed_header import FixedHeaderFraming
 from framegate.proxy.network.framing import Framing
+from framegate.proxy.network.framings import LINES, VARINT, FixedHeaderFraming
 from framegate.proxy.network.int32 import INT32
-from framegate.proxy.network.lines import LINES
 from framegate.proxy.network.low_memory_reader import (
     HEAD,
-    MAX_READ,
     PATIENCE,
     PIECE,
     SMALL,
@@ -34,7 +32,7 @@ from framegate.proxy.network.plaintext import PlaintextTransport
 from framegate.proxy.network.receive import NEVER_CUT, Receive, ReceiveLimit
 from framegate.proxy.network.run import Run
 from framegate.proxy.network.stats import SideStats
-from framegate.proxy.network.varint import VARINT
+from framegate.proxy.network.transport import MAX_READ
 from tests.fakes.admission_slots import Owner
 from tests.fakes.cases import each_of
 from tests.fakes.clock import FakeClock

@@ -49,7 +49,7 @@ def test_the_facts_of_a_life() -> None:
         assert (channel.lost_bytes, channel.closed_ns) == (50, net.clock.now)
         assert channel.unsent_bytes + channel.write_half.wire_sent == len(data)
         assert (channel.mutes.first_ns, net.selector.pool.pending) == (0, 0)
-        assert channel.mutes.summary() == {"admin": {"count": 1, "ns": 0}, "peer": {"count": 1, "ns": 10_000_000}}
+        assert [channel.mutes.of(mute.position(cause)) for cause in (mute.ADMIN, mute.PEER)] == [(1, 0), (1, 10_000_000)]
 
 
 def test_what_is_urgent_is_read_while_memory_is_short() -> None:

@@ -15,9 +15,9 @@ from framegate.proxy.network.options import TlsSettings
 from framegate.proxy.network.run import Run
 from framegate.proxy.network.state import ChannelState
 from framegate.proxy.network.tls import AHEAD, TlsTransport
-from framegate.proxy.network.tls_bio import BioPair
 from framegate.proxy.network.tls_record import LONGEST
 from framegate.proxy.network.tls_state import TlsState
+from framegate.proxy.network.tls_wire import BioPair
 from framegate.proxy.network.transport import DONE, WANT_READ
 from tests.fakes.cases import each_of
 from tests.fakes.clock import FakeClock

@@ -13,8 +13,7 @@ import pytest
 
 from framegate.proxy.config.tls import NamedCertificate
 from framegate.proxy.errors import ConfigError
-from framegate.proxy.network.tls_context import client_context, server_context, server_store
-from framegate.proxy.network.tls_store import ServerStore
+from framegate.proxy.network.tls_context import ServerStore, client_context, server_context, server_store
 from tests.fakes.cases import each_of
 from tests.fakes.certificates import Authority
 from tests.fakes.tls import TlsWorld
@@ -162,3 +161,38 @@ def test_the_same_list_twice_is_one_and_a_file_without_a_list_is_a_fault(tls_wor
     assert store(lists, lists).default.cert_store_stats()["crl"] == 1
     with pytest.raises(ConfigError, match="there is none in it"):
         store(lists, tls_world.authority)
+
+
+DEFAULT, EXACT, BELOW = (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) for _ in range(3))
+STORE = ServerStore(DEFAULT, {"a.example.org": EXACT, "*.example.org": BELOW, "b.org": EXACT})
+
+
+@each_of(
+    ("host", "context"),
+    [
+        ("a.example.org", EXACT),
+        ("other.example.org", BELOW),
+        ("b.org", EXACT),
+        ("x.b.org", DEFAULT),
+        ("example.org", DEFAULT),
+        ("two.labels.example.org", DEFAULT),
+        ("*.example.org", BELOW),
+        (".example.org", BELOW),
+        ("org", DEFAULT),
+        ("", DEFAULT),
+    ],
+)
+def test_the_exact_name_goes_before_the_pattern_and_the_pattern_before_the_default(host: str, context: ssl.SSLContext) -> None:
+    assert STORE.context(host) is context
+
+
+def test_the_first_message_is_read_only_where_something_depends_on_it() -> None:
+    assert STORE.reads_hello
+    assert ServerStore(DEFAULT, {}, ("kafka",)).reads_hello
+    assert not ServerStore(DEFAULT, {}).reads_hello
+
+
+@each_of(("asked", "agreed"), [([], True), (["kafka"], True), (["h2", "kafka"], True), (["h2"], False)])
+def test_who_names_protocols_must_name_one_of_ours(asked: list[str], agreed: bool) -> None:
+    assert ServerStore(DEFAULT, {}, ("kafka", "x")).agrees(asked) is agreed
+    assert STORE.agrees(asked)

@@ -6,9 +6,8 @@ import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framegate.proxy.network.fixed_header import FixedHeaderFraming
 from framegate.proxy.network.framing import OK
-from framegate.proxy.network.framings import FRAMINGS
+from framegate.proxy.network.framings import FRAMINGS, FixedHeaderFraming
 from framegate.proxy.network.int32 import INT32
 from framegate.proxy.network.memory_pool import BEGUN, MemoryPool
 from framegate.proxy.network.receive import NEVER_CUT, Receive, ReceiveLimit
