@@ -27,6 +27,11 @@ def frame(size: int, fill: bytes = b"x") -> bytes:
     return struct.pack(">i", size) + fill * size
 
 
+def run_of(data: bytes, frames: int = 1) -> Run:
+    """A run that came whole in one read."""
+    return Run(None, 0, data, 0, len(data), frames, 0)
+
+
 class Trace:
     """Goes with whoever holds it."""
 

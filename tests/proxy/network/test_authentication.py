@@ -15,7 +15,6 @@ from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.event_loop import UNREGISTERED
 from framegate.proxy.network.frame_exchange import FrameExchange
 from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD
-from framegate.proxy.network.run import Run
 from framegate.proxy.network.state import ChannelState
 from framegate.proxy.network.timer import MAX_WAITING
 from tests.fakes.authenticator import (
@@ -35,7 +34,7 @@ from tests.fakes.authenticator import (
 )
 from tests.fakes.cases import each_of
 from tests.fakes.clock import MS, SECOND
-from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, net_bench, reset, tcp_pair, trace_of
+from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, net_bench, reset, run_of, tcp_pair, trace_of
 from tests.fakes.tls import TlsWorld
 
 AUTHENTICATING = ChannelState.AUTHENTICATING
@@ -84,7 +83,7 @@ def test_over_tls_what_came_in_one_record_with_the_last_frame_is_the_channels(ne
     peer = net.register(theirs, 2, net.options(side=other, tls=settings[other]))
     net.poll_until(lambda: peer.is_open)
     data = SENT + FIRST
-    peer.send(Run(None, 0, data, 0, len(data), 5, 0))
+    peer.send(run_of(data, 5))
     net.poll_until(lambda: channel.frames_received == 2)
     assert net.listener.data[channel] == FIRST
     net.poll_until(lambda: peer.frames_received == 2)

@@ -18,7 +18,7 @@ from framegate.proxy.network.options import ChannelOptions
 from framegate.proxy.network.run import PART, PART_FIRST, PART_LAST, Run
 from framegate.proxy.network.tls_record import LONGEST
 from tests.fakes.cases import each_of
-from tests.fakes.network import NetBench, frame, net_bench, tcp_pair
+from tests.fakes.network import NetBench, frame, net_bench, run_of, tcp_pair
 from tests.fakes.reached import bytes_reached
 from tests.fakes.tls import TlsWorld
 
@@ -187,7 +187,7 @@ class Line:
         for number in range(20_000):
             if left and not self.source.write_half.is_sending:
                 data = left.pop()
-                self.source.send(Run(None, 0, data, 0, len(data), 1, 0))
+                self.source.send(run_of(data))
             pause = pauses[number // 64 % len(pauses)]
             if number % 64 < pause:
                 self.sink.mute(mute.PEER)

@@ -81,7 +81,7 @@ def test_the_other_kinds_are_short_from_the_same_byte_on(clock: FakeClock, kind:
 BOOKED = 10 + PIECE_OVERHEAD
 
 
-class AuthSource:
+class Bench:
     """A pool with two listeners, and one receive and one send of the first, called ``channel 7``."""
 
     def __init__(self) -> None:
@@ -108,8 +108,8 @@ class AuthSource:
 
 
 @pytest.fixture
-def auth_source() -> AuthSource:
-    return AuthSource()
+def bench() -> Bench:
+    return Bench()
 
 
 def release(account: object, run: Run) -> None:
@@ -119,143 +119,143 @@ def release(account: object, run: Run) -> None:
     account.release(BEGUN, int(lease), run)
 
 
-def test_who_gives_everything_back_is_not_told_of(auth_source: AuthSource) -> None:
-    run = auth_source.lent()
+def test_who_gives_everything_back_is_not_told_of(bench: Bench) -> None:
+    run = bench.lent()
     assert isinstance(run, LentRun)
     assert b"".join(run.pieces()) == frame(20)
-    release(auth_source.account, run)
-    run = auth_source.lent()
-    auth_source.send.begin(run.pieces(), 3, 1, int(run.lease), run)
+    release(bench.account, run)
+    run = bench.lent()
+    bench.send.begin(run.pieces(), 3, 1, int(run.lease), run)
     run.lease = 0
     del run
-    assert (auth_source.pool.begun, auth_source.pool.pending) == (0, auth_source.send.booked)
-    auth_source.send.advance(21)
-    auth_source.send.finish()
-    auth_source.send.finish()
-    auth_source.receive.feed(frame(20)[:10])
-    assert auth_source.receive.drop() == 10
-    assert auth_source.receive.drop() == 0
-    auth_source.pool.check_released(auth_source.receive)
-    assert (auth_source.pool.found, auth_source.pool.used) == ([], 0)
+    assert (bench.pool.begun, bench.pool.pending) == (0, bench.send.booked)
+    bench.send.advance(21)
+    bench.send.finish()
+    bench.send.finish()
+    bench.receive.feed(frame(20)[:10])
+    assert bench.receive.drop() == 10
+    assert bench.receive.drop() == 0
+    bench.pool.check_released(bench.receive)
+    assert (bench.pool.found, bench.pool.used) == ([], 0)
 
 
-def test_a_lease_that_is_given_back_twice(auth_source: AuthSource) -> None:
-    run = auth_source.lent()
-    release(auth_source.account, run)
+def test_a_lease_that_is_given_back_twice(bench: Bench) -> None:
+    run = bench.lent()
+    release(bench.account, run)
     run.lease = BOOKED
-    release(auth_source.account, run)
-    assert auth_source.found() == f"a run of Receive of channel 7 gives back {BOOKED} bytes of its lease again"
+    release(bench.account, run)
+    assert bench.found() == f"a run of Receive of channel 7 gives back {BOOKED} bytes of its lease again"
 
 
-def test_a_lease_that_is_sent_and_given_back(auth_source: AuthSource) -> None:
+def test_a_lease_that_is_sent_and_given_back(bench: Bench) -> None:
     """The pending send has it; what it holds is not touched."""
-    run = auth_source.lent()
-    auth_source.send.begin(run.pieces(), 0, 1, int(run.lease), run)
-    held = int(auth_source.send.booked)
-    release(auth_source.account, run)  # the lease was not set to 0
-    assert auth_source.pool.used == auth_source.pool.pending == held
-    auth_source.send.finish()
-    assert "again" in auth_source.found()
+    run = bench.lent()
+    bench.send.begin(run.pieces(), 0, 1, int(run.lease), run)
+    held = int(bench.send.booked)
+    release(bench.account, run)  # the lease was not set to 0
+    assert bench.pool.used == bench.pool.pending == held
+    bench.send.finish()
+    assert "again" in bench.found()
 
 
-def test_a_lease_that_another_run_takes_over_unseen(auth_source: AuthSource) -> None:
+def test_a_lease_that_another_run_takes_over_unseen(bench: Bench) -> None:
     """As runs are joined: whoever has it then gives it back, once."""
-    run = auth_source.lent()
+    run = bench.lent()
     joined = Run(None, 0, b"joined", 0, 6, 1, int(run.lease))
     run.lease = 0
     del run
     gc.collect()
-    assert auth_source.pool.found == []
-    release(auth_source.account, joined)
-    assert (auth_source.pool.found, auth_source.pool.used) == ([], 0)
+    assert bench.pool.found == []
+    release(bench.account, joined)
+    assert (bench.pool.found, bench.pool.used) == ([], 0)
     joined.lease = BOOKED
-    release(auth_source.account, joined)
-    assert auth_source.found() == f"somebody gives back {BOOKED} bytes (begun), and has 0: twice, or what is another's"
+    release(bench.account, joined)
+    assert bench.found() == f"somebody gives back {BOOKED} bytes (begun), and has 0: twice, or what is another's"
 
 
-def test_a_lease_that_has_grown(auth_source: AuthSource) -> None:
+def test_a_lease_that_has_grown(bench: Bench) -> None:
     """As a frame's that waits for a handler: it is given back whole, or told whole."""
-    run = auth_source.lent()
-    auth_source.account.charge(BEGUN, 30)
+    run = bench.lent()
+    bench.account.charge(BEGUN, 30)
     run.lease += 30
-    release(auth_source.account, run)
-    assert (auth_source.pool.found, auth_source.pool.used) == ([], 0)
-    run = auth_source.lent()
-    auth_source.account.charge(BEGUN, 30)
+    release(bench.account, run)
+    assert (bench.pool.found, bench.pool.used) == ([], 0)
+    run = bench.lent()
+    bench.account.charge(BEGUN, 30)
     run.lease += 30
     del run
     gc.collect()
-    assert f"its lease of {BOOKED + 30} bytes" in auth_source.found()
+    assert f"its lease of {BOOKED + 30} bytes" in bench.found()
 
 
-def test_bytes_of_a_holder_that_are_given_back_twice(auth_source: AuthSource) -> None:
-    auth_source.account.charge(TLS, 5, auth_source.send)
-    auth_source.account.charge(TLS, 7, auth_source.receive)
-    auth_source.account.release(TLS, 5, auth_source.send)
-    auth_source.account.release(TLS, 5, auth_source.send)
-    assert auth_source.pool.tls == 7
-    auth_source.account.release(TLS, 7, auth_source.receive)
-    assert auth_source.found() == "Send of channel 7 gives back 5 bytes (tls), and has 0: twice, or what is another's"
+def test_bytes_of_a_holder_that_are_given_back_twice(bench: Bench) -> None:
+    bench.account.charge(TLS, 5, bench.send)
+    bench.account.charge(TLS, 7, bench.receive)
+    bench.account.release(TLS, 5, bench.send)
+    bench.account.release(TLS, 5, bench.send)
+    assert bench.pool.tls == 7
+    bench.account.release(TLS, 7, bench.receive)
+    assert bench.found() == "Send of channel 7 gives back 5 bytes (tls), and has 0: twice, or what is another's"
 
 
-def test_bytes_that_are_given_back_as_another_kind(auth_source: AuthSource) -> None:
-    auth_source.account.charge(TLS, 5, auth_source.send)
-    auth_source.account.release(PENDING, 5, auth_source.send)
-    auth_source.account.release(TLS, 5, auth_source.send)
-    assert auth_source.found() == "Send of channel 7 gives back 5 bytes (pending), and has 0: twice, or what is another's"
+def test_bytes_that_are_given_back_as_another_kind(bench: Bench) -> None:
+    bench.account.charge(TLS, 5, bench.send)
+    bench.account.release(PENDING, 5, bench.send)
+    bench.account.release(TLS, 5, bench.send)
+    assert bench.found() == "Send of channel 7 gives back 5 bytes (pending), and has 0: twice, or what is another's"
 
 
-def test_a_lease_that_goes_to_another_listeners_account(auth_source: AuthSource) -> None:
-    release(auth_source.other, auth_source.lent())
-    assert auth_source.found() == f"LentRun gives back {BOOKED} bytes (begun) to another account than it has them of"
+def test_a_lease_that_goes_to_another_listeners_account(bench: Bench) -> None:
+    release(bench.other, bench.lent())
+    assert bench.found() == f"LentRun gives back {BOOKED} bytes (begun) to another account than it has them of"
 
 
-def test_a_lease_that_another_listener_sends(auth_source: AuthSource) -> None:
-    run = auth_source.lent()
-    theirs = Send(auth_source.other)
+def test_a_lease_that_another_listener_sends(bench: Bench) -> None:
+    run = bench.lent()
+    theirs = Send(bench.other)
     theirs.begin(run.pieces(), 0, 1, int(run.lease), run)
     run.lease = 0
-    assert (auth_source.account.used, auth_source.other.used) == (0, theirs.booked)
+    assert (bench.account.used, bench.other.used) == (0, theirs.booked)
     theirs.finish()
-    assert "of another account" in auth_source.found()
+    assert "of another account" in bench.found()
 
 
-def test_a_holder_that_books_at_two_accounts(auth_source: AuthSource) -> None:
-    auth_source.account.charge(PENDING, 5, auth_source.send)
-    auth_source.other.charge(PENDING, 5, auth_source.send)
-    assert auth_source.pool.found == ["Send of channel 7 books 5 bytes (pending) at a second account"]
+def test_a_holder_that_books_at_two_accounts(bench: Bench) -> None:
+    bench.account.charge(PENDING, 5, bench.send)
+    bench.other.charge(PENDING, 5, bench.send)
+    assert bench.pool.found == ["Send of channel 7 books 5 bytes (pending) at a second account"]
 
 
-def test_a_run_that_is_dropped_with_its_lease(auth_source: AuthSource) -> None:
-    run = auth_source.lent()
+def test_a_run_that_is_dropped_with_its_lease(bench: Bench) -> None:
+    run = bench.lent()
     del run
     gc.collect()
-    assert auth_source.found() == f"a run of Receive of channel 7 is gone with its lease of {BOOKED} bytes: 1 frames, 24 bytes"
+    assert bench.found() == f"a run of Receive of channel 7 is gone with its lease of {BOOKED} bytes: 1 frames, 24 bytes"
 
 
-def test_a_run_that_is_dropped_when_another_has_its_lease(auth_source: AuthSource) -> None:
+def test_a_run_that_is_dropped_when_another_has_its_lease(bench: Bench) -> None:
     """As a run that is re-framed: the one that is sent has it."""
-    run = auth_source.lent()
+    run = bench.lent()
     sent = run.give_lease(Run(None, 0, b"again", 0, 5, 1, 0))
     assert (sent.data, sent.lease, run.lease) == (b"again", BOOKED, 0)
     del run
-    assert auth_source.pool.found == []
+    assert bench.pool.found == []
     del sent
     gc.collect()
-    assert "is gone with its lease" in auth_source.found()
+    assert "is gone with its lease" in bench.found()
 
 
-def test_a_channel_that_keeps_something_when_it_is_closed(auth_source: AuthSource) -> None:
-    auth_source.receive.feed(frame(20)[:10])
-    auth_source.pool.check_released(auth_source.receive)
-    assert auth_source.found() == f"Receive of channel 7 has {BOOKED} bytes (begun) when it is closed"
-    auth_source.pool.check_released(auth_source.receive)  # it is closed once, and asked for it no more
+def test_a_channel_that_keeps_something_when_it_is_closed(bench: Bench) -> None:
+    bench.receive.feed(frame(20)[:10])
+    bench.pool.check_released(bench.receive)
+    assert bench.found() == f"Receive of channel 7 has {BOOKED} bytes (begun) when it is closed"
+    bench.pool.check_released(bench.receive)  # it is closed once, and asked for it no more
 
 
-def test_no_more_than_a_hundred_texts_are_kept(auth_source: AuthSource) -> None:
+def test_no_more_than_a_hundred_texts_are_kept(bench: Bench) -> None:
     for _ in range(105):
-        auth_source.account.release(PENDING, 1, auth_source.send)
-    assert (auth_source.pool.count, len(auth_source.pool.found)) == (105, 100)
+        bench.account.release(PENDING, 1, bench.send)
+    assert (bench.pool.count, len(bench.pool.found)) == (105, 100)
 
 
 def test_a_fault_of_the_pool_is_told_where_faults_are() -> None:
@@ -300,6 +300,6 @@ def test_a_connection_is_looked_at_when_it_is_closed() -> None:
         bench.leaks, bench.faults = [fault.error], 1
 
 
-def test_a_run_is_lent_only_where_something_is_booked(auth_source: AuthSource) -> None:
-    auth_source.receive.feed(frame(1))
-    assert type(auth_source.receive.feed(frame(3) + frame(5))) is Run
+def test_a_run_is_lent_only_where_something_is_booked(bench: Bench) -> None:
+    bench.receive.feed(frame(1))
+    assert type(bench.receive.feed(frame(3) + frame(5))) is Run

@@ -4,10 +4,9 @@ import itertools
 
 from framegate.proxy.cause import Cause
 from framegate.proxy.network import mute
-from framegate.proxy.network.run import Run
 from framegate.proxy.network.state import ChannelState
 from tests.fakes.cases import each_of
-from tests.fakes.network import frame, net_bench
+from tests.fakes.network import frame, net_bench, run_of
 
 
 def test_the_facts_of_a_life() -> None:
@@ -26,7 +25,7 @@ def test_the_facts_of_a_life() -> None:
         assert (channel.read_half.is_receiving, channel.mute_causes, channel.mute_in_force, channel.mutes.count) == (False, mute.PEER, True, 1)
         assert (channel.mutes.since_ns(mute.PEER), channel.mutes.since_ns(mute.ADMIN)) == (net.clock.now, 0)
         data = frame(900_000)
-        channel.send(Run(None, 0, data, 0, len(data), 1, 0))
+        channel.send(run_of(data))
         assert (channel.write_half.is_sending, channel.can_send, channel.write_half.pending.number) == (True, False, 1)
         assert channel.pending_send + channel.write_half.wire_sent == len(data)
         assert channel.leased > channel.pending_send

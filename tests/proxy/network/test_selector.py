@@ -14,7 +14,7 @@ from framegate.proxy.network.plaintext import PlaintextTransport
 from framegate.proxy.network.run import Run
 from framegate.proxy.network.selector import MAX_REGISTERED
 from framegate.proxy.network.state import ChannelState
-from tests.fakes.network import NetBench, frame, net_bench
+from tests.fakes.network import NetBench, frame, net_bench, run_of
 from tests.fakes.tls import TlsWorld
 
 # Opening.
@@ -34,7 +34,7 @@ def test_a_connection_is_opened_without_blocking(net: NetBench) -> None:
         net.poll_until(lambda: channel.is_open)
         peer, _ = server.accept()
         with peer:
-            assert channel.send(Run(None, 0, frame(2), 0, 6, 1, 0))
+            assert channel.send(run_of(frame(2)))
             assert peer.recv(100) == frame(2)
     assert (channel.id, channel.peer) == (7, "server")
     assert channel.opened_ns <= channel.connected_ns <= channel.ready_ns

@@ -12,10 +12,9 @@ from framegate.proxy.network import mute
 from framegate.proxy.network.admission_slots import FIRST_PORTION
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.memory_pool import PENDING
-from framegate.proxy.network.run import Run
 from framegate.proxy.network.stall_evictor import CHECK_NS, CHECKS, MOVE_ALL_S, PATIENCE_NS, WINDOW_NS
 from tests.fakes.clock import MS
-from tests.fakes.network import NetBench, frame, net_bench
+from tests.fakes.network import NetBench, frame, net_bench, run_of
 
 MIB = 1 << 20
 POOL = 4 * MIB
@@ -302,7 +301,7 @@ def test_who_waits_is_not_closed_for_what_it_holds(bench):
 def stuck(bench: Bench, size: int = MIB) -> tuple[Channel, socket.socket]:
     """A channel whose peer does not read, with a pending send."""
     channel, peer = bench.net.ready_pair(tcp=True)
-    while channel.send(Run(None, 0, bytes(size), 0, size, 1, 0)):
+    while channel.send(run_of(bytes(size))):
         pass
     return channel, peer
 
@@ -356,5 +355,5 @@ def full(net: NetBench) -> Channel:
                 net.selector.poll(1)
         else:
             quiet = 0
-            assert channel.send(Run(None, 0, bytes(int(room)), 0, room, 1, 0))
+            assert channel.send(run_of(bytes(int(room))))
     return channel

@@ -14,33 +14,22 @@ from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.memory_pool import PENDING
 from framegate.proxy.network.options import ChannelOptions
 from framegate.proxy.network.receive import ReceiveLimit
-from framegate.proxy.network.run import Run
 from framegate.proxy.network.selector import BUDGET_NS, CLOCK_EACH, Selector
 from framegate.proxy.network.stats import SideStats
 from framegate.proxy.network.watchdog import CHECKS, NS_PER_S, window_of
 from tests.fakes.cases import each_of
 from tests.fakes.clock import SECOND, FakeClock
-from tests.fakes.network import NetBench, frame, net_bench, tcp_pair
-from tests.fakes.tls import TlsWorld
+from tests.fakes.network import NetBench, frame, net_bench, run_of
+from tests.fakes.tls import TlsWorld, hold_frames, tls_pair
 
 OPTIONS = ChannelOptions(side="downstream", limit=ReceiveLimit(-1), stats=SideStats(), stall_ns=2 * NS_PER_S, min_rate=10)
 
 
-def test_a_window_begins_again_with_another_item_or_after_a_mute() -> None:
-    window = window_of(3, 0, 0, 0, None)
-    assert window_of(3, 0, 9, 9, window) is window
-    assert window_of(3, 1, 9, 9, window) is not window
-    assert window_of(4, 0, 9, 9, window) is not window
-
-
-def test_nothing_in_progress_has_no_window() -> None:
-    assert window_of(-1, 0, 0, 0, None) is None
-    assert window_of(-1, 0, 0, 0, window_of(3, 0, 0, 0, None)) is None
-
-
-def test_a_window_is_judged_when_it_is_over_and_begins_again_when_enough_has_moved() -> None:
+def test_a_window_lasts_for_one_item_and_begins_again_when_enough_has_moved() -> None:
     window = window_of(3, 0, 5, 100, None)
     assert window is not None
+    assert [window_of(item, mutes, 9, 9, window) is window for item, mutes in ((3, 0), (3, 1), (4, 0))] == [True, False, False]
+    assert window_of(-1, 0, 0, 0, None) is window_of(-1, 0, 0, 0, window) is None
     assert not window.moves_too_little(5 + 2 * NS_PER_S - 1, 100, OPTIONS)
     assert window.moves_too_little(5 + 2 * NS_PER_S, 119, OPTIONS)
     assert not window.moves_too_little(5 + 2 * NS_PER_S, 120, OPTIONS)
@@ -77,7 +66,7 @@ def fill(net: NetBench, channel: Channel) -> None:
             net.selector.poll(1)
         else:
             quiet = 0
-            assert channel.send(Run(None, 0, bytes(int(room)), 0, room, 1, 0))
+            assert channel.send(run_of(bytes(int(room))))
 
 
 def seconds(net: NetBench, count: float) -> None:
@@ -187,7 +176,7 @@ def test_room_that_is_too_little_is_looked_for_less_and_less_often() -> None:
         channel, peer = net.ready_pair(tcp=True)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         while channel.room()[1]:
-            channel.send(Run(None, 0, bytes(10_000), 0, 10_000, 1, 0))
+            channel.send(run_of(bytes(10_000)))
         assert channel.room()[0] > 0
         looks = 0
         channel.want_room()
@@ -275,17 +264,9 @@ def test_bytes_that_lie_there_when_the_time_is_over_keep_a_connection(net: NetBe
 
 
 def test_bytes_that_tls_holds_keep_a_connection_until_they_are_read(net: NetBench, tls_world: TlsWorld) -> None:
-    """The socket is empty, and frames lie decrypted, or to be decrypted, when the time is over: they are read first. Muted, they keep nothing."""
-    ours, theirs = tcp_pair()
-    server = net.register(ours, 1, net.options(tls=tls_world.server_settings(), idle_ns=IDLE_NS))
-    client = net.register(theirs, 2, net.options(side="upstream", tls=tls_world.client_settings()))
-    net.poll_until(lambda: server.is_open and client.is_open)
-    client.send(Run(None, 0, frame(50)[:30], 0, 30, 0, 0))
-    net.poll_until(lambda: server.staged == 30)
-    server.mute(mute.ADMIN)
-    rest = frame(50)[30:] + frame(7) * 3
-    client.send(Run(None, 0, rest, 0, len(rest), 4, 0))
-    net.poll_until(lambda: server.frames_received == 1)
+    """The socket is empty, and frames are decrypted when the time is over: they are read first. While muted, they keep nothing."""
+    server, client = tls_pair(net, tls_world, idle_ns=IDLE_NS)
+    hold_frames(net, server, client)
     net.clock.advance_ms(59_999)
     net.poll()
     assert server.is_open
@@ -325,10 +306,6 @@ def test_a_muted_connection_with_bytes_to_read_expires_whole(net: NetBench) -> N
     assert (channel.close_cause, net.selector.channel_count, channel.frames_received) == (Cause.IDLE, 0, 0)
 
 
-def run_of(data: bytes, frames: int = 1) -> Run:
-    return Run(None, 0, data, 0, len(data), frames, 0)
-
-
 def seconds_until_closed(net: NetBench, channel: Channel, each: Callable[[], object] = lambda: None) -> int:
     for seconds in range(1, 30):
         each()
@@ -340,6 +317,7 @@ def seconds_until_closed(net: NetBench, channel: Channel, each: Callable[[], obj
 
 
 def test_sends_keep_a_channel_from_being_idle(net: NetBench) -> None:
+    """Whole ones, and a pending one that the peer takes."""
     channel, peer = net.ready_pair(net.options(idle_ns=5 * SECOND))
     for _ in range(3):
         net.clock.advance_ms(4000)
@@ -347,13 +325,6 @@ def test_sends_keep_a_channel_from_being_idle(net: NetBench) -> None:
         net.poll()
     assert channel.is_open
     assert peer.recv(100) == frame(1) * 3
-    net.clock.advance_ms(5000)
-    net.poll()
-    assert channel.close_cause is Cause.IDLE
-
-
-def test_a_pending_send_that_the_peer_takes_keeps_a_channel_from_being_idle(net: NetBench) -> None:
-    channel, peer = net.ready_pair(net.options(idle_ns=5 * SECOND))
     assert not channel.send(run_of(frame(900_000)))
     rounds = 0
     while channel.pending_send:
@@ -363,6 +334,9 @@ def test_a_pending_send_that_the_peer_takes_keeps_a_channel_from_being_idle(net:
         rounds += 1
     assert rounds > 2
     assert channel.is_open
+    net.clock.advance_ms(5000)
+    net.poll()
+    assert channel.close_cause is Cause.IDLE
 
 
 def test_a_send_of_which_the_socket_takes_nothing_is_neither_a_write_nor_activity(net: NetBench) -> None:
@@ -381,34 +355,12 @@ def test_a_send_of_which_the_socket_takes_nothing_is_neither_a_write_nor_activit
     assert peer.recv(1) == b"\0"
 
 
-def test_a_frame_begun_that_hardly_moves_is_stalled(net: NetBench) -> None:
-    channel, peer = net.ready_pair(net.options(stall_ns=8 * SECOND, min_rate=10))
-    peer.send(frame(1000)[:5])
-    net.poll()
-    assert 8 <= seconds_until_closed(net, channel, lambda: peer.send(b"x")) <= 10
-    assert channel.close_cause is Cause.RECEIVE_STALLED
-    assert net.pool.used == 0
-
-
-def test_a_frame_begun_that_moves_enough_is_not(net: NetBench) -> None:
-    channel, peer = net.ready_pair(net.options(stall_ns=8 * SECOND, min_rate=10))
-    peer.send(frame(1000)[:4])
-    for _ in range(40):
-        peer.send(b"x" * 10)
-        net.clock.advance_ms(1000)
-        net.poll()
-    assert channel.is_open
-
-
 def test_a_mute_of_ours_stops_the_stall_clock(net: NetBench) -> None:
     channel, peer = net.ready_pair(net.options(stall_ns=8 * SECOND, min_rate=10))
     peer.send(frame(1000)[:5])
     net.poll()
     channel.mute(mute.PEER)
-    for _ in range(30):
-        net.clock.advance_ms(1000)
-        net.poll()
-    assert channel.is_open
+    assert seconds_until_closed(net, channel) == 99
     channel.unmute(mute.PEER)
     assert 8 <= seconds_until_closed(net, channel) <= 10
     assert channel.close_cause is Cause.RECEIVE_STALLED
@@ -422,10 +374,12 @@ def test_a_peer_that_never_reads_stalls_the_send(net: NetBench) -> None:
     assert channel.unsent_bytes > 0
 
 
-def test_a_channel_between_frames_is_not_stalled(net: NetBench) -> None:
+@each_of(("sent", "each", "stalled"), [(5, 1, True), (4, 10, False), (1004, 0, False)], fresh={"net": net_bench})
+def test_a_frame_that_moves_less_than_the_rate_is_stalled(net: NetBench, sent: int, each: int, stalled: bool) -> None:
     channel, peer = net.ready_pair(net.options(stall_ns=8 * SECOND, min_rate=10))
-    peer.send(frame(1))
-    for _ in range(40):
-        net.clock.advance_ms(1000)
-        net.poll()
-    assert channel.is_open
+    peer.send(frame(1000)[:sent])
+    net.poll()
+    assert seconds_until_closed(net, channel, lambda: peer.send(b"x" * each)) in (range(8, 11) if stalled else [99])
+    assert channel.close_cause is (Cause.RECEIVE_STALLED if stalled else None)
+    if stalled:
+        assert net.pool.used == 0

@@ -11,19 +11,19 @@ from framegate.proxy.network.run import Run
 from framegate.proxy.network.write_half import TIMED_EACH
 from tests.fakes.cases import each_of
 from tests.fakes.clock import MS, SECOND
-from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, net_bench, trace_of
+from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, net_bench, run_of, trace_of
 from tests.fakes.transport import MemoryTransport, Wire
 
 
 def one_frame() -> Run:
     data = frame(3)
-    return Run(None, 0, data, 0, len(data), 1, 0)
+    return run_of(data)
 
 
 def large() -> Run:
     """More than any socket takes at once."""
     data = frame(4 << 20)
-    return Run(None, 0, data, 0, len(data), 1, 0)
+    return run_of(data)
 
 
 def test_who_may_not_write_says_why(net: NetBench) -> None:
