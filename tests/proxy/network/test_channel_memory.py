@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from framegate.proxy.cause import Cause
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
-from framegate.proxy.network.low_memory_reader import SMALL
 from framegate.proxy.network.memory_pool import PENDING
 from framegate.proxy.network.options import ChannelOptions
 from framegate.proxy.network.run import PART, PART_FIRST, PART_LAST, Run
@@ -34,17 +33,6 @@ def short_bench(pool: int = 1 << 20) -> Iterator[NetBench]:
             yield net
         finally:
             net.pool.common.release(PENDING, pool)
-
-
-@each_of("size", [0, 1, 100, 65_532, SMALL - 4])
-def test_a_small_frame_that_is_here_passes_though_nothing_is_left(size: int) -> None:
-    with short_bench() as net:
-        channel, peer = net.ready_pair(tcp=True)
-        sender = threading.Thread(target=peer.sendall, args=(frame(size) * 2,))
-        sender.start()
-        net.poll_until(lambda: channel.frames_received == 2, step_ms=1)
-        assert (channel.mute_causes, net.pool.begun, net.listener.data[channel]) == (0, 0, frame(size) * 2)
-        sender.join()
 
 
 @each_of("size", [100, 65_532])

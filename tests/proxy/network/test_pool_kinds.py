@@ -5,7 +5,6 @@ import gc
 import pytest
 
 from framegate.proxy.cause import Cause
-from framegate.proxy.network.admission_slots import AdmissionSlot
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.memory_pool import BEGUN, PENDING, PIECE_OVERHEAD, TLS, MemoryPool
 from framegate.proxy.network.pool_kinds import LeakFindingAccount, LeakFindingPool, LentRun, UnboundedPool, make_pool
@@ -13,69 +12,41 @@ from framegate.proxy.network.receive import Receive, ReceiveLimit
 from framegate.proxy.network.run import Run
 from framegate.proxy.network.send import Send
 from framegate.proxy.network.stats import SideStats
-from tests.fakes.admission_slots import Owner
+from tests.fakes.cases import each_of
 from tests.fakes.clock import FakeClock
 from tests.fakes.network import frame, net_bench
 
 MIB = 1 << 20
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.mark.parametrize(("kind", "made"), [("bounded", MemoryPool), ("unbounded", UnboundedPool), ("leak_finding", LeakFindingPool)])
-def test_a_pool_is_of_the_kind_that_was_asked_for(clock: FakeClock, kind: str, made: type) -> None:
-    pool = make_pool(kind, MIB, clock.now_ns)
-    assert type(pool) is made
-    assert pool.size == MIB
-    for size in (0, -1):
-        with pytest.raises(ValueError, match="a pool of"):
-            make_pool(kind, size, clock.now_ns)
-
-
-def test_no_other_kind_is_made(clock: FakeClock) -> None:
+def test_a_pool_is_of_the_kind_that_was_asked_for() -> None:
+    now_ns = FakeClock().now_ns
+    for kind, made in (("bounded", MemoryPool), ("unbounded", UnboundedPool), ("leak_finding", LeakFindingPool)):
+        pool = make_pool(kind, MIB, now_ns)
+        assert (type(pool), pool.size) == (made, MIB)
+        for size in (0, -1):
+            with pytest.raises(ValueError, match="a pool of"):
+                make_pool(kind, size, now_ns)
     with pytest.raises(ValueError, match="no kind of memory pool is called greedy"):
-        make_pool("greedy", MIB, clock.now_ns)
+        make_pool("greedy", MIB, now_ns)
 
 
-@pytest.mark.parametrize("size", [1 << 16, 1 << 40])
-def test_an_unbounded_pool_counts_and_is_never_short(clock: FakeClock, size: int) -> None:
-    """However much more than its size is held, of whatever kind, and whatever listeners were to be guaranteed."""
-    pool = make_pool("unbounded", size, clock.now_ns)
-    first, second = pool.account(60), pool.account(40)
-    held = 0
-    for account in (first, second, pool.common):
+@each_of("size", [1 << 16, 1 << 40])
+def test_an_unbounded_pool_counts_and_is_never_short(size: int) -> None:
+    """However much more than its size is held, of whatever kind, and whatever is guaranteed to listeners."""
+    pool = make_pool("unbounded", size, FakeClock().now_ns)
+    accounts = (pool.account(60), pool.account(40), pool.common)
+    for account in accounts:
         for kind in (BEGUN, PENDING, TLS):
             account.charge(kind, 3 * size)
-            held += 3 * size
-    assert (pool.used, pool.begun, pool.pending, pool.tls, pool.most_used) == (held, held // 3, held // 3, held // 3, held)
-    for account in (first, second, pool.common):
-        assert not account.is_short(answers=False)
-        assert not account.is_short(answers=True)
+    assert (pool.used, pool.begun, pool.pending, pool.tls, pool.most_used) == (27 * size, 9 * size, 9 * size, 9 * size, 27 * size)
+    assert not any(account.is_short(answers=answers) for account in accounts for answers in (False, True))
     pool.resize(size // 2)
-    assert not first.is_short(answers=False)
-    for account in (first, second, pool.common):
+    assert not accounts[0].is_short(answers=False)
+    for account in accounts:
         for kind in (BEGUN, PENDING, TLS):
             account.release(kind, 3 * size)
     assert (pool.used, pool.unspent, pool.shortages) == (0, 0, 0)
-
-
-@pytest.mark.parametrize("kind", ["bounded", "leak_finding"])
-def test_the_other_kinds_are_short_from_the_same_byte_on(clock: FakeClock, kind: str) -> None:
-    pool = make_pool(kind, 16 * MIB, clock.now_ns)
-    pool.set_largest(MIB, 0)
-    pool.common.charge(PENDING, int(pool.line) - 1)
-    assert not pool.common.is_short(answers=False)
-    pool.common.charge(PENDING, 1)
-    assert pool.common.is_short(answers=False)
-    pool.common.charge(PENDING, int(pool.size - pool.line) - 1)
-    assert not pool.common.is_short(answers=True)
-    pool.common.charge(PENDING, 1)
-    assert pool.common.is_short(answers=True)
-    pool.common.charge(PENDING, 4 * MIB)
-    assert not AdmissionSlot(pool.requests, Owner(), MIB).ask(MIB)
 
 
 BOOKED = 10 + PIECE_OVERHEAD
@@ -188,21 +159,18 @@ def test_a_lease_that_has_grown(bench: Bench) -> None:
     assert f"its lease of {BOOKED + 30} bytes" in bench.found()
 
 
-def test_bytes_of_a_holder_that_are_given_back_twice(bench: Bench) -> None:
+@each_of(("kind", "name"), [(TLS, "tls"), (PENDING, "pending")], fresh={"bench": Bench})
+def test_bytes_of_a_holder_that_are_given_back_twice_or_as_another_kind(bench: Bench, kind: int, name: str) -> None:
     bench.account.charge(TLS, 5, bench.send)
     bench.account.charge(TLS, 7, bench.receive)
-    bench.account.release(TLS, 5, bench.send)
-    bench.account.release(TLS, 5, bench.send)
+    if kind == TLS:
+        bench.account.release(TLS, 5, bench.send)
+    bench.account.release(kind, 5, bench.send)
+    if kind != TLS:
+        bench.account.release(TLS, 5, bench.send)
     assert bench.pool.tls == 7
     bench.account.release(TLS, 7, bench.receive)
-    assert bench.found() == "Send of channel 7 gives back 5 bytes (tls), and has 0: twice, or what is another's"
-
-
-def test_bytes_that_are_given_back_as_another_kind(bench: Bench) -> None:
-    bench.account.charge(TLS, 5, bench.send)
-    bench.account.release(PENDING, 5, bench.send)
-    bench.account.release(TLS, 5, bench.send)
-    assert bench.found() == "Send of channel 7 gives back 5 bytes (pending), and has 0: twice, or what is another's"
+    assert bench.found() == f"Send of channel 7 gives back 5 bytes ({name}), and has 0: twice, or what is another's"
 
 
 def test_a_lease_that_goes_to_another_listeners_account(bench: Bench) -> None:

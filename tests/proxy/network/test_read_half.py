@@ -4,51 +4,8 @@ import itertools
 
 from framegate.proxy.cause import Cause
 from framegate.proxy.network import mute
-from framegate.proxy.network.state import ChannelState
 from tests.fakes.cases import each_of
-from tests.fakes.network import frame, net_bench, run_of
-
-
-def test_the_facts_of_a_life() -> None:
-    with net_bench() as net:
-        channel, peer = net.pair()
-        assert (channel.is_open, channel.can_send, channel.state, channel.ready_ns) == (False, False, ChannelState.HANDSHAKE, 0)
-        net.clock.advance_ms(5)
-        net.poll()
-        assert (channel.is_open, channel.can_send, channel.principal) == (True, True, "ANONYMOUS")
-        assert channel.ready_ns - channel.opened_ns == 5_000_000
-        peer.send(frame(100)[:50])
-        net.clock.advance_ms(5)
-        net.poll()
-        assert (channel.staged, channel.read_half.is_receiving, channel.last_active_ns) == (50, True, net.clock.now)
-        channel.mute(mute.PEER)
-        assert (channel.read_half.is_receiving, channel.mute_causes, channel.mute_in_force, channel.mutes.count) == (False, mute.PEER, True, 1)
-        assert (channel.mutes.since_ns(mute.PEER), channel.mutes.since_ns(mute.ADMIN)) == (net.clock.now, 0)
-        data = frame(900_000)
-        channel.send(run_of(data))
-        assert (channel.write_half.is_sending, channel.can_send, channel.write_half.pending.number) == (True, False, 1)
-        assert channel.pending_send + channel.write_half.wire_sent == len(data)
-        assert channel.leased > channel.pending_send
-        assert channel.leased == channel.read_half.receive.booked + channel.write_half.pending.booked + channel.write_half.booked_tls
-        assert (channel.read_half.receive.booked, channel.write_half.booked_tls) == (net.selector.pool.begun, 0)
-        assert (channel.write_half.pending.booked, channel.read_half.receive.booked) == (
-            net.selector.pool.pending,
-            net.selector.pool.used - net.selector.pool.pending,
-        )
-        since = net.clock.now
-        assert channel.mutes.first_ns == since
-        net.clock.advance_ms(5)
-        channel.mute(mute.ADMIN)
-        assert channel.mutes.first_ns == since
-        channel.unmute(mute.ADMIN)
-        net.clock.advance_ms(5)
-        net.poll()
-        channel.close(Cause.ADMIN, "because")
-        assert (channel.is_open, channel.can_send, channel.leased, channel.mute_causes) == (False, False, 0, 0)
-        assert (channel.lost_bytes, channel.closed_ns) == (50, net.clock.now)
-        assert channel.unsent_bytes + channel.write_half.wire_sent == len(data)
-        assert (channel.mutes.first_ns, net.selector.pool.pending) == (0, 0)
-        assert [channel.mutes.of(mute.position(cause)) for cause in (mute.ADMIN, mute.PEER)] == [(1, 0), (1, 10_000_000)]
+from tests.fakes.network import frame, net_bench
 
 
 def test_what_is_urgent_is_read_while_memory_is_short() -> None:

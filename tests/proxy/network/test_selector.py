@@ -72,20 +72,6 @@ def test_a_unix_socket_whose_queue_is_full_refuses(net: NetBench, tmp_path: Path
         assert second.close_cause is Cause.UPSTREAM_REFUSED
 
 
-def test_a_connection_that_takes_too_long_times_out(net: NetBench) -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
-        others = [socket.create_connection(server.getsockname()) for _ in range(1)]
-        channel = net.connect(socket.AF_INET, server.getsockname(), 1, net.options(side="upstream"))
-        net.poll(3)
-        opened = channel.state is not ChannelState.CONNECTING
-        net.clock.advance_ms(10_000)
-        net.poll()
-        if not opened:
-            assert channel.close_cause is Cause.UPSTREAM_TIMEOUT
-        for other in others:
-            other.close()
-
-
 def test_a_client_that_does_not_finish_its_handshake_times_out(net: NetBench, tls_world: TlsWorld) -> None:
     channel, _ = net.pair(net.options(tls=tls_world.server_settings()))
     net.poll(2)
