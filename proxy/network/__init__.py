@@ -22,7 +22,7 @@ channel                                 one connection
 read_half, write_half                   the reading and the writing part of a channel
 watchdog, close_cause                   time limits; from an error to the cause of the close
 selector, timer                         the event loop of a thread
-event_loop                              the interfaces between selector, channels and the parts of a channel
+epoll                                   the bits of epoll's events; the interface for events of one descriptor
 channel_sink                            the interface through which a channel reports
 options, stats                          settings and counters that the channels of one side share
 connection_id, connection_socket        64-bit ids; sockets and their options

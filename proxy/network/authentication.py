@@ -6,7 +6,7 @@ but unread bytes do not wake the selector again and again. The whole exchange mu
 """
 
 import socket
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
@@ -14,13 +14,17 @@ from framegate.proxy.cause import Cause
 from framegate.proxy.errors import AuthenticationError
 from framegate.proxy.network.authenticator import WAIT, Authenticator, Waker
 from framegate.proxy.network.close_cause import raise_error_of
-from framegate.proxy.network.event_loop import BROKEN, EPOLLIN, EPOLLOUT, EPOLLRDHUP, UNREGISTERED, ChannelCallbacks, EventLoop
+from framegate.proxy.network.epoll import BROKEN, EPOLLIN, EPOLLOUT, EPOLLRDHUP, UNREGISTERED
 from framegate.proxy.network.frame_exchange import TransportFrames
 from framegate.proxy.network.memory_pool import Account
 from framegate.proxy.network.options import ChannelOptions
 from framegate.proxy.network.socket_buffers import A_WHILE_NS
 from framegate.proxy.network.timer import NEVER, CallbackTimer
 from framegate.proxy.network.transport import DONE, WANT_READ, Transport
+
+if TYPE_CHECKING:
+    from framegate.proxy.network.channel import Channel
+    from framegate.proxy.network.selector import Selector
 
 __all__ = ["Authentication"]
 
@@ -38,8 +42,8 @@ class Authentication(Waker):
 
     def __init__(
         self,
-        channel: ChannelCallbacks,
-        loop: EventLoop,
+        channel: "Channel",
+        loop: "Selector",
         sock: socket.socket,
         transport: Transport,
         account: Account,
@@ -49,7 +53,7 @@ class Authentication(Waker):
         self.authenticator: Authenticator = authenticator
         self.refusal: AuthenticationError | None = None
         self.frames: Final = TransportFrames(transport, account, options.side)
-        self._channel: ChannelCallbacks | None = channel
+        self._channel: Channel | None = channel
         self._loop: Final = loop
         self._socket: Final = sock
         self._transport: Final = transport
@@ -128,7 +132,7 @@ class Authentication(Waker):
             return self._want_read(channel)
         return EPOLLRDHUP if code == WAIT else EPOLLOUT
 
-    def _want_read(self, channel: ChannelCallbacks) -> i64:
+    def _want_read(self, channel: "Channel") -> i64:
         frames = self.frames
         if frames.ended:
             channel.close(Cause.NO_DATA if self._transport.wire_received == 0 else Cause.PEER_CLOSED, "within the authentication")

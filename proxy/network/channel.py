@@ -10,7 +10,7 @@ Rules
 """
 
 import socket
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
@@ -21,7 +21,7 @@ from framegate.proxy.network.authentication import Authentication
 from framegate.proxy.network.authenticator import Authenticator, AuthenticatorFactory
 from framegate.proxy.network.channel_sink import ChannelSink
 from framegate.proxy.network.close_cause import cause_of, raise_error_of
-from framegate.proxy.network.event_loop import BROKEN, EPOLLIN, EPOLLOUT, EPOLLRDHUP, UNREGISTERED, ChannelCallbacks, ChannelWatch, EventLoop
+from framegate.proxy.network.epoll import BROKEN, EPOLLIN, EPOLLOUT, EPOLLRDHUP, UNREGISTERED, FdHandler
 from framegate.proxy.network.framing import OK
 from framegate.proxy.network.memory_pool import BEGUN, Account
 from framegate.proxy.network.mute import MuteSet
@@ -33,13 +33,22 @@ from framegate.proxy.network.timer import NEVER
 from framegate.proxy.network.transport import DONE, ENDED, WANT_WRITE, Identity, Transport
 from framegate.proxy.network.write_half import WriteHalf
 
+if TYPE_CHECKING:
+    from framegate.proxy.network.selector import Selector
+    from framegate.proxy.network.watchdog import Watchdog
+
 __all__ = ["Channel"]
 
 
-class Channel(ChannelCallbacks):
+class Channel(FdHandler):
     """One connection.
 
     Attributes:
+        fd: the number of its descriptor.
+        is_open: READY or later, and not closed.
+        gated: ``ChannelSink.may_read`` is called before each read.
+        shutting: ``shut_write`` was called.
+        last_active_ns: when a byte was last read or written, on the selector's clock.
         id: see ``connection_id``; both channels of a pair may carry the same.
         sink: receives the events of the channel; released after ``closed``.
         mutes: its mute causes.
@@ -61,7 +70,7 @@ class Channel(ChannelCallbacks):
 
     def __init__(
         self,
-        loop: EventLoop,
+        loop: "Selector",
         sock: socket.socket,
         transport: Transport,
         channel_id: i64,
@@ -72,7 +81,11 @@ class Channel(ChannelCallbacks):
         connecting: bool,
     ) -> None:
         now_ns = loop.now_ns
-        super().__init__(sock.fileno(), now_ns)
+        self.fd: Final[i64] = sock.fileno()
+        self.is_open: bool = False
+        self.gated: bool = False
+        self.shutting: bool = False
+        self.last_active_ns: i64 = now_ns
         self.id: Final[i64] = channel_id
         self.sink: ChannelSink = sink
         self.options: Final = options
@@ -95,7 +108,7 @@ class Channel(ChannelCallbacks):
         self.ready_ns: i64 = 0
         self.closed_ns: i64 = 0
         self._interest: i64 = UNREGISTERED
-        self._watch: ChannelWatch | None = None
+        self._watch: Watchdog | None = None
         self._buffered_queued: bool = False
         self._handshake_queued: bool = False
         self._authentication: Authentication | None = None
@@ -252,7 +265,7 @@ class Channel(ChannelCallbacks):
 
     # Called by the selector.
 
-    def start(self, watch: ChannelWatch) -> None:
+    def start(self, watch: "Watchdog") -> None:
         """Make the first step, after the selector has the channel."""
         self._watch = watch
         try:
@@ -277,6 +290,7 @@ class Channel(ChannelCallbacks):
             self.fail(error)
 
     def poll_buffered(self) -> None:
+        """Read what the transport has buffered, for which no event will come."""
         self._buffered_queued = False
         try:
             if self.is_open:
@@ -285,6 +299,7 @@ class Channel(ChannelCallbacks):
             self.fail(error)
 
     def step_handshake(self) -> None:
+        """Continue the handshake, or the authentication, as far as possible now."""
         self._handshake_queued = False
         try:
             if self.state is HANDSHAKE:
@@ -309,6 +324,7 @@ class Channel(ChannelCallbacks):
             self.crash(error, "callback")
 
     def close_socket(self) -> None:
+        """Close the socket, at the end of the poll in which the channel was closed. This is the last call."""
         del self.sink  # it may refer to the channel, as the halves do
         self.read_half.release()
         self.write_half.release()
@@ -327,6 +343,7 @@ class Channel(ChannelCallbacks):
             self._authentication.on_event(events)
 
     def queue_handshake(self) -> None:
+        """Queue the next step of the handshake or of the authentication. No effect when both are finished."""
         if not self._handshake_queued:
             self._handshake_queued = True
             self._loop.defer_handshake(self)
@@ -341,6 +358,7 @@ class Channel(ChannelCallbacks):
             self.wait_opening(EPOLLOUT if code == WANT_WRITE else EPOLLIN)
 
     def wait_opening(self, wanted: i64) -> None:
+        """Set the events that the handshake or the authentication waits for, and start the watchdog."""
         self._set_interest(wanted)
         watch = self._watch
         if watch is not None and watch.deadline_ns == NEVER:  # only here, because an opening that needs no wait needs no timeout
@@ -365,6 +383,7 @@ class Channel(ChannelCallbacks):
         return self.sink.admits_principal(principal)
 
     def become_ready(self, authenticator: Authenticator) -> None:
+        """Take over the principal from a complete authenticator, and close the authenticator."""
         self._authentication = None
         self.principal = authenticator.principal
         self.principal_type = authenticator.principal_type
@@ -390,6 +409,7 @@ class Channel(ChannelCallbacks):
     # Called by the halves.
 
     def on_input_ended(self, *, clean: bool) -> None:
+        """Note that the peer ended its stream. ``clean``: as its protocol requires."""
         self.state = transition(TRANSITIONS, self.state, ChannelEvent.END_OF_STREAM)
         if not clean:
             self.detail = "no_close_notify"
@@ -399,6 +419,7 @@ class Channel(ChannelCallbacks):
         self._loop.defer_write_ended(self)
 
     def after_read(self) -> None:
+        """Continue writes that may have waited for a read: ciphertext, or the end of our stream."""
         if self.shutting:
             self.write_half.try_shut()
         if self._transport.pending_write != 0:
@@ -420,11 +441,13 @@ class Channel(ChannelCallbacks):
             self._set_interest(UNREGISTERED)
 
     def queue_buffered(self) -> None:
+        """Queue a call of ``poll_buffered``."""
         if not self._buffered_queued:
             self._buffered_queued = True
             self._loop.defer_buffered(self)
 
     def sync_interest(self) -> None:
+        """Update the events that epoll reports for the channel."""
         if not self.is_open:
             return
         reads, writes = self.read_half, self.write_half

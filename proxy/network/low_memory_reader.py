@@ -138,8 +138,7 @@ class LowMemoryReader:
         return max(room, HEAD)
 
     def _plan_line(self, room: i64) -> i64:
-        """Plan frames without headers: complete ones that fit are read. The size of an incomplete one is unknown, so it needs a slot for the largest.
-        """
+        """Plan frames without headers. Complete ones that fit are read. An incomplete one, of unknown size, needs a slot for the largest frame."""
         receive = self._receive
         if receive.staged == 0:
             data = self._transport.peek(PIECE)

@@ -1,7 +1,7 @@
 """The reading half of a channel: normal reads, reads while memory is short, splicing of frames that are not inspected, and the end of the stream."""
 
 import socket
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
@@ -9,7 +9,7 @@ from framegate.proxy.network import framing, mute, socket_buffers
 from framegate.proxy.network.admission_slots import SlotOwner
 from framegate.proxy.network.channel_sink import ChannelSink
 from framegate.proxy.network.close_cause import refusal
-from framegate.proxy.network.event_loop import BROKEN, EPOLLIN, EPOLLRDHUP, ChannelCallbacks, EventLoop
+from framegate.proxy.network.epoll import BROKEN, EPOLLIN, EPOLLRDHUP
 from framegate.proxy.network.low_memory_reader import WAIT_A_WHILE, WAIT_FOR_BYTES, WAIT_FOR_ROOM, WAIT_FOR_SLOT, LowMemoryReader
 from framegate.proxy.network.memory_pool import Account
 from framegate.proxy.network.mute import MuteSet, MuteState
@@ -18,6 +18,10 @@ from framegate.proxy.network.receive import Receive
 from framegate.proxy.network.run import Run
 from framegate.proxy.network.timer import CallbackTimer
 from framegate.proxy.network.transport import FIRST_READ, MAX_READ, Transport, adapted
+
+if TYPE_CHECKING:
+    from framegate.proxy.network.channel import Channel
+    from framegate.proxy.network.selector import Selector
 
 __all__ = ["ReadHalf"]
 
@@ -45,9 +49,9 @@ class ReadHalf(SlotOwner):
 
     def __init__(
         self,
-        channel: ChannelCallbacks,
+        channel: "Channel",
         sink: ChannelSink,
-        loop: EventLoop,
+        loop: "Selector",
         sock: socket.socket,
         transport: Transport,
         mutes: MuteSet,
@@ -66,7 +70,7 @@ class ReadHalf(SlotOwner):
         self.bytes_received: i64 = 0
         self.cut_short_at: i64 = 0
         self.lost_bytes: i64 = 0
-        self._channel: ChannelCallbacks = channel
+        self._channel: Channel = channel
         self._sink: ChannelSink = sink
         self._loop: Final = loop
         self._socket: Final = sock

@@ -31,13 +31,14 @@ from framegate.proxy.errors import ConnectError
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.channel_sink import ChannelSink
 from framegate.proxy.network.connection_socket import open_socket, set_socket_options
-from framegate.proxy.network.event_loop import EventLoop, FdHandler, PolledChannel
+from framegate.proxy.network.epoll import FdHandler
+from framegate.proxy.network.faults import Faults
 from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.network.options import ChannelOptions
 from framegate.proxy.network.pipe import Pipe
 from framegate.proxy.network.plaintext import PlaintextTransport
 from framegate.proxy.network.stall_evictor import StallEvictor
-from framegate.proxy.network.timer import NEVER, Timer, TimerHeap
+from framegate.proxy.network.timer import NEVER, DelayedRefusals, Timer, TimerHeap
 from framegate.proxy.network.transport import Transport
 from framegate.proxy.network.watchdog import Watchdog
 
@@ -68,12 +69,14 @@ class _Watched(FdHandler):
         self._selector.poll_watched()
 
 
-class Selector(EventLoop):
+class Selector:
     """Waits for events and moves bytes; everything happens in ``poll``.
 
     Attributes:
-        now_ns: the clock as it was when the wait of this poll ended.
-        pool: as given.
+        now_ns: the time at which the wait of this poll ended.
+        pool: the memory pool.
+        faults: exceptions that were caught.
+        refusals: the timers of refused peers whose answer is delayed.
         register_budget: how many more sockets the caller should register in this poll.
         channel_count: open channels, and those that are being opened.
         busy_ns, idle_ns: time spent working and waiting.
@@ -81,7 +84,11 @@ class Selector(EventLoop):
     """
 
     def __init__(self, clock: Clock, pool: MemoryPool) -> None:
-        super().__init__(pool, clock.now_ns())
+        self.pool: Final = pool
+        self.now_ns: i64 = clock.now_ns()
+        self.faults: Final = Faults()
+        pool.faults = self.faults
+        self.refusals: Final = DelayedRefusals()
         self._clock_ns: Final = clock.now_ns
         self.register_budget: i64 = MAX_REGISTERED
         self.channel_count: i64 = 0
@@ -98,10 +105,10 @@ class Selector(EventLoop):
         self._stall_evictor: Final = StallEvictor(self, pool, self._channels)
         self._pipe: Pipe | None = None  # made with the first frame that needs one
         self._bios: BioPair | None = None  # shared by all TLS connections; made with the first
-        self._handshakes: Final[deque[PolledChannel]] = deque()
-        self._buffered: Final[deque[PolledChannel]] = deque()
-        self._write_ended: Final[deque[PolledChannel]] = deque()
-        self._closed: Final[deque[PolledChannel]] = deque()
+        self._handshakes: Final[deque[Channel]] = deque()
+        self._buffered: Final[deque[Channel]] = deque()
+        self._write_ended: Final[deque[Channel]] = deque()
+        self._closed: Final[deque[Channel]] = deque()
 
     def register(self, sock: socket.socket, channel_id: i64, options: ChannelOptions, sink: ChannelSink, *, peer: str = "") -> Channel:
         """Make a channel of an accepted stream socket, which has TCP_NODELAY from its listening socket. The sink's ``ready`` is called in a later
@@ -184,12 +191,15 @@ class Selector(EventLoop):
             self._watch_epoll.unregister(fd)
 
     def call_at(self, deadline_ns: i64, timer: Timer) -> None:
+        """Arm a timer for a time. An earlier deadline of the same timer is void."""
         self._timers.arm(timer, deadline_ns)
 
     def cancel(self, timer: Timer) -> None:
+        """Disarm a timer. No effect if it is not armed."""
         self._timers.cancel(timer)
 
     def read_clock(self) -> i64:
+        """Return the current time; ``now_ns`` is the time at which the wait of this poll ended."""
         now: i64 = self._clock_ns()
         return now
 
@@ -241,7 +251,8 @@ class Selector(EventLoop):
 
     # Called by channels.
 
-    def change_interest(self, channel: PolledChannel, before: i64, wanted: i64) -> None:
+    def change_interest(self, channel: Channel, before: i64, wanted: i64) -> None:
+        """Change the events that epoll reports for a channel from ``before`` to ``wanted``; either may be UNREGISTERED."""
         fd = channel.fd
         if wanted < 0:
             self._set_handler(fd, None)
@@ -255,29 +266,36 @@ class Selector(EventLoop):
         else:
             self._epoll.modify(fd, wanted)
 
-    def defer_handshake(self, channel: PolledChannel) -> None:
+    def defer_handshake(self, channel: Channel) -> None:
+        """Have ``step_handshake`` called after the events of this poll."""
         self._handshakes.append(channel)
 
-    def defer_buffered(self, channel: PolledChannel) -> None:
+    def defer_buffered(self, channel: Channel) -> None:
+        """Have ``poll_buffered`` called in the next poll, which does not block."""
         self._buffered.append(channel)
 
     def watch_slots(self) -> None:
+        """Start the stall evictor, because a large frame waits for an admission slot."""
         self._stall_evictor.watch()
 
     def pipe(self) -> Pipe:
+        """Return the pipe for bytes that are not inspected. It is empty, and must be left empty. Raises OSError: no descriptor is available."""
         if self._pipe is None:
             self._pipe = Pipe()
         return self._pipe
 
     def drop_pipe(self) -> None:
+        """Close the pipe, with any bytes that an error left in it."""
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
 
-    def defer_write_ended(self, channel: PolledChannel) -> None:
+    def defer_write_ended(self, channel: Channel) -> None:
+        """Have ``notify_write_ended`` called at the end of this poll."""
         self._write_ended.append(channel)
 
-    def defer_closed(self, channel: PolledChannel) -> None:
+    def defer_closed(self, channel: Channel) -> None:
+        """Have ``notify_closed`` and ``close_socket`` called at the end of this poll. The channel gets no more events."""
         self._closed.append(channel)
 
     # The parts of a poll.

@@ -5,16 +5,18 @@ moved too few bytes for the memory they hold are closed, the worst first, until 
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
 from framegate.proxy.cause import Cause
 from framegate.proxy.network.admission_slots import MIN_STALLED_BYTES, AdmissionSlots
 from framegate.proxy.network.channel import Channel
-from framegate.proxy.network.event_loop import EventLoop
 from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.network.timer import Timer
+
+if TYPE_CHECKING:
+    from framegate.proxy.network.selector import Selector
 
 __all__ = ["StallEvictor"]
 
@@ -58,7 +60,7 @@ class _StalledChannel:
 class StallEvictor(Timer):
     """The timer of one selector and its channels."""
 
-    def __init__(self, loop: EventLoop, pool: MemoryPool, channels: Iterable[Channel]) -> None:
+    def __init__(self, loop: "Selector", pool: MemoryPool, channels: Iterable[Channel]) -> None:
         super().__init__()
         self._loop: Final = loop
         self._channels: Final = channels

@@ -5,15 +5,17 @@ in between, must have moved ``min_rate`` over the whole window. So a stall is fo
 clock for it.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
 from framegate.proxy.cause import Cause
 from framegate.proxy.network.channel import Channel
-from framegate.proxy.network.event_loop import ChannelWatch, EventLoop
 from framegate.proxy.network.options import ChannelOptions
-from framegate.proxy.network.timer import NEVER
+from framegate.proxy.network.timer import NEVER, Timer
+
+if TYPE_CHECKING:
+    from framegate.proxy.network.selector import Selector
 
 __all__ = ["Watchdog"]
 
@@ -51,10 +53,10 @@ def window_of(item: i64, mute_count: i64, now_ns: i64, moved: i64, last: Window 
     return Window(item, mute_count, now_ns, moved)
 
 
-class Watchdog(ChannelWatch):
+class Watchdog(Timer):
     """The watchdog of one channel."""
 
-    def __init__(self, loop: EventLoop, channel: Channel) -> None:
+    def __init__(self, loop: "Selector", channel: Channel) -> None:
         super().__init__()
         self._loop: Final = loop
         self._channel: Channel | None = channel
@@ -71,9 +73,11 @@ class Watchdog(ChannelWatch):
             channel.crash(error)
 
     def release(self) -> None:
+        """Drop the reference to the closed channel."""
         self._channel = None
 
     def check(self, now_ns: i64) -> None:
+        """Close the channel if something takes too long, else arm for the next check."""
         channel = self._channel
         assert channel is not None, "a closed channel has no watchdog"
         options = channel.options

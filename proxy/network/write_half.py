@@ -6,14 +6,13 @@ which it came back. Each piece of a frame that is cut through is a run.
 """
 
 import socket
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
 from framegate.proxy.errors import InternalError, TransportError
 from framegate.proxy.network import socket_buffers
 from framegate.proxy.network.channel_sink import ChannelSink
-from framegate.proxy.network.event_loop import ChannelCallbacks, EventLoop
 from framegate.proxy.network.memory_pool import Account
 from framegate.proxy.network.pipe import Pipe
 from framegate.proxy.network.run import Run
@@ -21,6 +20,10 @@ from framegate.proxy.network.send import Send
 from framegate.proxy.network.stats import SideStats
 from framegate.proxy.network.timer import CallbackTimer
 from framegate.proxy.network.transport import Transport
+
+if TYPE_CHECKING:
+    from framegate.proxy.network.channel import Channel
+    from framegate.proxy.network.selector import Selector
 
 __all__ = ["WriteHalf"]
 
@@ -43,9 +46,9 @@ class WriteHalf:
 
     def __init__(
         self,
-        channel: ChannelCallbacks,
+        channel: "Channel",
         sink: ChannelSink,
-        loop: EventLoop,
+        loop: "Selector",
         sock: socket.socket,
         transport: Transport,
         account: Account,
@@ -57,7 +60,7 @@ class WriteHalf:
         self.frames_sent: i64 = 0
         self.bytes_sent: i64 = 0
         self.unsent_bytes: i64 = 0
-        self._channel: ChannelCallbacks = channel
+        self._channel: Channel = channel
         self._sink: ChannelSink = sink
         self._loop: Final = loop
         self._socket: Final = sock

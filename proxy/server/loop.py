@@ -24,7 +24,7 @@ from mypy_extensions import i64
 
 from framegate.proxy.cause import Cause
 from framegate.proxy.cells import PROCESSOR_BLOCK, CellWriter, State
-from framegate.proxy.network.event_loop import FdHandler
+from framegate.proxy.network.epoll import FdHandler
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.timer import Timer
 from framegate.proxy.relay import ending

@@ -10,7 +10,7 @@ from framegate.proxy.cause import Cause
 from framegate.proxy.network import mute
 from framegate.proxy.network.authenticator import Waker
 from framegate.proxy.network.channel import Channel
-from framegate.proxy.network.event_loop import UNREGISTERED
+from framegate.proxy.network.epoll import UNREGISTERED
 from framegate.proxy.network.frame_exchange import FrameExchange
 from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD
 from framegate.proxy.network.state import ChannelState

@@ -306,3 +306,34 @@ def test_a_mute_before_the_handshake_holds_from_the_first_frame(net: NetBench) -
     channel.unmute(mute.ADMIN)
     net.poll()
     assert channel.frames_received == 1
+
+
+def test_the_socket_is_closed_after_the_end_was_told(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    peer.setblocking(False)
+
+    def is_open(closed: Channel) -> None:
+        with pytest.raises(BlockingIOError):
+            peer.recv(1)
+        assert not closed.is_open
+
+    net.listener.on["closed"] = is_open
+    channel.close(Cause.ADMIN)
+    assert net.listener.words(channel) == ["ready"], "nothing is told before the end of a poll"
+    net.poll()
+    assert net.listener.words(channel) == ["ready", "closed"]
+    assert peer.recv(1) == b""
+
+
+def test_either_half_says_when_a_byte_moved(net: NetBench) -> None:
+    channel, peer = net.ready_pair()
+    assert channel.last_active_ns == channel.ready_ns
+    net.clock.advance_ms(5)
+    peer.send(frame(1))
+    net.poll()
+    read_ns = channel.last_active_ns
+    net.clock.advance_ms(5)
+    net.poll()
+    assert channel.last_active_ns == read_ns
+    channel.send(run_of(frame(1)))
+    assert (read_ns - channel.ready_ns, channel.last_active_ns - read_ns) == (5_000_000, 5_000_000)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from framegate.proxy.cause import Cause
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
-from framegate.proxy.network.event_loop import FdHandler
+from framegate.proxy.network.epoll import FdHandler
 from framegate.proxy.network.run import Run
 from framegate.proxy.network.selector import BUDGET_NS, CLOCK_EACH, MAX_EVENTS
 from framegate.proxy.network.state import ChannelState
