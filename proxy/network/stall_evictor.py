@@ -111,25 +111,15 @@ class StallEvictor(Timer):
         sending: dict[Channel, _Mark] = {}
         slow: list[_StalledChannel] = []
         for channel in self._channels:
-            held = channel.read_half.receive.booked
-            if held >= MIN_STALLED_BYTES and channel.read_half.is_receiving:
-                mark = self._check(
-                    channel, self._receiving.get(channel), channel.frames_received, channel.read_half.bytes_arrived, held, now_ns, slow, sends=False
-                )
-                receiving[channel] = mark
-            held = channel.write_half.held_for_peer
-            if held != 0 and channel.write_half.is_sending and not channel.read_half.is_urgent:
-                mark = self._check(
-                    channel,
-                    self._sending.get(channel),
-                    channel.write_half.pending.number,
-                    channel.write_half.wire_taken,
-                    held,
-                    now_ns,
-                    slow,
-                    sends=True,
-                )
-                sending[channel] = mark
+            reads, writes = channel.read_half, channel.write_half
+            held = reads.receive.booked
+            if held >= MIN_STALLED_BYTES and reads.is_receiving:
+                before = self._receiving.get(channel)
+                receiving[channel] = self._check(channel, before, channel.frames_received, reads.bytes_arrived, held, now_ns, slow, sends=False)
+            held = writes.held_for_peer
+            if held != 0 and writes.is_sending and not reads.is_urgent:
+                before = self._sending.get(channel)
+                sending[channel] = self._check(channel, before, writes.pending.number, writes.wire_taken, held, now_ns, slow, sends=True)
         self._receiving = receiving
         self._sending = sending
         return slow

@@ -10,23 +10,23 @@ from framegate.proxy.errors import TlsError
 
 __all__ = ["describe", "handshake_error"]
 
-OURS: Final = {
-    "peer_did_not_return_a_certificate": "the {peer} shows no certificate, and one is required",
-    "no_shared_cipher": "the {peer} offers no cipher that is allowed here",
-    "no_suitable_key_share": "the {peer} offers no key exchange that is allowed here",
-    "no_suitable_groups": "the {peer} offers no key exchange that is allowed here",
-    "no_shared_group": "the {peer} offers no key exchange that is allowed here",
-    "no_shared_signature_algorithms": "the {peer} takes no signature that our certificate's key can make",
-    "no_suitable_signature_algorithm": "the {peer} takes no signature that our certificate's key can make",
-    "unsupported_protocol": "the {peer} offers no version of TLS that is allowed here",
-    "version_too_low": "the {peer} offers no version of TLS that is allowed here",
-    "wrong_ssl_version": "the {peer} offers no version of TLS that is allowed here",
-    "wrong_version_number": "the {peer} sends what is no TLS record",
-    "record_too_large": "the {peer} sends what is no TLS record",
-    "packet_length_too_long": "the {peer} sends what is no TLS record",
-    "unexpected_message": "the {peer} sends a TLS message out of turn",
-    "no_renegotiation": "the {peer} wants to renegotiate, which is never allowed",
-    "decryption_failed_or_bad_record_mac": "a record of the {peer} was changed on its way, or was never encrypted for us",
+OURS: Final = {  # the sentence, and the kind of the error (``proxy.cells.TLS_ERRORS``)
+    "peer_did_not_return_a_certificate": ("the {peer} shows no certificate, and one is required", "certificate_missing"),
+    "no_shared_cipher": ("the {peer} offers no cipher that is allowed here", "cipher"),
+    "no_suitable_key_share": ("the {peer} offers no key exchange that is allowed here", "cipher"),
+    "no_suitable_groups": ("the {peer} offers no key exchange that is allowed here", "cipher"),
+    "no_shared_group": ("the {peer} offers no key exchange that is allowed here", "cipher"),
+    "no_shared_signature_algorithms": ("the {peer} takes no signature that our certificate's key can make", "cipher"),
+    "no_suitable_signature_algorithm": ("the {peer} takes no signature that our certificate's key can make", "cipher"),
+    "unsupported_protocol": ("the {peer} offers no version of TLS that is allowed here", "version"),
+    "version_too_low": ("the {peer} offers no version of TLS that is allowed here", "version"),
+    "wrong_ssl_version": ("the {peer} offers no version of TLS that is allowed here", "version"),
+    "wrong_version_number": ("the {peer} sends what is no TLS record", "not_tls"),
+    "record_too_large": ("the {peer} sends what is no TLS record", "not_tls"),
+    "packet_length_too_long": ("the {peer} sends what is no TLS record", "not_tls"),
+    "unexpected_message": ("the {peer} sends a TLS message out of turn", "other"),
+    "no_renegotiation": ("the {peer} wants to renegotiate, which is never allowed", "other"),
+    "decryption_failed_or_bad_record_mac": ("a record of the {peer} was changed on its way, or was never encrypted for us", "other"),
 }
 ALERTS: Final = {
     "alert_unknown_ca": "the {peer} does not know the authority of our certificate",
@@ -48,26 +48,11 @@ ALERTS: Final = {
 }
 KINDS: Final = {
     "not_tls": "not_tls",
-    "wrong_version_number": "not_tls",
-    "record_too_large": "not_tls",
-    "packet_length_too_long": "not_tls",
-    "peer_did_not_return_a_certificate": "certificate_missing",
     "alert_certificate_required": "certificate_missing",  # an upstream requires a certificate of framegate
-    "no_shared_cipher": "cipher",
-    "no_suitable_key_share": "cipher",
-    "no_suitable_groups": "cipher",
-    "no_shared_group": "cipher",
-    "no_shared_signature_algorithms": "cipher",
-    "no_suitable_signature_algorithm": "cipher",
     "alert_insufficient_security": "cipher",
-    "unsupported_protocol": "version",
-    "version_too_low": "version",
-    "wrong_ssl_version": "version",
     "alert_protocol_version": "version",
 }
-"""The kind of an error (``proxy.cells.TLS_ERRORS``) by OpenSSL's word. Other alerts are ``peer_alert``; for certificates refused here see
-``VERDICTS``.
-"""
+"""The kind of an alert, and of ``not_tls``. Other alerts are ``peer_alert``; for certificates refused here see ``VERDICTS``."""
 VERDICTS: Final = {
     2: "unknown_authority",  # the issuer's certificate is missing
     10: "certificate_expired",
@@ -103,7 +88,7 @@ def describe(error: Exception, peer: str, *, unproven: bool = False) -> TlsError
     elif word in ALERTS:
         text = ALERTS[word].format(peer=peer) + (LATE if unproven else "")
     elif reason in OURS:
-        text = OURS[reason].format(peer=peer)
+        text = OURS[reason][0].format(peer=peer)
     else:
         text = str(error.args[-1] if error.args else error)
     failure = TlsError(f"TLS failed: {text} ({reason})", reason=reason)
@@ -117,6 +102,8 @@ def handshake_error(cause: Cause | None, error: BaseException | None) -> str:
         word = _bare(error.reason)
         if word == "certificate_verify_failed":
             return VERDICTS.get(int(getattr(error.__cause__, "verify_code", 0)), "certificate_refused")
+        if word in OURS:
+            return OURS[word][1]
         return KINDS.get(word, "peer_alert" if word in ALERTS or word.startswith("alert_") else "other")
     if cause is Cause.HANDSHAKE_TIMEOUT or cause is Cause.UPSTREAM_TIMEOUT:
         return "handshake_timeout"
