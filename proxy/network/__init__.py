@@ -14,7 +14,7 @@ transport, plaintext, tls               bytes over one socket, and the size of a
 tls_wire, tls_record                    between the socket and OpenSSL; record boundaries
 tls_context, tls_hello                  TLS contexts from files; the host that a client asks for
 tls_state, tls_failure                  the states of a TLS connection; OpenSSL's errors as sentences
-der, distinguished_name                 reading a certificate; its subject as text
+certificate                             reading a certificate; its serial number, and its subject as text
 authenticator                           the interface of authenticators, and those that need the handshake only
 authentication, frame_exchange          a channel during authentication; the frames of an authenticator
 state, mute                             tables: the states of a channel, and whether it is read

@@ -1,5 +1,4 @@
-"""The interface of authenticators, which find out the principal of a peer between the transport's handshake and READY. Mechanisms are in
-``proxy.auth``.
+"""The interface of authenticators, which find out a peer's principal between the transport's handshake and READY. Mechanisms: ``proxy.auth``.
 
 The contract, which one test suite checks for every implementation:
 
@@ -46,9 +45,7 @@ WAIT: Final = 4  # a result of ``step`` beside those of a transport's handshake:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Waker(abc.ABC):
-    """Wakes an authenticator that waits for something else than its peer. Used in the thread of its selector only. No effect once the channel is
-    READY or closed.
-    """
+    """Wakes an authenticator, in the thread of its selector. No effect once the channel is READY or closed."""
 
     @abc.abstractmethod
     def now_ns(self) -> i64:
@@ -125,9 +122,7 @@ class AuthenticatorFactory(abc.ABC):
         """
 
     def again(self, identity: Identity, principal: str) -> Authenticator | None:
-        """Make one for the next authentication on a READY channel: of a client, which must be the same principal, or of framegate at an upstream.
-        None: there is no authentication on this side.
-        """
+        """Make one for a later authentication on a READY channel: of the client, or of framegate at an upstream. None: there is none."""
         return None
 
 

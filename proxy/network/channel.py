@@ -62,8 +62,7 @@ class Channel(FdHandler):
         expires_ns, renew_ns: when the authentication expires, and when framegate should renew it, on the selector's clock, or NEVER.
         proof_began_ns: when the last authentication of the peer began.
         close_cause, detail, error: why it was closed.
-        opened_ns, connected_ns, secured_ns, ready_ns, closed_ns: on the selector's clock; 0 if not reached. Secured: the transport's handshake was
-            finished; an authentication may follow.
+        opened_ns, connected_ns, secured_ns, ready_ns, closed_ns: on the selector's clock; 0 if not reached. Secured: before the authentication.
     """
 
     __deletable__ = ("sink",)

@@ -59,9 +59,7 @@ class ChannelSink(abc.ABC):
 
     @abc.abstractmethod
     def room_for(self) -> tuple[i64, bool]:
-        """Called before each read while memory is short: how many bytes the destination can take at once, and whether it is empty. See
-        ``Channel.room``.
-        """
+        """Called before each read while memory is short: how many bytes the destination takes at once, and whether it is empty (``Channel.room``)."""
 
     @abc.abstractmethod
     def wait_for_room(self) -> None:
@@ -69,9 +67,7 @@ class ChannelSink(abc.ABC):
 
     @abc.abstractmethod
     def pipe_target(self) -> "WriteHalf | None":
-        """Called for each piece after the first one of a frame that is cut through: the destination if the bytes are not inspected. None:
-        ``received`` is called with the piece.
-        """
+        """Called for each later piece of a frame that is cut through: the destination if the piece is not inspected, or None (``received``)."""
 
     @abc.abstractmethod
     def was_piped(self, size: i64, frames: i64) -> None:
@@ -79,9 +75,7 @@ class ChannelSink(abc.ABC):
 
     @abc.abstractmethod
     def sent(self) -> None:
-        """Called when the pending send is complete, or when there may be the room that ``Channel.want_room`` waits for. Not called for a send that
-        was complete at once.
-        """
+        """Called when the pending send is complete, or when there may be room (``Channel.want_room``). Not called if a send was complete at once."""
 
     @abc.abstractmethod
     def muted(self) -> None:

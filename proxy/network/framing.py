@@ -8,9 +8,9 @@ near 2**31 neither wraps when compiled nor gives another result than the interpr
 from abc import ABC, abstractmethod
 from typing import Final
 
-from librt.strings import BytesWriter
-from librt.vecs import vec
-from mypy_extensions import i64, mypyc_attr
+from librt.strings import BytesWriter, write_i32_le
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64, mypyc_attr
 
 __all__ = ["FRAME_TOO_LARGE", "NEGATIVE_SIZE", "NOT_OURS", "OK", "SASL_TOO_LARGE", "Framing", "check_size", "foreign_protocol", "size_bucket"]
 
@@ -131,7 +131,6 @@ class Framing(ABC):
     def body_size(self, data: bytes, start: i64) -> i64:
         """Return the body size in the complete header at ``start``. It may be negative or above the limit: see ``check_size``."""
 
-    @abstractmethod
     def frame_starts(self, data: bytes, start: i64, end: i64, base: i64, starts: vec[i64]) -> vec[i64]:
         """Append the starts of the whole frames in ``data[start:end]``, which ``scan`` found good.
 
@@ -142,10 +141,16 @@ class Framing(ABC):
             base: is added to each position in ``data``.
             starts: the list to append to; the result replaces it.
         """
+        while start < end:
+            starts = append(starts, base + start)
+            start += self.header_size(data, start) + self.body_size(data, start) + self.tail
+        return starts
 
-    @abstractmethod
     def write_starts(self, data: bytes, start: i64, end: i64, base: i64, starts: BytesWriter) -> None:
         """As ``frame_starts``, as little-endian int32."""
+        while start < end:
+            write_i32_le(starts, i32(base + start))
+            start += self.header_size(data, start) + self.body_size(data, start) + self.tail
 
     @abstractmethod
     def write_header(self, writer: BytesWriter, size: i64, others: bytes) -> None:

@@ -18,8 +18,7 @@ MAX_SIZE: Final = 0x7FFFFFFF
 
 class VarintFraming(Framing):
     """``[varint][body]``, as Protobuf's delimited streams: an unsigned varint of at most five bytes, the least significant seven bits first. It may
-    have more bytes than necessary. Protobuf writes negative numbers with more than five bytes, so a longer one, or one above 2^31 - 1, is a negative
-    size.
+    have more bytes than necessary. A longer one, or one above 2^31 - 1, is a negative size, because Protobuf writes negative numbers so.
     """
 
     def __init__(self) -> None:
@@ -72,17 +71,6 @@ class VarintFraming(Framing):
             position += header + size
             frames += 1
         return frames, position, 0, OK
-
-    def frame_starts(self, data: bytes, start: i64, end: i64, base: i64, starts: vec[i64]) -> vec[i64]:
-        while start < end:
-            starts = append(starts, base + start)
-            start += self.header_size(data, start) + self.body_size(data, start)
-        return starts
-
-    def write_starts(self, data: bytes, start: i64, end: i64, base: i64, starts: BytesWriter) -> None:
-        while start < end:
-            write_i32_le(starts, i32(base + start))
-            start += self.header_size(data, start) + self.body_size(data, start)
 
     def write_header(self, writer: BytesWriter, size: i64, others: bytes) -> None:
         while size >= 0x80:

@@ -171,9 +171,7 @@ class LowMemoryReader:
         return min(max(room - receive.staged, receive.unit()), unit)
 
     def _plan_sealed(self, room: i64, unit: i64, *, drained: bool) -> i64:
-        """Plan a TLS frame whose records seem to be here. They may be padded and hold less, so the frame is read whole, and the bytes held of such
-        frames are bounded for all connections together.
-        """
+        """Plan a TLS frame whose records seem to be here. They may be padded, so the bytes held of such frames are bounded for all connections."""
         whole = self._receive.staged + unit
         if whole > room and not drained:
             return WAIT_FOR_ROOM

@@ -4,8 +4,7 @@ Bytes are booked when they are here, by kind: frames in progress, pending sends,
 each read whether memory is *short*. If it is, the channel reads only what it can pass on at once (``low_memory_reader``), and large frames that pass
 whole, which need an admission slot (``admission_slots``).
 
-An ``Account`` counts the bytes of one listener. A part of the pool may be guaranteed to it: the unused rest of this part counts as used for the
-others.
+An ``Account`` counts the bytes of one listener. It may have a guaranteed part of the pool, whose unused rest counts as used for the others.
 
 The memory that pieces keep is booked, with an overhead for each piece. A piece may be a view of a read of up to 256 KiB whose rest was passed on:
 then the whole read is booked (``run.held``). A view of less than half of its read is copied instead (``run.keep``).

@@ -18,10 +18,7 @@ from framegate.proxy.errors import TransportError
 __all__ = ["Pipe"]
 
 CAPACITY: Final = 1 << 19  # requested; the system may allow less
-SPLICE_F_MOVE: Final = 1
-SPLICE_F_NONBLOCK: Final = 2
-FLAGS: Final = SPLICE_F_MOVE | SPLICE_F_NONBLOCK
-F_SETPIPE_SZ: Final = 1031
+FLAGS: Final = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
 
 
 class Pipe:
@@ -34,7 +31,7 @@ class Pipe:
     def __init__(self) -> None:
         self._read_fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         with contextlib.suppress(OSError):  # the user's limit of pipe buffers is reached: the default size remains
-            fcntl.fcntl(self._write_fd, F_SETPIPE_SZ, CAPACITY)
+            fcntl.fcntl(self._write_fd, fcntl.F_SETPIPE_SZ, CAPACITY)
 
     def fill(self, fd: i64, size: i64) -> i64:
         """Move at most ``size`` bytes from a socket into the pipe. Returns their number; 0 at the end of the stream, -1 if there are none now.

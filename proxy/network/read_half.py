@@ -208,9 +208,7 @@ class ReadHalf(SlotOwner):
             self._sink.was_read()
 
     def _read_some(self, events: i64) -> None:
-        """Read a size that suits the traffic. If MUTING, or if the frame in progress is cut through, read only bytes of this frame. Read less while
-        memory is short.
-        """
+        """Read a size that suits the traffic; only bytes of the frame in progress if MUTING or cut through; as planned while memory is short."""
         if self._account.is_short(answers=self._is_upstream) and not self.is_urgent:
             if self.receive.passed == 0 or not self._pass_by():
                 self._read_carefully(events)

@@ -111,9 +111,7 @@ class Selector:
         self._closed: Final[deque[Channel]] = deque()
 
     def register(self, sock: socket.socket, channel_id: i64, options: ChannelOptions, sink: ChannelSink, *, peer: str = "") -> Channel:
-        """Make a channel of an accepted stream socket, which has TCP_NODELAY from its listening socket. The sink's ``ready`` is called in a later
-        part of this poll or in the next one.
-        """
+        """Make a channel of an accepted stream socket, which has TCP_NODELAY already. The sink's ``ready`` is called in this poll or the next."""
         sock.setblocking(False)
         if options.socket is not None and sock.family == AF_UNIX:
             set_socket_options(sock, options.socket)

@@ -3,8 +3,7 @@
 Theory of operation
 - *The BIOs are shared* by all connections of a thread, and lent for the calls of one connection. The bytes that OpenSSL wrote go to its socket, and
   those that it did not read stay with the connection (``tls_wire``).
-- *One read of the socket* is fed to OpenSSL as far as records are whole. Then plaintext is read until OpenSSL has used all of it; one more call would
-  raise.
+- *One read of the socket* is fed to OpenSSL as far as records are whole. Then plaintext is read until OpenSSL has used all of it, and not once more.
 - *Plaintext is encrypted* in slices of a few records, at most ``AHEAD`` bytes before the socket has taken them. Waiting ciphertext is booked at the
   memory pool. Messages of OpenSSL itself (alerts, key updates, tickets) are flushed after every call.
 - *The states* are a table (``tls_state``). A failed handshake produces an alert, which is sent before the failure is raised. Input is read and
@@ -26,8 +25,7 @@ from typing import Any, Final
 from mypy_extensions import i64
 
 from framegate.proxy.errors import TlsError, TransportError, quoted
-from framegate.proxy.network.der import serial_of
-from framegate.proxy.network.distinguished_name import subject_of
+from framegate.proxy.network.certificate import serial_of, subject_of
 from framegate.proxy.network.framing import foreign_protocol
 from framegate.proxy.network.memory_pool import TLS, Account
 from framegate.proxy.network.options import TlsSettings

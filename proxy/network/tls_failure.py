@@ -66,8 +66,7 @@ VERDICTS: Final = {
     63: "name_mismatch",
     64: "name_mismatch",
 }
-"""By OpenSSL's number (``X509_V_ERR_…``, Python's ``verify_code``). All others, such as a certificate that is not valid yet: ``certificate_refused``.
-"""
+"""By OpenSSL's number (``X509_V_ERR_…``, Python's ``verify_code``). All others, such as one that is not valid yet: ``certificate_refused``."""
 PREFIXES: Final = ("sslv3_", "tlsv1_", "tlsv13_")
 LATE: Final = "; it looked at what we showed behind the handshake, as TLS 1.3 has it"
 

@@ -7,7 +7,7 @@ host, without the client certificate that the other host requires. So the connec
 No length is trusted. A message that cannot be read has no host; OpenSSL refuses it then.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from mypy_extensions import i64
 
@@ -29,7 +29,7 @@ HOST_NAME: Final = 0
 PROTOCOLS: Final = 16
 
 
-class Hello:
+class Hello(NamedTuple):
     """The contents of a ClientHello.
 
     Attributes:
@@ -37,15 +37,12 @@ class Hello:
         protocols: in the client's order; empty if it names none.
     """
 
-    def __init__(self, host: str, protocols: list[str]) -> None:
-        self.host: Final = host
-        self.protocols: Final = protocols
+    host: str
+    protocols: list[str]
 
 
 class HelloReader:
-    """Reads a client's first message in any number of pieces. Each byte is parsed only once, so that an unauthenticated client cannot cause much work
-    with small pieces.
-    """
+    """Reads a client's first message in any number of pieces. Each byte is parsed only once, so small pieces do not cause more work."""
 
     def __init__(self) -> None:
         self._came: Final = bytearray()

@@ -59,8 +59,7 @@ def most_plaintext(data: bytes, overhead: i64) -> tuple[i64, i64]:
     """Estimate the plaintext in ``data``.
 
     Returns:
-        The largest number of plaintext bytes in whole records, if each has ``overhead``; a record that will be refused counts, so that OpenSSL gets
-        to see it. And the bytes of the incomplete record behind them.
+        The most plaintext bytes in whole records, if each has ``overhead``; a record that will be refused counts. And the bytes of the rest.
     """
     length: i64 = len(data)
     found: i64 = 0

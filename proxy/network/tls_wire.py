@@ -3,8 +3,7 @@
 - *The memory BIOs are shared.* A memory BIO never shrinks below its largest fill, so two for each connection would be most of the memory of an idle
   one. An SSL object uses its BIOs only within calls, so all connections of a thread share one pair (``BioPair``). It must be empty between the calls
   of two connections: ``give_back``, from a ``finally``, empties both BIOs and returns their bytes to the connection that made the calls; if a
-  connection did not reach it, because memory ran out, ``lend`` drops the bytes. Between calls OpenSSL itself keeps an incomplete handshake flight or
-  record.
+  connection did not reach it, because memory ran out, ``lend`` drops the bytes. Between calls OpenSSL keeps an incomplete flight or record.
 - *Records in.* OpenSSL is given whole records only (``tls_record``). The incomplete one, at most ``LONGEST`` bytes, is held here, and so are whole
   records that OpenSSL has not read.
 - *Ciphertext out.* It is written with one write of the socket. The rest waits, and is booked at the memory pool.

@@ -49,7 +49,7 @@ class Identity:
         version, cipher: of TLS; empty for plaintext.
         subject: the distinguished name of the verified certificate, in RFC 2253 form, most specific part first; None without a certificate.
         certificate: the peer's certificate in DER form, or None; a channel drops it when the peer is authenticated.
-        serial: the serial number of the verified certificate, as from ``der.serial_of``; empty without one.
+        serial: the serial number of the verified certificate, as from ``certificate.serial_of``; empty without one.
         number, shown: of the ``TlsSettings`` of the handshake.
         resumed: a TLS session was resumed, so no certificate was exchanged.
         peer: the peer's address as text.
@@ -126,9 +126,7 @@ class Transport(abc.ABC):
 
     @abc.abstractmethod
     def obtainable(self, wanted: i64) -> i64:
-        """Return how many bytes can be read now, by any number of reads; ``wanted`` or more if there are so many. May be too much, if TLS records
-        are padded or will be refused. Raises an error of the socket.
-        """
+        """Return how many bytes can be read now, at least ``wanted`` if there are so many; too many if TLS records are padded. May raise."""
 
     def least(self, wanted: i64) -> i64:
         """Return how many bytes the socket must hold before ``wanted`` can be read. Call it after ``obtainable`` has returned less than that."""

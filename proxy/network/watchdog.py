@@ -1,8 +1,7 @@
 """The watchdog: one timer for each channel, for all time limits: opening, idle expiry, and frames or sends that stall.
 
 Stalls are checked four times in each window of ``stall_ns``. A frame or a pending send that is still the same as at an earlier check, without a mute
-in between, must have moved ``min_rate`` over the whole window. So a stall is found at most a quarter of the window late, and the hot path reads no
-clock for it.
+in between, must have moved ``min_rate`` over the whole window. So a stall is found at most a quarter of the window late.
 """
 
 from typing import TYPE_CHECKING, Final

@@ -1,5 +1,5 @@
-"""The subject of a certificate as text in the form of Java (RFC 2253), which Kafka's brokers, rules and ACLs use: the most specific part first,
-``CN=client,OU=edge,O=Example``.
+"""Reading a certificate (DER, ITU-T X.690): its serial number, and its subject as text in the form of Java (RFC 2253), which Kafka's brokers, rules
+and ACLs use: the most specific part first, ``CN=client,OU=edge,O=Example``.
 
 Nine attributes have names; any other is written as its number, with the encoded value in hexadecimal: ``1.2.840.113549.1.9.1=#1605614062…``. So is
 the value of a named attribute if its type is not one of the six below. The text is that of Java 25. Java 17 decodes T61String and BMPString as UTF-8,
@@ -9,12 +9,76 @@ A malformed name is refused, because a replacement character, as in Java, could 
 Source: RFC 2253, 2.3 and 2.4; X.690, 8.19; the comparison with ``X500Principal.getName()`` in the tests.
 """
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from framegate.proxy.errors import AuthenticationError
-from framegate.proxy.network.der import OID, SEQUENCE, SET, Element, elements, only
 
-__all__ = ["format_name", "subject_of"]
+__all__ = ["OCTETS", "OID", "SEQUENCE", "SET", "Element", "elements", "format_name", "only", "serial_of", "subject_of"]
+
+INTEGER: Final = 0x02
+SEQUENCE: Final = 0x30
+SET: Final = 0x31
+OID: Final = 0x06
+OCTETS: Final = 0x04
+
+
+class Element(NamedTuple):
+    """One element: its tag, its content, and the whole encoding."""
+
+    tag: int
+    content: bytes
+    encoded: bytes
+
+
+def elements(data: bytes) -> Iterator[Element]:
+    """Iterate over a sequence of elements.
+
+    Raises:
+        AuthenticationError: the data is not valid DER.
+    """
+    position = 0
+    while position < len(data):
+        tag, length, begin = _header(data, position)
+        end = begin + length
+        if end > len(data):
+            raise AuthenticationError(f"the certificate cannot be read: {length} bytes where {len(data) - begin} are left")
+        yield Element(tag, data[begin:end], data[position:end])
+        position = end
+
+
+def only(data: bytes) -> bytes:
+    """Return the content of data that must be one SEQUENCE. Raises AuthenticationError if it is not."""
+    found = list(elements(data))
+    if len(found) != 1 or found[0].tag != SEQUENCE:
+        raise AuthenticationError("the certificate cannot be read: a SEQUENCE is missing")
+    return found[0].content
+
+
+def serial_of(certificate: bytes) -> str:
+    """Return the serial number of a certificate in DER form, in hexadecimal without leading zeros. Raises AuthenticationError if it has none."""
+    for item in elements(next((item.content for item in elements(only(certificate))), b"")):
+        if item.tag == INTEGER:  # only the version may precede it
+            return f"{int.from_bytes(item.content, 'big'):x}"
+    raise AuthenticationError("the certificate cannot be read: it has no serial number")
+
+
+def _header(data: bytes, position: int) -> tuple[int, int, int]:
+    """Return the tag and the length of an element, and the position of its content."""
+    tag, *rest = data[position : position + 2]
+    if not rest or tag & 0x1F == 0x1F:
+        raise AuthenticationError("the certificate cannot be read: a tag that none has")
+    length = rest[0]
+    position += 2
+    if length >= 0x80:
+        size = length & 0x7F
+        digits = data[position : position + size]
+        if not 1 <= size <= 4 or len(digits) < size:
+            raise AuthenticationError("the certificate cannot be read: a length that none has")
+        length = int.from_bytes(digits, "big")
+        position += size
+    return tag, length, position
+
 
 NAMES: Final[dict[str, str]] = {
     "2.5.4.3": "CN",
