@@ -144,18 +144,18 @@ class HandshakeAuthenticator(Authenticator):
         pass
 
 
-NOBODY: Final = HandshakeAuthenticator(ANONYMOUS)  # has no state, so all anonymous channels share it
+ANONYMOUS_PEER: Final = HandshakeAuthenticator(ANONYMOUS)  # has no state, so all anonymous channels share it
 
 
 class AnonymousAuthenticators(AuthenticatorFactory):
     """``ANONYMOUS`` for every peer."""
 
     def make(self, identity: Identity) -> Authenticator:
-        return NOBODY
+        return ANONYMOUS_PEER
 
 
 class CertificateAuthenticators(AuthenticatorFactory):
     """The certificate's distinguished name, or ``ANONYMOUS`` without one. The default of a channel."""
 
     def make(self, identity: Identity) -> Authenticator:
-        return NOBODY if identity.subject is None else HandshakeAuthenticator(identity.subject)
+        return ANONYMOUS_PEER if identity.subject is None else HandshakeAuthenticator(identity.subject)

@@ -72,7 +72,7 @@ class TlsTransport(TlsWire):
         self._fin: bool = False
         self._overhead: i64 = 0  # of a record; 0: not computed yet
         self._least: i64 = 1  # the result of ``least``
-        self._said_notify: bool = False
+        self._notify_sent: bool = False
 
     # Handshake.
 
@@ -129,7 +129,7 @@ class TlsTransport(TlsWire):
     def _refuse(self, failure: TlsError, alert: bytes) -> None:
         """Refuse a client before OpenSSL has its bytes."""
         self._fail(failure)
-        self._say(FATAL + alert)
+        self._send_written(FATAL + alert)
 
     def _shake(self, data: bytes) -> i64:
         """Continue OpenSSL's handshake with received bytes; a client begins with none."""
@@ -150,7 +150,7 @@ class TlsTransport(TlsWire):
 
     def _conclude(self, written: bytes) -> i64:
         """End a step of the handshake: send what OpenSSL wrote, and return the result."""
-        if not self._say(written):
+        if not self._send_written(written):
             return WANT_WRITE
         self._on_out()
         self._raise_failure()
@@ -184,12 +184,12 @@ class TlsTransport(TlsWire):
             self._advance(TlsEvent.BEGIN)
         return self._object
 
-    def _lost(self, error: OSError) -> TransportError:
+    def _write_error(self, error: OSError) -> TransportError:
         """Return the alert that the peer sent before it closed, if there is one; else the error of the write."""
-        failure = self._last_word()
+        failure = self._find_alert()
         return TransportError(f"write failed: {error.strerror}", errno=error.errno or 0) if failure is None else failure
 
-    def _last_word(self) -> TlsError | None:
+    def _find_alert(self) -> TlsError | None:
         """Look for an alert of a peer that has closed, if it had not accepted us yet."""
         tls, state, bios = self._object, self._state, self._bios
         if tls is None or not (state is SHAKING or state is FINISHING or state is UNPROVEN):
@@ -293,7 +293,7 @@ class TlsTransport(TlsWire):
         if len(unread) != 0:
             self._hold(unread)
         if len(written) != 0:
-            self._say(written)
+            self._send_written(written)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _read_records(self, tls: Any, size: i64, pieces: list[bytes]) -> None:
@@ -398,17 +398,17 @@ class TlsTransport(TlsWire):
     # Ends.
 
     def shut_write(self) -> bool:
-        if self._said_notify:
+        if self._notify_sent:
             return self.flush()
         tls = self._object
         assert tls is not None, "an end needs a finished handshake"
         if self._failure is not None or not self.flush() or self._whole or self._rest:
             return False
-        return self._say(self._notify(tls))
+        return self._send_written(self._notify(tls))
 
     def _notify(self, tls: Any) -> bytes:
         """Return our close-notify."""
-        self._said_notify = True
+        self._notify_sent = True
         bios = self._bios
         bios.lend()
         try:
@@ -429,13 +429,13 @@ class TlsTransport(TlsWire):
         if state is CLOSED:
             return
         is_open = state is UNPROVEN or state is READY
-        if is_open and self._object is not None and not self._said_notify and self.booked == 0:
+        if is_open and self._object is not None and not self._notify_sent and self.booked == 0:
             try:
                 self._send(self._notify(self._object))
             except OSError:
                 self.clean_end = False  # the peer is gone
         if state is UNPROVEN or self._failure is not None:
-            self._throw_away()
+            self._drop_input()
         self._advance(TlsEvent.CLOSE)
         self._account.release(TLS, self.booked, self)
         self.booked = 0
@@ -444,7 +444,7 @@ class TlsTransport(TlsWire):
         self._hello = None
         self.pending_write = 0
 
-    def _throw_away(self) -> None:
+    def _drop_input(self) -> None:
         """Read and drop input, because a close with unread bytes sends a reset, which can overtake the alert."""
         for _ in range(THROWN_AWAY):
             try:

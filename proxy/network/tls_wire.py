@@ -139,7 +139,7 @@ class TlsWire(Transport):
         self.booked = 0
         return True
 
-    def _say(self, written: bytes) -> bool:
+    def _send_written(self, written: bytes) -> bool:
         """Send ciphertext that OpenSSL wrote by itself, behind what waits. Returns True if nothing waits."""
         if len(written) == 0:
             return self.flush()
@@ -157,7 +157,7 @@ class TlsWire(Transport):
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            raise self._lost(error) from error
+            raise self._write_error(error) from error
         self.wire_sent += sent
         if sent == len(data):
             return True
@@ -173,7 +173,7 @@ class TlsWire(Transport):
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            raise self._lost(error) from error
+            raise self._write_error(error) from error
         self.wire_sent += sent
         for index, piece in enumerate(pieces):
             size: i64 = len(piece)
@@ -196,6 +196,6 @@ class TlsWire(Transport):
         self._waiting = pieces
         self.pending_write = size
 
-    def _lost(self, error: OSError) -> TransportError:
+    def _write_error(self, error: OSError) -> TransportError:
         """Return the error of a failed write."""
         return TransportError(f"write failed: {error.strerror}", errno=error.errno or 0)

@@ -279,16 +279,6 @@ def test_a_unix_socket_is_looked_at_again_and_taken_for_full_in_the_end(make):
     assert bench.low_memory.slot.is_in
 
 
-def test_a_frame_that_becomes_whole_while_it_is_looked_at_again_is_read(make):
-    bench = make(tcp=False)
-    bench.send(frame(5000)[:3000])
-    assert bench.plan_read() == WAIT_A_WHILE
-    bench.send(frame(5000)[3000:])
-    assert bench.plan_read() == 5004
-    bench.read(5004)
-    assert not bench.low_memory.is_awaiting
-
-
 def test_a_socket_that_is_readable_too_early_is_looked_at_by_the_clock(make):
     bench = make()
     bench.send(frame(5000)[:3000])
@@ -297,11 +287,15 @@ def test_a_socket_that_is_readable_too_early_is_looked_at_by_the_clock(make):
     assert bench.low_memory.plan_read(NO_LIMIT, drained=False, readable=False) == WAIT_FOR_BYTES
 
 
-def test_only_who_waits_for_more_than_lies_there_waits_in_vain(make):
-    bench = make()
+@each_of("tcp", [False, True])
+def test_a_frame_that_becomes_whole_while_it_is_waited_for_is_read(make, tcp):
+    bench = make(tcp=tcp)
     assert not bench.low_memory.cannot_proceed()
     bench.send(frame(5000)[:3000])
-    bench.plan_read()
+    assert bench.plan_read() == (WAIT_FOR_BYTES if tcp else WAIT_A_WHILE)
     assert bench.low_memory.cannot_proceed()
     bench.send(frame(5000)[3000:])
-    assert not bench.low_memory.cannot_proceed()
+    assert bench.low_memory.cannot_proceed() is not tcp, "a threshold says whether it is whole"
+    assert bench.plan_read() == 5004
+    bench.read(5004)
+    assert not bench.low_memory.is_awaiting
