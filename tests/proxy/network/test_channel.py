@@ -272,27 +272,20 @@ def test_a_callback_may_close_its_own_channel(net: NetBench, when: str) -> None:
     assert Cause.ADMIN in [who.close_cause for word, who in net.listener.told if word == "closed"]
 
 
-def test_what_is_closed_lets_go_of_its_sink(net: NetBench) -> None:
+def test_what_is_closed_leaves_the_selector_and_lets_go_of_its_sink(net: NetBench) -> None:
     channel, peer = net.ready_pair()
     trace = trace_of(channel.sink)
-    channel.close(Cause.ADMIN)
-    assert net.selector.channel_count == 1
-    net.poll()
-    assert net.selector.channel_count == 0
-    assert trace() is None
-    assert peer.recv(1) == b""
-
-
-def test_a_channel_closed_by_a_callback_never_comes_back_to_the_selector(net: NetBench) -> None:
-    net.listener.on["muted"] = lambda channel: channel.close(Cause.ADMIN)
-    channel, peer = net.ready_pair()
     peer.send(frame(10)[:6])
     net.poll()
+    net.listener.on["muted"] = lambda channel: channel.close(Cause.ADMIN)
     channel.mute(mute.ADMIN)
+    assert net.selector.channel_count == 1
     peer.shutdown(socket.SHUT_WR)
     net.poll(2)
     assert net.listener.words(channel) == ["ready", "muted", "closed"]
-    assert net.selector._handlers[channel.fd] is None
+    assert (net.selector.channel_count, net.selector._handlers[channel.fd]) == (0, None)
+    assert trace() is None
+    assert peer.recv(1) == b""
 
 
 def test_a_mute_before_the_handshake_holds_from_the_first_frame(net: NetBench) -> None:
