@@ -9,7 +9,7 @@ import stat
 from framegate.control.errors import StartError
 from framegate.proxy.config.address import Address, format_sockaddr, parse_address
 from framegate.proxy.config.model import ListenerConfig, SocketConfig
-from framegate.proxy.network.socket_options import set_socket_options
+from framegate.proxy.network.connection_socket import set_socket_options
 
 __all__ = ["Listening"]
 

@@ -6,7 +6,7 @@ OpenSSL hands a certificate over in DER form, and the standard library reads non
 from typing import Final, Literal
 
 from framegate.proxy.errors import AuthenticationError
-from framegate.proxy.network.der import OCTETS, OID, elements, only
+from framegate.proxy.network.certificate import OCTETS, OID, elements, only
 
 __all__ = ["NameKind", "alternative_names"]
 

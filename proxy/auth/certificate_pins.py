@@ -8,7 +8,7 @@ from typing import Final
 
 from framegate.proxy.errors import AuthenticationError
 from framegate.proxy.network.authenticator import Authenticator, AuthenticatorFactory
-from framegate.proxy.network.der import SEQUENCE, elements, only
+from framegate.proxy.network.certificate import SEQUENCE, elements, only
 from framegate.proxy.network.transport import Identity
 
 __all__ = ["PinnedAuthenticators", "key_pin", "pin_fault"]

@@ -7,7 +7,7 @@ same of who is known already and proves it once more.
 
 from typing import Final
 
-from framegate.proxy.network.state_table import TableEnum, transition
+from framegate.proxy.network.state import TableEnum, transition
 
 __all__ = [
     "AUTHENTICATE",

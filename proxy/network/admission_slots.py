@@ -15,7 +15,7 @@ from typing import Final
 from mypy_extensions import i64, mypyc_attr
 
 from framegate.proxy.cells import WAIT_BOUNDS
-from framegate.proxy.network.histogram import Histogram
+from framegate.proxy.network.stats import Histogram
 
 __all__ = ["FIRST_PORTION", "MIN_STALLED_BYTES", "ONE_READ", "AdmissionSlot", "AdmissionSlots", "MemoryBudget", "SlotOwner"]
 
@@ -27,11 +27,11 @@ MIN_STALLED_BYTES: Final = 256  # a channel that holds less is never evicted
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SlotOwner(abc.ABC):
-    """Waits for a slot and is called when it is granted."""
+    """Requests a slot, and is called when it is granted."""
 
     @abc.abstractmethod
     def slot_granted(self) -> None:
-        """The slot is granted. Called within any release or resize: no I/O and no callbacks here, only a change of interest."""
+        """Called when the slot is granted, within any release or resize: no I/O and no callbacks here, only a change of interest."""
 
     @abc.abstractmethod
     def has_no_input(self) -> bool:
@@ -39,7 +39,7 @@ class SlotOwner(abc.ABC):
 
     @abc.abstractmethod
     def is_blocked(self) -> bool:
-        """Whether it is muted for another cause than memory."""
+        """Whether the channel is muted for another cause than memory."""
 
 
 class AdmissionSlot:
@@ -147,7 +147,7 @@ class AdmissionSlots:
         self._budget.changed()
 
     def free_reserve(self) -> None:
-        """Take the reserve from a frame that has no slot and does not need it: nothing is held beyond the pool, or nearly nothing of that is its."""
+        """Take the reserve from a frame that has no slot and does not need it: nothing is held beyond the pool, or the frame has hardly used it."""
         holder = self.reserved
         if (
             holder is not None

@@ -1,23 +1,20 @@
-"""A channel that is AUTHENTICATING: the part between its authenticator and the channel.
+"""The authentication of a channel: drives its authenticator while the channel is AUTHENTICATING.
 
-It flushes before each step, sets the interest for epoll, wakes the authenticator, and handles a refusal: a delay, which slows guessing down, then the
-answer, then the close. While it waits for neither input nor room, a peer that goes away is noticed by EPOLLRDHUP; its bytes stay in the socket,
-because EPOLLIN would be announced again and again. The whole exchange must end within the channel's ``handshake_timeout``.
+It flushes before each step, sets the interest for epoll, wakes the authenticator, and handles a refusal: first a delay, which slows down guessing,
+then the answer, then the close. While it waits neither to read nor to write, it waits for EPOLLRDHUP only, so that a close by the peer is noticed
+but unread bytes do not wake the selector again and again. The whole exchange must end within the channel's ``handshake_timeout``.
 """
 
 import socket
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
 from framegate.proxy.cause import Cause
 from framegate.proxy.errors import AuthenticationError
 from framegate.proxy.network.authenticator import WAIT, Authenticator, Waker
-from framegate.proxy.network.channel_callbacks import ChannelCallbacks
 from framegate.proxy.network.close_cause import raise_error_of
-from framegate.proxy.network.delayed_refusals import DelayedRefusal
 from framegate.proxy.network.epoll import BROKEN, EPOLLIN, EPOLLOUT, EPOLLRDHUP, UNREGISTERED
-from framegate.proxy.network.event_loop import EventLoop
 from framegate.proxy.network.frame_exchange import TransportFrames
 from framegate.proxy.network.memory_pool import Account
 from framegate.proxy.network.options import ChannelOptions
@@ -25,38 +22,28 @@ from framegate.proxy.network.socket_buffers import A_WHILE_NS
 from framegate.proxy.network.timer import NEVER, CallbackTimer
 from framegate.proxy.network.transport import DONE, WANT_READ, Transport
 
+if TYPE_CHECKING:
+    from framegate.proxy.network.channel import Channel
+    from framegate.proxy.network.selector import Selector
+
 __all__ = ["Authentication"]
 
 
-class _Delay(DelayedRefusal):
-    """The delay of a refusal."""
-
-    def __init__(self, authentication: "Authentication") -> None:
-        self._authentication: Authentication | None = authentication
-
-    def answer_now(self) -> None:
-        if self._authentication is not None:
-            self._authentication.answer_now()
-
-    def release(self) -> None:
-        self._authentication = None
-
-
 class Authentication(Waker):
-    """One channel's, from the end of its transport's handshake to READY or closed.
+    """The authentication of one channel, from the end of the transport's handshake until the channel is READY or closed.
 
     Attributes:
-        authenticator: of the channel.
-        refusal: why it never will.
-        frames: what it exchanges with the peer.
+        authenticator: the channel's.
+        refusal: the reason, once the peer is refused.
+        frames: the frames exchanged with the peer.
     """
 
     __deletable__ = ("authenticator",)
 
     def __init__(
         self,
-        channel: ChannelCallbacks,
-        loop: EventLoop,
+        channel: "Channel",
+        loop: "Selector",
         sock: socket.socket,
         transport: Transport,
         account: Account,
@@ -66,7 +53,7 @@ class Authentication(Waker):
         self.authenticator: Authenticator = authenticator
         self.refusal: AuthenticationError | None = None
         self.frames: Final = TransportFrames(transport, account, options.side)
-        self._channel: ChannelCallbacks | None = channel
+        self._channel: Channel | None = channel
         self._loop: Final = loop
         self._socket: Final = sock
         self._transport: Final = transport
@@ -76,10 +63,9 @@ class Authentication(Waker):
         self._wake_ns: i64 = NEVER
         self._answer_ns: i64 = NEVER
         self._answered: bool = False
-        self._delay: _Delay | None = None
         self._timer: Final = CallbackTimer(self._on_time)
 
-    # What an authenticator calls.
+    # Called by the authenticator.
 
     def now_ns(self) -> i64:
         return self._loop.now_ns
@@ -97,10 +83,10 @@ class Authentication(Waker):
         channel = self._channel
         return channel is not None and channel.admits_principal(principal)
 
-    # What a channel calls.
+    # Called by the channel.
 
     def step(self) -> None:
-        """Take it as far as it goes now."""
+        """Continue as far as possible now."""
         try:
             wanted = self._step() if self.refusal is None else self._step_refusal()
         except AuthenticationError as error:
@@ -108,26 +94,21 @@ class Authentication(Waker):
         self._wait(wanted)
 
     def on_event(self, events: i64) -> None:
-        """The socket is readable, writable or broken."""
+        """Handle an event: the socket is readable, writable or broken."""
         if self._interest & (EPOLLIN | EPOLLOUT):
             self.wake()
         else:
             self._wait(self._on_hang_up(events))
 
     def close(self) -> None:
-        """The channel is closed: wake no authenticator any more. Call it once."""
+        """End the authentication, because the channel is closed. Must be called once."""
         authenticator = self._let_go()
         try:
             authenticator.close()
-        except Exception as error:  # nothing may keep a channel from closing
+        except Exception as error:  # the channel must close all the same
             self._loop.faults.note("callback", error)
 
-    def answer_now(self) -> None:
-        """The delay of a refusal is over."""
-        self._answer_ns = self._loop.now_ns
-        self.wake()
-
-    # The steps: what is to be waited for then; anything once the channel is READY or closed.
+    # The steps. Each returns the interest for epoll; once the channel is READY or closed the value is not used.
 
     def _step(self) -> i64:
         frames = self.frames
@@ -151,7 +132,7 @@ class Authentication(Waker):
             return self._want_read(channel)
         return EPOLLRDHUP if code == WAIT else EPOLLOUT
 
-    def _want_read(self, channel: ChannelCallbacks) -> i64:
+    def _want_read(self, channel: "Channel") -> i64:
         frames = self.frames
         if frames.ended:
             channel.close(Cause.NO_DATA if self._transport.wire_received == 0 else Cause.PEER_CLOSED, "within the authentication")
@@ -163,13 +144,13 @@ class Authentication(Waker):
         return EPOLLIN
 
     def _on_hang_up(self, events: i64) -> i64:
-        """The peer sends no more, while nothing is read or written."""
+        """Handle the end of the peer's stream while nothing is read or written."""
         raise_error_of(self._socket)
         waits_for_more = self.frames.awaits_memory
         if self.refusal is not None or (not waits_for_more and self._transport.obtainable(1) == 0):
             if self._channel is not None:
                 self._channel.close(Cause.PEER_CLOSED, "within the authentication")
-        elif waits_for_more:  # what is here of the frame is all there will be: to be read, and its end behind it
+        elif waits_for_more:  # nothing more will come: read what is here of the frame, and the end of the stream behind it
             self.frames.reads_out = True
             self.wake()
         return UNREGISTERED if events & BROKEN else 0
@@ -178,22 +159,21 @@ class Authentication(Waker):
         if self._channel is None:
             return 0
         error.side = self._options.side
-        error.__traceback__ = None  # it holds the authenticator, which holds this one
+        error.__traceback__ = None  # it refers to the authenticator, which refers to this object
         self.refusal = error
         self._wake_ns = NEVER
         self._answer_ns = self._loop.now_ns + self._options.failed_authentication_delay_ns
         if self._answer_ns > self._loop.now_ns:
-            delay = self._delay = _Delay(self)
-            self._loop.refusals.add(delay)
+            self._loop.refusals.add(self._timer, self._loop.now_ns)
         self._arm(self._answer_ns)
         return self._step_refusal()
 
     def _step_refusal(self) -> i64:
-        """Once the delay is over: the answer, then the end."""
+        """After the delay, send the answer, then close."""
         refusal = self.refusal
         if refusal is None or self._loop.now_ns < self._answer_ns:
             return EPOLLRDHUP
-        if not self.frames.flush():  # what was sent before
+        if not self.frames.flush():  # frames that were sent before the answer
             return EPOLLOUT
         if not self._answered:
             self._answered = True
@@ -211,12 +191,10 @@ class Authentication(Waker):
 
     def _let_go(self) -> Authenticator:
         authenticator = self.authenticator
-        del self.authenticator  # it holds this one, as who wakes it
+        del self.authenticator  # it refers to this object, its waker
         self._channel = None
         self._loop.cancel(self._timer)
-        if self._delay is not None:
-            self._loop.refusals.remove(self._delay)
-            self._delay.release()
+        self._loop.refusals.remove(self._timer)
         self._timer.release()
         self.frames.close()
         return authenticator
@@ -228,6 +206,8 @@ class Authentication(Waker):
             self._loop.call_at(deadline_ns, self._timer)
 
     def _on_time(self) -> None:
+        if self.refusal is not None:  # the delay is over, or too many refusals wait
+            self._answer_ns = self._loop.now_ns
         if self._wake_ns <= self._loop.now_ns:
             self._wake_ns = NEVER
         if self._channel is not None:

@@ -1,19 +1,19 @@
-"""The interface of authenticators: they find out a peer's principal between the transport's handshake and READY. Mechanisms are in ``proxy.auth``.
+"""The interface of authenticators, which find out a peer's principal between the transport's handshake and READY. Mechanisms: ``proxy.auth``.
 
-Contract, checked by one suite for every implementation:
+The contract, which one test suite checks for every implementation:
 
-- A channel has one authenticator, made by the factory of its side from the result of the transport's handshake. If that is enough it is ``complete``
-  from the start, and only ``close`` is called.
+- A channel has one authenticator, made by the factory of its side from the result of the transport's handshake. If this result is enough, the
+  authenticator is ``complete`` from the start, and only ``close`` is called.
 - Else ``start`` gives it a frame exchange and a waker. Then ``step`` is called after each event until it is ``complete``. Nothing blocks. A step
   without an event changes nothing.
-- A step receives at most one frame and sends at most one. The next step follows when that is out; the channel is READY when the last is out.
-- Nothing is read after the last frame: what the peer sent behind it belongs to the channel.
+- A step receives at most one frame and sends at most one. The next step follows when that frame is sent; the channel is READY when the last is sent.
+- Nothing is read after the last frame: the bytes behind it belong to the channel.
 - After ``AuthenticationError`` only ``close`` is called. The channel waits for its side's ``failed_authentication_delay``, sends the error's
   ``answer``, if it has one, and closes with the cause ``auth_failed``.
-- ``close`` is called on every way out, at once after ``complete``; it may be called twice.
+- ``close`` is called in every case, at once after ``complete``; it may be called twice.
 
-To authenticate again before ``expires_ns``, a client of a READY channel gets another authenticator (``AuthenticatorFactory.again``), whose frames go
-between those of the traffic (``framegate.proxy.relay.session``).
+To authenticate again before ``expires_ns``, a client of a READY channel gets another authenticator (``AuthenticatorFactory.again``), whose frames
+come between those of the traffic (``framegate.proxy.relay.session``).
 """
 
 import abc
@@ -40,18 +40,16 @@ __all__ = [
 ANONYMOUS: Final = "ANONYMOUS"
 USER: Final = "User"
 
-WAIT: Final = 4  # beside what a transport's handshake waits for: neither bytes nor room for them
+WAIT: Final = 4  # a result of ``step`` beside those of a transport's handshake: wait for the waker
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Waker(abc.ABC):
-    """Wakes an authenticator that waits for something that is not its peer. Only in the thread of its selector; harmless once the channel is READY or
-    closed, so that the owner of a request need not check.
-    """
+    """Wakes an authenticator, in the thread of its selector. No effect once the channel is READY or closed."""
 
     @abc.abstractmethod
     def now_ns(self) -> i64:
-        """The selector's clock, as it was when the wait of this poll ended."""
+        """The time at which the wait of this poll ended, on the selector's clock."""
 
     @abc.abstractmethod
     def wake(self) -> None:
@@ -59,13 +57,13 @@ class Waker(abc.ABC):
 
     @abc.abstractmethod
     def wake_at(self, deadline_ns: i64) -> None:
-        """Have ``step`` called at a time on the selector's clock, instead of the time that was said before; NEVER: not at all."""
+        """Have ``step`` called at a time on the selector's clock; NEVER: not at all. An earlier time is void."""
 
     def admits_principal(self, principal: str) -> bool:
-        """Whether a peer that has proved to be this one may be told so. False: not yet; ``step`` is called when that may have changed.
+        """Whether an authenticated peer may connect. False: not yet; ``step`` is called when that may have changed.
 
         Raises:
-            LoginError: it may not come in.
+            LoginError: the peer is refused.
         """
         return True
 
@@ -75,10 +73,10 @@ class Authenticator(abc.ABC):
     """Finds out the principal of the peer of one channel.
 
     Attributes:
-        complete: it knows.
-        principal: the name of the peer, once it does.
-        principal_type: what kind of a name that is.
-        expires_ns: when it stops being true, on the selector's clock, or NEVER.
+        complete: the principal is known.
+        principal: the name of the peer, once ``complete``.
+        principal_type: the kind of the name.
+        expires_ns: when the authentication expires, on the selector's clock, or NEVER.
         renew_ns: when framegate should authenticate again, or NEVER.
     """
 
@@ -91,14 +89,14 @@ class Authenticator(abc.ABC):
 
     @abc.abstractmethod
     def start(self, frames: FrameExchange, waker: Waker) -> None:
-        """The transport's handshake was not enough: what to go on with. Called once, before the first step. No I/O from here."""
+        """Called once, before the first step, if the authenticator was not ``complete``. It must do no I/O here."""
 
     @abc.abstractmethod
     def step(self) -> i64:
-        """Take it as far as it goes now.
+        """Continue as far as possible now.
 
         Returns:
-            DONE when it is ``complete``; WANT_READ; WANT_WRITE while something it sent is not out; WAIT for its waker.
+            DONE if it is ``complete``; WANT_READ; WANT_WRITE while a frame is not sent completely; WAIT for its waker.
 
         Raises:
             AuthenticationError: the peer is refused, or refuses us.
@@ -108,7 +106,7 @@ class Authenticator(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Give up what it holds and has asked for. Does not raise."""
+        """Release everything that it holds, and cancel its requests. Does not raise."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -117,21 +115,19 @@ class AuthenticatorFactory(abc.ABC):
 
     @abc.abstractmethod
     def make(self, identity: Identity) -> Authenticator:
-        """One for a channel whose transport's handshake is done.
+        """Make one for a channel whose transport has finished its handshake.
 
         Raises:
-            AuthenticationError: what that told is enough to refuse the peer; the channel is closed at once.
+            AuthenticationError: the peer is refused for the result of the handshake; the channel is closed at once.
         """
 
     def again(self, identity: Identity, principal: str) -> Authenticator | None:
-        """One for a peer that is known: a client that is to prove once more that it is the same, or an upstream to which we prove it once more;
-        None: nobody has to do that here.
-        """
+        """Make one for a later authentication on a READY channel: of the client, or of framegate at an upstream. None: there is none."""
         return None
 
 
 class HandshakeAuthenticator(Authenticator):
-    """Knows all there is to know from the transport's handshake."""
+    """An authenticator that is complete after the transport's handshake."""
 
     def __init__(self, principal: str) -> None:
         super().__init__()
@@ -148,18 +144,18 @@ class HandshakeAuthenticator(Authenticator):
         pass
 
 
-NOBODY: Final = HandshakeAuthenticator(ANONYMOUS)  # of all who have no name: it holds nothing that is of one channel
+ANONYMOUS_PEER: Final = HandshakeAuthenticator(ANONYMOUS)  # has no state, so all anonymous channels share it
 
 
 class AnonymousAuthenticators(AuthenticatorFactory):
     """``ANONYMOUS`` for every peer."""
 
     def make(self, identity: Identity) -> Authenticator:
-        return NOBODY
+        return ANONYMOUS_PEER
 
 
 class CertificateAuthenticators(AuthenticatorFactory):
-    """The certificate's distinguished name, or ``ANONYMOUS`` without one. What a channel uses when it is given no other."""
+    """The certificate's distinguished name, or ``ANONYMOUS`` without one. The default of a channel."""
 
     def make(self, identity: Identity) -> Authenticator:
-        return NOBODY if identity.subject is None else HandshakeAuthenticator(identity.subject)
+        return ANONYMOUS_PEER if identity.subject is None else HandshakeAuthenticator(identity.subject)

@@ -1,4 +1,4 @@
-"""A channel: one connection, with its transport, its reading half, its writing half, its state and its mute causes.
+"""A channel: one connection, with its transport, its reading and writing halves, its state and its mute causes.
 
 Rules
 - At most one receive in progress and one pending send. One read and one write per readiness event.
@@ -10,60 +10,66 @@ Rules
 """
 
 import socket
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
 from framegate.proxy.cause import Cause
 from framegate.proxy.errors import AuthenticationError, TransportError, WrongProtocolError
-from framegate.proxy.network import socket_buffers, state
+from framegate.proxy.network import socket_buffers
 from framegate.proxy.network.authentication import Authentication
 from framegate.proxy.network.authenticator import Authenticator, AuthenticatorFactory
-from framegate.proxy.network.channel_callbacks import ChannelCallbacks, ChannelWatch
 from framegate.proxy.network.channel_sink import ChannelSink
-from framegate.proxy.network.close_cause import cause_of, raise_connect_error_of, raise_error_of
-from framegate.proxy.network.epoll import BROKEN, EPOLLIN, EPOLLOUT, EPOLLRDHUP, UNREGISTERED
-from framegate.proxy.network.event_loop import EventLoop
+from framegate.proxy.network.close_cause import cause_of, raise_error_of
+from framegate.proxy.network.epoll import BROKEN, EPOLLIN, EPOLLOUT, EPOLLRDHUP, UNREGISTERED, FdHandler
 from framegate.proxy.network.framing import OK
 from framegate.proxy.network.memory_pool import BEGUN, Account
-from framegate.proxy.network.mute_set import MuteSet
+from framegate.proxy.network.mute import MuteSet
 from framegate.proxy.network.options import ChannelOptions
 from framegate.proxy.network.read_half import ReadHalf
 from framegate.proxy.network.run import Run
-from framegate.proxy.network.state import CLOSED, CONNECTING, HANDSHAKE, ChannelEvent, ChannelState
+from framegate.proxy.network.state import CLOSED, CONNECTING, HANDSHAKE, TRANSITIONS, ChannelEvent, ChannelState, transition
 from framegate.proxy.network.timer import NEVER
 from framegate.proxy.network.transport import DONE, ENDED, WANT_WRITE, Identity, Transport
 from framegate.proxy.network.write_half import WriteHalf
 
+if TYPE_CHECKING:
+    from framegate.proxy.network.selector import Selector
+    from framegate.proxy.network.watchdog import Watchdog
+
 __all__ = ["Channel"]
 
 
-class Channel(ChannelCallbacks):
+class Channel(FdHandler):
     """One connection.
 
     Attributes:
+        fd: the number of its descriptor.
+        is_open: READY or later, and not closed.
+        gated: ``ChannelSink.may_read`` is called before each read.
+        shutting: ``shut_write`` was called.
+        last_active_ns: when a byte was last read or written, on the selector's clock.
         id: see ``connection_id``; both channels of a pair may carry the same.
         sink: receives the events of the channel; released after ``closed``.
-        mutes: why it is not read.
+        mutes: its mute causes.
         read_half, write_half: its two halves; a caller on the hot path calls ``write_half`` directly.
-        options: shared with others of its side.
-        peer: its address as text.
-        state: where the channel is in its life.
-        hung: the descriptor left the selector because the peer is gone while we are muted.
+        options: shared by the channels of its side.
+        peer: the peer's address as text.
+        state: its state.
+        hung: the descriptor left the selector, because the peer closed while the channel was muted.
         principal, principal_type, identity: of the peer; set before ``ready``.
         login: makes the authenticator towards an upstream; set before the first poll. None: no authentication.
-        expires_ns, renew_ns: when that stops being true, and when it should be renewed by us, on the selector's clock, or NEVER.
-        proof_began_ns: when the peer began to prove it, the last time that it did.
+        expires_ns, renew_ns: when the authentication expires, and when framegate should renew it, on the selector's clock, or NEVER.
+        proof_began_ns: when the last authentication of the peer began.
         close_cause, detail, error: why it was closed.
-        opened_ns, connected_ns, secured_ns, ready_ns, closed_ns: on the selector's clock; 0 when it did not come to that. Secured: the transport's
-            handshake was over; an authentication of its own may follow.
+        opened_ns, connected_ns, secured_ns, ready_ns, closed_ns: on the selector's clock; 0 if not reached. Secured: before the authentication.
     """
 
     __deletable__ = ("sink",)
 
     def __init__(
         self,
-        loop: EventLoop,
+        loop: "Selector",
         sock: socket.socket,
         transport: Transport,
         channel_id: i64,
@@ -74,7 +80,11 @@ class Channel(ChannelCallbacks):
         connecting: bool,
     ) -> None:
         now_ns = loop.now_ns
-        super().__init__(sock.fileno(), now_ns)
+        self.fd: Final[i64] = sock.fileno()
+        self.is_open: bool = False
+        self.gated: bool = False
+        self.shutting: bool = False
+        self.last_active_ns: i64 = now_ns
         self.id: Final[i64] = channel_id
         self.sink: ChannelSink = sink
         self.options: Final = options
@@ -97,7 +107,7 @@ class Channel(ChannelCallbacks):
         self.ready_ns: i64 = 0
         self.closed_ns: i64 = 0
         self._interest: i64 = UNREGISTERED
-        self._watch: ChannelWatch | None = None
+        self._watch: Watchdog | None = None
         self._buffered_queued: bool = False
         self._handshake_queued: bool = False
         self._authentication: Authentication | None = None
@@ -130,7 +140,6 @@ class Channel(ChannelCallbacks):
 
     @property
     def can_send(self) -> bool:
-        """No send is pending, and the stream is open for writing."""
         return self.write_half.can_send
 
     @property
@@ -140,7 +149,7 @@ class Channel(ChannelCallbacks):
 
     @property
     def staged(self) -> i64:
-        """Bytes of the frame begun."""
+        """Bytes kept of the frame in progress."""
         return self._receive.staged
 
     @property
@@ -150,46 +159,44 @@ class Channel(ChannelCallbacks):
 
     @property
     def read_booked(self) -> i64:
-        """Of these, bytes of the frame begun, or of one that is to authenticate."""
+        """Those of them that are booked for the frame in progress, or for a frame of the authentication."""
         authentication = self._authentication
         return self._receive.booked if authentication is None else self._receive.booked + authentication.frames.booked
 
     @property
     def wire_waiting(self) -> i64:
-        """Bytes that the socket took and the peer's kernel has not, as far as it says."""
+        """Bytes that the socket took and the peer's kernel has not; 0 for Unix sockets."""
         return socket_buffers.unsent(self._socket)
 
     @property
     def mute_causes(self) -> i64:
-        """Why the channel is not read, as bits of ``mute``."""
         return self.mutes.causes
 
     @property
     def mute_in_force(self) -> bool:
-        """No further size header will be read until a cause goes away."""
         return self.mutes.in_force
 
-    # What others call.
+    # Called by the users of a channel.
 
     def send(self, run: Run) -> bool:
         """See ``WriteHalf.send``."""
         return self.write_half.send(run)
 
     def discard(self, run: Run) -> None:
-        """Release the lease of a run that is not sent on. No effect when the lease was taken over."""
+        """Release the lease of a run that is not sent on. No effect if the lease was taken over."""
         lease = run.lease
         run.lease = 0
         self._account.release(BEGUN, lease, run)
 
     def mute(self, cause: i64) -> bool:
-        """Add one cause (a bit of ``mute``); True when the mute is in force. Harmless when the cause is set, or the channel closed."""
+        """Add one cause (a bit of ``mute``). Returns True if the mute is in force. No effect if the cause is set, or the channel closed."""
         if not self.mutes.causes & cause and self.state is not CLOSED:
             within = self._receive.within and not self.read_half.ended
             self.mutes.add(cause, self._loop.now_ns, within=within)
         return self.mutes.in_force
 
     def unmute(self, cause: i64) -> None:
-        """Take one cause away; reading goes on when it was the last. Harmless when the cause is not set."""
+        """Remove one cause. Reading continues if it was the last one. No effect if the cause is not set."""
         if not self.mutes.causes & cause or self.state is CLOSED:
             return
         self.mutes.remove(cause, self._loop.now_ns)
@@ -199,38 +206,34 @@ class Channel(ChannelCallbacks):
                 self.queue_buffered()
 
     def discard_input(self, cause: i64) -> None:
-        """See ``ReadHalf.discard_input``. Harmless when the channel is not open."""
+        """See ``ReadHalf.discard_input``. No effect if the channel is not open."""
         if self.is_open:
             self.read_half.discard_input(cause)
 
     def room(self) -> tuple[i64, bool]:
-        """How many bytes ``send`` would pass on now with no rest, 0 when the socket is not writable; and whether nothing waits in it."""
+        """See ``WriteHalf.room``."""
         return self.write_half.room()
 
     def want_room(self, held: i64 = 0) -> None:
-        """Have ``sent`` told when there is more room, or there may be. ``held``: bytes booked at the memory pool that wait for it."""
+        """See ``WriteHalf.want_room``."""
         self.write_half.want_room(held)
 
     def shut_write(self) -> None:
-        """End our side of the stream: FIN, or TLS close-notify. ``write_ended`` follows when it is out.
-
-        Raises:
-            InternalError: a send is pending, or the channel is not open for writing.
-        """
+        """See ``WriteHalf.shut``."""
         self.write_half.shut()
 
     def close(self, cause: Cause, detail: str = "", error: BaseException | None = None) -> None:
-        """Close at once; no effect on a closed channel. The first cause wins. May be called from anywhere; ``closed`` follows later."""
+        """Close at once. No effect on a closed channel: the first cause wins. May be called from anywhere; ``closed`` is called later."""
         if self.state is CLOSED:
             return
         authentication = self._authentication
         if authentication is not None:
             self._authentication = None
             authentication.close()
-            if authentication.refusal is not None:  # it came first
+            if authentication.refusal is not None:  # the first cause
                 error = authentication.refusal
                 cause, detail = Cause.AUTH_FAILED, str(error)
-        self.state = state.next_state(self.state, ChannelEvent.CLOSE)
+        self.state = transition(TRANSITIONS, self.state, ChannelEvent.CLOSE)
         self.is_open = False
         self.close_cause = cause
         self.detail = detail or self.detail
@@ -247,7 +250,7 @@ class Channel(ChannelCallbacks):
         self._loop.defer_closed(self)
 
     def fail(self, error: Exception) -> None:
-        """Close for what was raised, because of the network or of the peer; anything else is a bug (``crash``)."""
+        """Close for an exception. One that neither the network nor the peer caused is a bug (``crash``)."""
         if isinstance(error, (TransportError, AuthenticationError, WrongProtocolError)):
             error.side = self.options.side
             self.close(cause_of(error), str(error), error)
@@ -255,14 +258,14 @@ class Channel(ChannelCallbacks):
             self.crash(error)
 
     def crash(self, error: Exception, place: str = "channel") -> None:
-        """Close the channel for an internal error, and note the fault."""
+        """Close for an internal error, and note the fault."""
         self._loop.faults.note(place, error)
         self.close(Cause.INTERNAL, f"{type(error).__name__}: {error}", error)
 
-    # What the selector calls.
+    # Called by the selector.
 
-    def start(self, watch: ChannelWatch) -> None:
-        """The first step, after the selector has the socket."""
+    def start(self, watch: "Watchdog") -> None:
+        """Make the first step, after the selector has the channel."""
         self._watch = watch
         try:
             if self.state is CONNECTING:
@@ -273,7 +276,7 @@ class Channel(ChannelCallbacks):
             self.crash(error)
 
     def on_event(self, events: i64) -> None:
-        """The socket is readable, writable or broken."""
+        """Handle an event: the socket is readable, writable or broken."""
         try:
             if not self.is_open:
                 self._on_opening(events)
@@ -286,7 +289,7 @@ class Channel(ChannelCallbacks):
             self.fail(error)
 
     def poll_buffered(self) -> None:
-        """Read what the transport holds although the socket is silent."""
+        """Read what the transport has buffered, for which no event will come."""
         self._buffered_queued = False
         try:
             if self.is_open:
@@ -295,7 +298,7 @@ class Channel(ChannelCallbacks):
             self.fail(error)
 
     def step_handshake(self) -> None:
-        """Take the handshake as far as it goes now."""
+        """Continue the handshake, or the authentication, as far as possible now."""
         self._handshake_queued = False
         try:
             if self.state is HANDSHAKE:
@@ -306,22 +309,22 @@ class Channel(ChannelCallbacks):
             self.fail(error)
 
     def notify_write_ended(self) -> None:
-        """Tell the sink that our end of the stream is out. A sink that raises is the end of this channel."""
+        """Tell the sink that the end of our stream was sent. If the sink raises, the channel is closed."""
         try:
             self.sink.write_ended()
         except Exception as error:
             self.crash(error, "callback")
 
     def notify_closed(self) -> None:
-        """Tell the sink that the channel is closed. When it raises, there is none left to tell."""
+        """Tell the sink that the channel is closed. If the sink raises, a fault is noted."""
         try:
             self.sink.closed()
         except Exception as error:
             self.crash(error, "callback")
 
     def close_socket(self) -> None:
-        """Close the socket, after the batch of events in which the channel was closed."""
-        del self.sink  # it may hold the channel, as the halves do
+        """Close the socket, at the end of the poll in which the channel was closed. This is the last call."""
+        del self.sink  # it may refer to the channel, as the halves do
         self.read_half.release()
         self.write_half.release()
         self._socket.close()
@@ -330,8 +333,8 @@ class Channel(ChannelCallbacks):
 
     def _on_opening(self, events: i64) -> None:
         if self.state is CONNECTING:
-            raise_connect_error_of(self._socket)
-            self.state = state.next_state(self.state, ChannelEvent.CONNECTED)
+            raise_error_of(self._socket, connecting=True)
+            self.state = transition(TRANSITIONS, self.state, ChannelEvent.CONNECTED)
             self.connected_ns = self._loop.now_ns
         if self._authentication is None:
             self.queue_handshake()
@@ -339,6 +342,7 @@ class Channel(ChannelCallbacks):
             self._authentication.on_event(events)
 
     def queue_handshake(self) -> None:
+        """Queue the next step of the handshake or of the authentication. No effect when both are finished."""
         if not self._handshake_queued:
             self._handshake_queued = True
             self._loop.defer_handshake(self)
@@ -353,13 +357,14 @@ class Channel(ChannelCallbacks):
             self.wait_opening(EPOLLOUT if code == WANT_WRITE else EPOLLIN)
 
     def wait_opening(self, wanted: i64) -> None:
+        """Set the events that the handshake or the authentication waits for, and start the watchdog."""
         self._set_interest(wanted)
         watch = self._watch
-        if watch is not None and watch.deadline_ns == NEVER:  # not before: an opening of one step needs no timeout
+        if watch is not None and watch.deadline_ns == NEVER:  # only here, because an opening that needs no wait needs no timeout
             watch.check(self._loop.now_ns)
 
     def _begin_authentication(self) -> None:
-        self.state = state.next_state(self.state, ChannelEvent.SECURED)
+        self.state = transition(TRANSITIONS, self.state, ChannelEvent.SECURED)
         self.secured_ns = self.proof_began_ns = self._loop.now_ns
         self.identity = self._transport.identity()
         self.identity.peer = self.peer
@@ -377,14 +382,15 @@ class Channel(ChannelCallbacks):
         return self.sink.admits_principal(principal)
 
     def become_ready(self, authenticator: Authenticator) -> None:
+        """Take over the principal from a complete authenticator, and close the authenticator."""
         self._authentication = None
         self.principal = authenticator.principal
         self.principal_type = authenticator.principal_type
         self.expires_ns, self.renew_ns = authenticator.expires_ns, authenticator.renew_ns
         authenticator.close()
         if self.identity is not None:
-            self.identity.certificate = None  # half a KiB and more, for as long as the connection lasts
-        self.state = state.next_state(self.state, ChannelEvent.AUTHENTICATED)
+            self.identity.certificate = None  # half a KiB or more
+        self.state = transition(TRANSITIONS, self.state, ChannelEvent.AUTHENTICATED)
         self.is_open = True
         self.write_half.open()
         self.ready_ns = self.last_active_ns = self._loop.now_ns
@@ -395,29 +401,31 @@ class Channel(ChannelCallbacks):
             if self.mutes.causes == 0:
                 self.sync_interest()
             else:
-                self._set_interest(EPOLLIN)  # as after any mute: most are over before the first event
+                self._set_interest(EPOLLIN)  # as after any mute, because most mutes end before the first event
             if self._transport.has_buffered() and self.read_half.may_read():
                 self.queue_buffered()
 
-    # What the halves call.
+    # Called by the halves.
 
     def on_input_ended(self, *, clean: bool) -> None:
-        self.state = state.next_state(self.state, ChannelEvent.END_OF_STREAM)
+        """Note that the peer ended its stream. ``clean``: as its protocol requires."""
+        self.state = transition(TRANSITIONS, self.state, ChannelEvent.END_OF_STREAM)
         if not clean:
             self.detail = "no_close_notify"
 
     def on_output_ended(self) -> None:
-        self.state = state.next_state(self.state, ChannelEvent.SHUT)
+        self.state = transition(TRANSITIONS, self.state, ChannelEvent.SHUT)
         self._loop.defer_write_ended(self)
 
     def after_read(self) -> None:
+        """Continue writes that may have waited for a read: ciphertext, or the end of our stream."""
         if self.shutting:
             self.write_half.try_shut()
         if self._transport.pending_write != 0:
             self.sync_interest()
 
     def on_unwanted(self, events: i64) -> None:
-        """Drop the interest, or the descriptor when the event cannot be masked."""
+        """Drop the interest, or, if the event cannot be masked, unregister the descriptor."""
         if self.read_half.discards and not self.read_half.ended:
             self.read_half.throw_away()
             return
@@ -432,11 +440,13 @@ class Channel(ChannelCallbacks):
             self._set_interest(UNREGISTERED)
 
     def queue_buffered(self) -> None:
+        """Queue a call of ``poll_buffered``."""
         if not self._buffered_queued:
             self._buffered_queued = True
             self._loop.defer_buffered(self)
 
     def sync_interest(self) -> None:
+        """Update the events that epoll reports for the channel."""
         if not self.is_open:
             return
         reads, writes = self.read_half, self.write_half

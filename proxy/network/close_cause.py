@@ -1,4 +1,4 @@
-"""From what went wrong to the one cause of a close."""
+"""From an error to the cause of the close."""
 
 import errno
 import os
@@ -19,33 +19,25 @@ from framegate.proxy.network import framing
 from framegate.proxy.network.options import ChannelOptions
 from framegate.proxy.network.receive import Receive
 
-__all__ = ["cause_of", "raise_connect_error_of", "raise_error_of", "refusal"]
+__all__ = ["cause_of", "raise_error_of", "refusal"]
 
 
-def raise_error_of(sock: socket.socket) -> None:
-    """What the network has told a socket that is not read: it does so once.
+def raise_error_of(sock: socket.socket, *, connecting: bool = False) -> None:
+    """Raise the error that the kernel keeps for a socket, if there is one.
 
     Raises:
-        TransportError: of it.
+        ConnectError: the socket was ``connecting``.
+        TransportError: it was connected.
     """
     number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if number != 0 and connecting:
+        raise ConnectError(os.strerror(number), side="upstream", errno=number)
     if number != 0:
         raise TransportError(os.strerror(number), errno=number)
 
 
-def raise_connect_error_of(sock: socket.socket) -> None:
-    """Likewise, of a socket that was to be connected.
-
-    Raises:
-        ConnectError: it is not.
-    """
-    number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    if number != 0:
-        raise ConnectError(os.strerror(number), side="upstream", errno=number)
-
-
 def cause_of(error: TransportError | AuthenticationError | WrongProtocolError) -> Cause:
-    """The cause that a failing transport, or authenticator, gives its channel."""
+    """Return the cause for an error of a transport or an authenticator."""
     if isinstance(error, AuthenticationError):
         return Cause.AUTH_FAILED
     if isinstance(error, WrongProtocolError):
@@ -58,7 +50,7 @@ def cause_of(error: TransportError | AuthenticationError | WrongProtocolError) -
 
 
 def refusal(receive: Receive, options: ChannelOptions) -> tuple[Cause, PeerError | AuthenticationError]:
-    """The cause and the error for what a receive found wrong, by the limit in force."""
+    """Return the cause and the error for the fault of a receive."""
     side = options.side
     if receive.fault == framing.NOT_OURS:
         return Cause.WRONG_PROTOCOL, WrongProtocolError(receive.foreign, side=side)

@@ -1,4 +1,4 @@
-"""Connection ids: unique across processors and restarts, one i64 each, with a text form for people.
+"""Connection ids: unique across processors and restarts, one i64 each, with a text form.
 
 slot (6 bits) << 57 | generation (28 bits) << 29 | counter (29 bits); the text form is ``slot-generation-counter`` in decimal.
 """
@@ -27,22 +27,22 @@ def make_connection_id(slot: int, generation: int, counter: int) -> int:
 
 
 def format_connection_id(connection_id: int) -> str:
-    """``slot-generation-counter``, what logs and the API show."""
+    """Return ``slot-generation-counter``, as logs and the API show it."""
     counter = connection_id & ((1 << COUNTER_BITS) - 1)
     generation = (connection_id >> COUNTER_BITS) & ((1 << GENERATION_BITS) - 1)
     return f"{slot_of(connection_id)}-{generation}-{counter}"
 
 
 def slot_of(connection_id: int) -> int:
-    """The slot whose processor has, or had, the connection."""
+    """Return the slot of the processor that has, or had, the connection."""
     return connection_id >> (GENERATION_BITS + COUNTER_BITS)
 
 
 def parse_connection_id(text: str) -> int:
-    """The inverse of ``format_connection_id``.
+    """Parse the text form.
 
     Raises:
-        ValueError: not three decimal numbers in range.
+        ValueError: the text is not three decimal numbers in range.
     """
     parts = text.split("-")
     if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
@@ -51,9 +51,9 @@ def parse_connection_id(text: str) -> int:
 
 
 class ConnectionIds:
-    """Gives ids for one processor's life. The counter wraps after 2**29 connections.
+    """The ids of one run of a processor. The counter wraps after 2**29 connections.
 
-    Each connection that is handed over takes exactly one, so the n-th has the counter n, and control can tell the ids of a processor that died.
+    The n-th connection that is passed to the processor has the counter n, so the control process knows the ids of a processor that died.
     """
 
     def __init__(self, slot: int, generation: int) -> None:
@@ -61,12 +61,12 @@ class ConnectionIds:
         self._counter: i64 = 0
 
     def next(self) -> i64:
-        """The next id; the first has the counter 1."""
+        """Return the next id; the first one has the counter 1."""
         mask: i64 = (1 << COUNTER_BITS) - 1
         self._counter = (self._counter + 1) & mask
         return self._base | self._counter
 
     def give_back(self) -> None:
-        """Take the last id back: the connection that had it is refused, and that takes the id."""
+        """Return the last id: ``next`` gives it again, for the row of the connection that is refused."""
         mask: i64 = (1 << COUNTER_BITS) - 1
         self._counter = (self._counter - 1) & mask

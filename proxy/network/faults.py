@@ -1,7 +1,7 @@
-"""Faults: errors of our own, caught where they cost no more than one connection, timer or command. What peers do wrong is none.
+"""Faults: internal errors that were caught, so that each ends only one connection, timer or command. Errors of peers are not faults.
 
-Counted by place for the metrics; the first of each place since the last look is kept as text, for the log. The error itself is not kept: its
-traceback holds everything that was at work.
+Faults are counted by place for the metrics. The text of the first one of each place since the last ``take`` is kept for the log; the exception is not
+kept, because its traceback refers to many objects.
 """
 
 from typing import Final, NamedTuple
@@ -15,13 +15,13 @@ __all__ = ["Fault", "Faults"]
 
 
 class Fault(NamedTuple):
-    """What one place has to tell.
+    """The faults of one place since the last ``take``.
 
     Attributes:
         place: one of ``FAULT_PLACES``.
-        times: how often since the last ``take``.
-        error: the first of them, type and text.
-        at: file and line where it was raised; empty when that is not known.
+        times: how many.
+        error: type and text of the first one.
+        at: file and line where it was raised; empty if not known.
     """
 
     place: str
@@ -34,8 +34,8 @@ class Faults:
     """The faults of one thread.
 
     Attributes:
-        counts: ever, in the order of ``FAULT_PLACES``.
-        untold: there is something to ``take``.
+        counts: all faults, in the order of ``FAULT_PLACES``.
+        untold: ``take`` would return something.
     """
 
     def __init__(self) -> None:
@@ -45,26 +45,26 @@ class Faults:
 
     @property
     def total(self) -> int:
-        """Faults of all places."""
+        """The number of faults of all places."""
         return sum(self.counts)
 
     def note(self, place: str, error: BaseException) -> None:
-        """Count an error that was caught.
+        """Count an exception that was caught.
 
         Raises:
-            ValueError: no such place.
+            ValueError: there is no such place.
         """
         self.note_text(place, _text(error), _where(error))
 
     def note_text(self, place: str, text: str, at: str = "") -> None:
-        """As ``note``, for an error that another thread has put into words."""
+        """As ``note``, for an error that is known as text only."""
         self.counts[FAULT_PLACES.index(place)] += 1
         kept = self._kept.get(place)
         self._kept[place] = Fault(place, 1, text, at) if kept is None else kept._replace(times=kept.times + 1)
         self.untold = True
 
     def take(self) -> list[Fault]:
-        """What was noted since the last call, one for each place."""
+        """Return the faults since the last call, one item for each place."""
         taken = list(self._kept.values())
         self._kept.clear()
         self.untold = False
@@ -74,7 +74,7 @@ class Faults:
 def _text(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # an error that cannot be printed is still one
+    except Exception:  # its __str__ failed
         return type(error).__name__
 
 

@@ -1,9 +1,9 @@
-"""The frames of an authenticator: one at a time in each direction, through the transport, before the channel's own begin.
+"""The frames of an authenticator: one at a time in each direction, through the transport, before the frames of the channel.
 
-They are no traffic: no statistics, no tap and no max_receive_size but their own. Each is read to its last byte and not beyond, by a read for its
-header and one for its body, so that nothing has to be handed on to the channel. Its size is judged before a byte of its body is read. What is
-held is booked at the memory pool, the last frame until the next one begins or is sent, since whoever took it may keep what is in it until it answers;
-while memory is short a body is read only when all of it is in the kernel (``MEMORY.md``).
+They do not count as traffic: they have no statistics, no tap, and a size limit of their own. Each frame is read exactly to its last byte, by a read
+for its header and one for its body, so that no bytes must be passed on to the channel. The size is checked before the body is read. The bytes are
+booked at the memory pool; those of a frame until the next one begins or is sent, because the authenticator may keep parts of it until it answers.
+While memory is short, a body is read only when it is whole in the kernel (``MEMORY.md``).
 """
 
 import abc
@@ -15,26 +15,25 @@ from framegate.proxy.errors import AuthenticationError, InternalError, Side, Wro
 from framegate.proxy.network.int32 import HEADER, INT32
 from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
 from framegate.proxy.network.send import Send
-from framegate.proxy.network.transport import Transport
+from framegate.proxy.network.transport import MAX_READ, Transport
 
 __all__ = ["MAX_FRAME", "SASL_AUTHENTICATE", "SASL_HANDSHAKE", "FrameExchange", "TransportFrames", "is_sasl"]
 
 MAX_FRAME: Final = 524288  # Kafka's sasl.server.max.receive.size
-ONE_READ: Final = 262144
-SASL_HANDSHAKE: Final = 17  # Kafka's api keys of what authenticates
+SASL_HANDSHAKE: Final = 17  # Kafka's api keys of the requests of an authentication
 SASL_AUTHENTICATE: Final = 36
 
 
 def is_sasl(key: i64) -> bool:
-    """Whether a request with this api key is one to authenticate with."""
+    """Whether a request with this api key belongs to an authentication."""
     return key == SASL_AUTHENTICATE if key != SASL_HANDSHAKE else True
 
 
 class FrameExchange(abc.ABC):
-    """Frames from and to one peer. ``[int32 size][body]``, whatever the framing of the traffic that follows.
+    """Frames from and to one peer, in the framing ``int32``, whatever the framing of the traffic that follows.
 
     Attributes:
-        max_size: bytes of a body, at most; the value in force when the header is whole decides. Who authenticates may set it.
+        max_size: the largest body in bytes; the value at the time when the header is complete decides. An authenticator may set it.
     """
 
     def __init__(self) -> None:
@@ -43,36 +42,36 @@ class FrameExchange(abc.ABC):
     @property
     @abc.abstractmethod
     def is_sending(self) -> bool:
-        """What was sent is not out, to the last byte."""
+        """Whether a frame is not sent to its last byte."""
 
     @abc.abstractmethod
     def receive(self) -> bytes | None:
-        """The body of the next frame; None while it is not whole.
+        """Return the body of the next frame; None while it is incomplete.
 
         Raises:
             AuthenticationError: the frame is larger than ``max_size``, or its size is negative.
-            WrongProtocolError: the first frame is none.
+            WrongProtocolError: the first bytes belong to another protocol.
             TransportError: the network failed.
         """
 
     @abc.abstractmethod
     def send(self, body: bytes) -> bool:
-        """Send a frame; True when it is out.
+        """Send a frame. Returns True if all of it was sent.
 
         Raises:
-            InternalError: the last one is not.
+            InternalError: the last frame is not sent completely.
             TransportError: the network failed.
         """
 
 
 class TransportFrames(FrameExchange):
-    """Those before the channel's own begin.
+    """Frames through a transport, before the frames of the channel.
 
     Attributes:
-        ended: the peer sends no more; there will be no other frame.
-        awaits_memory: the last ``receive`` gave nothing because memory is short.
-        reads_out: memory does not matter: no more will come than is here.
-        received: whole frames.
+        ended: the peer ended its stream; no other frame will come.
+        awaits_memory: the last ``receive`` returned None because memory is short.
+        reads_out: read although memory is short, because no more bytes will come.
+        received: the number of whole frames.
     """
 
     def __init__(self, transport: Transport, account: Account, side: Side) -> None:
@@ -85,16 +84,16 @@ class TransportFrames(FrameExchange):
         self._account: Final = account
         self._side: Final[Side] = side
         self._is_upstream: Final = side == "upstream"
-        self._staged: bytearray = bytearray()  # the frame begun, with its header
-        self._size: i64 = -1  # of its body, once the header is whole
-        self._booked: i64 = 0  # for it
+        self._staged: bytearray = bytearray()  # the frame in progress, with its header
+        self._size: i64 = -1  # of its body, once the header is complete
+        self._booked: i64 = 0
         self._send: Final = Send(account)
         if account.pool.finds_leaks:
             account.pool.watch("an authentication", self, self._send)
 
     @property
     def booked(self) -> i64:
-        """Bytes booked at the memory pool, but for ciphertext."""
+        """Bytes booked at the memory pool, without ciphertext."""
         return self._booked + self._send.booked
 
     @property
@@ -130,7 +129,7 @@ class TransportFrames(FrameExchange):
         return not self.is_sending
 
     def flush(self) -> bool:
-        """Send what waits; True when nothing does."""
+        """Send pending bytes. Returns True if none are left."""
         send = self._send
         if send.active:
             send.write_to(self._transport)
@@ -140,17 +139,17 @@ class TransportFrames(FrameExchange):
         return self._transport.pending_write == 0 or self._transport.flush()
 
     def discard_input(self) -> None:
-        """Throw away what has come: a close with unread bytes would be a reset, which can overtake what the peer was sent."""
+        """Read and drop input, because a close with unread bytes would send a reset, which can overtake the answer."""
         self._drop()
         left: i64 = self.max_size
         while left > 0:
-            data = self._transport.read(ONE_READ)
+            data = self._transport.read(MAX_READ)
             if not data:
                 return
             left -= len(data)
 
     def close(self) -> None:
-        """Give back what is booked. Harmless twice."""
+        """Release everything booked. May be called twice."""
         self._drop()
         self._send.finish()
         pool = self._account.pool
@@ -162,9 +161,9 @@ class TransportFrames(FrameExchange):
         return short and self._transport.obtainable(missing) < missing
 
     def _read(self, missing: i64) -> bool:
-        """Read what is missing of a part of the frame; whether it is whole."""
+        """Read the missing bytes of the header or body. Returns whether it is complete."""
         while missing > 0:
-            data = self._transport.read(min(missing, ONE_READ))
+            data = self._transport.read(min(missing, MAX_READ))
             if data is None:
                 return False
             length: i64 = len(data)

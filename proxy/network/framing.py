@@ -1,43 +1,31 @@
-"""Framing: how frames lie in a stream of bytes. Each is a header, which says how long its body is, and the body; or a body and what ends it.
+"""Framing: how frames are delimited in a stream of bytes. A frame is a header with the size of the body, and the body; or a body and a delimiter.
 
-A ``Framing`` is what one side of a connection speaks; ``framings`` names them all. Nobody else looks at a size header: who has a run asks the
-framing that found it (``Run.framing``). Everything here is a pure function over ``bytes``; nothing raises because of what a peer sent. All
-arithmetic is in i64, so that a size near 2**31 neither wraps when compiled nor differs from the interpreted build.
+Each side of a connection has one ``Framing``; ``framings`` has all of them. Only framings read size headers: other code uses the framing of a run
+(``Run.framing``). All functions are pure functions over ``bytes``, and none raises for what a peer sent. All arithmetic is in i64, so that a size
+near 2**31 neither wraps when compiled nor gives another result than the interpreted build.
 """
 
 from abc import ABC, abstractmethod
 from typing import Final
 
-from librt.strings import BytesWriter
-from librt.vecs import vec
-from mypy_extensions import i64, mypyc_attr
+from librt.strings import BytesWriter, write_i32_le
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64, mypyc_attr
 
-__all__ = [
-    "FRAME_TOO_LARGE",
-    "NEGATIVE_SIZE",
-    "NOT_OURS",
-    "OK",
-    "SASL_TOO_LARGE",
-    "SIZE_BOUNDS",
-    "SIZE_BUCKETS",
-    "Framing",
-    "check_size",
-    "foreign_protocol",
-    "size_bucket",
-]
+__all__ = ["FRAME_TOO_LARGE", "NEGATIVE_SIZE", "NOT_OURS", "OK", "SASL_TOO_LARGE", "Framing", "check_size", "foreign_protocol", "size_bucket"]
 
-# What a scan found wrong.
+# The faults of a scan.
 OK: Final = 0
 NEGATIVE_SIZE: Final = 1
 FRAME_TOO_LARGE: Final = 2
 NOT_OURS: Final = 3  # the connection's first bytes belong to another protocol
-SASL_TOO_LARGE: Final = 4  # a frame to authenticate with that is larger than those may be
+SASL_TOO_LARGE: Final = 4  # a frame of an authentication is larger than these may be
 
 SIZE_BOUNDS: Final = (256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)
 SIZE_BUCKETS: Final = 12
 
-# What monitoring, and people at a terminal, send to ZooKeeper: each word is a whole request, and read as a size 1.6 to 2 billion. The list of its
-# administrator's guide, with two words of the server's own (icfg, sysp) and two of old releases (kill, reqs).
+# Requests to ZooKeeper from monitoring and terminals: each word is a whole request, and would be read as a size of 1.6 to 2 billion. The list is that
+# of the administrator's guide, with two more words of the server (icfg, sysp) and two of old releases (kill, reqs).
 ZOOKEEPER_WORDS: Final = (
     *("conf", "cons", "crst", "dirs", "dump", "envi", "gtmk", "hash", "icfg", "isro", "kill", "mntr"),
     *("reqs", "ruok", "srst", "srvr", "stat", "stmk", "sysp", "wchc", "wchp", "wchs"),
@@ -61,7 +49,7 @@ FOREIGN: Final[dict[bytes, str]] = {
 
 
 def size_bucket(size: i64) -> i64:
-    """The bucket of a body size; a size equal to a bound belongs to that bound's bucket. The bounds grow by four."""
+    """Return the bucket of a body size. A size equal to a bound belongs to that bound's bucket. Each bound is four times the one before."""
     bucket: i64 = 0
     bound: i64 = 256
     while size > bound and bucket < 11:
@@ -71,7 +59,7 @@ def size_bucket(size: i64) -> i64:
 
 
 def check_size(size: i64, limit: i64) -> i64:
-    """OK, NEGATIVE_SIZE or FRAME_TOO_LARGE for the size a header announces; ``limit`` is bytes of body, -1 for unlimited."""
+    """Return OK, NEGATIVE_SIZE or FRAME_TOO_LARGE for the size in a header. ``limit``: the largest body in bytes; -1 for unlimited."""
     if size < 0:
         return NEGATIVE_SIZE
     if limit >= 0 and size > limit:
@@ -81,19 +69,19 @@ def check_size(size: i64, limit: i64) -> i64:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Framing(ABC):
-    """One way to tell frames apart. It holds no state: all channels of a side share it.
+    """Base class of framings. It has no state: all channels of a side share one object.
 
     Attributes:
-        name: as the configuration writes it.
-        least_header: the fewest bytes that a header has; fewer need not be looked at.
-        most_header: the most that it has.
-        max_body: the largest body that a header can announce.
-        delimiter: what ends a frame that has no header: how long it is, is known when it is whole. Empty for frames with headers.
-        tail: its bytes.
+        name: as in the configuration.
+        least_header: bytes of the shortest header.
+        most_header: bytes of the longest header.
+        max_body: the largest body size that a header can have.
+        delimiter: the end of a frame without a header, whose size is known only when it is whole. Empty for framings with headers.
+        tail: the length of the delimiter.
         least_frame: bytes of the shortest frame, which has no body.
-        others: bytes of a header that do not say how long the frame is.
-        fill: what they are in headers made here.
-        keeps: they are what they were in the header that came, where that has as many.
+        others: how many bytes of a header are not part of the size.
+        fill: the values of these bytes in new headers.
+        keeps: a new header keeps these bytes of the original header, if that has as many.
     """
 
     def __init__(
@@ -121,7 +109,7 @@ class Framing(ABC):
 
     @abstractmethod
     def scan(self, data: bytes, start: i64, limit: i64, sizes: vec[i64]) -> tuple[i64, i64, i64, i64]:
-        """Find the whole frames in what one read gave.
+        """Find the whole frames in the bytes of one read.
 
         Args:
             data: the bytes of one read.
@@ -130,59 +118,64 @@ class Framing(ABC):
             sizes: SIZE_BUCKETS counters; each whole frame adds one to its bucket.
 
         Returns:
-            Frame count; the end of the last whole frame (``start`` when there is none); what follows it: the bytes a frame begun still misses,
-            0 when nothing follows, -n for a header that misses at least n bytes; and a fault: OK, NEGATIVE_SIZE or FRAME_TOO_LARGE. Frames before
-            a faulty header are counted and good; what follows is then meaningless.
+            Frame count; the end of the last whole frame (``start`` if there is none); how many bytes the incomplete frame behind it misses, 0 if
+            there is none, -n for a header that misses at least n bytes; and a fault: OK, NEGATIVE_SIZE or FRAME_TOO_LARGE. The frames before a
+            faulty header are counted and good; the number of missing bytes has no meaning then.
         """
 
     @abstractmethod
     def header_size(self, data: bytes, start: i64) -> i64:
-        """Bytes of the header that begins at ``start``; -n when it is not whole and misses at least n bytes."""
+        """Return the size of the header at ``start``; -n if it is incomplete and misses at least n bytes."""
 
     @abstractmethod
     def body_size(self, data: bytes, start: i64) -> i64:
-        """Bytes of the body that the header at ``start``, which is whole, announces; maybe one that no body has: see ``judge``."""
+        """Return the body size in the complete header at ``start``. It may be negative or above the limit: see ``check_size``."""
 
-    @abstractmethod
     def frame_starts(self, data: bytes, start: i64, end: i64, base: i64, starts: vec[i64]) -> vec[i64]:
-        """Append where the whole frames in ``data[start:end]`` start, which ``scan`` found good.
+        """Append the starts of the whole frames in ``data[start:end]``, which ``scan`` found good.
 
         Args:
             data: the bytes of one read.
             start: where a header begins.
-            end: the end of the last whole frame, as ``scan`` gave it.
-            base: what to add to a position in ``data``.
-            starts: what is appended to. The result replaces it.
+            end: the end of the last whole frame, from ``scan``.
+            base: is added to each position in ``data``.
+            starts: the list to append to; the result replaces it.
         """
+        while start < end:
+            starts = append(starts, base + start)
+            start += self.header_size(data, start) + self.body_size(data, start) + self.tail
+        return starts
 
-    @abstractmethod
     def write_starts(self, data: bytes, start: i64, end: i64, base: i64, starts: BytesWriter) -> None:
         """As ``frame_starts``, as little-endian int32."""
+        while start < end:
+            write_i32_le(starts, i32(base + start))
+            start += self.header_size(data, start) + self.body_size(data, start) + self.tail
 
     @abstractmethod
     def write_header(self, writer: BytesWriter, size: i64, others: bytes) -> None:
-        """Append the header of a body of ``size`` bytes, with these other bytes in it, as many as there are."""
+        """Append the header of a body of ``size`` bytes. ``others``: the bytes of the header that are not part of the size."""
 
     def header_of(self, size: i64) -> bytes:
-        """The header of a body of ``size`` bytes."""
+        """Return the header of a body of ``size`` bytes."""
         writer = BytesWriter()
         self.write_header(writer, size, self.fill)
         return writer.getvalue()
 
     def other_bytes(self, data: bytes, start: i64) -> bytes:
-        """Of the header at ``start``, which is whole, the bytes that do not say how long the frame is."""
+        """Return the bytes of the complete header at ``start`` that are not part of the size."""
         return b""
 
     def foreign(self, header: bytes) -> str:
-        """The protocol that a connection's first header betrays, whatever it says of a size, or ``""``."""
+        """Return the name of another protocol if the first header of a connection belongs to it, whatever its size; else ``""``."""
         return ""
 
 
 def foreign_protocol(header: bytes) -> str:
-    """Name the protocol that a connection's first four bytes betray, or ``""``.
+    """Return the name of the protocol to which the first four bytes of a connection belong, or ``""``.
 
-    A TLS record starts with 0x16 0x03 and a version of at most 4; read as a size it is 369 million. What an upstream that wants TLS answers is an
-    alert, 0x15, of two bytes.
+    A TLS record starts with 0x16 0x03 and a version of at most 4; as a size this is 369 million. An upstream that requires TLS answers plaintext with
+    an alert (0x15) of two bytes.
     """
     if len(header) < 4:
         return ""

@@ -1,8 +1,8 @@
-"""How a channel reads while memory is short: nothing that would have to be held, but for a large frame that passes whole, when it has a turn.
+"""How a channel reads while memory is short: only what it can pass on at once, and large frames that have an admission slot.
 
-``MEMORY.md`` says why. A look at what lies in the kernel says how much may be read now, or what is to be waited for. Frames up to ``SMALL`` stay
-in the kernel until they are whole there, and then move by what the other side has room for; so does, from its first piece on, a frame that is cut
-through.
+``MEMORY.md`` gives the reasons. Before each read, ``plan_read`` looks at the bytes in the kernel and decides how many to read, or what to wait for.
+Frames up to ``SMALL`` stay in the kernel until they are whole there; then they move as far as the other side has room. A frame that is cut through
+moves in the same way after its first piece.
 """
 
 import socket
@@ -16,38 +16,37 @@ from framegate.proxy.network.admission_slots import FIRST_PORTION, AdmissionSlot
 from framegate.proxy.network.framing import OK, SIZE_BUCKETS
 from framegate.proxy.network.memory_pool import with_overhead
 from framegate.proxy.network.receive import Receive
-from framegate.proxy.network.transport import Transport
+from framegate.proxy.network.transport import MAX_READ, Transport
 
 __all__ = ["SMALL", "WAIT_A_WHILE", "WAIT_FOR_BYTES", "WAIT_FOR_ROOM", "WAIT_FOR_SLOT", "LowMemoryReader"]
 
-SMALL: Final = 262144  # frames up to this, header counted, stay in the kernel until they are whole
-LITTLE: Final = 16384  # what one TLS record holds
-PIECE: Final = 65536  # the most that is read at a time of what is not whole frames, and looked at for whole frames
-HEAD: Final = 4096  # the first piece of a small frame has so many bytes, or all
-MAX_READ: Final = 262144
-AT_ONCE: Final = 65540  # over TLS a frame up to this, header counted, goes whole to a socket that holds nothing, though it may not take all of it
-PATIENCE: Final = 5  # looks without a byte more before a socket is taken for full
-TLS_READS: Final = 4  # of one frame; records that hold less than their size suggests make it a large frame
+SMALL: Final = 262144  # frames up to this size, header counted, stay in the kernel until they are whole
+LITTLE: Final = 16384  # plaintext of one TLS record
+PIECE: Final = 65536  # the largest read of bytes that are not whole frames, and the largest peek for whole frames
+HEAD: Final = 4096  # the least size of the first piece of a small frame
+AT_ONCE: Final = 65540  # a TLS frame up to this size, header counted, is written whole to an empty socket, even if that cannot take all of it
+PATIENCE: Final = 5  # looks without a new byte before the kernel's buffer is considered full
+TLS_READS: Final = 4  # of one frame; after more, because records are padded, it is treated as a large frame
 
-# What a look may say instead of a size.
-WAIT_FOR_BYTES: Final = -1  # the socket tells when they are here
+# Results of ``plan_read`` other than a size.
+WAIT_FOR_BYTES: Final = -1  # an event will come when they are here
 WAIT_FOR_ROOM: Final = -2  # on the other side
 WAIT_FOR_SLOT: Final = -3  # ``slot_granted`` will be called
 WAIT_A_WHILE: Final = -4  # no event will come: try again in some ms
-FULL: Final = -5  # the kernel does not take more; only used here
+FULL: Final = -5  # the kernel's buffer is full; only used in this module
 
 
 class LowMemoryReader:
-    """How one channel reads while memory is short; made when it is for the first time.
+    """Plans the reads of one channel while memory is short. Made when that is the case for the first time.
 
     Args:
         sock, transport, receive: the channel's.
-        slots: of its direction.
+        slots: the slots of its direction.
         owner: is called when the slot is granted.
 
     Attributes:
-        threshold: bytes that must lie in the socket before it counts as readable; 1: any.
-        slot: of the frame begun, if one was requested.
+        threshold: how many bytes the socket must hold to be readable; 1: any.
+        slot: the slot of the frame in progress, if one was requested.
     """
 
     def __init__(self, sock: socket.socket, transport: Transport, receive: Receive, slots: AdmissionSlots, owner: SlotOwner) -> None:
@@ -59,30 +58,30 @@ class LowMemoryReader:
         self._slots: Final = slots
         self._owner: Final = owner
         self._has_threshold: Final = socket_buffers.is_tcp(sock)
-        self._roomy: i64 = 0  # bytes that the kernel was asked to take
-        self._make_room(PIECE)  # before the first read, which tells the peer
-        self._seen: i64 = -1
+        self._roomy: i64 = 0  # the size for which the kernel's receive buffer was enlarged
+        self._make_room(PIECE)  # before the first read, because a read announces the window to the peer
+        self._seen: i64 = -1  # bytes in the socket at the last look, while it is checked by time; -1: it is not
         self._tries: i64 = 0
-        self._reads: i64 = 0  # of the frame begun, over TLS
-        self._trusted: i64 = 0  # bytes of it that seemed to be there
-        self._sizes: Final[vec[i64]] = vec[i64]([0] * SIZE_BUCKETS)  # of frames that are only looked at: never shown
+        self._reads: i64 = 0  # of the frame in progress, over TLS
+        self._trusted: i64 = 0  # bytes of it that may be read without a slot
+        self._sizes: Final[vec[i64]] = vec[i64]([0] * SIZE_BUCKETS)  # for scans of frames that are not read yet; not used
 
     @property
     def is_awaiting(self) -> bool:
-        """Bytes of a frame lie in the kernel, and more are waited for."""
+        """Whether it waits for more bytes of a frame whose beginning is in the kernel."""
         return self.threshold > 1 or self._seen >= 0
 
     def cannot_proceed(self) -> bool:
-        """Whether, if the peer sends no more, what is waited for will never be there."""
+        """Whether it waits for bytes that are not here, so that the wait never ends if the peer sends no more."""
         return self.is_awaiting and (self.threshold == 1 or socket_buffers.queued(self._socket) < self.threshold)
 
     def plan_read(self, room: i64, *, drained: bool, readable: bool) -> i64:
-        """How many bytes to read now, or what to wait for.
+        """Return how many bytes to read now, or what to wait for.
 
         Args:
-            room: bytes that the other side takes at once; 0: it is not writable, and will be.
-            drained: its socket holds nothing.
-            readable: the socket says that it is readable.
+            room: how many bytes the other side takes at once; 0: it is not writable now.
+            drained: the send buffer of the other side is empty.
+            readable: epoll reported that the socket is readable.
         """
         receive = self._receive
         slot = self.slot
@@ -97,13 +96,13 @@ class LowMemoryReader:
         if receive.framing.tail != 0 and (receive.staged != 0 or self._transport.is_plain):
             return self._plan_line(room)
         if receive.staged != 0:
-            return receive.missing()  # the rest of a header
+            return receive.missing()  # of the header
         if not self._transport.is_plain:
             return receive.resulting_size(LITTLE) if room >= LITTLE or drained else WAIT_FOR_ROOM
         return self._plan_new(room, readable=readable)
 
     def _whole(self, data: bytes, room: i64) -> tuple[i64, i64, i64]:
-        """The whole frames at the beginning of ``data`` for which there is room: how many, where they end, and a fault behind them."""
+        """Find the whole frames at the beginning of ``data`` for which there is room. Returns their number, their end, and a fault behind them."""
         receive = self._receive
         framing = receive.framing
         frames, end, _, fault = framing.scan(data if i64(len(data)) <= room else data[:room], 0, receive.limit, self._sizes)
@@ -120,13 +119,13 @@ class LowMemoryReader:
         length: i64 = len(data)
         header = framing.header_size(data, 0)
         if header < 0:
-            return max(length, 1)  # a header in parts, or the end
+            return max(length, 1)  # an incomplete header, or the end
         frames, end, fault = self._whole(data, room)
         if frames != 0:
             return end
         size = header + framing.body_size(data, 0)
         if fault != OK or size > SMALL or self._receive.cuts(size):
-            return header  # it is begun, and looked at again
+            return header  # then the frame is in progress, and the next look decides
         there = socket_buffers.queued(self._socket)
         if length < size and there < size:
             verdict = self._wait(size, there, readable=readable)
@@ -139,7 +138,7 @@ class LowMemoryReader:
         return max(room, HEAD)
 
     def _plan_line(self, room: i64) -> i64:
-        """Frames without headers: complete frames that fit go on. A longer one has an unknown size, and gets a slot for the largest."""
+        """Plan frames without headers. Complete ones that fit are read. An incomplete one, of unknown size, needs a slot for the largest frame."""
         receive = self._receive
         if receive.staged == 0:
             data = self._transport.peek(PIECE)
@@ -150,7 +149,7 @@ class LowMemoryReader:
         return verdict if verdict < 0 else self._rest_of_line()
 
     def _rest_of_line(self) -> i64:
-        """Up to the end of the line begun, as far as it can be seen."""
+        """Return how many bytes belong to the line in progress, as far as its end can be seen."""
         return max(self._receive.reach(self._transport.read_ahead(MAX_READ)), 1)
 
     def _plan_begun(self, room: i64, *, drained: bool, readable: bool) -> i64:
@@ -172,9 +171,7 @@ class LowMemoryReader:
         return min(max(room - receive.staged, receive.unit()), unit)
 
     def _plan_sealed(self, room: i64, unit: i64, *, drained: bool) -> i64:
-        """A frame over TLS that seems to be there. It need not be, for records may be padded: so it is read whole, and what is held of such frames
-        is bounded for all of them together.
-        """
+        """Plan a TLS frame whose records seem to be here. They may be padded, so the bytes held of such frames are bounded for all connections."""
         whole = self._receive.staged + unit
         if whole > room and not drained:
             return WAIT_FOR_ROOM
@@ -187,8 +184,8 @@ class LowMemoryReader:
         return unit
 
     def rest(self) -> i64:
-        """What is still there of a frame over TLS that was trusted to be: records are longer than what they hold, so one read gave less. 0: nothing,
-        or it was read. To be read at once, so that no other frame waits for the trust.
+        """Return how many bytes to read at once of a TLS frame that is read without a slot; 0 if none are left. One read gives less than the frame,
+        because records have overhead. They are read at once, so that the next frame can be read without a slot.
         """
         receive = self._receive
         if self._trusted == 0 or receive.size < 0 or self._reads > TLS_READS:
@@ -216,14 +213,14 @@ class LowMemoryReader:
         return WAIT_FOR_SLOT
 
     def _wait(self, wanted: i64, there: i64, *, readable: bool) -> i64:
-        """Wait until ``wanted`` bytes can be read; ``FULL`` when the kernel does not take so many.
+        """Wait until ``wanted`` bytes can be read. Returns ``FULL`` if the kernel does not take so many.
 
         Args:
             wanted: bytes.
-            there: what lay in the kernel before it was looked at and found too little: more may have come since, and must not be waited for again.
-            readable: the socket says that it is readable.
+            there: bytes in the kernel before the look that found too few. More may have come since; the threshold must not wait for these again.
+            readable: epoll reported that the socket is readable.
         """
-        early = readable and there < self.threshold and self.threshold > 1  # small segments fill the buffer: the kernel joins them by and by
+        early = readable and there < self.threshold and self.threshold > 1  # small segments fill the buffer until the kernel has joined them
         if self._has_threshold and not early:
             self._seen = -1
             threshold = max(self._transport.least(wanted), there + 1)
@@ -242,7 +239,7 @@ class LowMemoryReader:
             self._roomy = size
 
     def before_read(self) -> None:
-        """Wait for nothing more: something is read, or will be whatever lies there then."""
+        """End the wait, because bytes are read now, or any number of bytes will be read later."""
         self._seen = -1
         self._tries = 0
         if self.threshold > 1:
@@ -250,7 +247,7 @@ class LowMemoryReader:
             self.threshold = 1
 
     def after_read(self, size: i64, *, whole: bool) -> None:
-        """Something was read; ``whole``: it completed the frame begun, or was passed on."""
+        """Note a read. ``whole``: it completed the frame in progress, or was passed on."""
         if whole:
             self._reads = 0
             self.leave()
@@ -260,7 +257,7 @@ class LowMemoryReader:
             self.slot.read(size)
 
     def leave(self) -> None:
-        """The frame begun is complete or lost: release its slot."""
+        """Release the slot of the frame in progress, which is complete or lost."""
         if self._trusted != 0:
             self._slots.end_trust(self._trusted)
             self._trusted = 0

@@ -1,16 +1,15 @@
-"""The memory pool: what a processor holds for others, and when that is too much. ``MEMORY.md`` is the whole story.
+"""The memory pool counts the bytes that a processor holds, and tells when memory is short. ``MEMORY.md`` gives the reasons.
 
-Bytes are booked when they are here, by kind: of frames begun, of pending sends, and ciphertext that waits. Booking never refuses; who is about to
-read asks first whether memory is *short*, and is then careful (``low_memory_reader``): it reads nothing that would have to be held, but for large
-frames that pass whole, which need a slot (``admission_slots``).
+Bytes are booked when they are here, by kind: frames in progress, pending sends, waiting ciphertext. A booking is never refused. A channel asks before
+each read whether memory is *short*. If it is, the channel reads only what it can pass on at once (``low_memory_reader``), and large frames that pass
+whole, which need an admission slot (``admission_slots``).
 
-Callers of ``charge`` and ``release`` name the holder of the bytes. Only the pool that finds leaks uses it (``leak_finding``; see ``pool_kinds``).
+An ``Account`` counts the bytes of one listener. It may have a guaranteed part of the pool, whose unused rest counts as used for the others.
 
-An ``Account`` is what one listener holds. It may be guaranteed a part of the pool: what it does not use of that counts as used for the others.
+The memory that pieces keep is booked, with an overhead for each piece. A piece may be a view of a read of up to 256 KiB whose rest was passed on:
+then the whole read is booked (``run.held``). A view of less than half of its read is copied instead (``run.keep``).
 
-The bytes kept in memory are booked, with an overhead for each piece. A piece may be a view of a read of up to 256 KiB that was
-passed on otherwise: the whole read is booked then (``run.held``); a view of less than half of its read is copied instead (``run.keep``). The pool
-holds no bytes, it counts them. One thread uses it.
+Callers of ``charge`` and ``release`` name the holder of the bytes, which only a leak-finding pool uses (``pool_kinds``). One thread uses a pool.
 """
 
 from collections.abc import Callable
@@ -23,17 +22,17 @@ from framegate.proxy.network.faults import Faults
 
 __all__ = ["BEGUN", "PENDING", "PIECE_OVERHEAD", "TLS", "Account", "MemoryPool", "with_overhead"]
 
-PIECE_OVERHEAD: Final = 64  # charged for each held piece on top of its bytes
-SPARE_PART: Final = 8  # one part in so many is kept for answers, and for what a read passes the line by
+PIECE_OVERHEAD: Final = 64  # bytes charged for each held piece in addition to its own
+SPARE_PART: Final = 8  # 1/8 of the pool is kept for answers, and for the part of a read that exceeds the line
 
-# What bytes are held for.
+# The kinds of bookings.
 BEGUN: Final = 0  # the beginning of a frame
 PENDING: Final = 1  # a send that the socket did not take
 TLS: Final = 2  # ciphertext that the socket did not take
 
 
 def with_overhead(size: i64) -> i64:
-    """What is booked at most for the rest of a frame of ``size`` bytes, however it comes: two pieces for each 4097 of them, at worst."""
+    """Return the largest booking for the rest of a frame of ``size`` bytes. At worst it comes in two pieces for each 4097 bytes."""
     return size + (size >> 5) + 2 * PIECE_OVERHEAD if size != 0 else 0
 
 
@@ -43,12 +42,12 @@ class MemoryPool(MemoryBudget):
     Attributes:
         size: the budget in bytes; see ``resize``.
         used: bytes booked now; the sum of ``begun``, ``pending`` and ``tls``.
-        most_used: the most that it ever was.
-        requests, answers: the slots of large frames that pass whole.
-        line, answer_line: while so much is held, or promised, memory is short for requests, and for answers.
+        most_used: the maximum of ``used``.
+        requests, answers: the admission slots of large frames that pass whole.
+        line, answer_line: memory is short for requests, or for answers, while at least so many bytes are held or promised.
         common: the account of channels without a listener.
-        evicted: channels closed because they moved too slowly for what they held while others waited.
-        faults: where a kind of pool that finds errors tells them; set by the selector.
+        evicted: channels that the stall evictor closed.
+        faults: where a leak-finding pool notes errors; set by the selector.
         finds_leaks: ``watch`` and ``check_released`` must be called for each channel.
     """
 
@@ -71,22 +70,22 @@ class MemoryPool(MemoryBudget):
 
     @property
     def refused(self) -> i64:
-        """Turns that were not given at once."""
+        """Requests for slots that were not granted at once."""
         return self.requests.refused + self.answers.refused
 
     @property
     def bound(self) -> i64:
-        """What is never passed: the budget, the largest frame of either direction that passes whole, with its overhead, and one read, which may be
-        booked by who passes it on and by who keeps its rest; besides, what each connection may hold while memory is short: the header of a large
-        frame, over TLS a record.
+        """The upper bound of ``used``: the budget, the largest frame of each direction that passes whole, with its overhead, and one read, which may
+        be booked twice: by the channel that keeps its rest and by the one that sends the rest on. Beside it, each connection may hold the header of a
+        large frame while memory is short, and over TLS one record.
         """
         return self.size + self.requests.largest + self.answers.largest + 2 * ONE_READ
 
     def account(self, percent: int) -> "Account":
-        """A new account that is guaranteed so many hundredths of the pool.
+        """Make an account with a guaranteed percentage of the pool.
 
         Raises:
-            ValueError: not within 0 to 100, or more than there is together with the others'.
+            ValueError: the percentage is not within 0 to 100, or all together exceed 100.
         """
         if not 0 <= percent <= 100 - sum(account.percent for account in self._accounts):
             raise ValueError(f"a share of {percent} %")
@@ -96,17 +95,17 @@ class MemoryPool(MemoryBudget):
         return account
 
     def new_account(self, percent: int) -> "Account":
-        """An account of this kind of pool, not yet in its list."""
+        """Make an account of this kind of pool, which is not in its list yet."""
         return Account(self, percent)
 
     def watch(self, label: str, receive: object, *others: object) -> None:
-        """Name the holders of bytes of one connection; see ``finds_leaks``."""
+        """Register the holders of bytes of one connection; see ``finds_leaks``."""
 
     def check_released(self, receive: object) -> None:
-        """The connection is closed and must hold nothing; see ``finds_leaks``."""
+        """Check that a closed connection holds nothing; see ``finds_leaks``."""
 
     def resize(self, size: i64) -> None:
-        """Change the budget. Growing wakes waiting requests. Shrinking takes nothing back; memory is short until enough is released.
+        """Change the budget. A larger one wakes waiting requests. A smaller one takes nothing back: memory is short until enough is released.
 
         Raises:
             ValueError: the size is not positive.
@@ -117,7 +116,7 @@ class MemoryPool(MemoryBudget):
         self._set_lines()
 
     def set_largest(self, request: i64, answer: i64) -> None:
-        """Say how large the frames are that pass whole, in bytes, headers counted; 0: none does."""
+        """Set the size of the largest request and answer that pass whole, in bytes with headers; 0: none does."""
         self.requests.largest = with_overhead(request)
         self.answers.largest = with_overhead(answer)
         self.changed()
@@ -132,12 +131,12 @@ class MemoryPool(MemoryBudget):
 
 
 class Account:
-    """What one listener's channels hold.
+    """The bytes that the channels of one listener hold.
 
     Attributes:
         pool: the pool of the account.
-        percent: guaranteed hundredths.
-        used: bytes.
+        percent: the guaranteed percentage of the pool.
+        used: bytes booked now.
     """
 
     def __init__(self, pool: MemoryPool, percent: int) -> None:
@@ -151,13 +150,13 @@ class Account:
         return max(self._guaranteed - self.used, 0)
 
     def set_guaranteed(self) -> None:
-        """The pool has another size."""
+        """Compute the guaranteed bytes, after a change of the pool's size."""
         self.pool.unspent -= self._unspent
         self._guaranteed = self.pool.line * self.percent // 100
         self.pool.unspent += self._unspent
 
     def is_short(self, *, answers: bool) -> bool:
-        """Whether nothing more should be held for this account's requests, or answers."""
+        """Whether memory is short for this account's requests, or answers."""
         pool = self.pool
         held = pool.used + pool.promised
         if pool.unspent != 0:
@@ -165,7 +164,7 @@ class Account:
         return held >= (pool.answer_line if answers else pool.line)
 
     def charge(self, kind: i64, size: i64, holder: object = None) -> None:
-        """Book ``size`` bytes that are in hand, of a kind, for ``holder``."""
+        """Book ``size`` bytes of a kind for ``holder``."""
         assert size >= 0, "a charge is not negative"
         self._add(size)
         pool = self.pool
@@ -179,7 +178,7 @@ class Account:
             pool.sends += size
 
     def release(self, kind: i64, size: i64, holder: object = None) -> None:
-        """Release ``size`` bytes of a kind that ``holder`` has, and wake waiting requests."""
+        """Release ``size`` bytes of a kind that are booked for ``holder``, and wake waiting requests."""
         assert 0 <= size <= self.used, "what is given back was booked before"
         pool = self.pool
         if kind == BEGUN:
@@ -195,7 +194,7 @@ class Account:
             pool.changed()
 
     def transfer(self, size: i64, giver: object = None, taker: object = None) -> None:
-        """What was booked for a frame begun, for ``giver``, is now booked for a pending send, for ``taker``."""
+        """Change a booking from BEGUN, for ``giver``, to PENDING, for ``taker``."""
         pool = self.pool
         pool.begun -= size
         pool.pending += size

@@ -1,4 +1,4 @@
-"""What the channels of one side of one listener share."""
+"""The settings that the channels of one side of one listener share."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -17,22 +17,22 @@ from framegate.proxy.network.stats import SideStats
 if TYPE_CHECKING:
     import ssl
 
-    from framegate.proxy.network.tls_store import ServerStore
+    from framegate.proxy.network.tls_context import ServerStore
 
 __all__ = ["ChannelOptions", "TlsSettings"]
 
 
 class TlsSettings:
-    """How a channel speaks TLS.
+    """The TLS settings of a side.
 
     Attributes:
         context: never changed once in use; a reload stores a new ``TlsSettings``.
-        server_side: we are the server.
-        server_name: SNI, and the name that the server's certificate is verified against; only for clients.
-        store: only for servers that look at what a client asks for: its contexts by host, of which ``context`` is the default, and its protocols.
-        number: which one it is of all that its listener or upstream had, in their order; 0: nobody counts.
-        shown: the fingerprint of the certificate that the peer is shown; empty: none is, or nobody knows. ``shown_by``: those of other contexts of
-            the store.
+        server_side: framegate is the server.
+        server_name: SNI, and the name for which the server's certificate is verified; only for clients.
+        store: contexts by host, of which ``context`` is the default, and protocols; only for servers that read the ClientHello.
+        number: counts the settings that a listener or upstream has had; 0: not counted.
+        shown: the fingerprint of the certificate that is shown to the peer; empty if none is shown, or it is not known. ``shown_by``: those of
+            the other contexts of the store.
     """
 
     def __init__(
@@ -55,31 +55,31 @@ class TlsSettings:
         self._shown_by: Final[dict[ssl.SSLContext, str]] = {} if shown_by is None else dict(shown_by)
 
     def shown_of(self, context: "ssl.SSLContext") -> str:
-        """The fingerprint of the certificate that a peer was shown who met this context."""
+        """Return the fingerprint of the certificate that this context shows."""
         return self._shown_by.get(context, self.shown)
 
 
 class ChannelOptions:
-    """Shared by channels; what is stored here holds for channels that are opened afterwards, except ``limit.value``, which holds at once.
+    """The options of channels. A change applies to channels that are opened afterwards, except for ``limit.value``, which applies at once.
 
     Attributes:
         side: ``downstream`` for clients, ``upstream`` for upstreams.
-        limit: the max_receive_size of what that side sends.
-        stats: where its channels count.
+        limit: the max_receive_size of frames from that side.
+        stats: the counters of that side.
         handshake_timeout_ns: from accept, or from the first SYN, to READY.
-        idle_ns: without a byte in either direction; 0 never expires.
+        idle_ns: the time without a byte in either direction after which a channel is closed; 0: never.
         stall_ns: the window over which ``min_rate`` must be met; 0 switches stall detection off.
-        min_rate: bytes per second that a frame begun or a pending send must move.
+        min_rate: bytes per second that a frame in progress or a pending send must move.
         tls: None for plaintext.
-        account: what the listener holds of the memory pool; None: the common one.
-        cut_from: frames of more bytes than this, header counted, are passed on in pieces; ``NEVER_CUT``.
-        first_piece: bytes that the first of them has at least, besides the beginning of the body; below ``cut_from``.
-        framing: what that side speaks.
-        onward: what the other side speaks, when it is another: frames that it cannot carry are refused.
+        account: the listener's account of the memory pool; None: the common one.
+        cut_from: larger frames, in bytes with the header, are cut through; or ``NEVER_CUT``.
+        first_piece: the least bytes of the first piece of such a frame, besides the beginning of the body; below ``cut_from``.
+        framing: the framing of that side.
+        onward: the framing of the other side, if it differs: frames that it cannot carry are refused.
         authenticators: the factory of authenticators.
-        sasl_limit: bytes of the body of a client's frame to authenticate with again, at most; ``NEVER_CUT`` where nobody looks for such frames.
-        failed_authentication_delay_ns: from a refusal to its answer, and the close; part of ``handshake_timeout_ns``.
-        socket: what the kernel is told of a socket; None: nothing. A TCP socket that was accepted has it of its listening socket.
+        sasl_limit: the largest body of a frame with which a client authenticates again; ``NEVER_CUT``: such frames are not looked for.
+        failed_authentication_delay_ns: from a refusal to its answer and the close; part of ``handshake_timeout_ns``.
+        socket: socket options; None: the kernel's. An accepted TCP socket inherits them from its listening socket.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The plaintext transport: the socket, and nothing between."""
+"""The plaintext transport."""
 
 import socket
 from typing import Final
@@ -12,11 +12,11 @@ from framegate.proxy.network.transport import DONE, Identity, Transport
 
 __all__ = ["PlaintextTransport"]
 
-MAX_PIECES: Final = 64  # of one gathering write; the system's IOV_MAX is 1024
+MAX_PIECES: Final = 64  # of one sendmsg; the system's IOV_MAX is 1024
 
 
 class PlaintextTransport(Transport):
-    """Reads and writes a non-blocking stream socket. The bound methods are kept because looking them up costs as much as calling them."""
+    """Reads and writes a non-blocking stream socket. It keeps the bound methods, because a look-up costs as much as a call."""
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(is_plain=True)
@@ -45,7 +45,7 @@ class PlaintextTransport(Transport):
             return self._recv(size, socket.MSG_PEEK)
         except BlockingIOError:
             return b""
-        except OSError as error:  # the socket tells it once
+        except OSError as error:  # a socket reports an error only once
             raise TransportError(f"read failed: {error.strerror}", errno=error.errno or 0) from error
 
     def obtainable(self, wanted: i64) -> i64:
@@ -84,7 +84,7 @@ class PlaintextTransport(Transport):
         return True
 
     def identity(self) -> Identity:
-        return Identity()  # one of its own: who authenticates the peer writes into it
+        return Identity()  # a new one, because the authentication writes to it
 
     def close(self) -> None:
         pass

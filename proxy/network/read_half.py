@@ -1,73 +1,57 @@
-"""The reading half of a channel: normal reads, reads while memory is short, splicing of frames that are not inspected, the end of the stream."""
+"""The reading half of a channel: normal reads, reads while memory is short, splicing of frames that are not inspected, and the end of the stream."""
 
 import socket
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
 from framegate.proxy.network import framing, mute, socket_buffers
 from framegate.proxy.network.admission_slots import SlotOwner
-from framegate.proxy.network.channel_callbacks import ChannelCallbacks
 from framegate.proxy.network.channel_sink import ChannelSink
 from framegate.proxy.network.close_cause import refusal
 from framegate.proxy.network.epoll import BROKEN, EPOLLIN, EPOLLRDHUP
-from framegate.proxy.network.event_loop import EventLoop
 from framegate.proxy.network.low_memory_reader import WAIT_A_WHILE, WAIT_FOR_BYTES, WAIT_FOR_ROOM, WAIT_FOR_SLOT, LowMemoryReader
 from framegate.proxy.network.memory_pool import Account
-from framegate.proxy.network.mute import MuteState
-from framegate.proxy.network.mute_set import MuteSet
+from framegate.proxy.network.mute import MuteSet, MuteState
 from framegate.proxy.network.options import ChannelOptions
-from framegate.proxy.network.read_size import FIRST_READ, MAX_READ, adapted
 from framegate.proxy.network.receive import Receive
 from framegate.proxy.network.run import Run
 from framegate.proxy.network.timer import CallbackTimer
-from framegate.proxy.network.transport import Transport
+from framegate.proxy.network.transport import FIRST_READ, MAX_READ, Transport, adapted
+
+if TYPE_CHECKING:
+    from framegate.proxy.network.channel import Channel
+    from framegate.proxy.network.selector import Selector
 
 __all__ = ["ReadHalf"]
 
-MAX_GROWN: Final = 8 * MAX_READ  # what a read may be on the other side
+MAX_GROWN: Final = 8 * MAX_READ  # the largest size of a read after translation to the framing of the other side
 
 MUTING: Final = MuteState.MUTING
 
 
-class _ReadSlotOwner(SlotOwner):
-    """Is told for a channel that its large frame may go on."""
-
-    def __init__(self, half: "ReadHalf") -> None:
-        self._half: Final = half
-
-    def slot_granted(self) -> None:
-        self._half.on_slot()
-
-    def has_no_input(self) -> bool:
-        return self._half.has_no_input()
-
-    def is_blocked(self) -> bool:
-        return self._half.is_blocked()
-
-
-class ReadHalf:
-    """What a channel reads. At most one receive is in progress, and one read is made for each event.
+class ReadHalf(SlotOwner):
+    """The reading half. At most one receive is in progress, and each event causes one read.
 
     Attributes:
-        receive: the frame begun.
-        ended: the peer sends no more.
-        discards: what the peer sends is thrown away (``discard_input``).
-        is_urgent: read whatever is held: what comes lets others go on.
-        care: how it reads while memory is short; None before the first time.
-        retry_armed: a timer reads, not epoll.
-        frames_received, bytes_received: of frames, headers counted; bytes include parts of frames.
-        cut_short_at: bytes that were passed on of a frame that was cut through and never became whole; 0: there was none.
-        lost_bytes: received bytes of a frame that never became whole.
+        receive: finds the frames, and has the one in progress.
+        ended: the peer ended its stream.
+        discards: input is read and thrown away (``discard_input``).
+        is_urgent: read although memory is short, because the input releases memory.
+        low_memory: plans the reads while memory is short; None before the first time.
+        retry_armed: a timer causes the next read, not epoll.
+        frames_received, bytes_received: whole frames; bytes, with headers and parts of frames.
+        cut_short_at: how many bytes were passed on of a frame that was cut through and not completed; 0: there was none.
+        lost_bytes: received bytes of a frame that was not completed.
     """
 
     __deletable__ = ("_channel", "_sink")
 
     def __init__(
         self,
-        channel: ChannelCallbacks,
+        channel: "Channel",
         sink: ChannelSink,
-        loop: EventLoop,
+        loop: "Selector",
         sock: socket.socket,
         transport: Transport,
         mutes: MuteSet,
@@ -86,7 +70,7 @@ class ReadHalf:
         self.bytes_received: i64 = 0
         self.cut_short_at: i64 = 0
         self.lost_bytes: i64 = 0
-        self._channel: ChannelCallbacks = channel
+        self._channel: Channel = channel
         self._sink: ChannelSink = sink
         self._loop: Final = loop
         self._socket: Final = sock
@@ -97,46 +81,44 @@ class ReadHalf:
         self._stats: Final = options.stats
         self._is_upstream: Final = options.side == "upstream"
         self._read_size: i64 = FIRST_READ
-        self._retry: CallbackTimer | None = None  # reads a socket again, which epoll does not announce
+        self._retry: CallbackTimer | None = None  # for reads for which epoll gives no event
 
     @property
     def bytes_arrived(self) -> i64:
-        """Bytes received, and those that lie in the kernel for a frame that is to be whole there."""
+        """Bytes received, and those in the kernel of a frame that is not read before it is whole there."""
         if self.low_memory is None or not self.low_memory.is_awaiting:
             return self.bytes_received
         return self.bytes_received + socket_buffers.queued(self._socket)
 
     @property
     def begun_bytes(self) -> i64:
-        """Bytes of the frame begun that have come: staged, passed on already, or waiting in the kernel."""
+        """Bytes of the frame in progress that have come: staged, passed on, or waiting in the kernel."""
         return self.receive.staged + self.receive.passed + self.bytes_arrived - self.bytes_received
 
     @property
     def cut_at(self) -> i64:
-        """Bytes that were passed on of a frame that is cut through and not whole, or never was; 0: there is none."""
+        """Bytes passed on of a frame that is cut through and incomplete; 0: there is none."""
         return self.cut_short_at or self.receive.passed
 
     @property
     def is_receiving(self) -> bool:
-        """A frame is begun, and we wait for the peer to send the rest."""
+        """Whether a frame is in progress, and the peer has to send the rest."""
         return (self.receive.within or (self.low_memory is not None and self.low_memory.is_awaiting)) and self.may_read()
 
     def may_read(self) -> bool:
-        """Whether mutes, and the peer, let anything be read."""
+        """Whether the mute causes permit a read, and the peer has not ended its stream."""
         return not self.ended and (self._mutes.causes == 0 or self._mutes.state is MUTING)
 
     def has_no_input(self) -> bool:
-        """Whether nothing lies in the kernel, or here, that could be read."""
         return not self._transport.has_buffered() and socket_buffers.queued(self._socket) == 0
 
     def is_blocked(self) -> bool:
-        """Whether something else than memory keeps a frame begun from being read: the soft causes let it finish."""
-        return self._mutes.causes & mute.HARD & ~mute.MEMORY != 0
+        return self._mutes.causes & mute.HARD & ~mute.MEMORY != 0  # a soft cause lets the frame in progress finish
 
     def discard_input(self, cause: i64) -> None:
-        """End reading: mute for ``cause``, a soft one that stays, and throw away what the peer still sends, unseen and uncounted, whatever else
-        mutes, until its end, which is reported. The caller then shuts our end: a close with unread bytes would be a reset, which can
-        overtake what the peer was sent. A frame begun is lost. Harmless when the peer's end was seen.
+        """Stop delivering input: mute for ``cause``, a soft cause that stays, and drop further input, uncounted and in spite of other causes, until
+        the end of the stream, which is reported. A frame in progress is lost. The caller then ends our stream. A close instead would leave unread
+        bytes and send a reset, which can overtake the last bytes sent. No effect if the peer has ended its stream.
         """
         if self.ended or self.discards:
             return
@@ -152,7 +134,7 @@ class ReadHalf:
             channel.queue_buffered()
 
     def poll_buffered(self) -> None:
-        """Read what the transport holds although the socket is silent."""
+        """Read what the transport has buffered, for which no event will come."""
         if self.discards:
             if not self.ended:
                 self.throw_away()
@@ -165,15 +147,14 @@ class ReadHalf:
         else:
             self.on_readable(0)
 
-    def on_slot(self) -> None:
-        """The large frame begun may go on. Called from within any release of memory: changes interest, nothing else."""
+    def slot_granted(self) -> None:
         try:
             self._channel.unmute(mute.MEMORY)
         except Exception as error:
             self._channel.crash(error)
 
     def on_retry(self) -> None:
-        """It is time to read again."""
+        """Read again, when the retry timer fires."""
         self.retry_armed = False
         channel = self._channel
         try:
@@ -184,14 +165,14 @@ class ReadHalf:
             channel.crash(error)
 
     def close(self) -> None:
-        """The channel is closed: the frame begun is lost."""
+        """End reading, because the channel is closed. A frame in progress is lost."""
         if self._retry is not None:
             self._loop.cancel(self._retry)
             self._retry.release()
         self.lose_frame()
 
     def release(self) -> None:
-        """Release the references to the channel, which is closed."""
+        """Drop the references to the closed channel."""
         self.low_memory = None
         if self._loop.pool.finds_leaks:
             self._loop.pool.check_released(self.receive)
@@ -199,7 +180,7 @@ class ReadHalf:
         del self._sink
 
     def cut_frame_short(self, passed: i64) -> None:
-        """The frame that is cut through, and of which so many bytes were passed on, will not be completed; harmless when that was said before."""
+        """Note that a frame that is cut through will not be completed after ``passed`` bytes of it were passed on. It is counted once."""
         if self.cut_short_at == 0:
             self.cut_short_at = passed
             self._stats.cut_short += 1
@@ -207,7 +188,7 @@ class ReadHalf:
         self.receive.abandoned = True
 
     def on_readable(self, events: i64) -> None:
-        """The socket has bytes, or an end, or an error."""
+        """Handle an event: the socket has bytes, an end, or an error."""
         if (self._mutes.causes != 0 or self.ended) and not self.may_read():
             self._channel.on_unwanted(events)
         elif self._channel.gated:
@@ -227,30 +208,26 @@ class ReadHalf:
             self._sink.was_read()
 
     def _read_some(self, events: i64) -> None:
-        """Read what suits the traffic; only what belongs to the frame begun when muting, or if it is cut through; with care while memory is short."""
+        """Read a size that suits the traffic; only bytes of the frame in progress if MUTING or cut through; as planned while memory is short."""
         if self._account.is_short(answers=self._is_upstream) and not self.is_urgent:
             if self.receive.passed == 0 or not self._pass_by():
                 self._read_carefully(events)
         elif self._mutes.causes == 0 and not self.receive.cut:
             self._read(self._read_size)
         elif self.receive.passed == 0:
-            self._read_within()
+            self._read(self._within_frame())
         elif not self._pass_by():
             self._read_by_room()
 
-    def _read_within(self) -> None:
-        """What the frame begun misses."""
-        self._read(self._within_frame())
-
     def _within_frame(self) -> i64:
-        """How many bytes to read without beginning another frame."""
+        """Return how many bytes to read without reading from the next frame."""
         receive = self.receive
         if receive.framing.tail != 0 and receive.size < 0:
             return max(receive.reach(self._transport.read_ahead(MAX_READ)), 1)
         return min(receive.missing(), MAX_READ)
 
     def _pass_by(self) -> bool:
-        """Pass on the next of a frame that is cut through without looking at it, as far as the other side has room; False: it must be read."""
+        """Splice bytes of a frame that is cut through to the other side, as far as it has room. Returns False if they must be read instead."""
         target = self._sink.pipe_target() if self._transport.is_plain else None
         if target is None or not target.accepts_pipe():
             return False
@@ -281,7 +258,7 @@ class ReadHalf:
         return True
 
     def _read_by_room(self) -> None:
-        """The next piece of a frame that is cut through: no more of it than the other side takes, or a slow one would have us hold it."""
+        """Read the next piece of a frame that is cut through, but not more than the other side can take now."""
         room, _ = self._sink.room_for()
         if room == 0:
             self._sink.wait_for_room()
@@ -298,7 +275,7 @@ class ReadHalf:
         self._stats.frames_received += frames
         self._sink.was_piped(size, frames)
         if frames != 0:
-            self._read_size = FIRST_READ  # the head of the next one: the rest of it passes by, too
+            self._read_size = FIRST_READ  # for the beginning of the next frame, whose rest may be spliced, too
             if self._channel.is_open:
                 self.pass_boundary()
 
@@ -306,7 +283,7 @@ class ReadHalf:
         low_memory = self.low_memory
         if low_memory is None:
             slots = self._account.pool.answers if self._is_upstream else self._account.pool.requests
-            low_memory = self.low_memory = LowMemoryReader(self._socket, self._transport, self.receive, slots, _ReadSlotOwner(self))
+            low_memory = self.low_memory = LowMemoryReader(self._socket, self._transport, self.receive, slots, self)
         elif events & (EPOLLRDHUP | BROKEN) and low_memory.cannot_proceed():
             self._read_out()
             return
@@ -331,7 +308,7 @@ class ReadHalf:
             self._channel.sync_interest()
 
     def _read_out(self) -> None:
-        """The rest of the frame that lies in the kernel will never come: read what there is of it, and the end."""
+        """Read the bytes in the kernel of a frame whose rest will never come, and the end of the stream."""
         receive = self.receive
         while self._channel.is_open and not self.ended and self.may_read():
             before = self.bytes_received
@@ -354,7 +331,7 @@ class ReadHalf:
             low_memory.before_read()
         data = self._transport.read(size)
         if data is None:
-            if self._channel.shutting or self._transport.pending_write != 0:  # a record without data was read: what waited for it may go on
+            if self._channel.shutting or self._transport.pending_write != 0:  # a record without data was read, for which a write may have waited
                 self._settle()
             return
         length: i64 = len(data)
@@ -375,7 +352,7 @@ class ReadHalf:
             stats.frames_received += run.frames
             self._deliver(run)
         if low_memory is not None:
-            low_memory.after_read(length, whole=run is not None)  # last: the next holder of a slot must see where the run went
+            low_memory.after_read(length, whole=run is not None)  # last, because it may grant a slot, for which the booking of this run must be known
         transport = self._transport
         unusual = receive.staged != 0 or receive.cut or receive.fault != framing.OK or self._mutes.causes != 0
         if unusual or self._channel.shutting or transport.pending_write != 0 or transport.has_buffered():
@@ -389,13 +366,13 @@ class ReadHalf:
             raise
 
     def _settle(self) -> None:
-        """After a read: what is not the common case."""
+        """Handle the rare cases after a read."""
         if not self._channel.is_open:
             return
         receive = self.receive
         if receive.fault != framing.OK:
             self._sink.frame_refused()
-            if not self._mutes.causes & mute.HANDLER:  # else once the whole frames before it are answered
+            if not self._mutes.causes & mute.HANDLER:  # else after the handler has answered the frames before it
                 self._refuse()
             return
         if not receive.within:
@@ -406,7 +383,7 @@ class ReadHalf:
             self._channel.after_read()
 
     def _pass_part(self) -> None:
-        """The first piece of a frame that is cut through, which came behind whole ones."""
+        """Deliver the first piece of a frame that is cut through, which was read together with whole frames before it."""
         run = self.receive.take_part()
         if run is not None:
             self._deliver(run)
@@ -414,12 +391,12 @@ class ReadHalf:
                 self._channel.queue_buffered()
 
     def pass_boundary(self) -> None:
-        """The frame begun is whole, or gone: a mute that waited for that is in force now."""
+        """Note that the frame in progress is complete or lost. Tells the sink if a mute that waited for this is in force now."""
         if self._mutes.pass_boundary():
             self._sink.muted()
 
     def _refuse(self) -> None:
-        """Close for what the receive found wrong. The frame is refused, not incomplete: what came of it is lost, and counted as such."""
+        """Close for the fault of the receive. The frame counts as refused, not as incomplete; its bytes count as lost."""
         fault = self.receive.fault
         self._stats.refused_negative += 1 if fault == framing.NEGATIVE_SIZE else 0
         self._stats.refused_too_large += 1 if fault == framing.FRAME_TOO_LARGE or fault == framing.SASL_TOO_LARGE else 0
@@ -437,7 +414,7 @@ class ReadHalf:
         self._channel.sync_interest()  # last: the sink may have closed the channel
 
     def lose_frame(self) -> None:
-        """The frame begun will not be whole: give it up."""
+        """Drop the frame in progress."""
         passed = self.receive.passed
         lost = self.receive.drop()
         if self.low_memory is not None:
@@ -454,7 +431,7 @@ class ReadHalf:
         self._stats.lost_bytes += lost
 
     def throw_away(self) -> None:
-        """Read, and look at nothing but the end."""
+        """Read and ignore the bytes, but not the end of the stream."""
         data = self._transport.read(MAX_READ)
         if data is not None and len(data) == 0:
             self._end_stream()

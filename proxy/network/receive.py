@@ -1,15 +1,14 @@
-"""The receive: the frame that a channel has begun and not finished.
+"""The receive: the frame in progress of a channel, that is, the one of which a part was read.
 
-What one read gave goes to ``feed``, which finds the run of whole frames in it and stages what is left: a frame begun, or less than a size
-header. Staged bytes are kept as the pieces that came, small ones joined, so that a large frame is never copied; each piece is booked with its
-overhead.
+``feed`` takes the bytes of one read, finds the run of whole frames in them, and stages the rest: the beginning of a frame, or a part of a header.
+Staged bytes are kept as the pieces that were read, small ones joined, so that a large frame is never copied. Each piece is booked with its overhead.
 
-A frame that is larger than ``cut_from``, and not whole in one read, is *cut through*: what comes of it is handed out as it comes, as runs with a
-``part``. Its first piece waits until it has ``first_piece`` bytes, and the beginning of the body; behind whole frames of the same read it stays
-staged until it is asked for (``take_part``). While such a frame lasts no more may be fed than it misses.
+A frame that is larger than ``cut_from``, and not whole in one read, is *cut through*: its bytes are returned as they come, in runs with a ``part``.
+The first piece has at least ``first_piece`` bytes, and the beginning of the body. If whole frames precede it in the same read, it stays staged until
+``take_part``. Within such a frame no more bytes may be fed than it misses.
 
-Where clients authenticate with SASL, a frame of theirs to do so again that is larger than those may be is refused as soon as its api key is here,
-so that it is neither held nor passed in pieces. The consumer checks a frame that came whole in one read.
+If clients authenticate with SASL, a frame of a later authentication that is too large is refused as soon as its api key is here, so it is neither
+held nor passed on. The consumer checks a frame that was whole in one read.
 """
 
 from typing import Final
@@ -20,25 +19,25 @@ from mypy_extensions import i64
 from framegate.proxy.network.frame_exchange import is_sasl
 from framegate.proxy.network.framing import FRAME_TOO_LARGE, NOT_OURS, OK, SASL_TOO_LARGE, Framing, check_size, foreign_protocol, size_bucket
 from framegate.proxy.network.int32 import HEADER, INT32
-from framegate.proxy.network.leak_finding import LeakFindingAccount
 from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD, Account
+from framegate.proxy.network.pool_kinds import LeakFindingAccount
 from framegate.proxy.network.run import PART, PART_FIRST, PART_LAST, Buffer, Run, held
 from framegate.proxy.network.stats import SideStats
 
 __all__ = ["NEVER_CUT", "Receive", "ReceiveLimit"]
 
 JOIN_BELOW: Final = 4096  # pieces smaller than this are joined
-FIRST_BYTES: Final = 8  # of a body; they say what a Kafka frame is
+FIRST_BYTES: Final = 8  # of a body; they identify a Kafka request
 KEY_END: Final = HEADER + 2  # of the api key of a Kafka request
 NEVER_CUT: Final = 1 << 62
-VIEW_FROM: Final = 16384  # the rest of a read is kept as a view from this size on, if it is most of the read
+VIEW_FROM: Final = 16384  # the rest of a read is kept as a view if it has at least this size and is at least half of the read
 
 
 class ReceiveLimit:
-    """The max_receive_size that channels share: one store changes it for all of them.
+    """The max_receive_size, shared by channels.
 
     Attributes:
-        value: bytes of a frame's body; -1 for unlimited. The value in force when a header's fourth byte is scanned decides.
+        value: bytes of a frame's body; -1 for unlimited. The value at the time when the last byte of a header is scanned decides.
     """
 
     def __init__(self, value: i64) -> None:
@@ -46,21 +45,21 @@ class ReceiveLimit:
 
 
 class Receive:
-    """Finds frames in what a channel reads, and stages the one that is not whole.
+    """Finds frames in the bytes that a channel reads, and stages the incomplete one.
 
     Attributes:
-        framing: tells the frames apart.
-        growth: bytes that a short frame has more on the other side, whose headers are longer.
-        can_cut: frames may be cut through; not where one is known to be whole, or made so, by what lies behind it.
-        staged: bytes that are kept of the frame begun, its header counted; 0 between frames.
-        size: bytes of the frame begun, header counted; -1 while its header is not whole.
-        cut: the frame begun is cut through.
-        passed: bytes of it that were handed out.
-        abandoned: what still comes of it is not passed on: it is no whole frame, though it may come to its end.
-        fault: what ``feed`` found wrong (``framing.OK`` and on). Nothing may be fed afterwards.
+        framing: the framing of the channel's side.
+        growth: how many bytes the shortest frame is longer in the framing of the other side.
+        can_cut: frames may be cut through; False if either framing has a delimiter.
+        staged: bytes kept of the frame in progress, header counted; 0 between frames.
+        size: bytes of the frame in progress, header counted; -1 while its header is incomplete.
+        cut: the frame in progress is cut through.
+        passed: bytes of it that were returned.
+        abandoned: the rest of it will not be passed on: it does not count as a frame even if it becomes complete.
+        fault: the fault that ``feed`` found, or ``framing.OK``. Nothing may be fed after a fault.
         faulty_size: the size that was refused.
-        refused_bytes: what the last read gave of the frame that was refused, and behind it; what was ``staged`` before is not in it.
-        foreign: the protocol that the first bytes betray, when the fault is NOT_OURS.
+        refused_bytes: bytes of the last read that belong to the refused frame or follow it; without those ``staged`` before.
+        foreign: the name of the other protocol, if the fault is NOT_OURS.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class Receive:
         self._least_piece: Final[i64] = framing.most_header + FIRST_BYTES
         self._sasl_limit: Final[i64] = sasl_limit
         self._first_piece: Final[i64] = max(first_piece, self._least_piece)
-        self._least: i64 = self._first_piece  # of the frame begun
+        self._least: i64 = self._first_piece  # bytes of the first piece of the frame in progress, at least
         self._lacks: i64 = framing.least_header  # bytes that its header misses, at least
         self._body: i64 = 0  # bytes of its body
         self._cut_next: bool = False
@@ -105,49 +104,49 @@ class Receive:
 
     @property
     def limit(self) -> i64:
-        """The largest body that is taken now: the max_receive_size in force, or what can be passed on."""
+        """The largest body that is accepted now: the max_receive_size, or what the framings can carry."""
         limit = self._limit.value
         return limit if 0 <= limit <= self._max_body else self._max_body
 
     @property
     def booked(self) -> i64:
-        """Bytes booked at the pool for the frame begun."""
+        """Bytes booked at the pool for the frame in progress."""
         return self._booked
 
     @property
     def within(self) -> bool:
-        """A frame is begun."""
+        """Whether a frame is in progress."""
         return self.staged != 0 or self.cut
 
     @property
     def is_within_cut(self) -> bool:
-        """A frame is cut through, and not whole."""
+        """Whether a piece of the frame in progress was returned."""
         return self.passed != 0
 
     @property
     def has_part(self) -> bool:
-        """The first piece of a frame that is cut through is staged, and may be taken."""
+        """Whether the first piece of a frame that is cut through is staged, and may be taken."""
         return self.cut and self.passed == 0 and self.staged >= self._least
 
     def missing(self) -> i64:
-        """What may be read without beginning another frame: the rest of the size header, or of the frame begun."""
+        """How many bytes can be read without reading from the next frame: the rest of the header, or of the frame in progress."""
         if self.size < 0:
             return self._lacks
         return self.size - self.passed - self.staged
 
     def resulting_size(self, size: i64) -> i64:
-        """How many bytes, in frames of any length, become at most ``size`` bytes in the other framing."""
+        """How many bytes, in frames of any size, become at most ``size`` bytes in the other framing."""
         if self.growth == 0:
             return size
         least = self.framing.least_frame
         return size * least // (least + self.growth)
 
     def longest(self) -> i64:
-        """Bytes of the frame begun, or that it may have at most."""
+        """The size of the frame in progress, or the largest that it may have."""
         return self.size if self.size >= 0 else self.limit + self.framing.most_header + self.framing.tail
 
     def reach(self, data: bytes) -> i64:
-        """Of bytes that come next: how many belong to the frame begun, or to the one that they begin, as far as they say."""
+        """How many bytes of ``data``, which comes next, belong to the frame in progress, or to the next one if none is in progress."""
         if self.framing.tail == 0:
             return min(self.missing(), i64(len(data)))
         if self._ends_with(data):
@@ -162,7 +161,7 @@ class Receive:
         return len(delimiter) == 2 and pieces is not None and len(data) != 0 and data[0] == delimiter[1] and pieces[-1][-1] == delimiter[0]
 
     def unit(self) -> i64:
-        """How many bytes must come before any can be passed on: of a frame begun the rest, or what its first piece lacks."""
+        """How many bytes must come before any can be passed on: the rest of the frame in progress, or of its first piece."""
         if not self.cut:
             return self.missing()
         if self.passed != 0:
@@ -174,20 +173,20 @@ class Receive:
         return size > self._cut_from
 
     def cut_next(self, least: i64) -> None:
-        """The next frame, which lies whole in the kernel and of which less is fed next, passes in pieces, the first of at least ``least`` bytes."""
+        """Cut the next frame through. It is whole in the kernel, and only a part of it is fed next. Its first piece has at least ``least`` bytes."""
         self._cut_next = True
         self._least = max(least, self._least_piece)
 
     def cut_now(self, least: i64) -> None:
-        """Likewise the frame begun."""
+        """Cut the frame in progress through. Its first piece has at least ``least`` bytes."""
         self.cut = True
         self._least = min(max(least, self._least_piece), self.size)
 
     def feed(self, data: bytes) -> Run | None:
-        """Take what one read gave.
+        """Take the bytes of one read.
 
         Returns:
-            The run that it completed, or None. A fault behind the run is in ``fault``; the run itself is good.
+            The run that they complete, or None. A fault behind the run is in ``fault``; the run itself is good.
         """
         if self.staged != 0 or self._first or self.cut:
             return self._feed_begun(data)
@@ -199,7 +198,7 @@ class Receive:
         return Run(None, 0, data, 0, end, frames, 0, 0, self.framing)
 
     def take_part(self) -> Run | None:
-        """The first piece of a frame that is cut through, from what is staged of it; None while that is too little."""
+        """Return the first piece of a frame that is cut through, from the staged bytes; None while there are too few."""
         if not self.has_part:
             return None
         size = self.staged
@@ -208,19 +207,19 @@ class Receive:
         return run
 
     def drop(self) -> i64:
-        """Forget the frame begun, and give its bytes back; dropping twice is harmless.
+        """Drop the frame in progress, and release its bytes. No effect without one.
 
         Returns:
-            How many of its bytes were kept here: what is lost, besides what was handed out.
+            How many staged bytes were dropped.
         """
         lost = self.staged
         booked = self._booked
-        self._reset()  # before the release, which may call back
+        self._reset()  # before the release, which may call this object
         self._account.release(BEGUN, booked, self)
         return lost
 
     def _feed_begun(self, data: bytes) -> Run | None:
-        """As ``feed``, when a frame is begun, or when these are the connection's first bytes."""
+        """As ``feed``, if a frame is in progress, or for the connection's first bytes."""
         length: i64 = len(data)
         if self.cut:
             return self._feed_cut(data, length)
@@ -264,17 +263,17 @@ class Receive:
         return run
 
     def _run(self, head_size: i64, data: bytes, first: i64, end: i64, frames: i64, part: i64) -> Run:
-        """What is staged, and what of ``data`` belongs to it, with what is booked for it as the lease."""
+        """Make a run of the staged bytes and of ``data[:end]``. The booking of the staged bytes becomes its lease."""
         leaks = self._leaks
         if leaks is not None and self._booked != 0:
             return leaks.lend(self, self._pieces, head_size, data, first, end, frames, self._booked, part, self.framing)
         return Run(self._pieces, head_size, data, first, end, frames, self._booked, part, self.framing)
 
     def pass_by(self, size: i64) -> i64:
-        """Count ``size`` bytes of a frame that is cut through, and that were passed on without being read here.
+        """Count ``size`` bytes of a frame that is cut through which bypassed this object.
 
         Returns:
-            1 when they complete it, else 0.
+            1 if they complete it, else 0.
         """
         assert 0 < size <= self.missing(), "no more passes than the frame misses"
         self.passed += size
@@ -285,14 +284,14 @@ class Receive:
         return 1
 
     def _hand_out(self, size: i64) -> None:
-        """What was staged goes out with a piece of ``size`` bytes."""
+        """Count a returned piece of ``size`` bytes, which contains the staged ones."""
         self.passed += size
         self.staged = 0
         self._pieces = None
         self._booked = 0
 
     def _take_header(self, data: bytes, length: i64) -> bool:
-        """Read the size from what is staged and the beginning of ``data``; False when it is not whole, or not good."""
+        """Read the size from the staged bytes and the beginning of ``data``. Returns False if the header is incomplete or refused."""
         framing = self.framing
         pieces = self._pieces
         if framing.tail != 0:
@@ -315,7 +314,7 @@ class Receive:
         return self._take_size(framing.body_size(header, 0), header_size, length)
 
     def _find_end(self, data: bytes, length: i64) -> bool:
-        """As ``_take_header``, for frames that end with a delimiter: it is looked for in ``data``, and where ``data`` begins."""
+        """As ``_take_header``, for frames with a delimiter, which may begin in the staged bytes."""
         framing = self.framing
         tail = framing.tail
         body: i64 = self.staged - 1
@@ -335,7 +334,7 @@ class Receive:
         return self._take_size(body, tail, length)
 
     def _take_size(self, body: i64, around: i64, length: i64) -> bool:
-        """The frame begun has so many bytes of body, and of what is around it; False when it is not good."""
+        """Set the size of the frame in progress: its body, and the header or delimiter ``around`` it. Returns False if it is refused."""
         self.fault = check_size(body, self.limit)
         if self.fault != OK:
             self.faulty_size = body
@@ -346,12 +345,12 @@ class Receive:
         return True
 
     def _line_so_far(self, data: bytes, start: i64) -> i64:
-        """Bytes after ``start`` of an incomplete line, without what may be the beginning of its delimiter."""
+        """The body size of an incomplete line after ``start``; a last byte that may begin the delimiter is not counted."""
         length = i64(len(data)) - start
         return length - 1 if self.framing.tail == 2 and data[-1] == self.framing.delimiter[0] else length
 
     def _leave_rest(self, data: bytes, end: i64, rest: i64, fault: i64) -> None:
-        """Stage what follows the last whole frame of ``data``, or note what is wrong with it."""
+        """Stage the bytes behind the last whole frame of ``data``, or note their fault."""
         if fault != OK:
             self.fault = fault
             size = self.framing.body_size(data, end)
@@ -374,7 +373,7 @@ class Receive:
         self.cut = not self._is_sasl_too_large(b"") and (self._cut_next or self.size > self._cut_from)
 
     def _is_sasl_too_large(self, data: bytes) -> bool:
-        """Whether the frame begun, which continues with ``data``, is an authentication frame above their size limit."""
+        """Whether the frame in progress, which continues with ``data``, is a frame of an authentication that is too large."""
         if self._body <= self._sasl_limit:
             return False
         pieces = self._pieces
@@ -397,7 +396,7 @@ class Receive:
         else:
             pieces.append(piece)
         self.staged += size
-        booking = overhead + held(piece)  # a view keeps all of the read in memory
+        booking = overhead + held(piece)  # a view keeps the whole read in memory
         self._account.charge(BEGUN, booking, self)
         self._booked += booking
 

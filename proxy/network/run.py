@@ -1,4 +1,4 @@
-"""A run: the whole frames that one read completed. It counts as one receive, and moves through the proxy as one thing."""
+"""A run: the whole frames that one read completed. They move through the proxy together."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ Body = bytes | memoryview | list[bytes | memoryview]
 
 COPY_BELOW: Final = 4096  # a view costs more than copying fewer bytes than this
 
-# What a run that is a piece of one frame says of itself, in ``Run.part``.
+# The bits of ``Run.part``, for a run that is a piece of one frame.
 PART: Final = 1
 PART_FIRST: Final = 2  # it begins with the frame's size header
 PART_LAST: Final = 4  # it completes the frame
@@ -24,23 +24,23 @@ PART_LAST: Final = 4  # it completes the frame
 
 @mypyc_attr(free_list_len=1)
 class Run:
-    """Whole frames, in the bytes that the reads gave.
+    """Whole frames, or a piece of one frame, in the bytes that were read.
 
-    In the common case ``head`` is None and ``data[:end]`` is the whole run, ``data`` being exactly the object that one ``recv`` gave. When
-    the first frame was begun by earlier reads, ``head`` holds its first bytes in pieces, and ``data`` begins with the last of it.
+    In the common case ``head`` is None and the run is ``data[:end]``, where ``data`` is the object that ``recv`` returned. If earlier reads returned
+    the beginning of the first frame, ``head`` has its pieces, and ``data`` begins with the rest of that frame.
 
     Attributes:
-        head: pieces of the first frame that earlier reads gave, or None.
-        head_size: their bytes.
-        data: what the last read gave.
-        first: where in ``data`` the first frame starts whose header lies in ``data``; 0 without a head.
-        end: where in ``data`` the run ends.
-        frames: whole frames, at least 1 but in pieces.
-        size: bytes, size headers included: ``head_size + end``.
-        lease: bytes booked at the memory pool that move along with the run; the consumer of the run releases them. 0 for a run without a head.
-        part: 0 for whole frames; else the run is a piece of one frame that is cut through: ``PART``, with ``PART_FIRST`` and ``PART_LAST``.
-            ``frames`` is then 1 with ``PART_LAST``, else 0, and ``first`` is ``end``: no size header is to be looked for.
-        framing: that found the frames.
+        head: pieces of the first frame from earlier reads, or None.
+        head_size: bytes in ``head``.
+        data: the bytes of the last read.
+        first: the position in ``data`` of the first header that lies in ``data``; 0 without a head.
+        end: the position in ``data`` where the run ends.
+        frames: whole frames; at least 1 unless the run is a piece.
+        size: bytes, headers included: ``head_size + end``.
+        lease: bytes booked at the memory pool that move with the run; the consumer releases them. 0 for a run without a head.
+        part: 0 for whole frames; else the run is a piece of a frame that is cut through: ``PART``, with ``PART_FIRST`` and ``PART_LAST``.
+            ``frames`` is then 1 with ``PART_LAST``, else 0; ``first`` is ``end``, because no header follows.
+        framing: the framing that found the frames.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class Run:
         self.framing: Final = framing
 
     def give_lease(self, run: "Run") -> "Run":
-        """Have another run carry the lease from here on; it, or its like, is to be used."""
+        """Move the lease to another run. Use the returned run, which may be another object."""
         run.lease = self.lease
         self.lease = 0
         return run
 
     def tail(self) -> Buffer:
-        """The run's part of ``data``: the object itself when the run ends where it does."""
+        """Return ``data[:end]``; ``data`` itself if the run ends there."""
         if self.end == len(self.data):
             return self.data
         if self.end < COPY_BELOW:
@@ -81,20 +81,20 @@ class Run:
         return memoryview(self.data)[: self.end]
 
     def pieces(self) -> list[Buffer]:
-        """All of the run, in order. The list is the caller's."""
+        """Return all bytes of the run, in order, in a new list."""
         if self.head is None:
             return [self.tail()]
         return [*self.head, self.tail()] if self.end != 0 else list(self.head)
 
     def starts(self) -> vec[i64]:
-        """Where each frame starts, counted from the start of the run."""
+        """Return the start of each frame, counted from the start of the run."""
         starts = vec[i64](capacity=self.frames + 1)
         if self.head is not None:
             starts = append(starts, i64(0))
         return self.framing.frame_starts(self.data, self.first, self.end, self.head_size, starts)
 
     def first_frames(self, count: i64) -> "Run":
-        """The first of its frames, 0 < count <= frames, as a run without a lease."""
+        """Return the first frames, 0 < count <= frames, as a run without a lease."""
         if count == self.frames:
             end = self.end
         else:
@@ -102,7 +102,7 @@ class Run:
         return Run(self.head, self.head_size, self.data, self.first, end, count, 0, 0, self.framing)
 
     def first_sizes(self) -> tuple[i64, i64]:
-        """Bytes of the header and of the body of the run's first frame; of a piece that begins one, too."""
+        """Return the sizes of the header and the body of the first frame. The run may be a first piece."""
         framing = self.framing
         if framing.tail != 0:
             return 0, framing.body_size(self.data, 0) if self.head is None else self.head_size + self.first - framing.tail
@@ -110,7 +110,7 @@ class Run:
         return framing.header_size(header, 0), framing.body_size(header, 0)
 
     def prefix(self, size: i64) -> bytes:
-        """The first bytes of the run, at most ``size``; for protocols that look into a frame's beginning."""
+        """Return the first bytes of the run, at most ``size``."""
         if self.head is None:
             return self.data[: min(size, self.end)]
         pieces: list[Buffer] = []
@@ -124,16 +124,16 @@ class Run:
 
 
 def held(piece: Buffer) -> i64:
-    """Bytes that a retained piece keeps in memory, and that must be booked: its own, or for a view those of the whole buffer."""
+    """Return how many bytes a piece keeps in memory, which must be booked: for a view those of the whole buffer."""
     if isinstance(piece, bytes):
         return len(piece)
     return memoryview(piece.obj).nbytes
 
 
 def keep(piece: Buffer) -> Buffer:
-    """A piece that is to be retained: as it is, unless it is a view of less than half of what it holds in memory; then a copy.
+    """Return a piece for keeping: a copy if it is a view of less than half of its buffer, else the piece itself.
 
-    Copying more would save no booking that is not true, and costs 37 µs for 200 KiB that are not in the processor's cache.
+    A copy of 200 KiB that are not in the processor's cache costs 37 µs.
     """
     if isinstance(piece, bytes) or 2 * i64(len(piece)) >= held(piece):
         return piece
@@ -141,5 +141,5 @@ def keep(piece: Buffer) -> Buffer:
 
 
 def shorten(piece: Buffer, taken: i64) -> Buffer:
-    """What is left of a piece behind its first ``taken`` bytes, to be retained."""
+    """Return the rest of a piece behind its first ``taken`` bytes, for keeping."""
     return keep(piece if taken == 0 else memoryview(piece)[taken:])

@@ -1,4 +1,4 @@
-"""The selector: all the connections of one thread, and the only place where it waits.
+"""The selector: all connections of one thread, and the only place where the thread waits.
 
 One ``poll``: wait; handle events; continue handshakes; poll channels with buffered bytes that no event announces; fire timers; notify the sinks of
 channels that ended or closed. Theory of operation:
@@ -30,38 +30,37 @@ from framegate.proxy.clock import Clock
 from framegate.proxy.errors import ConnectError
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.channel_sink import ChannelSink
-from framegate.proxy.network.connection_socket import open_socket
-from framegate.proxy.network.event_loop import EventLoop, PolledChannel
-from framegate.proxy.network.fd_handler import FdHandler
+from framegate.proxy.network.connection_socket import open_socket, set_socket_options
+from framegate.proxy.network.epoll import FdHandler
+from framegate.proxy.network.faults import Faults
 from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.network.options import ChannelOptions
 from framegate.proxy.network.pipe import Pipe
 from framegate.proxy.network.plaintext import PlaintextTransport
-from framegate.proxy.network.socket_options import set_socket_options
 from framegate.proxy.network.stall_evictor import StallEvictor
-from framegate.proxy.network.timer import NEVER, Timer, TimerHeap
+from framegate.proxy.network.timer import NEVER, DelayedRefusals, Timer, TimerHeap
 from framegate.proxy.network.transport import Transport
 from framegate.proxy.network.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from framegate.proxy.network.tls_bio import BioPair
+    from framegate.proxy.network.tls_wire import BioPair
 
 __all__ = ["Selector"]
 
 AF_UNIX: Final = int(socket.AF_UNIX)
 IPPROTO_TCP: Final = int(socket.IPPROTO_TCP)
 TCP_NODELAY: Final = int(socket.TCP_NODELAY)
-MAX_EVENTS: Final = 256  # handled between two looks at timers, handshakes and closed channels
+MAX_EVENTS: Final = 256  # of one wait
 MAX_REGISTERED: Final = 20  # new sockets for each poll
 HANDSHAKE_BUDGET_NS: Final = 2_000_000
-BUDGET_NS: Final = 5_000_000  # of events, of buffered bytes, of notifying, in each poll; one step takes up to 1 ms (256 KiB of TLS read and written)
+BUDGET_NS: Final = 5_000_000  # for events, buffered bytes and notifications, each, in a poll; a step takes up to 1 ms (256 KiB of TLS, both ways)
 CLOCK_EACH: Final = 4  # steps between two readings of the clock
-LONG_NS: Final = 1_000_000  # after this much work, watched descriptors are looked at before the channels
-MAX_WATCHED: Final = 16  # of them handled in one look
+LONG_NS: Final = 1_000_000  # after a poll with this much work, watched descriptors are handled before the channels
+MAX_WATCHED: Final = 16  # watched descriptors handled at a time
 
 
 class _Watched(FdHandler):
-    """Some of the watched descriptors are ready."""
+    """Handles the events of the second epoll."""
 
     def __init__(self, selector: "Selector") -> None:
         self._selector: Final = selector
@@ -70,21 +69,26 @@ class _Watched(FdHandler):
         self._selector.poll_watched()
 
 
-class Selector(EventLoop):
+class Selector:
     """Waits for events and moves bytes; everything happens in ``poll``.
 
     Attributes:
-        now_ns: the clock as it was when the wait of this poll ended.
-        pool: as given.
+        now_ns: the time at which the wait of this poll ended.
+        pool: the memory pool.
+        faults: exceptions that were caught.
+        refusals: the timers of refused peers whose answer is delayed.
         register_budget: how many more sockets the caller should register in this poll.
         channel_count: open channels, and those that are being opened.
         busy_ns, idle_ns: time spent working and waiting.
         polls: how many.
-        faults: exceptions.
     """
 
     def __init__(self, clock: Clock, pool: MemoryPool) -> None:
-        super().__init__(pool, clock.now_ns())
+        self.pool: Final = pool
+        self.now_ns: i64 = clock.now_ns()
+        self.faults: Final = Faults()
+        pool.faults = self.faults
+        self.refusals: Final = DelayedRefusals()
         self._clock_ns: Final = clock.now_ns
         self.register_budget: i64 = MAX_REGISTERED
         self.channel_count: i64 = 0
@@ -92,24 +96,22 @@ class Selector(EventLoop):
         self.idle_ns: i64 = 0
         self.polls: i64 = 0
         self._epoll: Final = select.epoll()
-        self._watch_epoll: select.epoll | None = None  # of descriptors that are no channel's; made with the first
+        self._watch_epoll: select.epoll | None = None  # for watched descriptors; made with the first
         self._watched: Final[dict[int, FdHandler]] = {}
-        self._left: Final[deque[tuple[FdHandler, int, int]]] = deque()  # events of the last wait that a poll did not come to
+        self._left: Final[deque[tuple[FdHandler, int, int]]] = deque()  # events of the last wait that are not handled yet
         self._handlers: Final[list[FdHandler | None]] = []
         self._channels: Final[set[Channel]] = set()
         self._timers: Final = TimerHeap(clock.now_ns, self.faults)
         self._stall_evictor: Final = StallEvictor(self, pool, self._channels)
         self._pipe: Pipe | None = None  # made with the first frame that needs one
-        self._bios: BioPair | None = None  # of all the TLS connections, made with the first
-        self._handshakes: Final[deque[PolledChannel]] = deque()
-        self._buffered: Final[deque[PolledChannel]] = deque()
-        self._write_ended: Final[deque[PolledChannel]] = deque()
-        self._closed: Final[deque[PolledChannel]] = deque()
+        self._bios: BioPair | None = None  # shared by all TLS connections; made with the first
+        self._handshakes: Final[deque[Channel]] = deque()
+        self._buffered: Final[deque[Channel]] = deque()
+        self._write_ended: Final[deque[Channel]] = deque()
+        self._closed: Final[deque[Channel]] = deque()
 
     def register(self, sock: socket.socket, channel_id: i64, options: ChannelOptions, sink: ChannelSink, *, peer: str = "") -> Channel:
-        """Take over an accepted, connected stream socket, with TCP_NODELAY from its listening socket. The sink's ``ready`` is called
-        in a later part of this poll or in the next one.
-        """
+        """Make a channel of an accepted stream socket, which has TCP_NODELAY already. The sink's ``ready`` is called in this poll or the next."""
         sock.setblocking(False)
         if options.socket is not None and sock.family == AF_UNIX:
             set_socket_options(sock, options.socket)
@@ -137,13 +139,13 @@ class Selector(EventLoop):
             if options.socket is not None:
                 set_socket_options(sock, options.socket)
             code = sock.connect_ex(address)  # type: ignore[arg-type]
-            if code == errno.EINPROGRESS:  # on the same host it is done by now, and asking costs less than an event
+            if code == errno.EINPROGRESS:  # on the same host it is connected by now, and asking again is cheaper than an event
                 code = sock.connect_ex(address)  # type: ignore[arg-type]
         except OSError:
             sock.close()
             raise
         channel = self.adopt(sock, self._transport(sock, options), channel_id, options, sink, peer=peer, connecting=code != 0)
-        if code not in (0, errno.EALREADY):  # EAGAIN is a refusal: of a Unix socket whose queue is full, it never becomes a connection
+        if code not in (0, errno.EALREADY):  # EAGAIN too: the queue of a Unix socket is full, and no connection will follow
             reason = os.strerror(code)
             channel.close(Cause.UPSTREAM_REFUSED, reason, ConnectError(reason, side="upstream", errno=code))
         return channel
@@ -159,7 +161,7 @@ class Selector(EventLoop):
         peer: str = "",
         connecting: bool = False,
     ) -> Channel:
-        """Make a channel of a non-blocking socket and a transport of the caller's. The socket belongs to the selector from here on."""
+        """Make a channel of a non-blocking socket and a transport. The selector takes over the socket."""
         channel = Channel(self, sock, transport, channel_id, options, sink, peer, connecting=connecting)
         if self.pool.finds_leaks:
             self.pool.watch(f"{options.side} channel {channel_id}", channel.read_half.receive, channel.write_half.pending, transport)
@@ -169,7 +171,7 @@ class Selector(EventLoop):
         return channel
 
     def watch(self, fd: int, handler: FdHandler, events: int = select.EPOLLIN) -> None:
-        """Call ``handler.on_event`` when ``events`` occur on a descriptor, which stays the caller's. A second call changes the events."""
+        """Call ``handler.on_event`` when ``events`` occur on a descriptor of the caller. A second call changes the events."""
         if self._watch_epoll is None:
             self._watch_epoll = select.epoll()
             self._epoll.register(self._watch_epoll.fileno(), select.EPOLLIN)
@@ -181,26 +183,26 @@ class Selector(EventLoop):
         self._watched[fd] = handler
 
     def unwatch(self, fd: int) -> None:
-        """The inverse of ``watch``; harmless when it is not watched. Before the descriptor is closed."""
+        """Stop watching a descriptor; call it before the descriptor is closed. No effect if it is not watched."""
         if self._watched.pop(fd, None) is not None:
             assert self._watch_epoll is not None, "what is watched was registered"
             self._watch_epoll.unregister(fd)
 
     def call_at(self, deadline_ns: i64, timer: Timer) -> None:
-        """Arm a timer (``timer.fire(now_ns)``), or arm it anew."""
+        """Arm a timer for a time. An earlier deadline of the same timer is void."""
         self._timers.arm(timer, deadline_ns)
 
     def cancel(self, timer: Timer) -> None:
-        """Disarm a timer; harmless when it is not armed."""
+        """Disarm a timer. No effect if it is not armed."""
         self._timers.cancel(timer)
 
     def read_clock(self) -> i64:
-        """The current time; ``now_ns`` is the time at which the wait of this poll ended."""
+        """Return the current time; ``now_ns`` is the time at which the wait of this poll ended."""
         now: i64 = self._clock_ns()
         return now
 
     def poll(self, timeout_ms: i64) -> None:
-        """Wait for at most ``timeout_ms``, shorter when a timer is due, then do all there is to do.
+        """Wait for at most ``timeout_ms``, or until the next timer is due, then do the work of one poll.
 
         Raises:
             ValueError: a negative timeout.
@@ -232,7 +234,7 @@ class Selector(EventLoop):
             self._notify(self._clock_ns() + BUDGET_NS)
 
     def close_channels(self, cause: Cause = Cause.DRAINED) -> None:
-        """Close every channel and notify its sink. The selector goes on."""
+        """Close every channel and notify its sink. The selector stays usable."""
         for channel in list(self._channels):
             channel.close(cause)
         self._notify(NEVER)
@@ -245,16 +247,16 @@ class Selector(EventLoop):
             self._watch_epoll.close()
         self._epoll.close()
 
-    # What channels call.
+    # Called by channels.
 
-    def change_interest(self, channel: PolledChannel, before: i64, wanted: i64) -> None:
-        """Tell epoll what a channel waits for; -1 stands for a descriptor that epoll does not know."""
+    def change_interest(self, channel: Channel, before: i64, wanted: i64) -> None:
+        """Change the events that epoll reports for a channel from ``before`` to ``wanted``; either may be UNREGISTERED."""
         fd = channel.fd
         if wanted < 0:
             self._set_handler(fd, None)
             try:
                 self._epoll.unregister(fd)
-            except (OSError, ValueError) as error:  # closing the socket unregisters it, too; nothing may keep a channel from closing
+            except (OSError, ValueError) as error:  # the channel must close all the same; closing the socket unregisters it, too
                 self.faults.note("channel", error)
         elif before < 0:
             self._epoll.register(fd, wanted)
@@ -262,40 +264,36 @@ class Selector(EventLoop):
         else:
             self._epoll.modify(fd, wanted)
 
-    def defer_handshake(self, channel: PolledChannel) -> None:
+    def defer_handshake(self, channel: Channel) -> None:
         """Have ``step_handshake`` called after the events of this poll."""
         self._handshakes.append(channel)
 
-    def defer_buffered(self, channel: PolledChannel) -> None:
+    def defer_buffered(self, channel: Channel) -> None:
         """Have ``poll_buffered`` called in the next poll, which does not block."""
         self._buffered.append(channel)
 
     def watch_slots(self) -> None:
-        """A large frame waits for a slot: start the stall evictor."""
+        """Start the stall evictor, because a large frame waits for an admission slot."""
         self._stall_evictor.watch()
 
     def pipe(self) -> Pipe:
-        """The pipe for bytes that are not inspected. It is empty; the caller leaves it empty.
-
-        Raises:
-            OSError: there are no descriptors for it.
-        """
+        """Return the pipe for bytes that are not inspected. It is empty, and must be left empty. Raises OSError: no descriptor is available."""
         if self._pipe is None:
             self._pipe = Pipe()
         return self._pipe
 
     def drop_pipe(self) -> None:
-        """Close the pipe, with bytes that an error left in it."""
+        """Close the pipe, with any bytes that an error left in it."""
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
 
-    def defer_write_ended(self, channel: PolledChannel) -> None:
-        """Have the sink's ``write_ended`` called at the end of this poll."""
+    def defer_write_ended(self, channel: Channel) -> None:
+        """Have ``notify_write_ended`` called at the end of this poll."""
         self._write_ended.append(channel)
 
-    def defer_closed(self, channel: PolledChannel) -> None:
-        """A channel has closed: it gets no more events. ``closed`` and the close of the socket follow at the end of this poll."""
+    def defer_closed(self, channel: Channel) -> None:
+        """Have ``notify_closed`` and ``close_socket`` called at the end of this poll. The channel gets no more events."""
         self._closed.append(channel)
 
     # The parts of a poll.
@@ -310,7 +308,7 @@ class Selector(EventLoop):
         return int(wait_ns) / 1e9
 
     def poll_watched(self) -> None:
-        """Handle what is ready of the descriptors that are no channel's."""
+        """Handle the events of watched descriptors."""
         if self._watch_epoll is None:
             return
         for fd, bits in self._watch_epoll.poll(0, MAX_WATCHED):
@@ -319,13 +317,13 @@ class Selector(EventLoop):
                 self._call(handler, bits)
 
     def _handle(self, events: list[tuple[int, int]], until_ns: i64) -> None:
-        """Handle the events of a wait, or those that the last poll left. Events not reached by ``until_ns`` wait for the next poll."""
+        """Handle the events of a wait, or those that the last poll left. Events that are not reached by ``until_ns`` wait for the next poll."""
         left = self._left
         handlers = self._handlers
         count: i64 = 0
         while left:
             handler, fd, bits = left.popleft()
-            if handlers[fd] is handler:  # else it is closed, and the number may be another's by now
+            if handlers[fd] is handler:  # else it is closed, and its descriptor number may be reused
                 self._call(handler, bits)
             count += 1
             if count % CLOCK_EACH == 0 and self._clock_ns() >= until_ns:
@@ -352,9 +350,9 @@ class Selector(EventLoop):
             self.faults.note("descriptor", error)
 
     def _step_handshakes(self) -> None:
-        """At least one step, then more until the budget is spent. A channel that is left is asked again in the next poll."""
+        """Make at least one step, then more until the budget is spent. The others wait for the next poll."""
         until_ns: i64 = self._clock_ns() + HANDSHAKE_BUDGET_NS
-        while self._handshakes:  # a client's is followed by its upstream's, when that is connected at once
+        while self._handshakes:  # a step of a client may add that of its upstream, if this is connected at once
             channel = self._handshakes.popleft()
             channel.step_handshake()
             if self._clock_ns() >= until_ns:
@@ -372,7 +370,7 @@ class Selector(EventLoop):
                 return
 
     def _notify(self, until_ns: i64) -> None:
-        """Notify the sinks of channels that ended or closed, until none is left or the time is over."""
+        """Notify the sinks of channels that ended or closed, until none is left or until ``until_ns``."""
         count: i64 = 0
         while self._write_ended or self._closed:
             if self._write_ended:
@@ -392,8 +390,8 @@ class Selector(EventLoop):
     def _transport(self, sock: socket.socket, options: ChannelOptions) -> Transport:
         if options.tls is None:
             return PlaintextTransport(sock)
-        from framegate.proxy.network.tls import TlsTransport  # here: a processor that speaks no TLS does without OpenSSL's 4 MiB
-        from framegate.proxy.network.tls_bio import BioPair
+        from framegate.proxy.network.tls import TlsTransport  # here, so that a processor without TLS does not load OpenSSL (4 MiB)
+        from framegate.proxy.network.tls_wire import BioPair
 
         if self._bios is None:
             self._bios = BioPair()

@@ -1,8 +1,8 @@
-"""The send: the one run that a channel has begun to write and that the socket would not take whole.
+"""The pending send of a channel: the run that its socket did not take whole.
 
-The pieces that are still to go out are kept as they came, but for a small view of a large read, which is copied. What they keep in memory is
-booked at the memory pool, with their overhead, and given back piece by piece: of a piece that has gone out in part, when its rest was copied.
-A lease that came with the run counts towards that.
+The unsent pieces are kept as they are, except that a small view of a large read is copied. The memory that they keep is booked at the memory pool,
+with an overhead for each piece, and released piece by piece; for a piece that was sent in part, when its rest was copied. A lease that came with the
+run counts towards the booking.
 """
 
 from typing import Final
@@ -23,10 +23,10 @@ class Send:
 
     Attributes:
         active: a run is being sent; no other may begin.
-        remaining: bytes that the transport has not taken. A send may be active with none remaining, while ciphertext waits.
-        frames: of the run being sent.
-        booked: bytes booked at the pool: what the pieces keep in memory, and their overhead.
-        number: counts the sends that began.
+        remaining: bytes that the transport has not taken. It may be 0 in an active send, while ciphertext waits.
+        frames: the frames of the run that is being sent.
+        booked: bytes booked at the pool: the memory that the pieces keep, and their overhead.
+        number: how many sends have begun.
     """
 
     def __init__(self, account: Account) -> None:
@@ -40,14 +40,14 @@ class Send:
         self.number: i64 = 0
 
     def begin(self, pieces: list[Buffer], taken: i64, frames: i64, lease: i64, giver: object = None) -> None:
-        """Keep what a first write left.
+        """Keep the rest of a first write.
 
         Args:
-            pieces: the run; the list now belongs to the send.
-            taken: its bytes that are written already.
+            pieces: the whole run; the send takes over the list.
+            taken: how many bytes of it are written already.
             frames: its frames.
-            lease: bytes booked for the run as a frame begun; they become the send's.
-            giver: who has the lease: the run.
+            lease: bytes booked for the run as BEGUN; the send takes over the booking.
+            giver: the run, which has the lease.
         """
         assert not self.active, "one pending send at a time"
         self.active = True
@@ -73,7 +73,7 @@ class Send:
             self._give_back(lease - needed)
 
     def write_to(self, transport: Transport) -> i64:
-        """Offer what is left, in one write; how many bytes were taken."""
+        """Write the rest, with one write. Returns how many bytes were taken."""
         left: i64 = len(self._pieces) - self._next
         if left == 0:
             return 0
@@ -85,11 +85,11 @@ class Send:
         return taken
 
     def advance(self, taken: i64) -> None:
-        """Drop the bytes that went out, and give back what that has freed."""
+        """Drop bytes that were sent, and release their booking."""
         self._give_back(self._drop(taken))
 
     def finish(self) -> None:
-        """The run is out, or is given up: everything booked goes back. Harmless when nothing is active."""
+        """End the send, complete or not, and release everything booked. No effect if no send is active."""
         self._give_back(self.booked)
         self._pieces = []
         self._next = 0
@@ -98,7 +98,7 @@ class Send:
         self.frames = 0
 
     def _drop(self, taken: i64) -> i64:
-        """Drop bytes from the front; what they kept in memory, with the overhead of the pieces that are done."""
+        """Drop bytes from the front. Returns how much memory they kept, with the overhead of the finished pieces."""
         self.remaining -= taken
         freed: i64 = 0
         while taken > 0:

@@ -1,25 +1,27 @@
 """The stall evictor: while a frame waits for a slot, channels that hold memory must move bytes. ``MEMORY.md`` says how many.
 
-A timer runs while a frame waits. Each time, a frame with a slot that has not moved loses it. Every fifth time, the channels that moved too few bytes
-for what they hold are closed, the worst first, until memory is not short any more.
+A timer runs while a frame waits. Each time it fires, a frame that has a slot and has not moved loses the slot. Every fifth time, the channels that
+moved too few bytes for the memory they hold are closed, the worst first, until memory is not short any more.
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
 from framegate.proxy.cause import Cause
 from framegate.proxy.network.admission_slots import MIN_STALLED_BYTES, AdmissionSlots
 from framegate.proxy.network.channel import Channel
-from framegate.proxy.network.event_loop import EventLoop
 from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.network.timer import Timer
+
+if TYPE_CHECKING:
+    from framegate.proxy.network.selector import Selector
 
 __all__ = ["StallEvictor"]
 
 CHECK_NS: Final = 50_000_000
-CHECKS: Final = 5  # of the slots for each check of all channels
+CHECKS: Final = 5  # checks of the slots for each check of all channels
 NS_PER_S: Final = 1_000_000_000
 WINDOW_NS: Final = 2_000_000_000
 MOVE_ALL_S: Final = 10  # a channel must move as many bytes as it holds in this time
@@ -58,7 +60,7 @@ class _StalledChannel:
 class StallEvictor(Timer):
     """The timer of one selector and its channels."""
 
-    def __init__(self, loop: EventLoop, pool: MemoryPool, channels: Iterable[Channel]) -> None:
+    def __init__(self, loop: "Selector", pool: MemoryPool, channels: Iterable[Channel]) -> None:
         super().__init__()
         self._loop: Final = loop
         self._channels: Final = channels
@@ -109,25 +111,15 @@ class StallEvictor(Timer):
         sending: dict[Channel, _Mark] = {}
         slow: list[_StalledChannel] = []
         for channel in self._channels:
-            held = channel.read_half.receive.booked
-            if held >= MIN_STALLED_BYTES and channel.read_half.is_receiving:
-                mark = self._check(
-                    channel, self._receiving.get(channel), channel.frames_received, channel.read_half.bytes_arrived, held, now_ns, slow, sends=False
-                )
-                receiving[channel] = mark
-            held = channel.write_half.held_for_peer
-            if held != 0 and channel.write_half.is_sending and not channel.read_half.is_urgent:
-                mark = self._check(
-                    channel,
-                    self._sending.get(channel),
-                    channel.write_half.pending.number,
-                    channel.write_half.wire_taken,
-                    held,
-                    now_ns,
-                    slow,
-                    sends=True,
-                )
-                sending[channel] = mark
+            reads, writes = channel.read_half, channel.write_half
+            held = reads.receive.booked
+            if held >= MIN_STALLED_BYTES and reads.is_receiving:
+                before = self._receiving.get(channel)
+                receiving[channel] = self._check(channel, before, channel.frames_received, reads.bytes_arrived, held, now_ns, slow, sends=False)
+            held = writes.held_for_peer
+            if held != 0 and writes.is_sending and not reads.is_urgent:
+                before = self._sending.get(channel)
+                sending[channel] = self._check(channel, before, writes.pending.number, writes.wire_taken, held, now_ns, slow, sends=True)
         self._receiving = receiving
         self._sending = sending
         return slow

@@ -1,19 +1,42 @@
-"""The life of a channel, as a table.
+"""State machines as tables from (state, event) to the next state, and the table of a channel's states.
 
-What it means when a connection ends in a state: ``CONNECTING`` the upstream is unreachable; ``HANDSHAKE`` TLS did not come to an end;
-``AUTHENTICATING`` the peer did not say who it is; ``READY`` a working connection ended; ``READ_ENDED`` the peer had nothing more to send;
-``WRITE_ENDED`` we had nothing more to send; ``ENDED`` both; ``CLOSED`` is where every life ends.
+The meaning of the last state before a connection closed: ``CONNECTING``: the upstream is unreachable. ``HANDSHAKE``: the TLS handshake was not
+finished. ``AUTHENTICATING``: the peer was not authenticated. ``READY``: both directions were open. ``READ_ENDED``: the peer had ended its stream.
+``WRITE_ENDED``: we had ended ours. ``ENDED``: both had.
 """
 
-from typing import Final
+import enum
+from typing import Final, TypeVar
 
-from framegate.proxy.network.state_table import TableEnum, transition
+from framegate.proxy.errors import IllegalTransitionError
 
-__all__ = ["CLOSED", "CONNECTING", "HANDSHAKE", "TRANSITIONS", "ChannelEvent", "ChannelState", "next_state"]
+__all__ = ["CLOSED", "CONNECTING", "HANDSHAKE", "TRANSITIONS", "ChannelEvent", "ChannelState", "TableEnum", "transition"]
+
+
+class TableEnum(enum.Enum):
+    """Base class of the states and the events of a table."""
+
+    __hash__ = object.__hash__  # Enum.__hash__ is a Python function, and each look-up in a table would call it twice
+
+
+State = TypeVar("State", bound=TableEnum)
+Event = TypeVar("Event", bound=TableEnum)
+
+
+def transition(table: dict[tuple[State, Event], State], state: State, event: Event) -> State:
+    """Return the state after ``event``.
+
+    Raises:
+        IllegalTransitionError: the table has no such row, which is a bug in framegate.
+    """
+    found = table.get((state, event))
+    if found is None:
+        raise IllegalTransitionError(state, event)
+    return found
 
 
 class ChannelState(TableEnum):
-    """Where a channel is in its life."""
+    """The state of a channel."""
 
     CONNECTING = "connecting"
     HANDSHAKE = "handshake"
@@ -26,14 +49,14 @@ class ChannelState(TableEnum):
 
 
 class ChannelEvent(TableEnum):
-    """What happens to a channel."""
+    """An event of a channel."""
 
     CONNECTED = "connected"  # the socket is connected
-    SECURED = "secured"  # the transport's handshake is done
+    SECURED = "secured"  # the transport's handshake is finished
     AUTHENTICATED = "authenticated"  # the authenticator knows the principal
-    END_OF_STREAM = "end_of_stream"  # the peer sends no more
-    SHUT = "shut"  # our write side is shut: FIN or close-notify went out
-    CLOSE = "close"  # either side, for any cause
+    END_OF_STREAM = "end_of_stream"  # the peer ended its stream
+    SHUT = "shut"  # our write side is shut: FIN or close-notify was sent
+    CLOSE = "close"  # closed by either side, for any cause
 
 
 CONNECTING: Final = ChannelState.CONNECTING
@@ -61,8 +84,3 @@ TRANSITIONS: Final[dict[tuple[ChannelState, ChannelEvent], ChannelState]] = {
     (WRITE_ENDED, ChannelEvent.CLOSE): CLOSED,
     (ENDED, ChannelEvent.CLOSE): CLOSED,
 }
-
-
-def next_state(state: ChannelState, event: ChannelEvent) -> ChannelState:
-    """The state after ``event``; ``IllegalTransitionError`` when the table has no such row."""
-    return transition(TRANSITIONS, state, event)

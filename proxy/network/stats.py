@@ -1,36 +1,68 @@
-"""Counters of the hot path: native attributes that one thread adds to and that the processor copies into the shared cells."""
+"""Counters and histograms of the hot path. One thread writes them; the processor copies them into the shared cells."""
 
 from typing import Final
 
-from librt.vecs import vec
+from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from framegate.proxy.cells import FORWARD_BOUNDS
+from framegate.proxy.cells import FORWARD_BOUNDS, MUTE_CAUSES
 from framegate.proxy.network.framing import SIZE_BUCKETS
-from framegate.proxy.network.histogram import Histogram
-from framegate.proxy.network.mute import CAUSE_COUNT
 
-__all__ = ["SideStats"]
+__all__ = ["Histogram", "SideStats"]
+
+
+class Histogram:
+    """Durations in ns, counted in buckets.
+
+    Args:
+        bounds_s: ascending upper bounds in seconds, inclusive; one more bucket lies above them.
+        offset: index of its first cell in its block of cells; the cells are the buckets, then the sum.
+
+    Attributes:
+        buckets: the count of each bucket, not cumulative.
+        count, sum: the number of all durations, and their sum in ns.
+        offset: as above.
+    """
+
+    def __init__(self, bounds_s: tuple[float, ...], offset: i64 = 0) -> None:
+        zero: i64 = 0
+        buckets = vec[i64]([0])
+        for _ in bounds_s:
+            buckets = append(buckets, zero)
+        self.buckets: vec[i64] = buckets
+        self.count: i64 = 0
+        self.sum: i64 = 0
+        self.offset: Final[i64] = offset
+        self._bounds: vec[i64] = vec[i64]([round(bound * 1e9) for bound in bounds_s])
+
+    def observe(self, duration_ns: i64, times: i64 = 1) -> None:
+        """Count a duration ``times`` times."""
+        bucket: i64 = 0
+        bounds = self._bounds
+        while bucket < len(bounds) and duration_ns > bounds[bucket]:
+            bucket += 1
+        self.buckets[bucket] += times
+        self.count += times
+        self.sum += duration_ns * times
 
 
 class SideStats:
-    """What passed one side (clients or upstreams) of one listener. Only ever counts up, but for the gauges.
+    """The traffic of one side (clients or upstreams) of one listener. Counters only increase; ``muted`` and ``pending`` are gauges.
 
     Args:
-        forwards: where to count times of what is written to that side; None: here.
+        forwards: the histogram for runs written to that side; None: a new one.
 
     Attributes:
-        frames_received, bytes_received, reads: whole frames read from that side; its bytes, headers and parts of frames counted; reads that
-            gave any.
-        frames_sent, bytes_sent, writes: the same for what was written to it; a write that the socket took nothing of is none.
-        frame_sizes: count of received frames by body size, upper bounds ``framing.SIZE_BOUNDS`` (inclusive), the last bucket above all.
+        frames_received, bytes_received, reads: whole frames read from that side; bytes, with headers and parts of frames; reads that returned bytes.
+        frames_sent, bytes_sent, writes: the same for writes; a write of which the socket took nothing is not counted.
+        frame_sizes: received frames by body size; the upper bounds are ``framing.SIZE_BOUNDS`` (inclusive), the last bucket is above all.
         refused_too_large, refused_negative, refused_incomplete: frames that were not passed on.
-        cut_short: frames that were cut through and never became whole; each counts on the side that began it and on the side that it was passed to.
-        lost_bytes: bytes of frames that were begun and never became whole.
-        mutes, mute_ns: by position of the cause in ``mute.CAUSES``; the time is added when the cause goes away.
-        muted: gauge, channels that hold the cause now.
-        forwards: how long some of the runs that were written took (``WriteHalf``).
-        pending: gauge, channels with a pending send, or for whose room somebody waits: whose peer does not take what is to be sent to it.
+        cut_short: frames that were cut through and not completed, counted on the side that sent them and on the side that they were passed to.
+        lost_bytes: bytes of frames that were not completed.
+        mutes, mute_ns: by index in ``mute.CAUSES``; the time is added when the cause is removed.
+        muted: channels that have the cause now.
+        forwards: the forward times of a sample of the runs (``WriteHalf``).
+        pending: channels with a pending send, or with a peer channel that waits for room in their socket.
     """
 
     def __init__(self, forwards: Histogram | None = None) -> None:
@@ -48,6 +80,6 @@ class SideStats:
         self.lost_bytes: i64 = 0
         self.pending: i64 = 0
         self.frame_sizes: vec[i64] = vec[i64]([0] * SIZE_BUCKETS)
-        self.mutes: vec[i64] = vec[i64]([0] * CAUSE_COUNT)
-        self.mute_ns: vec[i64] = vec[i64]([0] * CAUSE_COUNT)
-        self.muted: vec[i64] = vec[i64]([0] * CAUSE_COUNT)
+        self.mutes: vec[i64] = vec[i64]([0] * len(MUTE_CAUSES))
+        self.mute_ns: vec[i64] = vec[i64]([0] * len(MUTE_CAUSES))
+        self.muted: vec[i64] = vec[i64]([0] * len(MUTE_CAUSES))

@@ -1,4 +1,4 @@
-"""Timers: one heap for each selector. A timer that is armed again or cancelled leaves a stale entry behind, which is skipped when it is due."""
+"""Timers: one heap for each selector. A timer that is armed again or cancelled leaves a stale entry in the heap, which is skipped when it is due."""
 
 import abc
 import heapq
@@ -9,20 +9,21 @@ from mypy_extensions import i64, mypyc_attr
 
 from framegate.proxy.network.faults import Faults
 
-__all__ = ["NEVER", "CallbackTimer", "Timer", "TimerHeap"]
+__all__ = ["MAX_WAITING", "NEVER", "CallbackTimer", "DelayedRefusals", "Timer", "TimerHeap"]
 
 NEVER: Final = 1 << 62
 BUDGET_NS: Final = 2_000_000
 CLOCK_EACH: Final = 8  # timers between two readings of the clock
-COMPACT_FROM: Final = 1024  # below this many entries stale ones do no harm
+COMPACT_FROM: Final = 1024  # a heap of fewer entries is not compacted
+MAX_WAITING: Final = 1000  # delayed refusals of one selector
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Timer(abc.ABC):
-    """Something that happens at a time.
+    """Base class of timers.
 
     Attributes:
-        deadline_ns: when, on the selector's clock; NEVER when it is not armed.
+        deadline_ns: when it fires, on the selector's clock; NEVER while it is not armed.
     """
 
     def __init__(self) -> None:
@@ -30,11 +31,11 @@ class Timer(abc.ABC):
 
     @abc.abstractmethod
     def fire(self, now_ns: i64) -> None:
-        """The deadline is reached. The timer is no longer armed, and may be armed again from here. What raises is a fault, and stays disarmed."""
+        """Called when the deadline is reached. The timer is disarmed by then, and may be armed again here. An exception is noted as a fault."""
 
 
 class CallbackTimer(Timer):
-    """Calls a function. ``release`` drops the reference to it and to its object."""
+    """A timer that calls a function."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         super().__init__()
@@ -45,12 +46,12 @@ class CallbackTimer(Timer):
             self._callback()
 
     def release(self) -> None:
-        """Drop the function. A cancelled timer stays in the heap until it would have been due."""
+        """Drop the reference to the function. A cancelled timer stays in the heap until its old deadline."""
         self._callback = None
 
 
 class TimerHeap:
-    """Timers by deadline. Two of the same deadline fire in the order in which they were armed."""
+    """Timers, ordered by deadline. Timers with equal deadlines fire in the order in which they were armed."""
 
     def __init__(self, clock_ns: Callable[[], int], faults: Faults) -> None:
         self._clock_ns: Final = clock_ns
@@ -63,7 +64,7 @@ class TimerHeap:
         return self._armed
 
     def arm(self, timer: Timer, deadline_ns: i64) -> None:
-        """Let a timer fire at ``deadline_ns``, instead of when it was to fire before."""
+        """Arm a timer for ``deadline_ns``. An earlier deadline of the same timer is void."""
         if timer.deadline_ns == NEVER:
             self._armed += 1
         timer.deadline_ns = deadline_ns
@@ -74,13 +75,13 @@ class TimerHeap:
             self._compact()
 
     def cancel(self, timer: Timer) -> None:
-        """Disarm; harmless when it is not armed."""
+        """Disarm a timer. No effect if it is not armed."""
         if timer.deadline_ns != NEVER:
             timer.deadline_ns = NEVER
             self._armed -= 1
 
     def next_ns(self) -> i64:
-        """The nearest deadline, or NEVER."""
+        """Return the nearest deadline, or NEVER."""
         while self._entries:
             deadline_ns, _, timer = self._entries[0]
             if timer.deadline_ns == deadline_ns:
@@ -89,9 +90,7 @@ class TimerHeap:
         return NEVER
 
     def fire_due(self, now_ns: i64) -> None:
-        """Fire what is due, for about ``BUDGET_NS``; what is left stays due. Timers that are armed meanwhile wait for the next call, however early
-        their deadline.
-        """
+        """Fire due timers for about ``BUDGET_NS``; the others stay due. Timers that are armed meanwhile wait for the next call."""
         last = self._sequence
         fired: i64 = 0
         until_ns: i64 = NEVER
@@ -120,3 +119,29 @@ class TimerHeap:
     def _compact(self) -> None:
         self._entries = [entry for entry in self._entries if entry[2].deadline_ns == entry[0]]
         heapq.heapify(self._entries)
+
+
+class DelayedRefusals:
+    """The timers of refused peers whose answer is delayed. Their number is bounded, because each peer keeps a descriptor and memory.
+
+    When one more is added than may wait, the oldest is fired at once: in a flood of refusals the delay becomes shorter.
+    """
+
+    def __init__(self, most: i64 = MAX_WAITING) -> None:
+        self._most: Final[i64] = most
+        self._waiting: Final[dict[Timer, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, timer: Timer, now_ns: i64) -> None:
+        """Add a timer, which its owner arms. Firing the oldest must do no I/O and close nothing."""
+        if len(self._waiting) >= self._most:
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.fire(now_ns)
+        self._waiting[timer] = None
+
+    def remove(self, timer: Timer) -> None:
+        """Remove a timer. No effect if it is not waiting."""
+        self._waiting.pop(timer, None)

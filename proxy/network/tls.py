@@ -1,21 +1,20 @@
-"""The TLS transport: OpenSSL between two memory BIOs, so that we do the reads and writes of the socket.
+"""The TLS transport: OpenSSL between two memory BIOs, so that framegate reads and writes the socket itself.
 
 Theory of operation
-- *The BIOs are shared* by all the connections of a thread (``tls_bio``): an idle connection holds none. They are lent for the calls of one
-  connection; what OpenSSL wrote meanwhile goes to its socket, and what it did not read stays with the connection (``tls_wire``).
-- *One read of the socket* is fed as far as records are whole (``tls_record``), then OpenSSL is asked for plaintext until it has read all of
-  it; asking once more would raise.
-- *Plaintext is encrypted* in slices of a few records, at most ``AHEAD`` bytes before the socket has taken them. Ciphertext that waits is
-  booked at the memory pool. Whatever OpenSSL wants to say by itself (alerts, key updates, tickets) is flushed after every call.
-- *A life* is a table (``tls_state``). A handshake that fails leaves an alert, which goes out before the failure is raised; what the peer has sent
-  meanwhile is thrown away before the close, for a close with unread bytes is a reset, which overtakes the alert.
-- *A write that fails* before the peer has proved that it took us: what it said before it went is looked for first. In TLS 1.3 a client learns only
-  with its first read that its certificate was refused, and may be writing by then.
-- *Ends.* close-notify ends one direction, as FIN does; the other goes on. FIN without close-notify is an end too, but ``clean_end`` is
-  then False. ``shutdown`` says close-notify, but it also reads: it is called only when nothing is waiting to be read.
-- A server has no SSL object before the first record came: a silent connection is cheap, and bytes that are not TLS never reach OpenSSL. Where the
-  client's host decides which certificate it meets, or its protocols whether it is talked to, not before its first message is whole (``tls_hello``).
-- Renegotiation is refused by the context (``tls_context``).
+- *The BIOs are shared* by all connections of a thread, and lent for the calls of one connection. The bytes that OpenSSL wrote go to its socket, and
+  those that it did not read stay with the connection (``tls_wire``).
+- *One read of the socket* is fed to OpenSSL as far as records are whole. Then plaintext is read until OpenSSL has used all of it, and not once more.
+- *Plaintext is encrypted* in slices of a few records, at most ``AHEAD`` bytes before the socket has taken them. Waiting ciphertext is booked at the
+  memory pool. Messages of OpenSSL itself (alerts, key updates, tickets) are flushed after every call.
+- *The states* are a table (``tls_state``). A failed handshake produces an alert, which is sent before the failure is raised. Input is read and
+  dropped before the close, because a close with unread bytes sends a reset, which can overtake the alert.
+- *A failed write* before the peer has accepted us: first look for an alert in the input. In TLS 1.3 a client learns of a refused certificate only
+  with its first read, and may be writing by then.
+- *Ends.* close-notify ends one direction, as FIN does; the other continues. FIN without close-notify is an end, too, but ``clean_end`` is False then.
+  ``shutdown`` sends close-notify, but also reads: it is called only if no input waits.
+- A server makes its SSL object with the first record, so a silent connection is cheap, and bytes that are not TLS never reach OpenSSL. If the host or
+  the protocols in the ClientHello matter, it makes the object when that message is complete (``tls_hello``).
+- The context refuses renegotiation (``tls_context``).
 """
 
 import socket
@@ -26,35 +25,34 @@ from typing import Any, Final
 from mypy_extensions import i64
 
 from framegate.proxy.errors import TlsError, TransportError, quoted
-from framegate.proxy.network.der import serial_of
-from framegate.proxy.network.distinguished_name import subject_of
+from framegate.proxy.network.certificate import serial_of, subject_of
 from framegate.proxy.network.framing import foreign_protocol
 from framegate.proxy.network.memory_pool import TLS, Account
 from framegate.proxy.network.options import TlsSettings
 from framegate.proxy.network.run import Buffer
 from framegate.proxy.network.socket_buffers import queued
-from framegate.proxy.network.tls_bio import BioPair
+from framegate.proxy.network.state import transition
 from framegate.proxy.network.tls_failure import describe
 from framegate.proxy.network.tls_hello import HelloReader
 from framegate.proxy.network.tls_record import least_overhead, most_plaintext
-from framegate.proxy.network.tls_state import CLOSED, FAILING, FINISHING, NEW, READY, SHAKING, UNPROVEN, TlsEvent, TlsState, next_state
-from framegate.proxy.network.tls_wire import TlsWire
+from framegate.proxy.network.tls_state import CLOSED, FAILING, FINISHING, NEW, READY, SHAKING, TRANSITIONS, UNPROVEN, TlsEvent, TlsState
+from framegate.proxy.network.tls_wire import BioPair, TlsWire
 from framegate.proxy.network.transport import DONE, ENDED, WANT_READ, WANT_WRITE, Identity
 
 __all__ = ["TlsTransport"]
 
-PLAIN_RECORD: Final = 16384  # the most plaintext that a record holds
+PLAIN_RECORD: Final = 16384  # the most plaintext of a record
 RECORD: Final = PLAIN_RECORD + 256 + 5  # the longest record
-SLICE: Final = 65536  # encrypted at a time: a megabyte costs 0.9 of what it does a record at a time, and no less in larger slices
+SLICE: Final = 65536  # encrypted at a time; a megabyte costs 0.9 of what it costs a record at a time, and larger slices are not better
 AHEAD: Final = 262144
-MAX_PEEK: Final = 1 << 20  # ciphertext looked at; more is worth a read
-SMALL_READ: Final = 448  # reads below this are exact reads of plaintext; the socket is asked for a record
-# Handshake and alert. An SSLv2-style hello (0x80) is refused: its records have another form, and no client of today sends one.
+MAX_PEEK: Final = 1 << 20  # if the socket holds more ciphertext, it is not peeked at
+SMALL_READ: Final = 448  # for a smaller read of plaintext, a whole record is read from the socket
+# The first byte of a handshake and of an alert. An SSLv2-style hello (0x80) is refused: its records differ, and no client of today sends one.
 FIRST_BYTES: Final = b"\x16\x15"
-FATAL: Final = b"\x15\x03\x03\x00\x02\x02"  # a record with an alert, as it is before there are keys; its number follows
+FATAL: Final = b"\x15\x03\x03\x00\x02\x02"  # an unencrypted record with a fatal alert, whose number follows
 DECODE_ERROR: Final = b"\x32"
 NO_APPLICATION_PROTOCOL: Final = b"\x78"
-MOST_NAMED: Final = 10  # protocols of a client, in the words that refuse it
+MOST_NAMED: Final = 10  # protocols of a client that an error message names
 THROWN_AWAY: Final = 16  # reads of the socket before the close of a connection that failed
 
 
@@ -68,13 +66,13 @@ class TlsTransport(TlsWire):
         self._context: ssl.SSLContext = settings.context
         self._object: Any = None
         self._state: TlsState = NEW
-        self._hello: HelloReader | None = None  # of a client's first message, while it is not whole
-        self._ahead: bytes = b""  # what was read before it was asked for
-        self._rest: bool = False  # the record read last may hold more plaintext: only then OpenSSL is asked
+        self._hello: HelloReader | None = None  # while the client's first message is incomplete
+        self._ahead: bytes = b""  # plaintext from ``read_ahead``
+        self._rest: bool = False  # OpenSSL may have more plaintext of the last record; it is called only then
         self._fin: bool = False
-        self._overhead: i64 = 0  # of a record; known once it was asked for
-        self._least: i64 = 1  # as ``least`` gives it
-        self._said_notify: bool = False
+        self._overhead: i64 = 0  # of a record; 0: not computed yet
+        self._least: i64 = 1  # the result of ``least``
+        self._notify_sent: bool = False
 
     # Handshake.
 
@@ -107,7 +105,7 @@ class TlsTransport(TlsWire):
             raise TlsError(f"not TLS: the first bytes of the {self._peer} are {data[:8].hex(' ')}{as_of}", reason="not_tls")
 
     def _read_hello(self, data: bytes) -> bytes:
-        """What OpenSSL is to begin with; nothing while the client's first message is not whole, or when it is refused for what it asks for."""
+        """Return the bytes for OpenSSL; empty while the client's first message is incomplete, or if the client is refused because of it."""
         store = self._settings.store
         if store is None or not store.reads_hello:
             return data
@@ -129,12 +127,12 @@ class TlsTransport(TlsWire):
         return reader.came()
 
     def _refuse(self, failure: TlsError, alert: bytes) -> None:
-        """Refuse a client that OpenSSL has not seen."""
+        """Refuse a client before OpenSSL has its bytes."""
         self._fail(failure)
-        self._say(FATAL + alert)
+        self._send_written(FATAL + alert)
 
     def _shake(self, data: bytes) -> i64:
-        """Go on with what came; a client begins with nothing."""
+        """Continue OpenSSL's handshake with received bytes; a client begins with none."""
         bios = self._bios
         bios.lend()
         try:
@@ -151,8 +149,8 @@ class TlsTransport(TlsWire):
         return self._conclude(written)
 
     def _conclude(self, written: bytes) -> i64:
-        """The end of a step: what OpenSSL wrote goes out, then it is told what came of it."""
-        if not self._say(written):
+        """End a step of the handshake: send what OpenSSL wrote, and return the result."""
+        if not self._send_written(written):
             return WANT_WRITE
         self._on_out()
         self._raise_failure()
@@ -160,7 +158,7 @@ class TlsTransport(TlsWire):
         return DONE if state is UNPROVEN or state is READY else WANT_READ
 
     def _on_out(self) -> None:
-        """Nothing waits for the socket."""
+        """Advance the state, because no ciphertext waits."""
         if self._state is FINISHING:
             self._advance(TlsEvent.OUT)
             tls = self._object
@@ -170,10 +168,10 @@ class TlsTransport(TlsWire):
             self._advance(TlsEvent.OUT)
 
     def _advance(self, event: TlsEvent) -> None:
-        self._state = next_state(self._state, event)
+        self._state = transition(TRANSITIONS, self._state, event)
 
     def _fail(self, failure: TlsError) -> None:
-        if self._failure is None:  # what is asked of OpenSSL afterwards fails for that
+        if self._failure is None:  # later failures of OpenSSL follow from the first
             self._failure = failure
             self._advance(TlsEvent.FAIL)
 
@@ -186,13 +184,13 @@ class TlsTransport(TlsWire):
             self._advance(TlsEvent.BEGIN)
         return self._object
 
-    def _lost(self, error: OSError) -> TransportError:
-        """A peer that refuses us, and goes, has said so before: that says more than that it is gone."""
-        failure = self._last_word()
+    def _write_error(self, error: OSError) -> TransportError:
+        """Return the alert that the peer sent before it closed, if there is one; else the error of the write."""
+        failure = self._find_alert()
         return TransportError(f"write failed: {error.strerror}", errno=error.errno or 0) if failure is None else failure
 
-    def _last_word(self) -> TlsError | None:
-        """What a peer that is gone has refused us for, as long as it had not taken us."""
+    def _find_alert(self) -> TlsError | None:
+        """Look for an alert of a peer that has closed, if it had not accepted us yet."""
         tls, state, bios = self._object, self._state, self._bios
         if tls is None or not (state is SHAKING or state is FINISHING or state is UNPROVEN):
             return None
@@ -224,7 +222,7 @@ class TlsTransport(TlsWire):
         certificate = tls.getpeercert(True)
         is_verified = certificate is not None and self._context.verify_mode is not ssl.CERT_NONE
         subject = subject_of(certificate) if certificate is not None and is_verified else None
-        # The words are few, and OpenSSL's module makes new ones for each connection.
+        # Interned, because there are few versions and ciphers, and OpenSSL's module makes new strings for each connection.
         settings = self._settings
         return Identity(
             sys.intern(tls.version() or ""),
@@ -277,7 +275,7 @@ class TlsTransport(TlsWire):
         return self._ahead[:size]
 
     def _decrypt(self, tls: Any, data: bytes, size: i64) -> bytes:
-        """At most ``size`` bytes of what OpenSSL holds, of what is held here, and of ``data``."""
+        """Give ``data`` to OpenSSL, and return at most ``size`` bytes of plaintext."""
         pieces: list[bytes] = []
         bios = self._bios
         bios.lend()
@@ -295,11 +293,11 @@ class TlsTransport(TlsWire):
         if len(unread) != 0:
             self._hold(unread)
         if len(written) != 0:
-            self._say(written)
+            self._send_written(written)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _read_records(self, tls: Any, size: i64, pieces: list[bytes]) -> None:
-        """Decrypt until ``size`` bytes are there, or OpenSSL has nothing left, which it is not asked for: it would raise."""
+        """Decrypt until there are ``size`` bytes, or OpenSSL has no input left; a further call would raise."""
         bios = self._bios
         while size > 0:
             wanted = min(size, PLAIN_RECORD)
@@ -343,7 +341,7 @@ class TlsTransport(TlsWire):
             records += self._recv(max(waiting, 1), socket.MSG_PEEK)
         except BlockingIOError:
             pass
-        except OSError as error:  # the socket tells it once
+        except OSError as error:  # a socket reports an error only once
             raise TransportError(f"read failed: {error.strerror}", errno=error.errno or 0) from error
         found, begun = most_plaintext(records, self._overhead)
         self._least = len(records) - len(self._held) + max(wanted - there - found - begun, 1)
@@ -400,24 +398,24 @@ class TlsTransport(TlsWire):
     # Ends.
 
     def shut_write(self) -> bool:
-        if self._said_notify:
+        if self._notify_sent:
             return self.flush()
         tls = self._object
         assert tls is not None, "an end needs a finished handshake"
         if self._failure is not None or not self.flush() or self._whole or self._rest:
             return False
-        return self._say(self._notify(tls))
+        return self._send_written(self._notify(tls))
 
     def _notify(self, tls: Any) -> bytes:
-        """Our close-notify, to be sent."""
-        self._said_notify = True
+        """Return our close-notify."""
+        self._notify_sent = True
         bios = self._bios
         bios.lend()
         try:
             tls.shutdown()
             self._notified = True
         except ssl.SSLWantReadError:
-            pass  # said; the peer has not
+            pass  # the peer has not sent its own
         except ssl.SSLZeroReturnError:
             self._notified = True
         except ssl.SSLError as error:
@@ -431,13 +429,13 @@ class TlsTransport(TlsWire):
         if state is CLOSED:
             return
         is_open = state is UNPROVEN or state is READY
-        if is_open and self._object is not None and not self._said_notify and self.booked == 0:
+        if is_open and self._object is not None and not self._notify_sent and self.booked == 0:
             try:
                 self._send(self._notify(self._object))
             except OSError:
                 self.clean_end = False  # the peer is gone
         if state is UNPROVEN or self._failure is not None:
-            self._throw_away()
+            self._drop_input()
         self._advance(TlsEvent.CLOSE)
         self._account.release(TLS, self.booked, self)
         self.booked = 0
@@ -446,8 +444,8 @@ class TlsTransport(TlsWire):
         self._hello = None
         self.pending_write = 0
 
-    def _throw_away(self) -> None:
-        """Read what has come: a close with unread bytes would be a reset, which can overtake what the peer was told."""
+    def _drop_input(self) -> None:
+        """Read and drop input, because a close with unread bytes sends a reset, which can overtake the alert."""
         for _ in range(THROWN_AWAY):
             try:
                 if not self._recv(RECORD):

@@ -1,13 +1,13 @@
-"""TLS contexts from files, or from what was read of them before: all processors, whenever they start, are to serve the same.
+"""TLS contexts, made from files or from their contents, which the control process reads so that all processors use the same.
 
-A context is never changed once it is in use: a reload builds another. All of one listener are built together (``server_store``), and so is the one of
-an upstream (``upstream_context``), from its settings and what is in its files: whoever serves new files calls these again, and nothing else.
+A context is never changed once it is in use: a reload makes another. All contexts of a listener are made together (``server_store``), and so is the
+one of an upstream (``upstream_context``), from the settings and the contents of the files. A reload calls only these two functions.
 
-Python's ``ssl`` takes TLS 1.2's ciphers and one group for the key exchange; ciphers of TLS 1.3, and several groups, not before Python 3.15. It sends
-no names of authorities when it asks for a client's certificate: that needs OpenSSL's SSL_CTX_set_client_CA_list, which no version of it calls.
+Python's ``ssl`` can set ciphers of TLS 1.2 and one group for the key exchange; ciphers of TLS 1.3, and several groups, only from Python 3.15 on. It
+does not send the names of authorities when it requests a client certificate, because it never calls OpenSSL's SSL_CTX_set_client_CA_list.
 
-A server's sessions are resumed within one context only: tickets are encrypted with keys that the context has drawn, and nobody is told. So no session
-that was made under one host, one processor or one certificate is resumed under another; that is a full handshake, with all that it asks for.
+A session can only be resumed with the context that made it, because each context generates its own keys for tickets. So a session of one host,
+processor or certificate is never resumed with another; a full handshake is made instead, with all checks.
 """
 
 import contextlib
@@ -18,29 +18,65 @@ from typing import Final
 
 from framegate.proxy.config.tls import ListenerTls, UpstreamTls
 from framegate.proxy.errors import ConfigError
-from framegate.proxy.network.tls_store import ServerStore
 
-__all__ = ["client_context", "server_context", "server_store", "upstream_context"]
+__all__ = ["ServerStore", "client_context", "server_context", "server_store", "upstream_context"]
 
 VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _LIST: Final = b"-----BEGIN X509 CRL-----"
+WILDCARD: Final = "*."
 CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 TICKETS: Final = 1
-"""After a full handshake of TLS 1.3. OpenSSL's default is 2; each costs a fifteenth of the handshake, and whoever uses one gets another for it."""
+"""Tickets after a full handshake of TLS 1.3. OpenSSL's default is 2. Each costs a fifteenth of the handshake; a client that uses one gets a new one.
+"""
 
 Files = Mapping[str, bytes]
 
 
+class ServerStore:
+    """The contexts of one listener. It is never changed: a reload makes another.
+
+    Args:
+        default: the context for clients that name no host, or another host.
+        named: the other contexts by host: an exact name, or ``*.`` and the labels behind the first one; lower case, without a trailing dot.
+        protocols: of ALPN, as in the contexts; empty: protocols are not checked.
+
+    Attributes:
+        default: as above.
+        protocols: as above.
+        reads_hello: the host and the protocols in the ClientHello are needed.
+    """
+
+    def __init__(self, default: ssl.SSLContext, named: Mapping[str, ssl.SSLContext], protocols: Sequence[str] = ()) -> None:
+        self.default: Final = default
+        self.protocols: Final[list[str]] = list(protocols)
+        self.reads_hello: Final[bool] = bool(named or protocols)
+        self._exact: Final[dict[str, ssl.SSLContext]] = {name: item for name, item in named.items() if not name.startswith(WILDCARD)}
+        self._below: Final[dict[str, ssl.SSLContext]] = {name[len(WILDCARD) :]: item for name, item in named.items() if name.startswith(WILDCARD)}
+
+    def context(self, host: str) -> ssl.SSLContext:
+        """Return the context for a host, as in ``Hello``. An exact name has precedence over a pattern."""
+        found = self._exact.get(host)
+        if found is None:
+            found = self._below.get(host.partition(".")[2])
+        return self.default if found is None else found
+
+    def agrees(self, protocols: list[str]) -> bool:
+        """Whether a client with these protocols is accepted: it names none, or one of ours, or we have none."""
+        if not protocols or not self.protocols:
+            return True
+        return any(name in self.protocols for name in protocols)
+
+
 def server_store(tls: ListenerTls, files: Files | None = None) -> ServerStore:
-    """All contexts of a listener.
+    """Make the contexts of a listener.
 
     Args:
         tls: its settings.
-        files: what is in the files that they name, by path; none: they are read now.
+        files: the contents of the files in the settings, by path; None: they are read now.
 
     Raises:
-        ConfigError: a file is missing or not what it should be, or OpenSSL knows no such cipher or curve.
+        ConfigError: a file is missing or invalid, or OpenSSL does not know a cipher or curve.
     """
     default = _listener_context(tls, tls.certificate, tls.key, tls.client_ca, tls.crl, files)
     named: dict[str, ssl.SSLContext] = {}
@@ -52,7 +88,7 @@ def server_store(tls: ListenerTls, files: Files | None = None) -> ServerStore:
 
 
 def upstream_context(tls: UpstreamTls, files: Files | None = None) -> ssl.SSLContext:
-    """The context of connections to an upstream; arguments and errors as above."""
+    """Make the context of connections to an upstream; arguments and errors as for ``server_store``."""
     return client_context(ca=tls.ca, certificate=tls.certificate, key=tls.key, min_version=tls.min_version, files=files)
 
 
@@ -78,19 +114,19 @@ def server_context(
     min_version: str = "1.2",
     files: Files | None = None,
 ) -> ssl.SSLContext:
-    """What clients meet.
+    """Make a context for clients.
 
     Args:
         certificate: PEM file, chain with the leaf first.
         key: PEM file.
         client_auth: ``none``, ``requested`` or ``required``.
-        client_ca: PEM file of the authorities that client certificates must chain to; needed unless ``client_auth`` is none.
-        crl: PEM files of revocation lists; with any, there must be one that is in force of each authority in a client's chain.
+        client_ca: PEM file of the authorities that client certificates must chain to; required unless ``client_auth`` is none.
+        crl: PEM files of revocation lists; with any, each authority in a client's chain needs one that is in force.
         min_version: ``1.2`` or ``1.3``.
-        files: what is in the files, by the path they are named with; none: they are read now.
+        files: the contents of the files, by path; None: they are read now.
 
     Raises:
-        ConfigError: a file is missing or not what it should be.
+        ConfigError: a file is missing or invalid.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.num_tickets = TICKETS
@@ -99,7 +135,7 @@ def server_context(
     _load_identity(context, certificate, key, files)
     context.verify_mode = CLIENT_AUTH[client_auth]
     if client_ca is not None:
-        _load_authorities(context, client_ca, files)
+        _load_locations(context, "authorities", client_ca, files)
     elif client_auth != "none":
         raise ConfigError(f"client_auth {client_auth} needs client_ca")
     for path in crl:
@@ -110,17 +146,17 @@ def server_context(
 def client_context(
     *, ca: str | None = None, certificate: str | None = None, key: str | None = None, min_version: str = "1.2", files: Files | None = None
 ) -> ssl.SSLContext:
-    """What upstreams meet: their certificate and name are verified, against ``ca`` or else the system's authorities. ``files`` as above.
+    """Make a context for upstreams: their certificate and name are verified, with ``ca`` or else the system's authorities. ``files`` as above.
 
     Raises:
-        ConfigError: a file is missing or not what it should be.
+        ConfigError: a file is missing or invalid.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _harden(context, min_version)
     if ca is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     else:
-        _load_authorities(context, ca, files)
+        _load_locations(context, "authorities", ca, files)
     if certificate is not None:
         _load_identity(context, certificate, key or certificate, files)
     return context
@@ -132,7 +168,7 @@ def _harden(context: ssl.SSLContext, min_version: str) -> None:
 
 
 def _leave_cbc_out(context: ssl.SSLContext) -> None:
-    """Of TLS 1.2's ciphers that Python, or the platform's policy, allows, keep those that authenticate what they encrypt; all of TLS 1.3 do."""
+    """Keep only the AEAD ciphers among the TLS 1.2 ciphers that Python or the platform's policy allows. All ciphers of TLS 1.3 are AEAD."""
     known = [item for item in context.get_ciphers() if item["protocol"] != "TLSv1.3"]
     kept = [item["name"] for item in known if item["aead"]]
     if kept and len(kept) < len(known):
@@ -140,29 +176,19 @@ def _leave_cbc_out(context: ssl.SSLContext) -> None:
 
 
 def _load_identity(context: ssl.SSLContext, certificate: str, key: str, files: Files | None) -> None:
-    try:
-        with _path(certificate, files) as certificate_path, _path(key, files) as key_path:
-            context.load_cert_chain(certificate_path, key_path, password=_no_password)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"certificate {certificate} with key {key}: {error}") from error
+    with _errors_of(f"certificate {certificate} with key {key}"), _path(certificate, files) as certificate_path, _path(key, files) as key_path:
+        context.load_cert_chain(certificate_path, key_path, password=_no_password)
 
 
-def _load_authorities(context: ssl.SSLContext, path: str, files: Files | None) -> None:
-    try:
-        with _path(path, files) as authorities:
-            context.load_verify_locations(authorities)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"authorities {path}: {error}") from error
+def _load_locations(context: ssl.SSLContext, kind: str, path: str, files: Files | None) -> None:
+    with _errors_of(f"{kind} {path}"), _path(path, files) as loaded:
+        context.load_verify_locations(loaded)
 
 
 def _load_revocations(context: ssl.SSLContext, path: str, files: Files | None) -> None:
     before = context.cert_store_stats()["crl"]
-    try:
-        with _path(path, files) as lists:
-            context.load_verify_locations(lists)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"revocation list {path}: {error}") from error
-    if context.cert_store_stats()["crl"] == before and not _has_list(path, files):  # one that was loaded before is there
+    _load_locations(context, "revocation list", path, files)
+    if context.cert_store_stats()["crl"] == before and not _has_list(path, files):  # a list that was loaded before is not counted again
         raise ConfigError(f"revocation list {path}: there is none in it")
     context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_CHAIN
 
@@ -189,8 +215,16 @@ def _set_curve(context: ssl.SSLContext, curve: str) -> None:
 
 
 @contextlib.contextmanager
+def _errors_of(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"{what}: {error}") from error
+
+
+@contextlib.contextmanager
 def _path(name: str, files: Files | None) -> Iterator[str]:
-    """Where OpenSSL, which takes files only, finds the content: the file itself, or memory under a name of this process."""
+    """Yield a path for OpenSSL, which reads only files: the file itself, or a file in memory with its contents."""
     if files is None:
         yield name
         return
@@ -206,5 +240,5 @@ def _path(name: str, files: Files | None) -> Iterator[str]:
 
 
 def _no_password() -> str:
-    """Keys are not encrypted; without this OpenSSL would ask on the terminal."""
+    """The password callback. Encrypted keys are not supported, and without the callback OpenSSL would ask on the terminal."""
     return ""

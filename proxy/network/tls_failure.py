@@ -1,7 +1,6 @@
-"""What OpenSSL says when TLS fails, as a sentence that a person can act on.
+"""OpenSSL's errors as sentences: which side refuses the other, and why. OpenSSL's own word follows in parentheses.
 
-Its words name what happened within OpenSSL. What is told here is who refuses whom, and why; OpenSSL's own word stands behind it, for who searches.
-An alert is what the peer said; all else is what we refuse. Source of the words: OpenSSL's ``sslerr.h`` and ``x509_vfy.h``, RFC 8446 6.2.
+An alert is an error of the peer; everything else is refused here. Source of the words: OpenSSL's ``sslerr.h`` and ``x509_vfy.h``, RFC 8446 6.2.
 """
 
 from typing import Final
@@ -11,23 +10,23 @@ from framegate.proxy.errors import TlsError
 
 __all__ = ["describe", "handshake_error"]
 
-OURS: Final = {
-    "peer_did_not_return_a_certificate": "the {peer} shows no certificate, and one is required",
-    "no_shared_cipher": "the {peer} offers no cipher that is allowed here",
-    "no_suitable_key_share": "the {peer} offers no key exchange that is allowed here",
-    "no_suitable_groups": "the {peer} offers no key exchange that is allowed here",
-    "no_shared_group": "the {peer} offers no key exchange that is allowed here",
-    "no_shared_signature_algorithms": "the {peer} takes no signature that our certificate's key can make",
-    "no_suitable_signature_algorithm": "the {peer} takes no signature that our certificate's key can make",
-    "unsupported_protocol": "the {peer} offers no version of TLS that is allowed here",
-    "version_too_low": "the {peer} offers no version of TLS that is allowed here",
-    "wrong_ssl_version": "the {peer} offers no version of TLS that is allowed here",
-    "wrong_version_number": "the {peer} sends what is no TLS record",
-    "record_too_large": "the {peer} sends what is no TLS record",
-    "packet_length_too_long": "the {peer} sends what is no TLS record",
-    "unexpected_message": "the {peer} sends a TLS message out of turn",
-    "no_renegotiation": "the {peer} wants to renegotiate, which is never allowed",
-    "decryption_failed_or_bad_record_mac": "a record of the {peer} was changed on its way, or was never encrypted for us",
+OURS: Final = {  # the sentence, and the kind of the error (``proxy.cells.TLS_ERRORS``)
+    "peer_did_not_return_a_certificate": ("the {peer} shows no certificate, and one is required", "certificate_missing"),
+    "no_shared_cipher": ("the {peer} offers no cipher that is allowed here", "cipher"),
+    "no_suitable_key_share": ("the {peer} offers no key exchange that is allowed here", "cipher"),
+    "no_suitable_groups": ("the {peer} offers no key exchange that is allowed here", "cipher"),
+    "no_shared_group": ("the {peer} offers no key exchange that is allowed here", "cipher"),
+    "no_shared_signature_algorithms": ("the {peer} takes no signature that our certificate's key can make", "cipher"),
+    "no_suitable_signature_algorithm": ("the {peer} takes no signature that our certificate's key can make", "cipher"),
+    "unsupported_protocol": ("the {peer} offers no version of TLS that is allowed here", "version"),
+    "version_too_low": ("the {peer} offers no version of TLS that is allowed here", "version"),
+    "wrong_ssl_version": ("the {peer} offers no version of TLS that is allowed here", "version"),
+    "wrong_version_number": ("the {peer} sends what is no TLS record", "not_tls"),
+    "record_too_large": ("the {peer} sends what is no TLS record", "not_tls"),
+    "packet_length_too_long": ("the {peer} sends what is no TLS record", "not_tls"),
+    "unexpected_message": ("the {peer} sends a TLS message out of turn", "other"),
+    "no_renegotiation": ("the {peer} wants to renegotiate, which is never allowed", "other"),
+    "decryption_failed_or_bad_record_mac": ("a record of the {peer} was changed on its way, or was never encrypted for us", "other"),
 }
 ALERTS: Final = {
     "alert_unknown_ca": "the {peer} does not know the authority of our certificate",
@@ -49,51 +48,36 @@ ALERTS: Final = {
 }
 KINDS: Final = {
     "not_tls": "not_tls",
-    "wrong_version_number": "not_tls",
-    "record_too_large": "not_tls",
-    "packet_length_too_long": "not_tls",
-    "peer_did_not_return_a_certificate": "certificate_missing",
-    "alert_certificate_required": "certificate_missing",  # ours: an upstream asks, and who asks a client is a client's upstream
-    "no_shared_cipher": "cipher",
-    "no_suitable_key_share": "cipher",
-    "no_suitable_groups": "cipher",
-    "no_shared_group": "cipher",
-    "no_shared_signature_algorithms": "cipher",
-    "no_suitable_signature_algorithm": "cipher",
+    "alert_certificate_required": "certificate_missing",  # an upstream requires a certificate of framegate
     "alert_insufficient_security": "cipher",
-    "unsupported_protocol": "version",
-    "version_too_low": "version",
-    "wrong_ssl_version": "version",
     "alert_protocol_version": "version",
 }
-"""What the words come to (``proxy.cells.TLS_ERRORS``); other alerts are ``peer_alert``, and of certificates that we refuse ``VERDICTS`` says more."""
+"""The kind of an alert, and of ``not_tls``. Other alerts are ``peer_alert``; for certificates refused here see ``VERDICTS``."""
 VERDICTS: Final = {
-    2: "unknown_authority",  # of the issuer there is no certificate
+    2: "unknown_authority",  # the issuer's certificate is missing
     10: "certificate_expired",
-    18: "unknown_authority",  # it has signed itself
-    19: "unknown_authority",  # and so has the last of the chain
-    20: "unknown_authority",  # of the issuer there is no certificate here
-    21: "unknown_authority",  # nor of any other in the chain
+    18: "unknown_authority",  # self-signed
+    19: "unknown_authority",  # self-signed certificate in the chain
+    20: "unknown_authority",  # the issuer's certificate is not known locally
+    21: "unknown_authority",  # the first certificate cannot be verified
     23: "certificate_revoked",
-    27: "unknown_authority",  # it is not trusted for this
+    27: "unknown_authority",  # not trusted for this purpose
     62: "name_mismatch",
     63: "name_mismatch",
     64: "name_mismatch",
 }
-"""By OpenSSL's number (``X509_V_ERR_…``), which Python has as ``verify_code``; other certificates, such as one that is not valid yet, are
-``certificate_refused``.
-"""
+"""By OpenSSL's number (``X509_V_ERR_…``, Python's ``verify_code``). All others, such as one that is not valid yet: ``certificate_refused``."""
 PREFIXES: Final = ("sslv3_", "tlsv1_", "tlsv13_")
 LATE: Final = "; it looked at what we showed behind the handshake, as TLS 1.3 has it"
 
 
 def describe(error: Exception, peer: str, *, unproven: bool = False) -> TlsError:
-    """OpenSSL's error as ours. The reason is its word in lower case, such as ``certificate_verify_failed``.
+    """Make a TlsError of OpenSSL's error. The reason is OpenSSL's word in lower case, such as ``certificate_verify_failed``.
 
     Args:
-        error: of OpenSSL.
+        error: OpenSSL's.
         peer: ``client`` or ``upstream``.
-        unproven: the handshake was over, and the peer had not sent anything behind it.
+        unproven: the handshake was finished, and the peer has sent no data since.
     """
     reason = str(getattr(error, "reason", None) or _word(error) or type(error).__name__).lower()
     word = _bare(reason)
@@ -103,7 +87,7 @@ def describe(error: Exception, peer: str, *, unproven: bool = False) -> TlsError
     elif word in ALERTS:
         text = ALERTS[word].format(peer=peer) + (LATE if unproven else "")
     elif reason in OURS:
-        text = OURS[reason].format(peer=peer)
+        text = OURS[reason][0].format(peer=peer)
     else:
         text = str(error.args[-1] if error.args else error)
     failure = TlsError(f"TLS failed: {text} ({reason})", reason=reason)
@@ -112,11 +96,13 @@ def describe(error: Exception, peer: str, *, unproven: bool = False) -> TlsError
 
 
 def handshake_error(cause: Cause | None, error: BaseException | None) -> str:
-    """Why a handshake failed, as one of ``proxy.cells.TLS_ERRORS``: of a channel that was closed within it for a cause, and an error or none."""
+    """Return the kind of a failed handshake (one of ``proxy.cells.TLS_ERRORS``), from the cause and the error of the closed channel."""
     if isinstance(error, TlsError):
         word = _bare(error.reason)
         if word == "certificate_verify_failed":
             return VERDICTS.get(int(getattr(error.__cause__, "verify_code", 0)), "certificate_refused")
+        if word in OURS:
+            return OURS[word][1]
         return KINDS.get(word, "peer_alert" if word in ALERTS or word.startswith("alert_") else "other")
     if cause is Cause.HANDSHAKE_TIMEOUT or cause is Cause.UPSTREAM_TIMEOUT:
         return "handshake_timeout"
@@ -124,13 +110,13 @@ def handshake_error(cause: Cause | None, error: BaseException | None) -> str:
 
 
 def _bare(reason: str) -> str:
-    """OpenSSL's word without what says in which version it was introduced."""
+    """Strip the prefix of the version that introduced OpenSSL's word."""
     for prefix in PREFIXES:
         reason = reason.removeprefix(prefix)
     return reason
 
 
 def _word(error: Exception) -> str:
-    """OpenSSL's word where Python has no name for it: it is in the text, as ``[SSL] tlsv1 alert no application protocol (_ssl.c:1006)``."""
+    """Find OpenSSL's word if Python has no name for it. It is in the text: ``[SSL] tlsv1 alert no application protocol (_ssl.c:1006)``."""
     text = str(error.args[-1] if error.args else "")
     return text.removeprefix("[SSL] ").partition(" (_ssl.c")[0].replace(" ", "_") if text.startswith("[SSL] ") else ""

@@ -1,14 +1,13 @@
-"""What a client asks for in its first message (ClientHello; RFC 8446 4.1.2): a host (SNI, RFC 6066 3) and protocols (ALPN, RFC 7301 3.1).
+"""Reads the host (SNI, RFC 6066 3) and the protocols (ALPN, RFC 7301 3.1) from a client's first message (ClientHello; RFC 8446 4.1.2).
 
-It is read before OpenSSL sees it, because the host decides which context OpenSSL is given. To change the context within OpenSSL's handshake changes
-its certificate and its authorities, but neither its verify mode nor the keys and the cache of its sessions: a session that was made under one host
-would be resumed under another, and the client would not be asked for a certificate that the other host wants. So each host's connections have their
-own context from the first byte on.
+They are read before OpenSSL gets the message, because the host decides the context. A change of context within OpenSSL's handshake changes the
+certificate and the authorities, but neither the verify mode nor the keys and the cache of sessions: a session of one host could be resumed at another
+host, without the client certificate that the other host requires. So the connections of each host use their own context from the first byte on.
 
-Nothing here is believed. What cannot be read names no host, and is OpenSSL's to refuse; nothing that OpenSSL reads there decides anything.
+No length is trusted. A message that cannot be read has no host; OpenSSL refuses it then.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from mypy_extensions import i64
 
@@ -18,9 +17,9 @@ from framegate.proxy.network.tls_record import RECORD_HEADER, is_refused
 __all__ = ["MAX_CAME", "MAX_HELLO", "Hello", "HelloReader"]
 
 MAX_HELLO: Final = 32_768
-"""Of the message. Clients of today send 200 bytes to 2 KiB, one that resumes with a certificate in its ticket some KiB more."""
+"""The largest message. Today's clients send 200 bytes to 2 KiB, and some KiB more if they resume a session with a certificate in its ticket."""
 MAX_CAME: Final = 65_536
-"""Of the records that the message comes in, while it is not whole. Some clients cut it; nobody's records have headers as long as what is in them."""
+"""The most bytes of the records of an incomplete message. Some clients split it, but not into records that are as short as their headers."""
 HANDSHAKE: Final = 0x16
 CLIENT_HELLO: Final = 1
 MESSAGE_HEADER: Final = 4
@@ -30,23 +29,20 @@ HOST_NAME: Final = 0
 PROTOCOLS: Final = 16
 
 
-class Hello:
-    """What it says.
+class Hello(NamedTuple):
+    """The contents of a ClientHello.
 
     Attributes:
-        host: in lower case, without a dot at its end; empty when the client asks for none.
-        protocols: in the client's order; empty when it names none.
+        host: in lower case, without a trailing dot; empty if the client names none.
+        protocols: in the client's order; empty if it names none.
     """
 
-    def __init__(self, host: str, protocols: list[str]) -> None:
-        self.host: Final = host
-        self.protocols: Final = protocols
+    host: str
+    protocols: list[str]
 
 
 class HelloReader:
-    """Reads a client's first message as it comes. What has been looked at is not looked at again, however small the records or the pieces in which it
-    comes: whoever sends it has proved nothing yet.
-    """
+    """Reads a client's first message in any number of pieces. Each byte is parsed only once, so small pieces do not cause more work."""
 
     def __init__(self) -> None:
         self._came: Final = bytearray()
@@ -55,16 +51,13 @@ class HelloReader:
         self._size: i64 = MESSAGE_HEADER  # of the message, its header counted, as far as is known
 
     def take(self, data: bytes) -> Hello | None:
-        """Go on reading.
-
-        Args:
-            data: what has come behind what was taken before.
+        """Take the next bytes.
 
         Returns:
-            What it asks for; None when not all of the message is here.
+            The contents; None while the message is incomplete.
 
         Raises:
-            TlsError: it is longer than ``MAX_HELLO``, or comes in records so small that all of them are longer than ``MAX_CAME``.
+            TlsError: the message is longer than ``MAX_HELLO``, or incomplete after ``MAX_CAME`` bytes of records.
         """
         self._came.extend(data)
         while len(self._message) < self._size:
@@ -86,11 +79,11 @@ class HelloReader:
         return _extensions(bytes(self._message[MESSAGE_HEADER : self._size]))
 
     def came(self) -> bytes:
-        """Everything that was taken: OpenSSL's to begin with."""
+        """Return all bytes taken, for OpenSSL."""
         return bytes(self._came)
 
     def _is_hello(self) -> bool:
-        """Whether the message is what a client begins with; its size is known then."""
+        """Whether the message is a ClientHello; sets its size."""
         header = bytes(self._message[:MESSAGE_HEADER])
         if header[0] != CLIENT_HELLO:
             return False
@@ -128,7 +121,7 @@ def _names(content: bytes) -> list[str]:
 
 
 def _behind(data: bytes, position: i64, width: i64) -> i64:
-    """Where a field ends that says its length in its first ``width`` bytes; the end of all when it says more than there is."""
+    """Return the end of a field whose first ``width`` bytes are its length; the end of ``data`` if that is less."""
     begin = position + width
     length: i64 = len(data)
     if begin > length:
@@ -138,5 +131,5 @@ def _behind(data: bytes, position: i64, width: i64) -> i64:
 
 
 def _text(data: bytes) -> str:
-    """A name as text; what is no ASCII keeps its bytes, so that it equals no name of ours."""
+    """Decode a name. A byte that is not ASCII becomes a character that no configured name has."""
     return data.decode("latin-1")

@@ -1,7 +1,7 @@
-"""Where TLS records end. Reads no secrets: a record's five-byte header (type, version, length) is always in the clear.
+"""The boundaries of TLS records, from their headers of five bytes (type, version, length), which are never encrypted.
 
-OpenSSL says "want read" by an exception, which costs as much as decrypting a small record, and what it has been given of a record it keeps.
-Knowing where records end, the transport gives it whole ones only, and asks it only when it has.
+OpenSSL reports "want read" with an exception, which costs as much as decrypting a small record, and it keeps the bytes of an incomplete record. So
+the transport gives it whole records only, and calls it only after that.
 """
 
 from typing import Final
@@ -12,11 +12,11 @@ __all__ = ["LONGEST", "RECORD_HEADER", "is_refused", "least_overhead", "missing"
 
 RECORD_HEADER: Final = 5
 MAJOR_VERSION: Final = 3  # of every record since SSL 3.0
-LONGEST: Final = 17408  # with its header; OpenSSL refuses a record a little shorter: 16 KiB of plaintext, 320 bytes of overhead, the header
+LONGEST: Final = 17408  # with its header; slightly more than OpenSSL accepts: 16 KiB of plaintext, 320 bytes of overhead, the header
 
 
 def whole_records(data: bytes, start: i64) -> i64:
-    """Where the last whole record ends, of those that follow each other from ``start`` on; ``start`` when none is whole."""
+    """Return the end of the last whole record in ``data``, whose records begin at ``start``; ``start`` if none is whole."""
     length: i64 = len(data)
     end = start
     while end + RECORD_HEADER <= length:
@@ -28,7 +28,7 @@ def whole_records(data: bytes, start: i64) -> i64:
 
 
 def missing(begun: bytes) -> i64:
-    """How many bytes follow of a record begun, which is not whole: of its header first, then of the rest."""
+    """Return how many bytes an incomplete record misses: of its header first, then of the rest."""
     have: i64 = len(begun)
     if have < RECORD_HEADER:
         return RECORD_HEADER - have
@@ -36,12 +36,12 @@ def missing(begun: bytes) -> i64:
 
 
 def is_refused(begun: bytes) -> bool:
-    """Whether OpenSSL refuses a record for its header alone: it is not worth waiting for its end."""
+    """Whether OpenSSL refuses a record because of its header, so that there is no need to wait for its end."""
     return len(begun) >= RECORD_HEADER and (begun[1] != MAJOR_VERSION or _record_size(begun, 0) > LONGEST)
 
 
 def least_overhead(version: str, cipher: str) -> i64:
-    """What a record is longer than its plaintext, header counted, at least; and exactly, unless the peer pads (1.3) or the cipher does (CBC).
+    """Return the overhead of a record, header counted. It is larger if the peer pads records (1.3), or the cipher does (CBC).
 
     Source: RFC 8446 5.2 (content type, tag), RFC 5288 and 6655 (explicit nonce, tag), RFC 7905, RFC 5246 6.2.3.2 (IV, MAC, padding length).
     """
@@ -56,11 +56,10 @@ def least_overhead(version: str, cipher: str) -> i64:
 
 
 def most_plaintext(data: bytes, overhead: i64) -> tuple[i64, i64]:
-    """What the whole records in ``data`` hold.
+    """Estimate the plaintext in ``data``.
 
     Returns:
-        Bytes of plaintext at most, if each is longer than its own by ``overhead``; a record that will be refused counts, too: OpenSSL is to see it.
-        And the bytes of the record that is begun behind them.
+        The most plaintext bytes in whole records, if each has ``overhead``; a record that will be refused counts. And the bytes of the rest.
     """
     length: i64 = len(data)
     found: i64 = 0

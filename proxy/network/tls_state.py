@@ -1,22 +1,22 @@
-"""The life of a TLS connection, as a table. It begins where the socket is connected.
+"""The table of the states of a TLS connection. It starts when the socket is connected.
 
-What it means when one ends in a state: ``NEW`` no byte of TLS came; ``SHAKING`` the handshake did not come to an end; ``FINISHING`` it did, but what
-tells the peer so is not out; ``UNPROVEN`` the peer may have refused us and we have not heard it; ``READY`` a working connection ended; ``FAILING``
-it failed, and the alert that says why is not out; ``FAILED`` the peer can know why.
+The meaning of the last state before a connection closed: ``NEW``: no TLS byte was received. ``SHAKING``: the handshake was not finished.
+``FINISHING``: it was finished, but our last handshake message was not sent. ``UNPROVEN``: the peer may have refused our certificate, and its alert
+has not been read. ``READY``: both sides accepted the connection. ``FAILING``: it failed, and the alert is not sent. ``FAILED``: the alert is sent.
 
-``UNPROVEN`` is where a client of TLS 1.3 learns that its certificate was refused: its handshake ends before the server has looked at the certificate.
-The first byte of plaintext ends it. In TLS 1.2 the handshake's own last message does.
+A client of TLS 1.3 finishes its handshake before the server has verified its certificate, so it learns of a refusal in ``UNPROVEN``. The first
+plaintext byte from the peer ends this state. In TLS 1.2 the last handshake message ends it.
 """
 
 from typing import Final
 
-from framegate.proxy.network.state_table import TableEnum, transition
+from framegate.proxy.network.state import TableEnum
 
-__all__ = ["FAILING", "FINISHING", "NEW", "READY", "SHAKING", "TRANSITIONS", "UNPROVEN", "TlsEvent", "TlsState", "next_state"]
+__all__ = ["FAILING", "FINISHING", "NEW", "READY", "SHAKING", "TRANSITIONS", "UNPROVEN", "TlsEvent", "TlsState"]
 
 
 class TlsState(TableEnum):
-    """Where a TLS connection is in its life."""
+    """The state of a TLS connection."""
 
     NEW = "new"
     SHAKING = "shaking"
@@ -29,14 +29,14 @@ class TlsState(TableEnum):
 
 
 class TlsEvent(TableEnum):
-    """What happens to it."""
+    """An event of a TLS connection."""
 
-    BEGIN = "begin"  # OpenSSL has its part of the handshake
-    FINISH = "finish"  # OpenSSL says that the handshake is over
-    OUT = "out"  # what waited for the socket is out
-    PROVED = "proved"  # the peer has said something that it says to nobody whom it refuses
-    FAIL = "fail"  # OpenSSL, or we, want no more of it
-    CLOSE = "close"  # for any cause
+    BEGIN = "begin"  # the SSL object is created
+    FINISH = "finish"  # OpenSSL has finished the handshake
+    OUT = "out"  # the pending ciphertext is sent
+    PROVED = "proved"  # the peer has sent data that it only sends after it accepted us
+    FAIL = "fail"  # OpenSSL or this transport refuses the connection
+    CLOSE = "close"  # closed for any cause
 
 
 NEW: Final = TlsState.NEW
@@ -67,8 +67,3 @@ TRANSITIONS: Final[dict[tuple[TlsState, TlsEvent], TlsState]] = {
     (FAILING, TlsEvent.CLOSE): CLOSED,
     (FAILED, TlsEvent.CLOSE): CLOSED,
 }
-
-
-def next_state(state: TlsState, event: TlsEvent) -> TlsState:
-    """The state after ``event``; ``IllegalTransitionError`` when the table has no such row."""
-    return transition(TRANSITIONS, state, event)

@@ -1,27 +1,76 @@
-"""The wire of a TLS connection: what comes from its socket, in whole records, and ciphertext that waits for the socket to take it.
+"""The lower part of the TLS transport: between the socket and OpenSSL.
 
-- *Records in.* OpenSSL is given whole ones only (``tls_record``); the one that is begun is held here, at most ``LONGEST`` bytes of it, and so are
-  whole ones that OpenSSL did not come to.
-- *Ciphertext out.* One write of the socket; what it does not take waits, and is booked at the memory pool.
+- *The memory BIOs are shared.* A memory BIO never shrinks below its largest fill, so two for each connection would be most of the memory of an idle
+  one. An SSL object uses its BIOs only within calls, so all connections of a thread share one pair (``BioPair``). It must be empty between the calls
+  of two connections: ``give_back``, from a ``finally``, empties both BIOs and returns their bytes to the connection that made the calls; if a
+  connection did not reach it, because memory ran out, ``lend`` drops the bytes. Between calls OpenSSL keeps an incomplete flight or record.
+- *Records in.* OpenSSL is given whole records only (``tls_record``). The incomplete one, at most ``LONGEST`` bytes, is held here, and so are whole
+  records that OpenSSL has not read.
+- *Ciphertext out.* It is written with one write of the socket. The rest waits, and is booked at the memory pool.
 """
 
 import socket
-from typing import Final
+import ssl
+from typing import Any, Final
 
 from mypy_extensions import i64
 
 from framegate.proxy.errors import TlsError, TransportError
 from framegate.proxy.network.memory_pool import PIECE_OVERHEAD, TLS, Account
+from framegate.proxy.network.options import TlsSettings
 from framegate.proxy.network.run import Buffer, held, shorten
-from framegate.proxy.network.tls_bio import BioPair
 from framegate.proxy.network.tls_record import RECORD_HEADER, is_refused, missing, whole_records
 from framegate.proxy.network.transport import Transport
 
-__all__ = ["TlsWire"]
+__all__ = ["BioPair", "TlsWire"]
+
+
+class BioPair:
+    """The two memory BIOs of a thread, lent to one connection at a time."""
+
+    def __init__(self) -> None:
+        self._incoming: Final = ssl.MemoryBIO()
+        self._outgoing: Final = ssl.MemoryBIO()
+        self._lent: bool = False
+
+    def wrap(self, settings: TlsSettings, context: ssl.SSLContext) -> Any:
+        """Make an SSL object over the pair, with one of the contexts of the settings. It is the inner object of an ``ssl.SSLObject``, which only adds
+        a Python call to each call; ``unwrap`` is called ``shutdown`` here.
+
+        Raises:
+            ssl.SSLError, ValueError: OpenSSL refuses the settings.
+        """
+        name = None if settings.server_side else settings.server_name
+        outer: Any = context.wrap_bio(self._incoming, self._outgoing, server_side=settings.server_side, server_hostname=name)
+        return outer._sslobj
+
+    def lend(self) -> None:
+        """Lend the pair to a connection, before its calls of OpenSSL."""
+        if self._lent:
+            self._incoming.read()
+            self._outgoing.read()
+        self._lent = True
+
+    def feed(self, data: Buffer) -> None:
+        """Give bytes to OpenSSL."""
+        assert self._lent, "bytes belong to the connection that has the pair"
+        self._incoming.write(data)
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether OpenSSL has not read all bytes."""
+        return bool(self._incoming.pending)
+
+    def give_back(self) -> tuple[bytes, bytes]:
+        """End the loan, after the calls. Returns the bytes that OpenSSL wrote, and those that it did not read."""
+        written: bytes = self._outgoing.read() if self._outgoing.pending else b""
+        unread: bytes = self._incoming.read() if self._incoming.pending else b""
+        self._lent = False
+        return written, unread
 
 
 class TlsWire(Transport):
-    """The part of a TLS transport that knows its socket, and no key."""
+    """The part of a TLS transport that reads and writes the socket."""
 
     def __init__(self, sock: socket.socket, account: Account, bios: BioPair) -> None:
         super().__init__()
@@ -31,8 +80,8 @@ class TlsWire(Transport):
         self._account: Final = account
         self._bios: Final = bios
         self._failure: TlsError | None = None
-        self._held: bytes = b""  # what came and OpenSSL has not seen: a record begun
-        self._whole: bool = False  # what is held begins with a whole record
+        self._held: bytes = b""  # received bytes that OpenSSL does not have: an incomplete record
+        self._whole: bool = False  # ``_held`` begins with a whole record
         self._notified: bool = False  # the peer's close-notify was read
         self._waiting: list[Buffer] = []
 
@@ -49,7 +98,7 @@ class TlsWire(Transport):
         return data
 
     def _feed(self, data: bytes) -> bool:
-        """Give OpenSSL the records that are whole with ``data``, and hold the one that is begun; whether there were any."""
+        """Give OpenSSL the records that are whole with ``data``, and hold the incomplete one. Returns whether there were whole ones."""
         held = self._held
         start: i64 = 0
         if len(held) != 0:
@@ -71,7 +120,7 @@ class TlsWire(Transport):
         return True
 
     def _hold(self, unread: bytes) -> None:
-        """Keep the whole records that OpenSSL did not come to, before the one that is begun; behind an end there is nothing to keep."""
+        """Hold the whole records that OpenSSL has not read, unless the stream has ended or failed."""
         if len(unread) != 0 and not self._notified and self._failure is None:
             self._held = unread + self._held
             self._whole = True
@@ -84,14 +133,14 @@ class TlsWire(Transport):
         waiting = self._waiting
         self._waiting = []
         self.pending_write = 0
-        if not self._push(waiting):  # what still waits is booked instead of what waited before
+        if not self._push(waiting):  # it has replaced the booking by that of the rest
             return False
         self._account.release(TLS, self.booked, self)
         self.booked = 0
         return True
 
-    def _say(self, written: bytes) -> bool:
-        """Send what OpenSSL wrote by itself, behind what waits; True when nothing waits."""
+    def _send_written(self, written: bytes) -> bool:
+        """Send ciphertext that OpenSSL wrote by itself, behind what waits. Returns True if nothing waits."""
         if len(written) == 0:
             return self.flush()
         if self.booked != 0:
@@ -102,13 +151,13 @@ class TlsWire(Transport):
         return self._push_one(written)
 
     def _push_one(self, data: Buffer) -> bool:
-        """One write of the socket when nothing waits; what it does not take waits."""
+        """Write to the socket once, if nothing waits. The rest waits."""
         try:
             sent: i64 = self._send(data)
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            raise self._lost(error) from error
+            raise self._write_error(error) from error
         self.wire_sent += sent
         if sent == len(data):
             return True
@@ -116,7 +165,7 @@ class TlsWire(Transport):
         return False
 
     def _push(self, pieces: list[Buffer]) -> bool:
-        """As ``_push_one``, for several pieces, or none."""
+        """As ``_push_one``, for any number of pieces."""
         if len(pieces) <= 1:
             return not pieces or self._push_one(pieces[0])
         try:
@@ -124,7 +173,7 @@ class TlsWire(Transport):
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            raise self._lost(error) from error
+            raise self._write_error(error) from error
         self.wire_sent += sent
         for index, piece in enumerate(pieces):
             size: i64 = len(piece)
@@ -135,7 +184,7 @@ class TlsWire(Transport):
         return True
 
     def _keep(self, pieces: list[Buffer]) -> None:
-        """Let ciphertext wait; what it keeps in memory is booked, with its overhead, instead of what was booked before."""
+        """Keep ciphertext that waits. Its booking, with the overhead, replaces the one before."""
         size: i64 = 0
         booked: i64 = 0
         for piece in pieces:
@@ -147,6 +196,6 @@ class TlsWire(Transport):
         self._waiting = pieces
         self.pending_write = size
 
-    def _lost(self, error: OSError) -> TransportError:
-        """What a write that failed is told as."""
+    def _write_error(self, error: OSError) -> TransportError:
+        """Return the error of a failed write."""
         return TransportError(f"write failed: {error.strerror}", errno=error.errno or 0)

@@ -1,8 +1,8 @@
-"""Frames of one framing as those of another, a run at a time: what a listener's clients speak, and what its upstream does.
+"""Translation of runs from one framing to another, if a listener's clients and its upstream use different framings.
 
-One pass over the run and one gathering write, no object for a small frame: headers and small bodies go into one buffer, large bodies stay where the
-read put them. A body that holds what ends the other side's frames cannot be passed on; that is the only thing that is found here, since a size
-that does not fit was refused when its header was read (``Receive.limit``).
+It makes one pass over a run, and no object for a small frame: headers and small bodies are copied into one buffer, large bodies are referred to where
+they are. A body that contains the delimiter of the other framing cannot be translated. A size that does not fit was refused when its header was read
+(``Receive.limit``).
 """
 
 from typing import Final
@@ -15,29 +15,29 @@ from framegate.proxy.network.run import PART_FIRST, Buffer, Run
 
 __all__ = ["Scratch", "Translation", "contains_delimiter", "refer"]
 
-REFER_FROM: Final = 16384  # bodies from here on are not copied
-WRITE_FROM: Final = 128  # those from here on are copied at once, not by eight bytes
-KEPT: Final = 1 << 20  # a buffer that holds more is let go: it never shrinks
+REFER_FROM: Final = 16384  # bodies of at least this size are not copied
+WRITE_FROM: Final = 128  # bodies of at least this size are copied at once, smaller ones eight bytes at a time
+KEPT: Final = 1 << 20  # a larger buffer is dropped after use, because it does not shrink
 
 
 class Scratch:
-    """The buffer that translations write into, one at a time: all of a processor share it, so that a connection keeps none.
+    """The buffer that all translations of a processor share, one at a time.
 
     Attributes:
-        writer: it; another after ``take``.
+        writer: the buffer; ``take`` may replace it.
     """
 
     def __init__(self) -> None:
         self.writer: BytesWriter = BytesWriter()
 
     def begin(self) -> BytesWriter:
-        """The buffer, empty, whatever became of who had it before."""
+        """Return the buffer, emptied; a translation that failed may have left bytes in it."""
         if len(self.writer) != 0:
             self.writer.truncate(0)
         return self.writer
 
     def take(self) -> bytes:
-        """What was written; the buffer is empty then."""
+        """Return the bytes written, and empty the buffer."""
         value = self.writer.getvalue()
         if len(value) > KEPT:
             self.writer = BytesWriter()
@@ -47,17 +47,17 @@ class Scratch:
 
 
 class Translation:
-    """From ``source`` to ``target``. It holds no frame, and no buffer of its own: what it was given is out when it returns.
+    """A translation from ``source`` to ``target``. It keeps no frames between two calls.
 
     Args:
-        source: what the runs are in.
-        target: what they are to be.
-        scratch: of the processor.
-        joins: the result is to lie in one buffer, but for a large first frame that came in pieces, with all that a header of ``source`` says besides
-            the size in front of the body: for who looks into frames.
+        source: the framing of the runs.
+        target: the framing of the results.
+        scratch: the buffer of the processor.
+        joins: for code that looks into frames: put the result into one buffer (except for a large first frame that came in pieces), and put the
+            header bytes of ``source`` that are not part of the size in front of each body.
 
     Attributes:
-        stopped_at: frames of the last run that could be passed on, when not all of them could; else -1.
+        stopped_at: how many frames of the last run were translated, if not all could be; else -1.
     """
 
     def __init__(self, source: Framing, target: Framing, scratch: Scratch, *, joins: bool = False) -> None:
@@ -70,7 +70,7 @@ class Translation:
         self._keeps: Final = target.keeps and source.others == target.others and source.others != 0
 
     def frames(self, run: Run) -> Run:
-        """Whole frames; those behind one that cannot be passed on are left out (``stopped_at``). The lease stays with ``run``."""
+        """Translate whole frames, up to the first that cannot be translated (``stopped_at``). The lease stays with ``run``."""
         self.stopped_at = -1
         scratch = self._scratch
         writer = scratch.begin()
@@ -89,7 +89,7 @@ class Translation:
         data = run.data
         end = run.end
         position = run.first
-        looks = target.tail != 0 and data.find(target.delimiter, position, end) >= 0  # it may be in a header, or between frames
+        looks = target.tail != 0 and data.find(target.delimiter, position, end) >= 0  # it may also be in a header or between frames
         while position < end:
             header: i64 = source.header_size(data, position) if source.tail == 0 else 0
             body = source.body_size(data, position)
@@ -112,7 +112,7 @@ class Translation:
         return self._finish(pieces, begun, done, 0)
 
     def part(self, run: Run) -> Run:
-        """A piece of a frame that is cut through: the first gets another header, the others stay as they are. The lease stays with ``run``."""
+        """Translate a piece of a frame that is cut through: only the first piece has a header. The lease stays with ``run``."""
         if run.part & PART_FIRST == 0:
             return run
         header, body = run.first_sizes()
@@ -122,7 +122,7 @@ class Translation:
         return self._finish(pieces, 0, run.frames, run.part)
 
     def _begun(self, run: Run, head: list[Buffer], pieces: list[Buffer]) -> bool:
-        """The run's first frame, whose beginning earlier reads gave; False: it cannot be passed on."""
+        """Translate the first frame of a run with a ``head``. Returns False if it cannot be translated."""
         scratch = self._scratch
         target = self.target
         header, body = run.first_sizes()
@@ -155,7 +155,7 @@ class Translation:
             target.write_header(writer, body, target.fill)
 
     def _finish(self, pieces: list[Buffer], begun: i64, frames: i64, part: i64) -> Run:
-        """The result. ``begun``: how many of the pieces are of a large first frame, of which no copy is made."""
+        """Make the resulting run. ``begun``: how many pieces belong to a large first frame, which is not copied."""
         rest = self._scratch.take()
         if not pieces:
             return Run(None, 0, rest, 0, len(rest), frames, 0, part, self.target)
@@ -175,7 +175,7 @@ class Translation:
 
 
 def refer(source: list[Buffer], skip: i64, size: i64, pieces: list[Buffer]) -> None:
-    """Append ``size`` bytes of ``source``, which has as many behind its first ``skip``, as they lie there."""
+    """Append ``size`` bytes of ``source`` behind its first ``skip`` to ``pieces``, without copying."""
     if size == 0:
         return
     for piece in source:
@@ -192,7 +192,7 @@ def refer(source: list[Buffer], skip: i64, size: i64, pieces: list[Buffer]) -> N
 
 
 def contains_delimiter(pieces: list[Buffer], delimiter: bytes) -> bool:
-    """Whether a body in pieces holds a delimiter of one byte or two, which may be split between them."""
+    """Whether a body in pieces contains a delimiter of one or two bytes, which may be split between two pieces."""
     before = b""
     for piece in pieces:
         data = piece if isinstance(piece, bytes) else bytes(piece)

@@ -1,20 +1,20 @@
-"""The watchdog: one timer for each channel, for everything that may take too long: opening, being idle, a frame or a send that hardly moves.
+"""The watchdog: one timer for each channel, for all time limits: opening, idle expiry, and frames or sends that stall.
 
-A stall is looked for four times in its window. The frame begun, or the pending send, that a look finds still in progress, without a mute of
-ours in between, must have moved ``min_rate`` over the whole window; so a stall is found at most a quarter of the window late, and the hot
-path keeps no times for it.
+Stalls are checked four times in each window of ``stall_ns``. A frame or a pending send that is still the same as at an earlier check, without a mute
+in between, must have moved ``min_rate`` over the whole window. So a stall is found at most a quarter of the window late.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
 from framegate.proxy.cause import Cause
 from framegate.proxy.network.channel import Channel
-from framegate.proxy.network.channel_callbacks import ChannelWatch
-from framegate.proxy.network.event_loop import EventLoop
 from framegate.proxy.network.options import ChannelOptions
-from framegate.proxy.network.timer import NEVER
+from framegate.proxy.network.timer import NEVER, Timer
+
+if TYPE_CHECKING:
+    from framegate.proxy.network.selector import Selector
 
 __all__ = ["Watchdog"]
 
@@ -24,7 +24,7 @@ CHECKS: Final = 4  # in a stall window
 
 
 class Window:
-    """What has been in progress, since when, and how far it was then."""
+    """A frame or a send in progress, when it was first seen, and how many bytes had moved by then."""
 
     def __init__(self, item: i64, mute_count: i64, since_ns: i64, moved: i64) -> None:
         self.item: Final[i64] = item
@@ -33,7 +33,7 @@ class Window:
         self.moved: i64 = moved
 
     def moves_too_little(self, now_ns: i64, moved: i64, options: ChannelOptions) -> bool:
-        """Whether this has lasted, and less was moved than the rate asks for; when it was enough, the window begins again."""
+        """Whether the window is over and fewer bytes moved than ``min_rate`` requires. If there were enough, the window begins again."""
         if now_ns - self.since_ns < options.stall_ns:
             return False
         if (moved - self.moved) * NS_PER_S < options.min_rate * options.stall_ns:
@@ -44,7 +44,7 @@ class Window:
 
 
 def window_of(item: i64, mute_count: i64, now_ns: i64, moved: i64, last: Window | None) -> Window | None:
-    """The window of what is in progress: the last look's, when it is still the same; None when nothing is (-1)."""
+    """Return the window of the item in progress: ``last`` if it is the same item, else a new one; None if no item is in progress (-1)."""
     if item < 0:
         return None
     if last is not None and last.item == item and last.mute_count == mute_count:
@@ -52,10 +52,10 @@ def window_of(item: i64, mute_count: i64, now_ns: i64, moved: i64, last: Window 
     return Window(item, mute_count, now_ns, moved)
 
 
-class Watchdog(ChannelWatch):
-    """Closes its channel when something takes too long."""
+class Watchdog(Timer):
+    """The watchdog of one channel."""
 
-    def __init__(self, loop: EventLoop, channel: Channel) -> None:
+    def __init__(self, loop: "Selector", channel: Channel) -> None:
         super().__init__()
         self._loop: Final = loop
         self._channel: Channel | None = channel
@@ -68,13 +68,15 @@ class Watchdog(ChannelWatch):
             return
         try:
             self.check(now_ns)
-        except Exception as error:  # without a watchdog a channel could stay for ever
+        except Exception as error:  # without a watchdog a channel could stay open forever
             channel.crash(error)
 
     def release(self) -> None:
+        """Drop the reference to the closed channel."""
         self._channel = None
 
     def check(self, now_ns: i64) -> None:
+        """Close the channel if something takes too long, else arm for the next check."""
         channel = self._channel
         assert channel is not None, "a closed channel has no watchdog"
         options = channel.options

@@ -1,20 +1,18 @@
-"""The writing half of a channel: runs that go out at once, the pending send, waiting for room, and our end of the stream.
+"""The writing half of a channel: runs that are written at once, the pending send, waiting for room, and the end of our stream.
 
-The first run of a channel that goes out, and one of each ``TIMED_EACH`` behind it, are measured (``SideStats.forwards``): from when the wait ended
-that brought it, so what was done for others in this poll before is in it, to when the socket took its last byte, as pending send or at once. What a
-handler made is measured from when it is here again. Of a frame that is cut through each piece is a run.
+The first run of a channel, and then one in ``TIMED_EACH``, is measured (``SideStats.forwards``): from the end of the wait of the poll that read it,
+so the work for other channels in this poll is included, until the socket has taken its last byte. A run from a handler is measured from the poll in
+which it came back. Each piece of a frame that is cut through is a run.
 """
 
 import socket
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
 from framegate.proxy.errors import InternalError, TransportError
 from framegate.proxy.network import socket_buffers
-from framegate.proxy.network.channel_callbacks import ChannelCallbacks
-from framegate.proxy.network.channel_sink import ChannelSink, PipeTarget
-from framegate.proxy.network.event_loop import EventLoop
+from framegate.proxy.network.channel_sink import ChannelSink
 from framegate.proxy.network.memory_pool import Account
 from framegate.proxy.network.pipe import Pipe
 from framegate.proxy.network.run import Run
@@ -23,30 +21,34 @@ from framegate.proxy.network.stats import SideStats
 from framegate.proxy.network.timer import CallbackTimer
 from framegate.proxy.network.transport import Transport
 
+if TYPE_CHECKING:
+    from framegate.proxy.network.channel import Channel
+    from framegate.proxy.network.selector import Selector
+
 __all__ = ["WriteHalf"]
 
 TIMED_EACH: Final = 64
-LONGEST_WHILE_NS: Final = 80_000_000  # while it has no more room than before: the time doubles up to this
+LONGEST_WHILE_NS: Final = 80_000_000  # the time between two checks for room doubles up to this
 
 
-class WriteHalf(PipeTarget):
-    """What a channel writes.
+class WriteHalf:
+    """The writing half.
 
     Attributes:
         pending: the pending send.
         room_wanted: the other side waits for room.
-        retry_armed: and a timer asks for it, not epoll.
-        frames_sent, bytes_sent: of frames, headers counted; bytes include parts of frames.
-        unsent_bytes: of the pending send when the channel was closed.
+        retry_armed: a timer checks for room, not epoll.
+        frames_sent, bytes_sent: whole frames; bytes, with headers and parts of frames.
+        unsent_bytes: bytes of the pending send when the channel was closed.
     """
 
     __deletable__ = ("_channel", "_sink")
 
     def __init__(
         self,
-        channel: ChannelCallbacks,
+        channel: "Channel",
         sink: ChannelSink,
-        loop: EventLoop,
+        loop: "Selector",
         sock: socket.socket,
         transport: Transport,
         account: Account,
@@ -58,26 +60,26 @@ class WriteHalf(PipeTarget):
         self.frames_sent: i64 = 0
         self.bytes_sent: i64 = 0
         self.unsent_bytes: i64 = 0
-        self._channel: ChannelCallbacks = channel
+        self._channel: Channel = channel
         self._sink: ChannelSink = sink
         self._loop: Final = loop
         self._socket: Final = sock
         self._transport: Final = transport
         self._stats: Final = stats
         self._phase: str = "in its handshake"  # for errors
-        self._writable: bool = False  # from READY until our end is to go out, or the channel is closed
-        self._ended: bool = False  # our end is out
+        self._writable: bool = False  # from READY until ``shut``, or until the channel is closed
+        self._ended: bool = False  # the end of our stream was sent
         self._counted: bool = False  # in ``stats.pending``
-        self._untimed: i64 = 0  # runs that are not measured, before the next that is
-        self._timed_ns: i64 = 0  # since when the pending send is measured; 0: it is not
-        self._room_held: i64 = 0  # by the side that waits for room
-        self._room_seen: i64 = 0  # when it was asked for, or last looked at
+        self._untimed: i64 = 0  # how many runs are written before the next one is measured
+        self._timed_ns: i64 = 0  # start of the measurement of the pending send; 0: it is not measured
+        self._room_held: i64 = 0  # bytes that the side that waits for room holds
+        self._room_seen: i64 = 0  # the room at the last check
         self._room_wait_ns: i64 = 0
-        self._retry: CallbackTimer | None = None  # asks again how much room there is, which epoll does not announce
+        self._retry: CallbackTimer | None = None  # checks for room for which epoll gives no event
 
     @property
     def can_send(self) -> bool:
-        """No send is pending, and the stream is open for writing."""
+        """Whether no send is pending, and the stream is open for writing."""
         return self._writable and not self.pending.active
 
     @property
@@ -87,46 +89,46 @@ class WriteHalf(PipeTarget):
 
     @property
     def booked_tls(self) -> i64:
-        """Bytes booked at the memory pool for ciphertext that waits."""
+        """Bytes booked at the memory pool for waiting ciphertext."""
         return self._transport.booked
 
     @property
     def is_sending(self) -> bool:
-        """Bytes wait for the peer to take them; here, or (while memory is short) where they come from."""
+        """Whether bytes wait for the peer to take them, here or, while memory is short, on the other side."""
         return self.pending.active or self._transport.pending_write != 0 or self.room_wanted
 
     @property
     def held_for_peer(self) -> i64:
-        """See ``Channel.held_for_peer``."""
+        """Bytes booked at the memory pool that wait for this channel's peer, here or on the other side."""
         return self.pending.booked + self._transport.booked + (self._room_held if self.room_wanted else 0)
 
     @property
     def wire_sent(self) -> i64:
-        """Bytes that the socket took, of TLS too."""
+        """Bytes that the socket took; over TLS ciphertext."""
         return self._transport.wire_sent
 
     @property
     def wire_taken(self) -> i64:
-        """Bytes that the peer's kernel took: of those that the socket took, what does not lie in it any more, as far as it says."""
+        """Bytes that the peer's kernel took; of a Unix socket, bytes that the socket took."""
         return self._transport.wire_sent - socket_buffers.unsent(self._socket)
 
     def count_cut_short(self) -> None:
-        """A frame that was cut through went out here without its end."""
+        """Count a frame that was cut through and written here without its end."""
         self._stats.cut_short += 1
 
     def open(self) -> None:
-        """The channel is READY."""
+        """Permit writes: the channel is READY."""
         self._phase = "open"
         self._writable = True
 
     def send(self, run: Run) -> bool:
-        """Write a run, now; what the socket does not take is the pending send. Takes over the run's lease.
+        """Write a run now. The rest that the socket does not take becomes the pending send. Takes over the run's lease.
 
         Returns:
-            True when it is out; False when ``sent`` will be told, or ``closed``.
+            True if the whole run was sent; False if the sink's ``sent`` or ``closed`` will be called.
 
         Raises:
-            InternalError: a send is pending, or the channel is not open for writing. The run stays the caller's.
+            InternalError: a send is pending, or the channel is not open for writing. The caller keeps the run.
         """
         if not self._writable or self.pending.active:
             raise InternalError(f"send on a channel that is {self._phase}, send pending: {self.pending.active}")
@@ -162,9 +164,11 @@ class WriteHalf(PipeTarget):
         return False
 
     def accepts_pipe(self) -> bool:
+        """Whether ``send_pipe`` may be called."""
         return self._transport.is_plain and self.can_send
 
     def send_pipe(self, pipe: Pipe, size: i64, frames: i64) -> bool:
+        """As ``send``, for the ``size`` bytes in a pipe, which is empty afterwards. ``frames``: 1 if they complete a frame."""
         try:
             taken = pipe.empty(self._channel.fd, size)
             rest = pipe.read_out(size - taken) if taken < size else b""
@@ -194,12 +198,13 @@ class WriteHalf(PipeTarget):
         return False
 
     def room(self) -> tuple[i64, bool]:
+        """Return how many bytes ``send`` would write as a whole now, 0 if the socket is not writable; and whether the send buffer is empty."""
         if not self.can_send or self._transport.pending_write != 0:
             return 0, False
         return socket_buffers.room(self._socket)
 
     def want_room(self, held: i64) -> None:
-        """See ``Channel.want_room``."""
+        """Have the sink's ``sent`` called when there is more room, or there may be. ``held``: bytes booked at the memory pool that wait for it."""
         if self.room_wanted or not self._writable:
             return
         self.room_wanted = True
@@ -207,13 +212,17 @@ class WriteHalf(PipeTarget):
         self._room_held = held
         self._room_wait_ns = socket_buffers.A_WHILE_NS
         self._room_seen, _ = self.room()
-        if self._room_seen != 0:  # writable, and so never told to be
+        if self._room_seen != 0:  # it is writable, so epoll gives no event for more room
             self._retry_later()
         else:
             self._channel.sync_interest()
 
     def shut(self) -> None:
-        """See ``Channel.shut_write``."""
+        """End our stream: FIN, or TLS close-notify. The sink's ``write_ended`` is called when it was sent.
+
+        Raises:
+            InternalError: a send is pending, or the channel is not open for writing.
+        """
         if not self._writable or self.pending.active:
             raise InternalError(f"shut_write on a channel that is {self._phase}, send pending: {self.pending.active}")
         self._phase = "shut"
@@ -227,7 +236,7 @@ class WriteHalf(PipeTarget):
             self._channel.fail(error)
 
     def try_shut(self) -> None:
-        """Have our end of the stream go out, if it can now."""
+        """Send the end of our stream, if possible now."""
         if self._ended:
             return
         if self._transport.shut_write():
@@ -236,7 +245,7 @@ class WriteHalf(PipeTarget):
         self._channel.sync_interest()
 
     def on_writable(self) -> None:
-        """The socket takes bytes."""
+        """Handle an event: the socket is writable."""
         send = self.pending
         transport = self._transport
         if send.active:
@@ -260,7 +269,7 @@ class WriteHalf(PipeTarget):
         channel.sync_interest()
 
     def on_retry(self) -> None:
-        """It is time to ask the socket again."""
+        """Check for room again, when the retry timer fires."""
         self.retry_armed = False
         channel = self._channel
         try:
@@ -271,7 +280,7 @@ class WriteHalf(PipeTarget):
             channel.crash(error)
 
     def close(self) -> None:
-        """The channel is closed: what is pending is given up."""
+        """End writing, because the channel is closed. The pending send is dropped."""
         self._phase = "closed"
         self._writable = False
         self.room_wanted = False
@@ -284,7 +293,7 @@ class WriteHalf(PipeTarget):
         self._count_waiting()
 
     def release(self) -> None:
-        """Release the references to the channel, which is closed."""
+        """Drop the references to the closed channel."""
         del self._channel
         del self._sink
 
@@ -298,10 +307,10 @@ class WriteHalf(PipeTarget):
             self._loop.call_at(due_ns, retry)
 
     def _check_room(self) -> None:
-        """Tell the sink when there is more room; while there is not, try again, after longer and longer times."""
+        """Tell the sink if there is more room; else check again after a longer time."""
         room, drained = self.room()
         if room == 0 and self.can_send:
-            return  # epoll tells
+            return  # epoll will give an event
         if room > self._room_seen or drained:
             self._notify_room()
             return
@@ -310,7 +319,7 @@ class WriteHalf(PipeTarget):
         self._retry_later()
 
     def _count_waiting(self) -> None:
-        """Update whether the channel counts as one with a slow peer."""
+        """Update ``stats.pending``."""
         waits = self.pending.active or self.room_wanted
         if waits != self._counted:
             self._counted = waits
@@ -322,12 +331,12 @@ class WriteHalf(PipeTarget):
         self._sink.sent()
 
     def _time_run(self) -> None:
-        """A run that is measured went out at once."""
+        """Measure a run that was sent at once."""
         self._untimed = TIMED_EACH - 1
         self._stats.forwards.observe(self._loop.read_clock() - self._loop.now_ns)
 
     def _begin_waiting(self) -> None:
-        """A send is pending."""
+        """Note that a send is pending, and whether it is measured."""
         if self._untimed != 0:
             self._untimed -= 1
         else:
@@ -343,6 +352,6 @@ class WriteHalf(PipeTarget):
         self.frames_sent += frames
         self._stats.frames_sent += frames
         self.pending.finish()
-        self.room_wanted = False  # there is room now
+        self.room_wanted = False  # ``sent`` tells that there is room
         self._count_waiting()
         self._sink.sent()

@@ -19,7 +19,7 @@ from typing import Final
 from librt.vecs import vec
 from mypy_extensions import i64, mypyc_attr
 
-from framegate.proxy.network.event_loop import EventLoop
+from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.timer import NEVER, Timer
 
 __all__ = ["BURST_MS", "LATE_MS", "NO_KEY", "WHOLE", "Bucket", "RateKey", "Waiter", "Waits"]
@@ -89,7 +89,7 @@ class Bucket(Timer):
         passed: tokens used, ever.
     """
 
-    def __init__(self, loop: EventLoop, rate: i64, part: i64, *, frames: bool, key: RateKey = NO_KEY, waits: Waits | None = None) -> None:
+    def __init__(self, loop: Selector, rate: i64, part: i64, *, frames: bool, key: RateKey = NO_KEY, waits: Waits | None = None) -> None:
         super().__init__()
         self.key: Final = key
         self.frames: Final[bool] = frames

@@ -22,9 +22,8 @@ from framegate.proxy.cells import (
     UPSTREAM_BLOCK,
     Block,
 )
-from framegate.proxy.network.histogram import Histogram
 from framegate.proxy.network.memory_pool import Account
-from framegate.proxy.network.stats import SideStats
+from framegate.proxy.network.stats import Histogram, SideStats
 from framegate.proxy.relay.pairing_stats import PairingStats
 
 __all__ = ["ERROR_INDEX", "Counters", "Counts", "ListenerCounters", "LoopCounters", "UpstreamCounters"]

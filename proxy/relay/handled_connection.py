@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from framegate.proxy.cells import LISTENER_BLOCK
-from framegate.proxy.network.histogram import Histogram
 from framegate.proxy.network.run import Body, Run
+from framegate.proxy.network.stats import Histogram
 from framegate.proxy.relay.counters import ListenerCounters
 
 if TYPE_CHECKING:  # every processor has the metrics; one without handlers does without the records

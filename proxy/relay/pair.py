@@ -33,11 +33,11 @@ from framegate.proxy.errors import LoginError
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.channel_sink import ChannelSink
-from framegate.proxy.network.read_size import MAX_READ
 from framegate.proxy.network.run import Run
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.timer import Timer
 from framegate.proxy.network.translation import Scratch, Translation
+from framegate.proxy.network.transport import MAX_READ
 from framegate.proxy.network.write_half import WriteHalf
 from framegate.proxy.relay.counters import LoopCounters
 from framegate.proxy.relay.login import LoginTry

@@ -12,7 +12,7 @@ from mypy_extensions import i64
 
 from framegate.proxy.cells import KAFKA_BOUNDS, MEASURED_APIS
 from framegate.proxy.config.selection import KAFKA_APIS
-from framegate.proxy.network.histogram import Histogram
+from framegate.proxy.network.stats import Histogram
 
 __all__ = ["PairingStats"]
 

@@ -20,10 +20,9 @@ from framegate.proxy.cells import (
     UPSTREAM_BLOCK,
     CellWriter,
 )
-from framegate.proxy.network.histogram import Histogram
 from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.network.receive import ReceiveLimit
-from framegate.proxy.network.stats import SideStats
+from framegate.proxy.network.stats import Histogram, SideStats
 from framegate.proxy.relay.counters import Counters, Counts, ListenerCounters
 from framegate.proxy.tap.record import DIRECTIONS
 from framegate.proxy.tap.tallies import Reserve, Tally

@@ -18,7 +18,7 @@ from mypy_extensions import i64, mypyc_attr
 from framegate.proxy.cells import LISTENER_BLOCK, PROCESSOR_BLOCK, RATE_LEVELS, TAP_DIRECTIONS
 from framegate.proxy.config.limits import UNLIMITED, AddressLimits, LimitsInForce, RateLimits, client_key
 from framegate.proxy.network.channel import Channel
-from framegate.proxy.network.event_loop import EventLoop
+from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.timer import NEVER, CallbackTimer
 from framegate.proxy.relay.bucket import WHOLE, Bucket, RateKey, Waits
 from framegate.proxy.relay.counters import Counters, LoopCounters
@@ -93,7 +93,7 @@ class Quotas:
         buckets: those that there are.
     """
 
-    def __init__(self, loop: EventLoop, counts: LoopCounters) -> None:
+    def __init__(self, loop: Selector, counts: LoopCounters) -> None:
         self.limits: LimitsInForce = LimitsInForce(UNLIMITED, {}, AddressLimits(UNLIMITED))
         self.active: bool = False
         self.default: i64 = WHOLE

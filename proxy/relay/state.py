@@ -7,7 +7,7 @@ more; ``CLOSING`` the cause is known, and what was received is still being writt
 
 from typing import Final
 
-from framegate.proxy.network.state_table import TableEnum, transition
+from framegate.proxy.network.state import TableEnum, transition
 
 __all__ = ["TRANSITIONS", "PairEvent", "PairState", "next_state"]
 

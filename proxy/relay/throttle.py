@@ -16,8 +16,8 @@ from mypy_extensions import i64
 
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
-from framegate.proxy.network.event_loop import EventLoop
-from framegate.proxy.network.read_size import MAX_READ
+from framegate.proxy.network.selector import Selector
+from framegate.proxy.network.transport import MAX_READ
 from framegate.proxy.relay.bucket import Bucket, Waiter
 
 __all__ = ["ANSWERS", "QUOTA", "REPLY", "Meter", "Throttle"]
@@ -81,7 +81,7 @@ class Meter(Waiter):
         address, buckets: as given; no buckets after ``leave``.
     """
 
-    def __init__(self, throttle: Throttle, loop: EventLoop, buckets: list[Bucket], address: str = "", *, answers: bool = False) -> None:
+    def __init__(self, throttle: Throttle, loop: Selector, buckets: list[Bucket], address: str = "", *, answers: bool = False) -> None:
         self.address: Final = address
         self.buckets: list[Bucket] = buckets
         self.channel: Final = throttle.channel

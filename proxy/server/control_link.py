@@ -17,7 +17,7 @@ from mypy_extensions import i64
 
 from framegate.proxy.cause import Cause
 from framegate.proxy.network.connection_socket import adopt_socket
-from framegate.proxy.network.fd_handler import FdHandler
+from framegate.proxy.network.epoll import FdHandler
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.relay.pair import Pair
 from framegate.proxy.relay.quotas import DemandWatcher, KeyDemand

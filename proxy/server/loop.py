@@ -24,7 +24,7 @@ from mypy_extensions import i64
 
 from framegate.proxy.cause import Cause
 from framegate.proxy.cells import PROCESSOR_BLOCK, CellWriter, State
-from framegate.proxy.network.fd_handler import FdHandler
+from framegate.proxy.network.epoll import FdHandler
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.timer import Timer
 from framegate.proxy.relay import ending

@@ -17,7 +17,7 @@ from framegate.proxy.server.rows import Store, StoresRow, listener_owner, read_s
 if TYPE_CHECKING:
     import ssl
 
-    from framegate.proxy.network.tls_store import ServerStore
+    from framegate.proxy.network.tls_context import ServerStore
 
 __all__ = ["SESSION_NS", "MadeStore", "Stores"]
 

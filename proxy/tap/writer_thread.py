@@ -15,7 +15,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from framegate.proxy.cells import APPEND_BOUNDS, APPEND_ERRORS
-from framegate.proxy.network.histogram import Histogram
+from framegate.proxy.network.stats import Histogram
 from framegate.proxy.tap.block import Block
 from framegate.proxy.tap.block_builder import BlockBuilder
 from framegate.proxy.tap.record import REASON_CLOSED, REASON_DISK_ERROR, REASON_DISK_FULL

@@ -11,7 +11,7 @@ from framegate.proxy.errors import TransportError
 from framegate.proxy.network.memory_pool import MemoryPool
 from framegate.proxy.network.plaintext import PlaintextTransport
 from framegate.proxy.network.tls import TlsTransport
-from framegate.proxy.network.tls_bio import BioPair
+from framegate.proxy.network.tls_wire import BioPair
 from framegate.proxy.network.transport import DONE, Transport
 from tests.fakes.clock import FakeClock
 from tests.fakes.conformance import Kind

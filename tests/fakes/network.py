@@ -12,12 +12,11 @@ from framegate.proxy.network.channel_sink import ChannelSink
 from framegate.proxy.network.mute import PEER
 from framegate.proxy.network.options import ChannelOptions, TlsSettings
 from framegate.proxy.network.pool_kinds import make_pool
-from framegate.proxy.network.read_size import MAX_READ
 from framegate.proxy.network.receive import NEVER_CUT, ReceiveLimit
 from framegate.proxy.network.run import Run
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.stats import SideStats
-from framegate.proxy.network.transport import Transport
+from framegate.proxy.network.transport import MAX_READ, Transport
 from framegate.proxy.network.write_half import WriteHalf
 from tests.fakes.clock import SECOND, FakeClock
 from tests.fakes.pools import KIND, found_in
@@ -26,6 +25,11 @@ from tests.fakes.pools import KIND, found_in
 def frame(size: int, fill: bytes = b"x") -> bytes:
     """One frame whose body is ``size`` bytes."""
     return struct.pack(">i", size) + fill * size
+
+
+def run_of(data: bytes, frames: int = 1) -> Run:
+    """A run that came whole in one read."""
+    return Run(None, 0, data, 0, len(data), frames, 0)
 
 
 class Trace:

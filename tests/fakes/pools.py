@@ -4,9 +4,8 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from framegate.proxy.network.leak_finding import LeakFindingPool
 from framegate.proxy.network.memory_pool import MemoryPool
-from framegate.proxy.network.pool_kinds import make_pool
+from framegate.proxy.network.pool_kinds import LeakFindingPool, make_pool
 
 KIND: Final = os.environ.get("FRAMEGATE_TEST_POOL", "bounded")
 

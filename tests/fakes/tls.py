@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from framegate.proxy.config.tls import ListenerTls
+from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.options import TlsSettings
 from framegate.proxy.network.tls_context import client_context, server_context, server_store
 from tests.fakes.certificates import Authority
-from tests.fakes.network import NetBench, tcp_pair
+from tests.fakes.network import NetBench, frame, run_of, tcp_pair
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,10 +57,19 @@ class TlsWorld:
         return TlsSettings(context, server_side=False, server_name=name)
 
 
-def tls_pair(net: NetBench, world: TlsWorld) -> tuple[Channel, Channel]:
-    """A server's channel and a client's, both in the same selector."""
+def tls_pair(net: NetBench, world: TlsWorld, **options: Any) -> tuple[Channel, Channel]:
+    """A server's channel, with these options, and a client's, both in the same selector."""
     ours, peer = tcp_pair()
-    server = net.register(ours, 1, net.options(tls=world.server_settings()))
+    server = net.register(ours, 1, net.options(tls=world.server_settings(), **options))
     client = net.register(peer, 2, net.options(side="upstream", tls=world.client_settings()))
     net.poll_until(lambda: server.is_open and client.is_open)
     return server, client
+
+
+def hold_frames(net: NetBench, server: Channel, client: Channel) -> None:
+    """Mute the server within a frame, so that it finishes this frame, and its transport keeps three frames of 7 bytes that are decrypted."""
+    client.send(run_of(frame(50)[:30], 0))
+    net.poll_until(lambda: server.staged == 30)
+    server.mute(mute.ADMIN)
+    client.send(run_of(frame(50)[30:] + frame(7) * 3, 4))
+    net.poll_until(lambda: server.frames_received == 1)

@@ -16,7 +16,7 @@ from framegate.control.configuration.load import examine, load
 from framegate.control.configuration.units import format_size
 from framegate.control.tap.directory_lock import DirectoryLock
 from framegate.proxy.config.model import GIB, MIB, SocketConfig
-from framegate.proxy.network.socket_options import set_socket_options
+from framegate.proxy.network.connection_socket import set_socket_options
 from framegate.proxy.tap.record import LOCK_NAME, WRITERS_NAME
 from tests.fakes.privileges import unprivileged
 

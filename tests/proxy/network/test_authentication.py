@@ -3,17 +3,18 @@
 import contextlib
 import gc
 import socket
-from collections.abc import Callable
 
 import pytest
 
 from framegate.proxy.cause import Cause
-from framegate.proxy.network.authentication import Authentication
+from framegate.proxy.network import mute
+from framegate.proxy.network.authenticator import Waker
 from framegate.proxy.network.channel import Channel
-from framegate.proxy.network.delayed_refusals import MAX_WAITING
 from framegate.proxy.network.epoll import UNREGISTERED
-from framegate.proxy.network.run import Run
+from framegate.proxy.network.frame_exchange import FrameExchange
+from framegate.proxy.network.memory_pool import BEGUN, PIECE_OVERHEAD
 from framegate.proxy.network.state import ChannelState
+from framegate.proxy.network.timer import MAX_WAITING
 from tests.fakes.authenticator import (
     Act,
     Await,
@@ -30,8 +31,8 @@ from tests.fakes.authenticator import (
     steps_in,
 )
 from tests.fakes.cases import each_of
-from tests.fakes.clock import SECOND
-from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, net_bench, reset, tcp_pair, trace_of
+from tests.fakes.clock import MS, SECOND
+from tests.fakes.network import NetBench, Recorder, RecorderSink, frame, net_bench, reset, run_of, tcp_pair, trace_of
 from tests.fakes.tls import TlsWorld
 
 AUTHENTICATING = ChannelState.AUTHENTICATING
@@ -80,7 +81,7 @@ def test_over_tls_what_came_in_one_record_with_the_last_frame_is_the_channels(ne
     peer = net.register(theirs, 2, net.options(side=other, tls=settings[other]))
     net.poll_until(lambda: peer.is_open)
     data = SENT + FIRST
-    peer.send(Run(None, 0, data, 0, len(data), 5, 0))
+    peer.send(run_of(data, 5))
     net.poll_until(lambda: channel.frames_received == 2)
     assert net.listener.data[channel] == FIRST
     net.poll_until(lambda: peer.frames_received == 2)
@@ -170,29 +171,24 @@ PHASES: dict[str, tuple[tuple[Act, ...], bytes]] = {
 }
 
 
-@pytest.fixture(params=PHASES)
-def phase(request: pytest.FixtureRequest, net: NetBench) -> Callable[[str], Begun]:
-    script, sent = PHASES[request.param]
-
-    def make(side: str) -> Begun:
-        channel, peer, authenticator = begin(net, *script, side=side, delay_ms=5000)
-        peer.sendall(sent)
-        settle(net)
-        assert (channel.state, channel.is_open, authenticator.closed) == (AUTHENTICATING, False, 0)
-        return channel, peer, authenticator
-
-    make.refused = request.param == "is refused"  # type: ignore[attr-defined]
-    return make
+def at_phase(net: NetBench, phase: str, side: str) -> Begun:
+    script, sent = PHASES[phase]
+    channel, peer, authenticator = begin(net, *script, side=side, delay_ms=5000)
+    peer.sendall(sent)
+    settle(net)
+    assert (channel.state, channel.is_open, authenticator.closed) == (AUTHENTICATING, False, 0)
+    return channel, peer, authenticator
 
 
-@pytest.mark.parametrize("side", SIDES)
-def test_who_is_not_done_in_time_is_closed(net: NetBench, phase: Callable[[str], Begun], side: str) -> None:
-    channel, peer, authenticator = phase(side)
+@each_of("side", SIDES)
+@each_of("phase", PHASES, fresh={"net": net_bench})
+def test_an_authentication_that_takes_too_long_is_closed(net: NetBench, phase: str, side: str) -> None:
+    channel, peer, authenticator = at_phase(net, phase, side)
     net.clock.advance_ms(4999)
     settle(net)
     assert channel.state is AUTHENTICATING
     cause = Cause.HANDSHAKE_TIMEOUT if side == "downstream" else Cause.UPSTREAM_TIMEOUT
-    if phase.refused:  # type: ignore[attr-defined]
+    if phase == "is refused":
         channel.options.failed_authentication_delay_ns = 0
         cause = Cause.AUTH_FAILED
         net.clock.advance_ms(1)
@@ -204,19 +200,18 @@ def test_who_is_not_done_in_time_is_closed(net: NetBench, phase: Callable[[str],
     assert net.listener.words(channel) == ["closed"]
 
 
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("cause", [Cause.ADMIN, Cause.DRAINED])
-def test_who_is_closed_by_us_meanwhile_is_closed_at_once(net: NetBench, phase: Callable[[str], Begun], side: str, cause: Cause) -> None:
-    channel, _, authenticator = phase(side)
+@each_of("side", SIDES)
+@each_of("cause", [Cause.ADMIN, Cause.DRAINED])
+@each_of("phase", PHASES, fresh={"net": net_bench})
+def test_a_channel_that_we_close_meanwhile_is_closed_at_once(net: NetBench, phase: str, side: str, cause: Cause) -> None:
+    channel, _, authenticator = at_phase(net, phase, side)
     if cause is Cause.ADMIN:
         channel.close(cause, "because")
     else:
         net.selector.close_channels()
     settle(net)
-    refused = phase.refused  # type: ignore[attr-defined]
-    assert channel.close_cause is (Cause.AUTH_FAILED if refused else cause), "the first cause wins"
+    assert channel.close_cause is (Cause.AUTH_FAILED if phase == "is refused" else cause), "the first cause wins"
     assert (authenticator.closed, channel.leased, net.listener.words(channel)) == (1, 0, ["closed"])
-    assert authenticator.waker is None or isinstance(authenticator.waker, Authentication)
     if authenticator.waker is not None:
         authenticator.waker.wake()
         authenticator.waker.wake_at(net.clock.now)
@@ -225,17 +220,17 @@ def test_who_is_closed_by_us_meanwhile_is_closed_at_once(net: NetBench, phase: C
     assert authenticator.closed == 1
 
 
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("end", ["close", "reset"])
-def test_a_peer_that_goes_away_is_noticed(net: NetBench, phase: Callable[[str], Begun], side: str, end: str, request: pytest.FixtureRequest) -> None:
-    channel, peer, authenticator = phase(side)
-    name = request.node.callspec.params["phase"]
-    if end == "close" and name not in ("wants to write",):
+@each_of("side", SIDES)
+@each_of("end", ["close", "reset"])
+@each_of("phase", PHASES, fresh={"net": net_bench})
+def test_a_peer_that_goes_away_is_noticed(net: NetBench, phase: str, side: str, end: str) -> None:
+    channel, peer, authenticator = at_phase(net, phase, side)
+    if end == "close" and phase != "wants to write":
         peer.close()
     else:
         reset(peer)
     settle(net)
-    if end == "close" and name == "waits, with bytes":
+    if end == "close" and phase == "waits, with bytes":
         assert channel.state is AUTHENTICATING, "it may yet be told that all is well"
         assert steps_in(net, authenticator) == 0
         authenticator.tell()
@@ -244,11 +239,12 @@ def test_a_peer_that_goes_away_is_noticed(net: NetBench, phase: Callable[[str], 
         assert "end_of_stream" in net.listener.words(channel)
         return
     expected = {
-        "wants to read": {"close": Cause.NO_DATA},
-        "wants to write": {"close": Cause.PEER_RESET},
-        "is refused": {"close": Cause.AUTH_FAILED, "reset": Cause.AUTH_FAILED},
-    }.get(name, {})
-    assert channel.close_cause is expected.get(end, Cause.PEER_CLOSED if end == "close" else Cause.PEER_RESET)
+        ("wants to read", "close"): Cause.NO_DATA,
+        ("wants to write", "close"): Cause.PEER_RESET,
+        ("is refused", "close"): Cause.AUTH_FAILED,
+        ("is refused", "reset"): Cause.AUTH_FAILED,
+    }.get((phase, end), Cause.PEER_CLOSED if end == "close" else Cause.PEER_RESET)
+    assert channel.close_cause is expected
     assert (authenticator.closed, net.pool.used) == (1, 0)
 
 
@@ -273,16 +269,17 @@ def test_who_went_away_behind_bytes_that_are_not_read_yet_is_not_announced_again
 
 @each_of("side", SIDES)
 @each_of("delay_ms", [0, 100])
+@each_of("answer", [b"no", b""])
 @each_of("behind", [b"", b"more" * 1000], fresh={"net": net_bench})
-def test_a_refusal_is_answered_after_the_delay_and_then_closed(net: NetBench, side: str, delay_ms: int, behind: bytes) -> None:
-    channel, peer, authenticator = begin(net, Expect(b"right", answer=b"no"), side=side, delay_ms=delay_ms)
+def test_a_refusal_is_answered_after_the_delay_and_then_closed(net: NetBench, side: str, delay_ms: int, answer: bytes, behind: bytes) -> None:
+    channel, peer, authenticator = begin(net, Expect(b"right", answer=answer), side=side, delay_ms=delay_ms)
     peer.sendall(framed(b"wrong") + behind)
     net.poll_until(lambda: authenticator.received)
     settle(net)
     if delay_ms:
         peer.setblocking(False)
         net.clock.advance_ms(delay_ms - 1)
-        settle(net)
+        assert steps_in(net, authenticator) == 0
         assert channel.state is AUTHENTICATING
         with pytest.raises(BlockingIOError):
             peer.recv(1)
@@ -290,21 +287,9 @@ def test_a_refusal_is_answered_after_the_delay_and_then_closed(net: NetBench, si
         net.clock.advance_ms(1)
         settle(net)
     assert (channel.close_cause, channel.detail) == (Cause.AUTH_FAILED, "not what was expected")
-    assert read_all(peer) == framed(b"no"), "and no reset"
-    assert channel.error is not None
+    assert read_all(peer) == (framed(b"no") if answer else b""), "and no reset"
     assert getattr(channel.error, "side", None) == side
     assert (authenticator.closed, channel.principal) == (1, "")
-
-
-def test_a_refusal_without_an_answer_waits_too(net: NetBench) -> None:
-    channel, peer, authenticator = begin(net, Refuse("nobody we know"), delay_ms=100)
-    net.clock.advance_ms(99)
-    assert steps_in(net, authenticator) == 0
-    assert channel.state is AUTHENTICATING
-    net.clock.advance_ms(1)
-    settle(net)
-    assert channel.close_cause is Cause.AUTH_FAILED
-    assert read_all(peer) == b""
 
 
 def test_so_many_refusals_wait_and_one_more_has_the_oldest_answered_at_once(net: NetBench) -> None:
@@ -332,18 +317,13 @@ def test_so_many_refusals_wait_and_one_more_has_the_oldest_answered_at_once(net:
     assert len(net.selector.refusals) == 0
 
 
-def test_without_a_delay_nobody_takes_a_place(net: NetBench) -> None:
-    channel, _, _ = begin(net, Say(b"a" * 8_000_000), Refuse("no"), delay_ms=0)
-    settle(net)
-    assert (channel.state, len(net.selector.refusals)) == (AUTHENTICATING, 0)
-
-
 def test_a_refusal_whose_answer_is_not_read_ends_with_the_time_for_the_handshake(net: NetBench) -> None:
     channel, _, _ = begin(net, Say(b"a" * 8_000_000), Refuse("no"), delay_ms=0)
     settle(net)
     channel2, peer2, _ = begin(net, Refuse("no", answer=b"b" * 8_000_000))
     settle(net)
     assert (channel.state, channel2.state) == (AUTHENTICATING, AUTHENTICATING)
+    assert len(net.selector.refusals) == 0, "without a delay it does not count"
     assert len(peer2.recv(10)) == 10
     net.clock.advance_ms(10_001)
     settle(net)
@@ -370,18 +350,26 @@ def test_a_bug_of_an_authenticators_costs_its_channel_only(net: NetBench) -> Non
     assert (channel.close_cause, authenticator.closed) == (Cause.INTERNAL, 1)
 
 
+class MadeBy(ScriptedAuthenticators):
+    """Makes authenticators of a class."""
+
+    def __init__(self, kind: type[ScriptedAuthenticator], *script: Act) -> None:
+        super().__init__(*script)
+        self.kind = kind
+
+    def make(self, identity: object) -> ScriptedAuthenticator:
+        self.made.append(self.kind(self._script, *self._known))
+        return self.made[-1]
+
+
 def test_an_authenticator_that_cannot_be_closed_does_not_keep_its_channel(net: NetBench) -> None:
     class Stuck(ScriptedAuthenticator):
         def close(self) -> None:
             raise OSError("stuck")
 
-    class Makes(ScriptedAuthenticators):
-        def make(self, identity: object) -> ScriptedAuthenticator:
-            return Stuck((Expect(b"a"),), "somebody", "User", 1, 100)
-
     net.faults = 2
-    first, peer = net.pair(net.options(authenticators=Makes()))
-    second, _ = net.pair(net.options(authenticators=Makes()))
+    first, peer = net.pair(net.options(authenticators=MadeBy(Stuck, Expect(b"a"))))
+    second, _ = net.pair(net.options(authenticators=MadeBy(Stuck, Expect(b"a"))))
     peer.sendall(framed(b"a"))
     net.poll_until(lambda: net.listener.words(first))
     second.close(Cause.ADMIN)
@@ -401,11 +389,7 @@ def test_a_channel_that_is_closed_from_within_a_step_is_closed(net: NetBench) ->
             closed[0].close(Cause.ADMIN)
             return super().step() if not self.closed else 1
 
-    class Makes(ScriptedAuthenticators):
-        def make(self, identity: object) -> ScriptedAuthenticator:
-            return Closes((), "somebody", "User", 1, 100)
-
-    channel, _ = net.pair(net.options(authenticators=Makes()))
+    channel, _ = net.pair(net.options(authenticators=MadeBy(Closes)))
     closed.append(channel)
     settle(net)
     assert (channel.close_cause, net.listener.words(channel)) == (Cause.ADMIN, ["closed"])
@@ -428,3 +412,77 @@ def test_a_closed_channels_authenticator_goes_without_the_garbage_collector(net:
     finally:
         gc.enable()
         theirs.close()
+
+
+@each_of("cause", [mute.PEER, mute.ADMIN], fresh={"net": net_bench})
+def test_a_mute_does_not_stop_it_and_holds_from_the_first_frame(net: NetBench, cause: int) -> None:
+    channel, peer, _ = begin(net, Expect(b"abc"))
+    channel.mute(cause)
+    peer.sendall(framed(b"abc") + frame(3))
+    net.poll_until(lambda: channel.is_open)
+    settle(net)
+    assert (channel.frames_received, channel.mute_in_force) == (0, True)
+    channel.unmute(cause)
+    net.poll_until(lambda: channel.frames_received == 1)
+
+
+@each_of("side", SIDES)
+@each_of("tcp", [True, False], fresh={"net": net_bench})
+def test_while_memory_is_short_a_body_stays_in_the_kernel_until_it_is_whole(net: NetBench, side: str, tcp: bool) -> None:
+    channel, peer, authenticator = begin(net, Expect(b"b" * 5000), side=side, tcp=tcp)
+    net.pool.common.charge(BEGUN, net.pool.size)
+    try:
+        peer.sendall(framed(b"b" * 5000)[:4000])
+        settle(net)
+        assert channel.leased == 4 + PIECE_OVERHEAD, "its header, and no more"
+        assert steps_in(net, authenticator) == 0, "epoll does not announce what must not be read"
+        net.clock.advance_ms(10)
+        settle(net)
+        assert channel.leased == 4 + PIECE_OVERHEAD
+        peer.sendall(framed(b"b" * 5000)[4000:])
+        net.clock.advance_ms(10)
+        net.poll_until(lambda: channel.is_open)
+    finally:
+        net.pool.common.release(BEGUN, net.pool.size)
+
+
+def test_when_memory_is_there_again_the_rest_is_read_as_it_comes_and_a_time_that_is_waited_for_comes(net: NetBench) -> None:
+    class Hurries(ScriptedAuthenticator):
+        def start(self, frames: FrameExchange, waker: Waker) -> None:
+            super().start(frames, waker)
+            waker.wake_at(waker.now_ns() + 50 * MS)
+
+    factory = MadeBy(Hurries, Expect(b"b" * 5000))
+    channel, peer = net.pair(net.options(authenticators=factory), tcp=True)
+    net.pool.common.charge(BEGUN, net.pool.size)
+    peer.sendall(framed(b"b" * 5000)[:4000])
+    settle(net)
+    net.pool.common.release(BEGUN, net.pool.size)
+    net.clock.advance_ms(10)
+    settle(net)
+    assert channel.leased == 4000 + PIECE_OVERHEAD
+    net.clock.advance_ms(39)
+    assert steps_in(net, factory.made[0]) == 0
+    net.clock.advance_ms(1)
+    assert steps_in(net, factory.made[0]) == 1
+    peer.sendall(framed(b"b" * 5000)[4000:])
+    net.poll_until(lambda: channel.is_open)
+
+
+@each_of("end", ["close", "shut", "reset"], fresh={"net": net_bench})
+def test_a_peer_that_ends_within_a_body_that_waits_for_memory_is_noticed(net: NetBench, end: str) -> None:
+    channel, peer, _ = begin(net, Expect(b"b" * 5000))
+    net.pool.common.charge(BEGUN, net.pool.size)
+    try:
+        peer.sendall(framed(b"b" * 5000)[:4000])
+        settle(net)
+        if end == "shut":
+            peer.shutdown(socket.SHUT_WR)
+        elif end == "close":
+            peer.close()
+        else:
+            reset(peer)
+        settle(net)
+        assert channel.close_cause is (Cause.PEER_RESET if end == "reset" else Cause.PEER_CLOSED)
+    finally:
+        net.pool.common.release(BEGUN, net.pool.size)

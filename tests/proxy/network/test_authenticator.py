@@ -288,12 +288,6 @@ def test_the_peer_is_known_in_the_end(stage: Callable[..., Stage]) -> None:
     assert one.step() == DONE, "and stays so"
 
 
-def test_who_is_complete_from_the_start_needs_nobody_to_start_it(stage: Callable[..., Stage]) -> None:
-    one = stage()
-    assert one.one.complete is not bool(one.kind.good)
-    assert bool(one.one.principal) is one.one.complete, "a name is known when it is known to be true"
-
-
 def test_wherever_the_bytes_are_cut(stage: Callable[..., Stage]) -> None:
     sent = framed(stage().kind.good)
     for split in range(len(sent)):
@@ -336,27 +330,19 @@ def test_a_step_for_nothing_changes_nothing(stage: Callable[..., Stage]) -> None
     assert_known(one)
 
 
-def test_who_is_refused_is_nobody(stage: Callable[..., Stage]) -> None:
-    one = stage()
-    if one.kind.bad is None:
-        assert one.run() == DONE
-        return
-    one.peer.write(framed(one.kind.bad))
-    with pytest.raises(AuthenticationError):
-        one.run()
-    assert (one.one.complete, one.one.principal) == (False, "")
-
-
-def test_the_bound_of_a_frame_is_its_own(stage: Callable[..., Stage]) -> None:
-    one = stage()
-    if not one.kind.good:
-        assert one.run() == DONE
-        return
-    size = one.kind.bound + 1
-    one.peer.write(framed((b"1" * size,)))
-    with pytest.raises(AuthenticationError, match=f"frame of {size} bytes"):
-        one.run()
-    assert len(one.ours.inbound) == size
+def test_a_peer_that_is_refused_or_sends_a_frame_above_the_bound_is_nobody(stage: Callable[..., Stage]) -> None:
+    size = stage().kind.bound + 1
+    for sent, words in (("bad", None), ("large", f"frame of {size} bytes")):
+        one = stage()
+        frames = one.kind.bad if sent == "bad" else (b"1" * size,)
+        if frames is None or not one.kind.good:
+            assert one.run() == DONE
+            continue
+        one.peer.write(framed(frames))
+        with pytest.raises(AuthenticationError, match=words):
+            one.run()
+        assert (one.one.complete, one.one.principal) == (False, "")
+        assert sent == "bad" or len(one.ours.inbound) == size
 
 
 def test_the_end_of_the_stream_is_waited_behind_for_ever(stage: Callable[..., Stage]) -> None:
@@ -377,9 +363,11 @@ def test_it_may_be_closed_at_any_time(stage: Callable[..., Stage], frames: int) 
     one.one.close()
 
 
-def test_one_for_each_channel(stage: Callable[..., Stage]) -> None:
+def test_each_channel_has_its_own_and_only_a_complete_one_has_a_name(stage: Callable[..., Stage]) -> None:
     one = stage()
     other = one.kind.factory.make(one.kind.identity)
+    assert one.one.complete is not bool(one.kind.good)
+    assert bool(one.one.principal) is one.one.complete
     one.peer.write(framed(one.kind.good))
     assert_known(one)
     assert other.complete is not bool(one.kind.good), "what one is told the other does not know"

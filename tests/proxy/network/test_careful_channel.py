@@ -4,7 +4,6 @@ import contextlib
 import random
 import select
 import socket
-import ssl
 from collections.abc import Iterator
 
 import pytest
@@ -32,6 +31,7 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.network import NetBench, frame, net_bench, reset, tcp_pair
 from tests.fakes.tls import TlsWorld
 from tests.fakes.transport import MemoryTransport, Wire
+from tests.proxy.network.test_tls import BioPeer
 
 NO_LIMIT = 1 << 31
 POOL = 1 << 20
@@ -43,31 +43,15 @@ class Line:
 
     def __init__(self, net: NetBench, kind: str, world: TlsWorld, *, cut_from: int = NEVER_CUT) -> None:
         self.net = net
-        self.tls: ssl.SSLObject | None = None
         options = net.options(tls=world.server_settings() if kind == "tls" else None, cut_from=cut_from)
         self.channel, self.sock = net.pair(options, tcp=kind != "unix")
         self.sock.setblocking(False)
         self.out = bytearray()  # on the wire's side, not sent yet
+        self.tls: BioPeer | None = None
         if kind == "tls":
-            settings = world.client_settings()
-            self.into, self.from_ = ssl.MemoryBIO(), ssl.MemoryBIO()
-            self.tls = settings.context.wrap_bio(self.into, self.from_, server_hostname="localhost")
-            self._shake(self.tls)
-        net.poll_until(lambda: self.channel.is_open)
-
-    def _shake(self, tls: ssl.SSLObject) -> None:
-        def step() -> bool:
-            with contextlib.suppress(BlockingIOError):
-                self.into.write(self.sock.recv(65536))
-            try:
-                tls.do_handshake()
-            except ssl.SSLWantReadError:
-                return False
-            finally:
-                self._flush(1 << 20)
-            return True
-
-        self.net.poll_until(step)
+            self.tls = BioPeer(self.sock, world.client_settings())
+            net.poll_until(self.tls.shake)
+        net.poll_until(lambda: self.channel.is_open or not self.send())
 
     def say(self, data: bytes, record: int = 16384) -> None:
         """Queue bytes; over TLS in records of so many."""
@@ -75,24 +59,21 @@ class Line:
             self.out += data
             return
         for start in range(0, len(data), record):
-            self.tls.write(data[start : start + record])
-            self.out += self.from_.read()
+            self.tls.tls.write(data[start : start + record])
+            self.out += self.tls.outgoing.read()
 
-    def _flush(self, size: int) -> int:
+    def send(self, size: int = 1 << 30) -> int:
+        """So many bytes of what is queued, as far as the socket takes them."""
         if self.tls is not None:
-            self.out += self.from_.read()
+            self.out += self.tls.outgoing.read()
         with contextlib.suppress(BlockingIOError):
-            sent = self.sock.send(memoryview(self.out)[:size])
+            sent = self.sock.send(memoryview(self.out)[:size]) if self.out else 0
             del self.out[:sent]
             return sent
         return 0
 
-    def send(self, size: int = 1 << 30) -> int:
-        """So many bytes of what is queued, as far as the socket takes them."""
-        return self._flush(size)
-
-    def slot(self, times: int = 1, ms: float = 10) -> None:
-        """Let time pass."""
+    def pass_time(self, times: int = 1, ms: float = 10) -> None:
+        """Send, poll, and let time pass."""
         for _ in range(times):
             self.send()
             self.net.poll()
@@ -165,14 +146,14 @@ def test_while_it_waits_for_bytes_it_costs_nothing(kind: str, size: int, tls_wor
     with short_bench() as net:
         line = Line(net, kind, tls_world)
         line.say(frame(size)[:-1])
-        line.slot(200, ms=0)
+        line.pass_time(200, ms=0)
         events = count_events(net, line.channel, 50)
         assert events == 0
         assert net.pool.begun <= (LITTLE + PIECE_OVERHEAD if kind == "tls" else 0)
         assert line.channel.read_half.is_receiving
         assert line.channel.read_half.begun_bytes >= 4 + size - 1 - (LITTLE if kind == "tls" else 0), "a record begun may lie in the transport"
         line.say(b"x")
-        net.poll_until(lambda: line.slot() or line.channel.frames_received == 1)
+        net.poll_until(lambda: line.pass_time() or line.channel.frames_received == 1)
         assert (line.came, net.pool.begun) == (frame(size), 0)
 
 
@@ -196,7 +177,7 @@ def test_while_it_waits_for_room_it_costs_nothing(kind: str, room: int, tls_worl
         line = Line(net, kind, tls_world)
         net.listener.room = (room if kind == "tls" else 0, False)
         line.say(frame(30_000))
-        line.slot(20)
+        line.pass_time(20)
         assert line.channel.mute_causes == mute.PEER
         assert count_events(net, line.channel, 50) == 0
         assert net.listener.words().count("wait_for_room") == 1
@@ -207,12 +188,12 @@ def test_while_it_waits_for_its_turn_it_costs_nothing(kind: str, tls_world: TlsW
     with short_bench(used=2 * POOL) as net:
         line = Line(net, kind, tls_world)
         line.say(frame(1 << 20))
-        net.poll_until(lambda: line.slot() or line.channel.mute_causes == mute.MEMORY)
-        line.slot(20, ms=0)
+        net.poll_until(lambda: line.pass_time() or line.channel.mute_causes == mute.MEMORY)
+        line.pass_time(20, ms=0)
         assert count_events(net, line.channel, 50) == 0
         assert line.channel.frames_received == 0
         net.pool.common.release(PENDING, POOL + LITTLE + 2 * PIECE_OVERHEAD)
-        net.poll_until(lambda: line.slot(ms=1) or line.channel.frames_received == 1)
+        net.poll_until(lambda: line.pass_time(ms=1) or line.channel.frames_received == 1)
         net.pool.common.charge(PENDING, POOL + LITTLE + 2 * PIECE_OVERHEAD)
 
 
@@ -223,7 +204,7 @@ def test_an_end_within_a_frame_is_seen_and_what_came_of_it_is_lost(kind: str, en
     with short_bench() as net:
         line = Line(net, kind, tls_world)
         line.say(frame(3) + frame(size)[:3000])
-        line.slot(3, ms=0)
+        line.pass_time(3, ms=0)
         if end == "fin":
             line.sock.shutdown(socket.SHUT_WR)
         elif end == "reset" and kind != "unix":
@@ -249,7 +230,7 @@ def test_many_frames_and_an_end_behind_the_one_that_is_waited_for_come_one_event
     with short_bench() as net:
         line = Line(net, kind, tls_world)
         line.say(frame(100)[:50])
-        line.slot(3, ms=0)
+        line.pass_time(3, ms=0)
         line.say(frame(100)[50:] + frame(1) * 3000)
         line.send()
         line.sock.shutdown(socket.SHUT_WR)
@@ -269,15 +250,15 @@ def test_a_mute_while_it_waits_holds_and_ends(kind: str, cause: int, tls_world: 
     with short_bench() as net:
         line = Line(net, kind, tls_world)
         line.say(frame(50_000)[:30_000])
-        line.slot(3, ms=0)
+        line.pass_time(3, ms=0)
         line.channel.mute(cause)
         line.say(frame(50_000)[30_000:])
-        line.slot(10)
+        line.pass_time(10)
         if cause == mute.TAP:
             assert line.channel.frames_received == 0
         assert count_events(net, line.channel, 20) == 0
         line.channel.unmute(cause)
-        net.poll_until(lambda: line.slot() or line.channel.frames_received == 1)
+        net.poll_until(lambda: line.pass_time() or line.channel.frames_received == 1)
         assert line.came == frame(50_000)
 
 
@@ -291,7 +272,7 @@ def test_tiny_segments_and_records_do_not_stop_a_frame(kind: str, tls_world: Tls
         while line.out:
             line.send(60)
             net.poll()
-        net.poll_until(lambda: line.slot() or line.channel.frames_received == 1)
+        net.poll_until(lambda: line.pass_time() or line.channel.frames_received == 1)
         assert line.came == data
         assert net.pool.begun == 0
 
@@ -307,19 +288,22 @@ class Lying(MemoryTransport):
         return wanted
 
 
+def lying_reader(pool: MemoryPool, sock: socket.socket, data: bytes) -> tuple[LowMemoryReader, Lying, Receive]:
+    transport = Lying(data)
+    receive = Receive(pool.common, ReceiveLimit(-1), SideStats())
+    return LowMemoryReader(sock, transport, receive, pool.requests, Owner()), transport, receive
+
+
 def test_records_that_hold_less_than_they_seem_to_make_a_frame_go_on_like_a_large_one() -> None:
     """An empty record counts as data when it is looked at; then it is not, again and again."""
     pool = MemoryPool(POOL, FakeClock().now_ns)
     pool.set_largest(POOL, 0)
     pool.common.charge(PENDING, SHORT)
     sock, peer = tcp_pair()
-    transport = Lying(frame(30_000)[:100])
-    receive = Receive(pool.common, ReceiveLimit(-1), SideStats())
-    low_memory = LowMemoryReader(sock, transport, receive, pool.requests, Owner())
     with sock, peer:
+        low_memory, transport, receive = lying_reader(pool, sock, frame(30_000)[:100])
         for reads in range(TLS_READS + 1):
-            size = low_memory.plan_read(NO_LIMIT, drained=True, readable=True)
-            assert size > 0
+            assert low_memory.plan_read(NO_LIMIT, drained=True, readable=True) > 0
             assert low_memory.slot is None, f"after {reads} reads"
             data = transport.read(10) or b""
             receive.feed(data)
@@ -331,24 +315,22 @@ def test_records_that_hold_less_than_they_seem_to_make_a_frame_go_on_like_a_larg
     assert (pool.promised, pool.trusted, pool.requests.reserved) == (0, 0, None)
 
 
-def test_what_deceivers_have_us_hold_is_bounded_for_all_of_them_together() -> None:
-    """Each has all but a byte of a frame of 200 KiB read; the next one waits for its turn."""
+def test_the_bytes_held_for_padded_records_are_bounded_for_all_connections_together() -> None:
+    """Each has all but a byte of a frame of 200 KiB read; the next one waits for a slot."""
     size = 200 * 1024
     pool = MemoryPool(POOL, FakeClock().now_ns)
     pool.common.charge(PENDING, 2 * POOL)
     sock, peer = tcp_pair()
-    cares = []
+    readers = []
     with sock, peer:
         for expected in (size - LITTLE, WAIT_FOR_SLOT, WAIT_FOR_SLOT):
-            transport = Lying(frame(size - 4)[:-1])
-            receive = Receive(pool.common, ReceiveLimit(-1), SideStats())
-            low_memory = LowMemoryReader(sock, transport, receive, pool.requests, Owner())
-            cares.append(low_memory)
+            low_memory, transport, receive = lying_reader(pool, sock, frame(size - 4)[:-1])
+            readers.append(low_memory)
             first = low_memory.plan_read(NO_LIMIT, drained=True, readable=True)
             assert first == LITTLE
             receive.feed(transport.read(int(first)) or b"")
             assert low_memory.plan_read(NO_LIMIT, drained=True, readable=True) == expected
-        cares[0].leave()
+        readers[0].leave()
         assert pool.trusted == 0
 
 
@@ -359,7 +341,7 @@ def test_over_tls_a_frame_goes_whole_only_as_far_as_an_empty_socket_takes_nearly
             net.listener.room = (20_000, True)
             line.say(frame(size))
             for _ in range(300):
-                line.slot(ms=1)
+                line.pass_time(ms=1)
             assert (line.channel.mute_causes == mute.MEMORY) is waits, size
             assert (line.channel.frames_received == 0) is waits
             line.channel.close(Cause.ADMIN)

@@ -5,14 +5,9 @@ import socket
 from framegate.proxy.cause import Cause
 from framegate.proxy.network import mute
 from framegate.proxy.network.mute import MuteState
-from framegate.proxy.network.run import Run
 from framegate.proxy.network.state import ChannelState
 from tests.fakes.cases import each_of
 from tests.fakes.network import NetBench, frame, net_bench, reset
-
-
-def run_of(data: bytes, frames: int = 1) -> Run:
-    return Run(None, 0, data, 0, len(data), frames, 0)
 
 
 def test_a_muted_channel_keeps_its_data_in_the_socket(net: NetBench) -> None:
@@ -152,14 +147,6 @@ def test_what_is_read_off_was_hung_before(net: NetBench) -> None:
     assert reads == 1
 
 
-def test_a_reset_is_noticed_while_the_rest_is_read_off(net: NetBench) -> None:
-    channel, peer = net.ready_pair(tcp=True)
-    channel.discard_input(mute.DRAIN)
-    reset(peer)
-    net.poll_until(lambda: channel.state is ChannelState.CLOSED)
-    assert channel.close_cause is Cause.PEER_RESET
-
-
 def test_nothing_is_read_off_after_the_end(net: NetBench) -> None:
     channel, peer = net.ready_pair()
     peer.close()
@@ -185,9 +172,13 @@ def test_a_peer_that_is_gone_does_not_make_a_muted_channel_spin(net: NetBench) -
     assert channel.state is ChannelState.READ_ENDED
 
 
-def test_a_reset_is_noticed_while_muted(net: NetBench) -> None:
+@each_of("reads_off", [False, True], fresh={"net": net_bench})
+def test_a_reset_is_noticed_while_muted_or_read_off(net: NetBench, reads_off: bool) -> None:
     channel, peer = net.ready_pair(tcp=True)
-    channel.mute(mute.PEER)
+    if reads_off:
+        channel.discard_input(mute.DRAIN)
+    else:
+        channel.mute(mute.PEER)
     reset(peer)
     net.poll_until(lambda: channel.state is ChannelState.CLOSED)
     assert channel.close_cause is Cause.PEER_RESET

@@ -24,22 +24,3 @@ def test_two_channels_of_one_selector_tell_their_own_sinks(net: NetBench) -> Non
     peer.send(frame(1))
     net.poll()
     assert net.listener.words(mine) == ["ready", "received"]
-
-
-def test_a_sink_that_raises_is_the_end_of_its_channel_only(net: NetBench) -> None:
-    good, peer = net.ready_pair()
-
-    class Broken(RecorderSink):
-        def ready(self) -> None:
-            raise RuntimeError("a bug")
-
-    sink = Broken(net.listener)
-    ours, theirs = socket.socketpair()
-    with theirs:
-        sink.channel = net.selector.register(ours, 77, net.options(), sink)
-        net.poll(2)
-        assert (sink.channel.close_cause, sink.channel.detail) == ("internal", "RuntimeError: a bug")
-    peer.send(frame(1))
-    net.poll()
-    assert good.frames_received == 1
-    net.faults += 1

@@ -18,15 +18,10 @@ from framegate.proxy.network.state import ChannelState
 from framegate.proxy.network.stats import SideStats
 from tests.fakes.cases import each_of
 from tests.fakes.clock import SECOND, FakeClock
-from tests.fakes.network import NetBench, frame, net_bench, reset, tcp_pair
-from tests.fakes.tls import TlsWorld, tls_pair
+from tests.fakes.network import NetBench, frame, net_bench, reset, run_of, tcp_pair
+from tests.fakes.tls import TlsWorld, hold_frames, tls_pair
 from tests.fakes.transport import MemoryTransport, Wire
 from tests.fakes.upstream import refusing_port
-
-
-def run_of(data: bytes, frames: int = 1) -> Run:
-    return Run(None, 0, data, 0, len(data), frames, 0)
-
 
 # Receiving.
 
@@ -202,27 +197,17 @@ def test_the_selector_closes_every_channel_though_telling_the_first_fails() -> N
 @each_of("end", ["close", "peer", "reset", "idle"], fresh={"net": net_bench})
 def test_a_channel_with_bytes_that_tls_holds_leaves_nothing_when_it_ends(net: NetBench, tls_world: TlsWorld, end: str) -> None:
     """Queued for a visit, muted before, closed within: no collection keeps it."""
-    ours, theirs = tcp_pair()
-    server = net.register(ours, 1, net.options(tls=tls_world.server_settings(), idle_ns=60 * SECOND))
-    client = net.register(theirs, 2, net.options(side="upstream", tls=tls_world.client_settings()))
-    net.poll_until(lambda: server.is_open and client.is_open)
-    client.send(run_of(frame(50)[:30], 0))
-    net.poll_until(lambda: server.staged == 30)
-    server.mute(mute.ADMIN)
-    client.send(run_of(frame(50)[30:] + frame(7) * 3, 4))
-    net.poll_until(lambda: server.frames_received == 1)
+    server, client = tls_pair(net, tls_world, idle_ns=60 * SECOND)
+    hold_frames(net, server, client)
     server.unmute(mute.ADMIN)
     assert len(net.selector._buffered) == 1
     if end == "idle":
         server.mute(mute.ADMIN)
         net.clock.advance_ms(60_000)
-    elif end == "close":
-        server.close(Cause.ADMIN)
-    elif end == "peer":
-        client.close(Cause.ADMIN)
-    else:
+    elif end == "reset":
         client._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        client.close(Cause.ADMIN)
+    if end != "idle":
+        (server if end == "close" else client).close(Cause.ADMIN)
     net.poll(3)
     server.close(Cause.ADMIN)
     client.close(Cause.ADMIN)
@@ -235,22 +220,15 @@ def test_a_channel_with_bytes_that_tls_holds_leaves_nothing_when_it_ends(net: Ne
 
 def test_the_idle_time_of_a_muted_channel_is_not_renewed_by_bytes_that_tls_holds(net: NetBench, tls_world: TlsWorld) -> None:
     """In small steps of the clock: a jump would hide it."""
-    ours, theirs = tcp_pair()
-    server = net.register(ours, 1, net.options(tls=tls_world.server_settings(), idle_ns=10 * SECOND))
-    client = net.register(theirs, 2, net.options(side="upstream", tls=tls_world.client_settings()))
-    net.poll_until(lambda: server.is_open and client.is_open)
-    client.send(run_of(frame(50)[:30], 0))
-    net.poll_until(lambda: server.staged == 30)
-    server.mute(mute.ADMIN)
-    client.send(run_of(frame(50)[30:] + frame(7) * 3, 4))
-    net.poll_until(lambda: server.frames_received == 1)
+    server, client = tls_pair(net, tls_world, idle_ns=10 * SECOND)
+    hold_frames(net, server, client)
     server.unmute(mute.ADMIN)
     server.mute(mute.ADMIN)  # it is to be visited, and is not to be read
     for _ in range(99):
         net.clock.advance_ms(100)
         net.poll()
         assert server.is_open
-        assert len(net.selector._buffered) == 0, "no visit for who is muted"
+        assert len(net.selector._buffered) == 0, "a muted channel is not visited"
     net.clock.advance_ms(100)
     net.poll()
     assert (server.close_cause, server.frames_received) == (Cause.IDLE, 1)

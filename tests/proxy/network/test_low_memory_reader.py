@@ -13,13 +13,11 @@ import pytest
 
 from framegate.proxy.network import socket_buffers
 from framegate.proxy.network.admission_slots import FIRST_PORTION
-from framegate.proxy.network.fixed_header import FixedHeaderFraming
 from framegate.proxy.network.framing import Framing
+from framegate.proxy.network.framings import LINES, VARINT, FixedHeaderFraming
 from framegate.proxy.network.int32 import INT32
-from framegate.proxy.network.lines import LINES
 from framegate.proxy.network.low_memory_reader import (
     HEAD,
-    MAX_READ,
     PATIENCE,
     PIECE,
     SMALL,
@@ -34,7 +32,7 @@ from framegate.proxy.network.plaintext import PlaintextTransport
 from framegate.proxy.network.receive import NEVER_CUT, Receive, ReceiveLimit
 from framegate.proxy.network.run import Run
 from framegate.proxy.network.stats import SideStats
-from framegate.proxy.network.varint import VARINT
+from framegate.proxy.network.transport import MAX_READ
 from tests.fakes.admission_slots import Owner
 from tests.fakes.cases import each_of
 from tests.fakes.clock import FakeClock
@@ -45,7 +43,7 @@ POOL = 1 << 20
 SHORT = POOL - 100_000  # held by somebody: memory is short, and the reserve is free
 
 
-class AuthSource:
+class Bench:
     """One ``LowMemoryReader`` over a plaintext socket, and its peer."""
 
     def __init__(
@@ -93,13 +91,13 @@ class AuthSource:
 
 
 @pytest.fixture
-def make() -> Iterator[Callable[..., AuthSource]]:
+def make() -> Iterator[Callable[..., Bench]]:
     with contextlib.ExitStack() as stack:
 
-        def build(**options: Any) -> AuthSource:
-            auth_source = AuthSource(**options)
-            stack.callback(auth_source.close)
-            return auth_source
+        def build(**options: Any) -> Bench:
+            bench = Bench(**options)
+            stack.callback(bench.close)
+            return bench
 
         yield build
 
@@ -108,19 +106,19 @@ def make() -> Iterator[Callable[..., AuthSource]]:
 
 
 def test_whole_frames_are_read_exactly_and_what_follows_stays(make):
-    auth_source = make()
-    auth_source.send(frame(100) * 3 + frame(100)[:50])
-    assert auth_source.plan_read() == 3 * 104
-    run = auth_source.read(3 * 104)
-    assert (run.frames, auth_source.receive.staged) == (3, 0)
-    assert (auth_source.plan_read(), auth_source.low_memory.threshold) == (WAIT_FOR_BYTES, 104)
+    bench = make()
+    bench.send(frame(100) * 3 + frame(100)[:50])
+    assert bench.plan_read() == 3 * 104
+    run = bench.read(3 * 104)
+    assert (run.frames, bench.receive.staged) == (3, 0)
+    assert (bench.plan_read(), bench.low_memory.threshold) == (WAIT_FOR_BYTES, 104)
 
 
 @each_of(("room", "size"), [(0, WAIT_FOR_ROOM), (103, 104), (104, 104), (207, 104), (208, 208), (209, 208)])
 def test_no_more_frames_are_read_than_there_is_room_for(make, room, size):
-    auth_source = make()
-    auth_source.send(frame(100) * 4)
-    assert auth_source.plan_read(room) == size
+    bench = make()
+    bench.send(frame(100) * 4)
+    assert bench.plan_read(room) == size
 
 
 @each_of(
@@ -129,181 +127,175 @@ def test_no_more_frames_are_read_than_there_is_room_for(make, room, size):
 )
 @each_of(("framing", "empty"), [(VARINT, b"\0"), (LINES, b"\n")])
 def test_room_is_for_what_frames_become(make, framing, empty, onward, room, size):
-    auth_source = make(framing=framing, onward=FixedHeaderFraming("header", header=onward, width=1))
-    auth_source.send(empty * 1000)
-    assert auth_source.plan_read(room) == size
+    bench = make(framing=framing, onward=FixedHeaderFraming("header", header=onward, width=1))
+    bench.send(empty * 1000)
+    assert bench.plan_read(room) == size
 
 
 @each_of(("room", "size"), [(101, 101), (150, 101), (163, 101), (164, 101), (165, 101), (100 + 11 * 64, 111)])
 def test_a_frame_that_has_room_passes_though_short_ones_behind_it_have_not(make, room, size):
-    auth_source = make(framing=VARINT, onward=FixedHeaderFraming("header", header=64))
-    auth_source.send(b"\x64" + bytes(100) + bytes(1000))
-    assert auth_source.plan_read(room) <= size
-    assert auth_source.plan_read(room) >= 101
+    bench = make(framing=VARINT, onward=FixedHeaderFraming("header", header=64))
+    bench.send(b"\x64" + bytes(100) + bytes(1000))
+    assert bench.plan_read(room) <= size
+    assert bench.plan_read(room) >= 101
 
 
 @each_of("body", [0, 1, 12, 1000, PIECE - 5, PIECE - 4, PIECE - 3, SMALL - 5, SMALL - 4])
 def test_a_small_frame_stays_in_the_kernel_until_its_last_byte_is_there(make, body):
-    auth_source = make()
+    bench = make()
     data = frame(body)
-    auth_source.send(data[: min(1000, 3 + body)])
+    bench.send(data[: min(1000, 3 + body)])
     if body:
-        assert auth_source.plan_read() == WAIT_FOR_BYTES  # and so the kernel takes all of it
-        auth_source.send(data[min(1000, 3 + body) : -1])
-        assert auth_source.plan_read() in (WAIT_FOR_BYTES, WAIT_A_WHILE)
-        assert auth_source.low_memory.threshold == 4 + body
-        assert auth_source.low_memory.is_awaiting
-        auth_source.send(b"x")
-        assert auth_source.plan_read() == 4 + body
-        assert auth_source.read(4 + body).frames == 1
-        assert (auth_source.low_memory.threshold, auth_source.pool.begun) == (1, 0)
+        assert bench.plan_read() == WAIT_FOR_BYTES  # and so the kernel takes all of it
+        bench.send(data[min(1000, 3 + body) : -1])
+        assert bench.plan_read() in (WAIT_FOR_BYTES, WAIT_A_WHILE)
+        assert bench.low_memory.threshold == 4 + body
+        assert bench.low_memory.is_awaiting
+        bench.send(b"x")
+        assert bench.plan_read() == 4 + body
+        assert bench.read(4 + body).frames == 1
+        assert (bench.low_memory.threshold, bench.pool.begun) == (1, 0)
     else:
-        assert auth_source.plan_read() == 3
+        assert bench.plan_read() == 3
 
 
 @each_of("body", [SMALL - 3, SMALL, 1 << 20])
 def test_one_byte_more_is_large_and_asks_for_a_turn(make, body):
-    auth_source = make()
-    auth_source.send(frame(body)[:FIRST_PORTION])
-    assert auth_source.plan_read() == 4
-    auth_source.read(4)
-    assert auth_source.pool.begun == 4 + PIECE_OVERHEAD
-    assert (auth_source.plan_read(), auth_source.low_memory.threshold) == (WAIT_FOR_BYTES, FIRST_PORTION)
-    auth_source.send(b"x" * 4)
-    size = auth_source.plan_read()
+    bench = make()
+    bench.send(frame(body)[:FIRST_PORTION])
+    assert bench.plan_read() == 4
+    bench.read(4)
+    assert bench.pool.begun == 4 + PIECE_OVERHEAD
+    assert (bench.plan_read(), bench.low_memory.threshold) == (WAIT_FOR_BYTES, FIRST_PORTION)
+    bench.send(b"x" * 4)
+    size = bench.plan_read()
     assert size == min(body, MAX_READ)
-    assert auth_source.low_memory.slot.is_in
-    auth_source.read(size)
-    assert auth_source.plan_read(0) == min(body - FIRST_PORTION, MAX_READ), "who is in needs no room"
+    assert bench.low_memory.slot.is_in
+    bench.read(size)
+    assert bench.plan_read(0) == min(body - FIRST_PORTION, MAX_READ), "who is in needs no room"
 
 
 @each_of("first", [1, 2, 3])
 def test_a_header_in_parts_is_read_as_far_as_it_is_there_and_then_to_its_end(make, first):
-    auth_source = make()
+    bench = make()
     data = frame(500)
-    auth_source.send(data[:first])
-    assert auth_source.plan_read() == first
-    auth_source.read(first)
-    auth_source.send(data[first:300])
-    assert auth_source.plan_read() == 4 - first
-    auth_source.read(4 - first)
-    assert (auth_source.plan_read(), auth_source.low_memory.threshold) == (WAIT_FOR_BYTES, 500)
-    auth_source.send(data[300:])
-    assert auth_source.plan_read() == 500
-    assert auth_source.read(500).size == 504
+    bench.send(data[:first])
+    assert bench.plan_read() == first
+    bench.read(first)
+    bench.send(data[first:300])
+    assert bench.plan_read() == 4 - first
+    bench.read(4 - first)
+    assert (bench.plan_read(), bench.low_memory.threshold) == (WAIT_FOR_BYTES, 500)
+    bench.send(data[300:])
+    assert bench.plan_read() == 500
+    assert bench.read(500).size == 504
 
 
 def test_a_fault_behind_whole_frames_and_before_any_is_read_like_a_beginning(make):
-    auth_source = make()
-    auth_source.send(frame(5) + b"\xff\xff\xff\xff" + b"x" * 100)
-    assert auth_source.plan_read() == 9
-    auth_source.read(9)
-    assert auth_source.plan_read() == 4
-    auth_source.read(4)
-    assert auth_source.receive.fault != 0
+    bench = make()
+    bench.send(frame(5) + b"\xff\xff\xff\xff" + b"x" * 100)
+    assert bench.plan_read() == 9
+    bench.read(9)
+    assert bench.plan_read() == 4
+    bench.read(4)
+    assert bench.receive.fault != 0
 
 
 def test_who_waits_for_a_turn_waits_for_nothing_else(make):
-    auth_source = make(used=POOL + 1)
-    auth_source.send(frame(SMALL)[: FIRST_PORTION + 4])
-    auth_source.read(auth_source.plan_read())
-    assert auth_source.plan_read() == WAIT_FOR_SLOT
-    assert (auth_source.low_memory.threshold, auth_source.low_memory.is_awaiting, auth_source.pool.waiting) == (1, False, 1)
-    auth_source.low_memory.leave()
-    assert (auth_source.low_memory.slot, auth_source.pool.waiting) == (None, 0)
+    bench = make(used=POOL + 1)
+    bench.send(frame(SMALL)[: FIRST_PORTION + 4])
+    bench.read(bench.plan_read())
+    assert bench.plan_read() == WAIT_FOR_SLOT
+    assert (bench.low_memory.threshold, bench.low_memory.is_awaiting, bench.pool.waiting) == (1, False, 1)
+    bench.low_memory.leave()
+    assert (bench.low_memory.slot, bench.pool.waiting) == (None, 0)
 
 
 def test_a_small_frame_that_is_larger_than_the_room_passes_in_pieces(make):
-    auth_source = make()
-    auth_source.send(frame(50_000))
+    bench = make()
+    bench.send(frame(50_000))
     sizes = []
     for room in (10_000, 1, 5000, 0, 100_000):
-        size = auth_source.plan_read(room)
+        size = bench.plan_read(room)
         sizes.append(size)
         if size > 0:
-            auth_source.read(size)
+            bench.read(size)
     assert sizes == [10_000, 1, 5000, WAIT_FOR_ROOM, 50_004 - 15_001]
-    assert b"".join(piece for run in auth_source.runs for piece in run.pieces()) == frame(50_000)
-    assert (sum(run.frames for run in auth_source.runs), auth_source.pool.begun, auth_source.receive.within) == (1, 0, False)
+    assert b"".join(piece for run in bench.runs for piece in run.pieces()) == frame(50_000)
+    assert (sum(run.frames for run in bench.runs), bench.pool.begun, bench.receive.within) == (1, 0, False)
 
 
 @each_of(("body", "room", "size"), [(HEAD - 4, 1, HEAD), (HEAD - 3, 1, HEAD), (HEAD - 3, HEAD, HEAD), (HEAD - 3, HEAD + 1, HEAD + 1)])
 def test_no_frame_is_cut_that_is_no_longer_than_a_first_piece(make, body, room, size):
     """Else the one behind it would be, of which nobody knows that it will be whole."""
-    auth_source = make()
-    auth_source.send(frame(body) + frame(1000)[:500])
-    assert auth_source.plan_read(room) == size
-    run = auth_source.read(size)
+    bench = make()
+    bench.send(frame(body) + frame(1000)[:500])
+    assert bench.plan_read(room) == size
+    run = bench.read(size)
     assert (run.part != 0) is (size < 4 + body)
-    assert not auth_source.receive.within or auth_source.receive.cut
+    assert not bench.receive.within or bench.receive.cut
 
 
 @each_of("room", [20_001, 20_003, 20_004])
 def test_what_was_begun_before_goes_along_with_the_first_piece(make, room):
-    auth_source = make()
-    auth_source.receive.feed(frame(30_000)[:20_000])
-    auth_source.send(frame(30_000)[20_000:])
-    size = auth_source.plan_read(room)
+    bench = make()
+    bench.receive.feed(frame(30_000)[:20_000])
+    bench.send(frame(30_000)[20_000:])
+    size = bench.plan_read(room)
     assert size == room - 20_000
-    run = auth_source.read(size)
+    run = bench.read(size)
     assert run.size == room
-    auth_source.read(auth_source.plan_read())
-    assert b"".join(piece for run in auth_source.runs for piece in run.pieces()) == frame(30_000)
+    bench.read(bench.plan_read())
+    assert b"".join(piece for run in bench.runs for piece in run.pieces()) == frame(30_000)
 
 
 def test_a_frame_that_is_cut_through_asks_nobody(make):
-    auth_source = make(cut_from=SMALL, used=POOL + 1)
-    auth_source.send(frame(1 << 20)[:8])
-    auth_source.read(auth_source.plan_read())
-    assert (auth_source.plan_read(), auth_source.low_memory.threshold) == (WAIT_FOR_BYTES, 8)
-    auth_source.send(b"x" * 100)
-    size = auth_source.plan_read()
+    bench = make(cut_from=SMALL, used=POOL + 1)
+    bench.send(frame(1 << 20)[:8])
+    bench.read(bench.plan_read())
+    assert (bench.plan_read(), bench.low_memory.threshold) == (WAIT_FOR_BYTES, 8)
+    bench.send(b"x" * 100)
+    size = bench.plan_read()
     assert size == 8
-    assert auth_source.read(size).size == 12
-    assert (auth_source.plan_read(50), auth_source.plan_read(0), auth_source.plan_read()) == (50, WAIT_FOR_ROOM, PIECE)
-    assert auth_source.pool.waiting == 0
+    assert bench.read(size).size == 12
+    assert (bench.plan_read(50), bench.plan_read(0), bench.plan_read()) == (50, WAIT_FOR_ROOM, PIECE)
+    assert bench.pool.waiting == 0
 
 
 # Sockets that do not tell.
 
 
 def test_a_unix_socket_is_looked_at_again_and_taken_for_full_in_the_end(make):
-    auth_source = make(tcp=False)
-    auth_source.send(frame(5000)[:3000])
-    assert [auth_source.plan_read() for _ in range(PATIENCE)] == [WAIT_A_WHILE] * PATIENCE
-    assert auth_source.low_memory.is_awaiting
-    auth_source.send(b"x")
-    assert [auth_source.plan_read() for _ in range(PATIENCE)] == [WAIT_A_WHILE] * PATIENCE, "a byte more begins it anew"
-    assert auth_source.plan_read() == 4
-    auth_source.read(4)
-    assert [auth_source.plan_read() for _ in range(PATIENCE)] == [WAIT_A_WHILE] * PATIENCE
-    assert auth_source.plan_read() == 5000
-    assert auth_source.low_memory.slot.is_in
-
-
-def test_a_frame_that_becomes_whole_while_it_is_looked_at_again_is_read(make):
-    auth_source = make(tcp=False)
-    auth_source.send(frame(5000)[:3000])
-    assert auth_source.plan_read() == WAIT_A_WHILE
-    auth_source.send(frame(5000)[3000:])
-    assert auth_source.plan_read() == 5004
-    auth_source.read(5004)
-    assert not auth_source.low_memory.is_awaiting
+    bench = make(tcp=False)
+    bench.send(frame(5000)[:3000])
+    assert [bench.plan_read() for _ in range(PATIENCE)] == [WAIT_A_WHILE] * PATIENCE
+    assert bench.low_memory.is_awaiting
+    bench.send(b"x")
+    assert [bench.plan_read() for _ in range(PATIENCE)] == [WAIT_A_WHILE] * PATIENCE, "a byte more begins it anew"
+    assert bench.plan_read() == 4
+    bench.read(4)
+    assert [bench.plan_read() for _ in range(PATIENCE)] == [WAIT_A_WHILE] * PATIENCE
+    assert bench.plan_read() == 5000
+    assert bench.low_memory.slot.is_in
 
 
 def test_a_socket_that_is_readable_too_early_is_looked_at_by_the_clock(make):
-    auth_source = make()
-    auth_source.send(frame(5000)[:3000])
-    assert auth_source.plan_read() == WAIT_FOR_BYTES
-    assert [auth_source.plan_read() for _ in range(PATIENCE)] == [WAIT_A_WHILE] * PATIENCE, "it says readable, and it is not"
-    assert auth_source.low_memory.plan_read(NO_LIMIT, drained=False, readable=False) == WAIT_FOR_BYTES
+    bench = make()
+    bench.send(frame(5000)[:3000])
+    assert bench.plan_read() == WAIT_FOR_BYTES
+    assert [bench.plan_read() for _ in range(PATIENCE)] == [WAIT_A_WHILE] * PATIENCE, "it says readable, and it is not"
+    assert bench.low_memory.plan_read(NO_LIMIT, drained=False, readable=False) == WAIT_FOR_BYTES
 
 
-def test_only_who_waits_for_more_than_lies_there_waits_in_vain(make):
-    auth_source = make()
-    assert not auth_source.low_memory.cannot_proceed()
-    auth_source.send(frame(5000)[:3000])
-    auth_source.plan_read()
-    assert auth_source.low_memory.cannot_proceed()
-    auth_source.send(frame(5000)[3000:])
-    assert not auth_source.low_memory.cannot_proceed()
+@each_of("tcp", [False, True])
+def test_a_frame_that_becomes_whole_while_it_is_waited_for_is_read(make, tcp):
+    bench = make(tcp=tcp)
+    assert not bench.low_memory.cannot_proceed()
+    bench.send(frame(5000)[:3000])
+    assert bench.plan_read() == (WAIT_FOR_BYTES if tcp else WAIT_A_WHILE)
+    assert bench.low_memory.cannot_proceed()
+    bench.send(frame(5000)[3000:])
+    assert bench.low_memory.cannot_proceed() is not tcp, "a threshold says whether it is whole"
+    assert bench.plan_read() == 5004
+    bench.read(5004)
+    assert not bench.low_memory.is_awaiting

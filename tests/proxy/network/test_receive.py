@@ -67,14 +67,6 @@ def test_a_body_in_two_halves_is_whole_only_with_the_second() -> None:
     assert (bench.receive.staged, bench.receive.booked) == (0, 0)
 
 
-def test_whole_frames_pass_without_being_booked() -> None:
-    bench = Bench()
-    run = bench.feed(frame(5) * 3)
-    assert run is not None
-    assert (run.frames, run.lease, bench.pool.used) == (3, 0, 0)
-    assert next(iter(bench.stats.frame_sizes)) == 3
-
-
 @each_of(("size", "fault"), [(9, OK), (10, OK), (11, FRAME_TOO_LARGE), (-1, NEGATIVE_SIZE), (-(2**31), NEGATIVE_SIZE)])
 @each_of("cut", [0, 1, 2, 3, 4])
 def test_a_size_is_judged_before_memory_is_taken(size: int, fault: int, cut: int) -> None:

@@ -2,12 +2,13 @@
 
 from framegate.proxy.network.run import COPY_BELOW, PART, PART_FIRST, PART_LAST, Buffer, Run, keep, shorten
 from tests.fakes.cases import each_of
+from tests.fakes.network import run_of
 
 FRAMES = b"\0\0\0\x03abc\0\0\0\x01d\0\0\0\0"
 
 
 def test_a_run_of_one_read_is_the_very_object_that_was_read() -> None:
-    run = Run(None, 0, FRAMES, 0, len(FRAMES), 3, 0)
+    run = run_of(FRAMES, 3)
     assert run.tail() is FRAMES
     assert run.pieces() == [FRAMES]
     assert list(run.starts()) == [0, 7, 12]
@@ -46,7 +47,7 @@ def test_a_view_is_kept_while_it_is_half_of_what_it_holds(size: int, copied: boo
 
 
 def test_a_run_is_of_whole_frames_unless_it_says_which_piece_of_one_it_is() -> None:
-    assert Run(None, 0, FRAMES, 0, len(FRAMES), 3, 0).part == 0
+    assert run_of(FRAMES, 3).part == 0
     last = Run(None, 0, b"end and more", 3, 3, 1, 0, PART | PART_LAST)
     assert (last.part, last.size, last.pieces()) == (5, 3, [b"end"])
     assert {PART, PART_FIRST, PART_LAST} == {1, 2, 4}

@@ -14,17 +14,10 @@ from framegate.proxy.network.plaintext import PlaintextTransport
 from framegate.proxy.network.run import Run
 from framegate.proxy.network.selector import MAX_REGISTERED
 from framegate.proxy.network.state import ChannelState
-from tests.fakes.network import NetBench, frame, net_bench
+from tests.fakes.network import NetBench, frame, net_bench, run_of
 from tests.fakes.tls import TlsWorld
 
 # Opening.
-
-
-def test_an_accepted_socket_is_ready_with_the_next_poll_and_never_within_register(net: NetBench) -> None:
-    channel, _ = net.pair()
-    assert (channel.state, net.listener.words()) == (ChannelState.HANDSHAKE, [])
-    net.poll()
-    assert (channel.state, net.listener.words(), channel.principal) == (ChannelState.READY, ["ready"], "ANONYMOUS")
 
 
 def test_a_connection_is_opened_without_blocking(net: NetBench) -> None:
@@ -34,7 +27,7 @@ def test_a_connection_is_opened_without_blocking(net: NetBench) -> None:
         net.poll_until(lambda: channel.is_open)
         peer, _ = server.accept()
         with peer:
-            assert channel.send(Run(None, 0, frame(2), 0, 6, 1, 0))
+            assert channel.send(run_of(frame(2)))
             assert peer.recv(100) == frame(2)
     assert (channel.id, channel.peer) == (7, "server")
     assert channel.opened_ns <= channel.connected_ns <= channel.ready_ns
@@ -52,38 +45,15 @@ def test_a_connection_that_takes_its_time_is_ready_when_the_socket_says_so(net: 
     assert channel.opened_ns + 5 == channel.connected_ns == channel.ready_ns
 
 
-def test_a_unix_socket_that_connects_at_once_is_told_later(net: NetBench, tmp_path: Path) -> None:
-    path = str(tmp_path / "s")
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(path)
-        server.listen()
-        channel = net.connect(socket.AF_UNIX, path, 1, net.options(side="upstream"))
-        assert net.listener.words() == []
-        net.poll_until(lambda: channel.is_open)
-
-
-def test_a_unix_socket_whose_queue_is_full_refuses(net: NetBench, tmp_path: Path) -> None:
+def test_a_unix_socket_connects_at_once_and_is_told_later_and_one_whose_queue_is_full_refuses(net: NetBench, tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen(0)
         first, second = [net.connect(socket.AF_UNIX, path, number, net.options(side="upstream")) for number in (1, 2)]
+        assert net.listener.words() == []
         net.poll_until(lambda: first.is_open and second.close_cause)
         assert second.close_cause is Cause.UPSTREAM_REFUSED
-
-
-def test_a_connection_that_takes_too_long_times_out(net: NetBench) -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
-        others = [socket.create_connection(server.getsockname()) for _ in range(1)]
-        channel = net.connect(socket.AF_INET, server.getsockname(), 1, net.options(side="upstream"))
-        net.poll(3)
-        opened = channel.state is not ChannelState.CONNECTING
-        net.clock.advance_ms(10_000)
-        net.poll()
-        if not opened:
-            assert channel.close_cause is Cause.UPSTREAM_TIMEOUT
-        for other in others:
-            other.close()
 
 
 def test_a_client_that_does_not_finish_its_handshake_times_out(net: NetBench, tls_world: TlsWorld) -> None:
@@ -98,11 +68,14 @@ def test_a_client_that_does_not_finish_its_handshake_times_out(net: NetBench, tl
 
 
 def test_the_budget_for_new_sockets_is_renewed_by_each_poll(net: NetBench) -> None:
-    for _ in range(3):
-        net.pair()
+    """An accepted socket is ready with the next poll, never within ``register``."""
+    channels = [net.pair()[0] for _ in range(3)]
     assert net.selector.register_budget == MAX_REGISTERED - 3
+    assert ({channel.state for channel in channels}, net.listener.words()) == ({ChannelState.HANDSHAKE}, [])
     net.poll()
     assert net.selector.register_budget == MAX_REGISTERED
+    assert [(channel.state, channel.principal) for channel in channels] == [(ChannelState.READY, "ANONYMOUS")] * 3
+    assert net.listener.words() == ["ready"] * 3
 
 
 # Events.

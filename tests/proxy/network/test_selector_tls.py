@@ -15,13 +15,12 @@ from framegate.proxy.network import mute
 from framegate.proxy.network.authenticator import AuthenticatorFactory, HandshakeAuthenticator
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.options import TlsSettings
-from framegate.proxy.network.run import Run
 from framegate.proxy.network.state import ChannelState
 from framegate.proxy.network.tls_context import server_context
 from framegate.proxy.network.transport import Identity
 from tests.fakes.certificates import Authority
-from tests.fakes.network import NetBench, frame, tcp_pair
-from tests.fakes.tls import TlsWorld, tls_pair
+from tests.fakes.network import NetBench, frame, run_of, tcp_pair
+from tests.fakes.tls import TlsWorld, hold_frames, tls_pair
 
 
 def test_who_authenticates_sees_the_certificate_and_the_channel_does_not_keep_it(net: NetBench, tls_world: TlsWorld) -> None:
@@ -48,30 +47,20 @@ def test_who_authenticates_sees_the_certificate_and_the_channel_does_not_keep_it
 
 def test_bytes_that_the_transport_holds_get_their_visit_after_an_unmute(net: NetBench, tls_world: TlsWorld) -> None:
     server, client = tls_pair(net, tls_world)
-    first, rest = frame(50)[:30], frame(50)[30:] + frame(7) * 3
-    client.send(Run(None, 0, first, 0, len(first), 0, 0))
-    net.poll_until(lambda: server.staged == 30)
-    server.mute(mute.ADMIN)
-    client.send(Run(None, 0, rest, 0, len(rest), 4, 0))
-    net.poll_until(lambda: server.frames_received == 1)
+    hold_frames(net, server, client)
     assert server.mute_in_force
     net.poll(5)
     assert server.frames_received == 1
     server.unmute(mute.ADMIN)
     before = time.monotonic()
-    net.selector.poll(5000)  # no socket has anything to say
+    net.selector.poll(5000)  # no socket has an event
     assert server.frames_received == 4
     assert time.monotonic() - before < 4
 
 
 def test_bytes_that_the_transport_holds_wait_for_the_gate(net: NetBench, tls_world: TlsWorld) -> None:
     server, client = tls_pair(net, tls_world)
-    first, rest = frame(50)[:30], frame(50)[30:] + frame(7) * 3
-    client.send(Run(None, 0, first, 0, len(first), 0, 0))
-    net.poll_until(lambda: server.staged == 30)
-    server.mute(mute.ADMIN)
-    client.send(Run(None, 0, rest, 0, len(rest), 4, 0))
-    net.poll_until(lambda: server.frames_received == 1)
+    hold_frames(net, server, client)
     server.gated = True
 
     def close_gate(channel: Channel) -> bool:
@@ -106,7 +95,7 @@ def test_a_record_that_is_not_whole_does_not_make_the_loop_spin(net: NetBench, t
             net.poll()
             shovel()
         assert server.is_open
-        client.send(Run(None, 0, frame(500), 0, 504, 1, 0))
+        client.send(run_of(frame(500)))
         for _ in range(3):
             shovel(100)
             net.poll(3)
@@ -122,7 +111,7 @@ def test_tls_ends_in_both_directions(net: NetBench, tls_world: TlsWorld) -> None
     client.shut_write()
     net.poll_until(lambda: server.state is ChannelState.READ_ENDED)
     assert server.detail == ""
-    server.send(Run(None, 0, frame(9), 0, 13, 1, 0))
+    server.send(run_of(frame(9)))
     net.poll_until(lambda: client.frames_received == 1)
     server.shut_write()
     net.poll_until(lambda: client.state is server.state is ChannelState.ENDED)

@@ -84,14 +84,6 @@ def test_whatever_the_socket_takes_the_order_is_kept_and_nothing_stays_booked(si
     assert pool.used == 0
 
 
-def test_a_small_view_of_a_large_read_lets_the_read_go(pool: MemoryPool) -> None:
-    send = Send(pool.common)
-    send.begin([memoryview(b"x" * 262_144)[:5000]], 0, 1, 0)
-    assert bytes_reached(send) == 5000
-    assert send.booked == 5000 + PIECE_OVERHEAD
-    send.finish()
-
-
 @given(st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), min_size=1, max_size=20), st.data())
 def test_what_a_send_holds_is_booked(sizes: list[tuple[int, int]], data: st.DataObject) -> None:
     pool = MemoryPool(1 << 20, FakeClock().now_ns)

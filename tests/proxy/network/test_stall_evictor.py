@@ -12,10 +12,9 @@ from framegate.proxy.network import mute
 from framegate.proxy.network.admission_slots import FIRST_PORTION
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.memory_pool import PENDING
-from framegate.proxy.network.run import Run
 from framegate.proxy.network.stall_evictor import CHECK_NS, CHECKS, MOVE_ALL_S, PATIENCE_NS, WINDOW_NS
 from tests.fakes.clock import MS
-from tests.fakes.network import NetBench, frame, net_bench
+from tests.fakes.network import NetBench, frame, net_bench, run_of
 
 MIB = 1 << 20
 POOL = 4 * MIB
@@ -110,15 +109,6 @@ def test_who_has_nothing_to_read_loses_the_turn_after_a_look_without_a_byte(benc
     assert first.is_open
 
 
-def test_nobody_loses_a_turn_while_nobody_waits(bench):
-    bench.fill(POOL - 100_000)
-    bench.large()
-    slot = bench.net.pool.requests.admitted[0]
-    bench.pass_to(bench.net.clock.now, 10 * WINDOW_NS)
-    assert bench.net.pool.requests.admitted == [slot]
-    assert bench.net.pool.evicted == 0
-
-
 def test_who_moves_keeps_the_turn_but_the_reserve_asks_for_a_tenth_of_the_frame_each_second(bench):
     bench.fill(POOL - 1000)
     first, peer = bench.large()
@@ -137,30 +127,19 @@ def test_who_moves_keeps_the_turn_but_the_reserve_asks_for_a_tenth_of_the_frame_
     assert second.mute_causes == mute.MEMORY, "what the first holds beyond the pool keeps the reserve with it"
 
 
-def test_who_comes_back_with_the_reserve_goes_on_before_who_waits(bench):
+def test_a_frame_with_the_reserve_needs_twice_the_portion_for_another_slot_and_then_goes_on_first(bench):
     bench.fill(POOL - 1000)
     first, peer = bench.large()
     second, _ = bench.waiting()
     bench.pass_to(bench.net.clock.now, 2 * CHECK_NS)
     assert bench.net.pool.requests.admitted == []
-    peer.sendall(b"x" * (2 * FIRST_PORTION))
-    bench.until(lambda: bench.net.pool.requests.admitted)
-    assert first.mute_causes == 0
-    bench.until(lambda: first.staged == 3 * FIRST_PORTION + 4)
-    assert second.mute_causes == mute.MEMORY
-    first.close(Cause.ADMIN)
-    assert second.mute_causes == 0
-
-
-def test_less_than_twice_the_portion_is_not_worth_another_turn(bench):
-    bench.fill(POOL - 1000)
-    first, peer = bench.large()
-    bench.waiting()
-    bench.pass_to(bench.net.clock.now, 2 * CHECK_NS)
     bench.more(first, peer, 2 * FIRST_PORTION - 1)
     assert (bench.net.pool.requests.admitted, first.staged) == ([], FIRST_PORTION + 4)
     bench.more(first, peer, 1)
     bench.until(lambda: first.staged == 3 * FIRST_PORTION + 4)
+    assert (first.mute_causes, second.mute_causes) == (0, mute.MEMORY)
+    first.close(Cause.ADMIN)
+    assert second.mute_causes == 0
 
 
 @pytest.mark.parametrize(("cause", "held_up"), [(mute.TAP, True), (mute.PEER, True), (mute.ADMIN, False), (mute.DRAIN, False)])
@@ -253,11 +232,14 @@ def test_all_that_are_too_slow_are_closed_when_that_is_not_enough(bench):
     assert [channel.is_open for channel in held] == [False] * 3
 
 
-def test_nobody_is_closed_while_nobody_waits(bench):
-    held, _ = bench.large(MIB)
-    bench.fill(POOL + 1)
+def test_no_slot_is_revoked_and_no_channel_closed_while_no_frame_waits(bench):
+    bench.fill(POOL - 100_000)
+    held, _ = bench.large()
+    slots = bench.net.pool.requests
+    slot = slots.admitted[0]
     bench.pass_to(bench.net.clock.now, 10 * WINDOW_NS)
-    assert held.is_open
+    assert slots.admitted == [slot]
+    bench.fill(POOL + 1)
     waiting, _ = bench.waiting()
     bench.pass_to(bench.net.clock.now, WINDOW_NS // 2)
     waiting.close(Cause.ADMIN)
@@ -302,7 +284,7 @@ def test_who_waits_is_not_closed_for_what_it_holds(bench):
 def stuck(bench: Bench, size: int = MIB) -> tuple[Channel, socket.socket]:
     """A channel whose peer does not read, with a pending send."""
     channel, peer = bench.net.ready_pair(tcp=True)
-    while channel.send(Run(None, 0, bytes(size), 0, size, 1, 0)):
+    while channel.send(run_of(bytes(size))):
         pass
     return channel, peer
 
@@ -356,5 +338,5 @@ def full(net: NetBench) -> Channel:
                 net.selector.poll(1)
         else:
             quiet = 0
-            assert channel.send(Run(None, 0, bytes(int(room)), 0, room, 1, 0))
+            assert channel.send(run_of(bytes(int(room))))
     return channel

@@ -2,7 +2,7 @@
 
 from framegate.proxy.network.framing import SIZE_BUCKETS
 from framegate.proxy.network.mute import CAUSE_COUNT
-from framegate.proxy.network.stats import SideStats
+from framegate.proxy.network.stats import Histogram, SideStats
 
 
 def test_counters_start_at_zero_and_are_each_sides_own() -> None:
@@ -12,3 +12,25 @@ def test_counters_start_at_zero_and_are_each_sides_own() -> None:
     assert list(second.frame_sizes) == [0] * SIZE_BUCKETS
     assert list(second.mutes) == list(second.mute_ns) == list(second.muted) == [0] * CAUSE_COUNT
     assert next(iter(first.frame_sizes)) == 1
+
+
+def test_a_duration_equal_to_a_bound_belongs_to_it() -> None:
+    histogram = Histogram((0.001, 0.01))
+    for duration_ns in (0, 1_000_000, 1_000_001, 10_000_000, 10_000_001):
+        histogram.observe(duration_ns)
+    assert list(histogram.buckets) == [2, 2, 1]
+    assert (histogram.count, histogram.sum) == (5, 22_000_002)
+
+
+def test_many_equal_durations_count_as_if_each_were_observed() -> None:
+    one, many = Histogram((0.001, 0.01)), Histogram((0.001, 0.01))
+    for _ in range(64):
+        one.observe(5_000_000)
+    many.observe(5_000_000, 64)
+    assert (list(one.buckets), one.count, one.sum) == (list(many.buckets), many.count, many.sum) == ([0, 64, 0], 64, 320_000_000)
+
+
+def test_buckets_are_each_ones_own() -> None:
+    first, second = Histogram((1.0,), 3), Histogram((1.0,), 6)
+    first.observe(1)
+    assert (list(second.buckets), second.count, first.offset, second.offset) == ([0, 0], 0, 3, 6)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from framegate.proxy.network.faults import Faults
-from framegate.proxy.network.timer import COMPACT_FROM, NEVER, CallbackTimer, Timer, TimerHeap
+from framegate.proxy.network.timer import COMPACT_FROM, NEVER, CallbackTimer, DelayedRefusals, Timer, TimerHeap
 
 
 class Note(Timer):
@@ -95,3 +95,17 @@ def test_a_callback_is_called_until_its_timer_is_released() -> None:
     timer.release()
     heap.fire_due(10)
     assert log == [1, 1]
+
+
+def test_one_more_refusal_than_may_wait_fires_the_oldest_timer() -> None:
+    refusals, log = DelayedRefusals(2), list[Note]()
+    first, second, third, fourth = (Note(log) for _ in range(4))
+    refusals.add(first, 0)
+    refusals.add(second, 0)
+    assert (len(refusals), log) == (2, [])
+    refusals.add(third, 0)
+    assert (len(refusals), log) == (2, [first])
+    for timer in (first, second, second):
+        refusals.remove(timer)
+    refusals.add(fourth, 0)
+    assert (len(refusals), log) == (2, [first])

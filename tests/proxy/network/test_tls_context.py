@@ -13,8 +13,7 @@ import pytest
 
 from framegate.proxy.config.tls import NamedCertificate
 from framegate.proxy.errors import ConfigError
-from framegate.proxy.network.tls_context import client_context, server_context, server_store
-from framegate.proxy.network.tls_store import ServerStore
+from framegate.proxy.network.tls_context import ServerStore, client_context, server_context, server_store
 from tests.fakes.cases import each_of
 from tests.fakes.certificates import Authority
 from tests.fakes.tls import TlsWorld
@@ -34,22 +33,6 @@ def test_contexts_are_hardened(tls_world: TlsWorld) -> None:
 @each_of(("client_auth", "mode"), [("none", ssl.CERT_NONE), ("requested", ssl.CERT_OPTIONAL), ("required", ssl.CERT_REQUIRED)])
 def test_client_auth_is_none_requested_or_required(tls_world: TlsWorld, client_auth: str, mode: ssl.VerifyMode) -> None:
     assert server_context(*tls_world.server, client_auth=client_auth, client_ca=tls_world.authority).verify_mode == mode
-
-
-def test_faults_name_the_file(tls_world: TlsWorld, tmp_path: Path) -> None:
-    certificate, key = tls_world.server
-    broken = tmp_path / "broken.pem"
-    broken.write_text("not PEM")
-    with pytest.raises(ConfigError, match=r"missing\.crt"):
-        server_context("missing.crt", key)
-    with pytest.raises(ConfigError, match=r"broken\.pem"):
-        server_context(certificate, str(broken))
-    with pytest.raises(ConfigError, match="certificate"):
-        server_context(certificate, tls_world.client[1])
-    with pytest.raises(ConfigError, match=r"broken\.pem"):
-        client_context(ca=str(broken))
-    with pytest.raises(ConfigError, match="client_ca"):
-        server_context(certificate, key, client_auth="required")
 
 
 def test_an_encrypted_key_is_refused_and_nobody_is_asked(tls_world: TlsWorld, tmp_path: Path) -> None:
@@ -74,14 +57,24 @@ def test_what_was_read_before_counts_and_not_the_file(tls_world: TlsWorld, tmp_p
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_faults_of_what_was_read_before_name_the_file_it_came_from(tls_world: TlsWorld) -> None:
-    files = {"a.crt": Path(tls_world.server[0]).read_bytes(), "a.key": b"no key", "ca.crt": b""}
-    with pytest.raises(ConfigError, match=r"certificate a\.crt with key a\.key"):
-        server_context("a.crt", "a.key", files=files)
-    with pytest.raises(ConfigError, match=r"authorities ca\.crt"):
-        client_context(ca="ca.crt", files=files)
-    with pytest.raises(ConfigError, match=r"b\.key was not sent"):
-        server_context("a.crt", "b.key", files=files)
+def test_faults_name_the_file(tls_world: TlsWorld, tmp_path: Path) -> None:
+    """Read now, or before."""
+    certificate, key = tls_world.server
+    broken = tmp_path / "broken.pem"
+    broken.write_text("not PEM")
+    files = {"a.crt": Path(certificate).read_bytes(), "a.key": b"no key", "ca.crt": b""}
+    for words, call in (
+        (r"missing\.crt", lambda: server_context("missing.crt", key)),
+        (r"broken\.pem", lambda: server_context(certificate, str(broken))),
+        ("certificate", lambda: server_context(certificate, tls_world.client[1])),
+        (r"broken\.pem", lambda: client_context(ca=str(broken))),
+        ("client_ca", lambda: server_context(certificate, key, client_auth="required")),
+        (r"certificate a\.crt with key a\.key", lambda: server_context("a.crt", "a.key", files=files)),
+        (r"authorities ca\.crt", lambda: client_context(ca="ca.crt", files=files)),
+        (r"b\.key was not sent", lambda: server_context("a.crt", "b.key", files=files)),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            call()
 
 
 def test_a_store_is_all_that_the_settings_say(tls_world: TlsWorld, tmp_path: Path) -> None:
@@ -162,3 +155,38 @@ def test_the_same_list_twice_is_one_and_a_file_without_a_list_is_a_fault(tls_wor
     assert store(lists, lists).default.cert_store_stats()["crl"] == 1
     with pytest.raises(ConfigError, match="there is none in it"):
         store(lists, tls_world.authority)
+
+
+DEFAULT, EXACT, BELOW = (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) for _ in range(3))
+STORE = ServerStore(DEFAULT, {"a.example.org": EXACT, "*.example.org": BELOW, "b.org": EXACT})
+
+
+@each_of(
+    ("host", "context"),
+    [
+        ("a.example.org", EXACT),
+        ("other.example.org", BELOW),
+        ("b.org", EXACT),
+        ("x.b.org", DEFAULT),
+        ("example.org", DEFAULT),
+        ("two.labels.example.org", DEFAULT),
+        ("*.example.org", BELOW),
+        (".example.org", BELOW),
+        ("org", DEFAULT),
+        ("", DEFAULT),
+    ],
+)
+def test_the_exact_name_goes_before_the_pattern_and_the_pattern_before_the_default(host: str, context: ssl.SSLContext) -> None:
+    assert STORE.context(host) is context
+
+
+def test_the_first_message_is_read_only_where_something_depends_on_it() -> None:
+    assert STORE.reads_hello
+    assert ServerStore(DEFAULT, {}, ("kafka",)).reads_hello
+    assert not ServerStore(DEFAULT, {}).reads_hello
+
+
+@each_of(("asked", "agreed"), [([], True), (["kafka"], True), (["h2", "kafka"], True), (["h2"], False)])
+def test_who_names_protocols_must_name_one_of_ours(asked: list[str], agreed: bool) -> None:
+    assert ServerStore(DEFAULT, {}, ("kafka", "x")).agrees(asked) is agreed
+    assert STORE.agrees(asked)

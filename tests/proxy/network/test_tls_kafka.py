@@ -17,13 +17,12 @@ from framegate.proxy.errors import TlsError, TransportError
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.options import TlsSettings
-from framegate.proxy.network.run import Run
 from framegate.proxy.network.tls_context import client_context, server_context, server_store
 from framegate.proxy.network.tls_state import TlsState
 from framegate.proxy.network.transport import DONE, ENDED, WANT_WRITE
 from tests.fakes.cases import each_of
 from tests.fakes.certificates import Authority
-from tests.fakes.network import NetBench, frame, net_bench, tcp_pair
+from tests.fakes.network import NetBench, frame, net_bench, run_of, tcp_pair
 from tests.fakes.tls import TlsWorld, tls_pair
 from tests.proxy.network.test_tls import Ends, failure, finished
 
@@ -45,7 +44,7 @@ def pair(net: NetBench, server: TlsSettings, client: TlsSettings) -> tuple[Chann
 
 
 def send(channel: Channel, data: bytes, frames: int = 1) -> None:
-    assert channel.send(Run(None, 0, data, 0, len(data), frames, 0)) or channel.pending_send
+    assert channel.send(run_of(data, frames)) or channel.pending_send
 
 
 # Names and keys.
@@ -280,19 +279,6 @@ def test_frames_that_came_before_the_end_are_delivered_after_an_unmute(net: NetB
     assert server.frames_received == 0
     server.unmute(mute.ADMIN)
     net.poll_until(lambda: server.frames_received == 20)
-
-
-def test_data_and_its_end_in_one_read_are_data_first(tls_world: TlsWorld) -> None:
-    both = Ends(tls_world.server_settings(), tls_world.client_settings())
-    both.shake()
-    both.client.read(100)
-    both.client.write(b"last")
-    assert both.client.shut_write()
-    assert both.server.read(1000) == b"last"
-    assert both.server.has_buffered()
-    assert both.server.read(1000) == b""
-    assert both.server.clean_end
-    both.close()
 
 
 def test_a_second_close_is_harmless_and_without_room_there_is_no_close_notify(tls_world: TlsWorld) -> None:

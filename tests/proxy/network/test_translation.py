@@ -6,9 +6,8 @@ import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framegate.proxy.network.fixed_header import FixedHeaderFraming
 from framegate.proxy.network.framing import OK
-from framegate.proxy.network.framings import FRAMINGS
+from framegate.proxy.network.framings import FRAMINGS, FixedHeaderFraming
 from framegate.proxy.network.int32 import INT32
 from framegate.proxy.network.memory_pool import BEGUN, MemoryPool
 from framegate.proxy.network.receive import NEVER_CUT, Receive, ReceiveLimit
@@ -18,6 +17,7 @@ from framegate.proxy.network.translation import KEPT, REFER_FROM, WRITE_FROM, Sc
 from tests.fakes.cases import each_of
 from tests.fakes.clock import FakeClock
 from tests.fakes.framing_model import MODELS, stream
+from tests.fakes.network import run_of
 
 PAIRS = list(itertools.product(MODELS, repeat=2))
 LARGE = [WRITE_FROM - 1, WRITE_FROM, WRITE_FROM + 1, REFER_FROM - 1, REFER_FROM, REFER_FROM + 1, 32_767]
@@ -170,7 +170,7 @@ def test_what_translations_write_into_is_empty_for_each_and_never_stays_large() 
     translation = Translation(INT32, FRAMINGS["varint"], scratch)
     writer.write(b"left by one that failed")
     few = stream("int32", [b"a", b"b"])
-    assert translation.frames(Run(None, 0, few, 0, len(few), 2, 0)).data == stream("varint", [b"a", b"b"])
+    assert translation.frames(run_of(few, 2)).data == stream("varint", [b"a", b"b"])
     assert scratch.writer is writer
     many = stream("int32", [bytes(1000)] * (KEPT // 1000 + 1))
     assert translation.frames(Run(None, 0, many, 0, len(many), KEPT // 1000 + 1, 0)).size > KEPT

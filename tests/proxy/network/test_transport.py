@@ -2,7 +2,7 @@
 
 import pytest
 
-from framegate.proxy.network.transport import Transport
+from framegate.proxy.network.transport import FIRST_READ, MAX_READ, MIN_READ, Transport, adapted
 from tests.fakes.cases import each_of
 from tests.fakes.transport import memory_transports
 
@@ -20,3 +20,20 @@ def test_what_cannot_be_looked_at_says_so() -> None:
 def test_a_new_one_has_passed_nothing_and_owes_nothing() -> None:
     made, _ = memory_transports()
     assert (made.wire_received, made.wire_sent, made.pending_write, made.booked, made.clean_end) == (0, 0, 0, 0, True)
+
+
+@each_of(
+    ("suits", "size", "length", "expected"),
+    [
+        (FIRST_READ, FIRST_READ, FIRST_READ, 4 * FIRST_READ),
+        (FIRST_READ, FIRST_READ, FIRST_READ // 2, FIRST_READ),
+        (FIRST_READ, FIRST_READ, 1, FIRST_READ // 2),
+        (MIN_READ, MIN_READ, 1, MIN_READ),
+        (MAX_READ, MAX_READ, MAX_READ, MAX_READ),
+        (MAX_READ // 2, MAX_READ // 2, MAX_READ // 2, MAX_READ),
+        (FIRST_READ, 4, 4, FIRST_READ),
+        (FIRST_READ, MAX_READ, 1, FIRST_READ),
+    ],
+)
+def test_full_reads_ask_for_more_and_nearly_empty_ones_for_less(suits, size, length, expected):
+    assert adapted(suits, size, length) == expected

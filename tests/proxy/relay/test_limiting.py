@@ -7,7 +7,7 @@ from collections.abc import Callable
 from framegate.proxy.cause import Cause
 from framegate.proxy.config.limits import UNLIMITED, LimitOverride, RateLimits
 from framegate.proxy.network import mute
-from framegate.proxy.network.lines import LINES
+from framegate.proxy.network.framings import LINES
 from framegate.proxy.relay import ending
 from framegate.proxy.relay import handler_wire as wire
 from framegate.proxy.relay.throttle import REPLY, Throttle

@@ -14,9 +14,8 @@ import pytest
 from framegate.proxy.config.model import HeaderConfig, TapConfig, TapRule
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
-from framegate.proxy.network.fixed_header import FixedHeaderFraming
 from framegate.proxy.network.framing import Framing
-from framegate.proxy.network.framings import FRAMINGS, framing_of
+from framegate.proxy.network.framings import FRAMINGS, FixedHeaderFraming, framing_of
 from framegate.proxy.network.memory_pool import BEGUN
 from framegate.proxy.network.read_half import MAX_GROWN
 from framegate.proxy.relay.pair import Pair

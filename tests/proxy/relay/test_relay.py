@@ -11,7 +11,7 @@ from framegate.proxy.cause import Cause
 from framegate.proxy.config.model import TapConfig, TapRule
 from framegate.proxy.network import mute
 from framegate.proxy.network.connection_id import format_connection_id
-from framegate.proxy.network.read_size import MAX_READ
+from framegate.proxy.network.transport import MAX_READ
 from framegate.proxy.relay import ending
 from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from framegate.proxy.network.der import serial_of
+from framegate.proxy.network.certificate import serial_of
 from tests.fakes.cases import each_of
 from tests.fakes.sasl_frames import handshake, plain_token, token
 from tests.fakes.tls import TlsWorld

@@ -26,7 +26,7 @@ def test_the_mute_lasts_until_the_last_holder_lets_go(order):
         throttle.let_go(order[0])
         bench.poll(3)
         assert (throttle.holders, channel.mute_causes, channel.frames_received) == (0, 0, 1)
-        assert channel.mutes.summary()["throttle"]["count"] == 1
+        assert channel.mutes.of(mute.position(mute.THROTTLE))[0] == 1
 
 
 def test_who_does_not_hold_lets_nothing_go():

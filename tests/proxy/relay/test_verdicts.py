@@ -13,7 +13,7 @@ from framegate.proxy.config.model import TapConfig, TapRule
 from framegate.proxy.network import mute
 from framegate.proxy.network.framings import FRAMINGS
 from framegate.proxy.network.int32 import INT32
-from framegate.proxy.network.leak_finding import LeakFindingPool
+from framegate.proxy.network.pool_kinds import LeakFindingPool
 from framegate.proxy.network.run import Run
 from framegate.proxy.relay import handler_wire as wire
 from framegate.proxy.relay import verdicts

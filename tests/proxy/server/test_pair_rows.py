@@ -102,7 +102,8 @@ def test_what_is_written_of_a_closed_pair_is_what_json_writes(told):
     assert "\n" not in text
     assert (row["detail"], row["principal"]) == (told, told or None)
     assert row["tls"] == {"version": "TLSv1.3", "cipher": told, "certificate": told}
-    assert row["mutes"] == channel.mutes.summary()
+    counted = {name: channel.mutes.of(mute.position(bit)) for name, bit in mute.CAUSES}
+    assert row["mutes"] == {name: {"count": int(count), "ns": int(ns)} for name, (count, ns) in counted.items() if count}
     assert (list(row["mutes"]), row["mutes"]["admin"]) == (["peer", "admin"], {"count": 1, "ns": 5})
     assert list(row) == list(ClosedRow.__annotations__)
     world.close()

@@ -1,4 +1,4 @@
-"""framegate.proxy.network.distinguished_name: the texts are those of Java's ``X500Principal.getName()``, of the same certificates."""
+"""framegate.proxy.network.certificate: the texts are those of Java's ``X500Principal.getName()``, of the same certificates."""
 
 import contextlib
 import datetime
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from framegate.control.demo.processes import find_java
 from framegate.proxy.errors import AuthenticationError
-from framegate.proxy.network.distinguished_name import escape, format_name, subject_of
+from framegate.proxy.network.certificate import SEQUENCE, Element, elements, escape, format_name, only, subject_of
 from tests.fakes.cases import each_of
 
 KEY = ec.generate_private_key(ec.SECP256R1())
@@ -41,10 +41,7 @@ def test_the_most_specific_part_comes_first() -> None:
     name, user = Attribute(NameOID.COMMON_NAME, "a"), Attribute(NameOID.USER_ID, "7")
     found = subject_of(certificate_of([Attribute(NameOID.COUNTRY_NAME, "DE")], [Attribute(NameOID.ORGANIZATION_NAME, "Example")], [name, user]))
     assert found == "CN=a+UID=7,O=Example,C=DE"
-
-
-def test_a_certificate_without_a_subject() -> None:
-    assert subject_of(certificate_of()) == ""
+    assert subject_of(certificate_of()) == "", "a certificate without a subject"
 
 
 @each_of(
@@ -224,3 +221,29 @@ def test_what_is_no_certificate_is_refused_and_nothing_else_happens(place: int, 
 def test_what_has_no_place_for_a_subject(data: bytes) -> None:
     with pytest.raises(AuthenticationError, match="cannot be read"):
         subject_of(data)
+
+
+@each_of("size", [0, 1, 127, 128, 255, 256, 70_000])
+def test_lengths_of_each_form(size: int) -> None:
+    length = bytes((size,)) if size < 128 else bytes((0x80 | (size.bit_length() + 7) // 8,)) + size.to_bytes((size.bit_length() + 7) // 8, "big")
+    one = b"\x30" + length + b"x" * size
+    assert list(elements(one + b"\x05\x00")) == [Element(SEQUENCE, b"x" * size, one), Element(5, b"", b"\x05\x00")]
+    assert only(one) == b"x" * size
+
+
+@each_of("bad", [b"\x30", b"\x30\x05abc", b"\x30\x80ab", b"\x30\x85\0\0\0\0\1a", b"\x30\x82\1", b"\x1f\x01a"])
+def test_what_is_no_element_is_refused(bad: bytes) -> None:
+    with pytest.raises(AuthenticationError, match="cannot be read"):
+        list(elements(bad))
+
+
+@each_of("bad", [b"", b"\x30\x00\x30\x00", b"\x31\x00"])
+def test_what_is_not_one_sequence_is_refused(bad: bytes) -> None:
+    with pytest.raises(AuthenticationError, match="a SEQUENCE is missing"):
+        only(bad)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_elements_or_refused(data: bytes) -> None:
+    with contextlib.suppress(AuthenticationError):
+        assert b"".join(item.encoded for item in elements(data)) == data
