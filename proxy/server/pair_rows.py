@@ -24,6 +24,7 @@ __all__ = [
     "endpoint_up_row",
     "holder_row",
     "is_due",
+    "last_active_ns",
     "open_row",
     "opened_line",
     "refused_line",
@@ -88,18 +89,24 @@ def demand_row(demand: KeyDemand) -> DemandRow:
     return DemandRow(level=level, name=demand.name, counter=counter, used=int(demand.used), waiting=int(demand.waiting), wanting=int(demand.wanting))
 
 
+def last_active_ns(pair: Pair) -> i64:
+    """When a byte last passed on either side, or when the client came."""
+    last_ns = pair.opened_ns
+    for leg in (pair.client, pair.upstream):
+        if leg.channel is not None and leg.channel.last_active_ns > last_ns:
+            last_ns = leg.channel.last_active_ns
+    return last_ns
+
+
 def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
     """A pair that is not CLOSED."""
     client, upstream = pair.client.channel, pair.upstream.channel
-    last_active_ns = pair.opened_ns
     pending: i64 = 0
     leased: i64 = pair.client.held_bytes() + pair.upstream.held_bytes()
     for channel in (client, upstream):
         if channel is not None:
             pending += channel.pending_send
             leased += channel.leased
-            if channel.last_active_ns > last_active_ns:
-                last_active_ns = channel.last_active_ns
     return OpenRow(
         id=int(pair.id),
         listener=pair.route.listener,
@@ -120,7 +127,7 @@ def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
         in_flight=0 if pair.pairing is None else int(pair.pairing.open),
         pending_send=int(pending),
         leased=int(leased),
-        last_active_ns=int(last_active_ns + wall_offset_ns),
+        last_active_ns=int(last_active_ns(pair) + wall_offset_ns),
     )
 
 
@@ -132,16 +139,13 @@ def opened_line(pair: Pair, wall_offset_ns: i64) -> str:
 def access_line(pair: Pair, wall_offset_ns: i64) -> str:
     """A pair that is not CLOSED, as a line of the notice ``access``."""
     client, upstream = pair.client.channel, pair.upstream.channel
-    last_active_ns = pair.opened_ns
-    for channel in (client, upstream):
-        if channel is not None and channel.last_active_ns > last_active_ns:
-            last_active_ns = channel.last_active_ns
     muted = "" if client is None else _words_text(mute.cause_names(int(client.mute_causes)))
     muted_upstream = "" if upstream is None else _words_text(mute.cause_names(int(upstream.mute_causes)))
     return (
         f'{pair.opened_ns} {pair.id} {_pair_head(pair, wall_offset_ns)}, "state": "{_state(pair)}", "muted": [{muted}], '
         f'"muted_upstream": [{muted_upstream}], "in_flight": {0 if pair.pairing is None else pair.pairing.open}, '
-        f'"last_active_ns": {last_active_ns + wall_offset_ns}, "lost": {_lost_text(pair.lost_bytes(pair.client), pair.lost_bytes(pair.upstream))}, '
+        f'"last_active_ns": {last_active_ns(pair) + wall_offset_ns}, '
+        f'"lost": {_lost_text(pair.lost_bytes(pair.client), pair.lost_bytes(pair.upstream))}, '
         f'"mutes": {{{_mutes_text(client)}}}}}'
     )
 

@@ -26,10 +26,9 @@ def test_describe_gives_one_row_or_none(steered):
 
 def test_an_error_of_a_job_is_its_answer_and_the_next_job_goes_on(steered):
     class Failing(Job):
-        def step(self) -> bool:
+        def _visit(self, number: int, pair: object) -> None:
             if self.id == 1:
                 raise RuntimeError("a bug")
-            return True
 
         def result(self) -> dict:
             raise RuntimeError("a bug in the answer")
@@ -37,10 +36,10 @@ def test_an_error_of_a_job_is_its_answer_and_the_next_job_goes_on(steered):
         def cut(self) -> dict:
             raise RuntimeError("a bug in the end")
 
-    steered.commands._jobs.extend(Failing(number) for number in (1, 2))
+    steered.commands._jobs.extend(Failing(number, steered.world.relay, [99]) for number in (1, 2))
     steered.commands.handle({"type": "list", "id": 3})
     steered.work()
-    steered.commands._jobs.append(Failing(4))
+    steered.commands._jobs.append(Failing(4, steered.world.relay, [99]))
     steered.commands.end()
     answers = {answer["id"]: answer.get("error") for answer in steered.answers}
     assert answers == {1: "RuntimeError: a bug", 2: "RuntimeError: a bug in the answer", 3: None, 4: "RuntimeError: a bug in the end"}

@@ -1,16 +1,29 @@
-"""A processor's questions: each goes to control once, is settled once, and none is kept by what is over."""
+"""Auth requests of a processor: each is sent once and completed once, arrives as it was sent, and leaves nothing behind."""
 
+import dataclasses
+import json
+import typing
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from framegate.proxy.auth import auth_requests as q
+from framegate.proxy.auth.messages import ApiRange
 from framegate.proxy.network.authenticator import Waker
 from framegate.proxy.server import credentials as module
-from framegate.proxy.server.credentials import MAX_QUESTION, Credentials, listener_auth_queue, upstream_auth_queue
+from framegate.proxy.server.credentials import (
+    MAX_QUESTION,
+    Credentials,
+    answer_from_row,
+    listener_auth_queue,
+    question_from_row,
+    row_of,
+    upstream_auth_queue,
+)
 from framegate.proxy.server.messages import AnswerCommand
-from framegate.proxy.server.protocol import MessageError
+from framegate.proxy.server.schema import MessageError, schema_of
+from tests.fakes.sasl_frames import known_apis
 
 
 class Woken(Waker):
@@ -144,3 +157,71 @@ def test_a_link_that_is_lost_ends_all_and_whatever_is_asked_then(rig: Rig) -> No
 def test_nothing_secret_is_in_what_is_shown_of_it(rig: Rig) -> None:
     pending_auth = rig.ask(q.CheckPassword("u", "canary"))
     assert "canary" not in f"{rig.credentials!r}{pending_auth!r}{pending_auth.auth_request!r}{rig.credentials.source('d')!r}"
+
+
+# Rows.
+
+SALT = bytes(range(256))
+QUESTIONS: list[q.AuthRequest] = [
+    q.SupportedApis(3),
+    q.WantCredential("SCRAM-SHA-256", "ålice\n\0"),
+    q.CheckPassword("alice", "\ud800 ' \" \\ \u2028"),
+    q.CheckToken("a.b.c"),
+    q.WantSecret("brokers"),
+    q.WantScramKeys("brokers", "SCRAM-SHA-512", SALT, 4096),
+]
+ANSWERS: list[q.AuthResponse] = [
+    known_apis(ApiRange(0, 3, 11), ApiRange(18, 0, 4)),
+    known_apis(),
+    q.ScramCredential(SALT, 8192, b"stored", b"", is_known=False, lifetime_ms=5),
+    q.ScramCredential(b"", 4096, b"s", b"k"),
+    q.Accepted("alice", -1),
+    q.Accepted("alice"),
+    q.Refused("no", "scope"),
+    q.Secret("canary"),
+    q.ScramKeys(b"\0", b"\xff"),
+    q.Unavailable("no"),
+]
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("ScramKeys", {"client_key": "canary", "server_key": ""}, "ScramKeys has a field that cannot be read"),
+    ("ScramKeys", {"client_key": "", "server_key": "0ä"}, "ScramKeys has a field that cannot be read"),
+    ("KnownApis", {"answer": "0"}, "KnownApis has a field that cannot be read"),
+    ("CheckToken", {"token": "canary"}, "no answer of the kind CheckToken"),
+    ("Secret", {"text": 77}, "Secret.text must be str, not int"),
+]
+
+
+def test_a_question_and_an_answer_arrive_as_they_were_sent() -> None:
+    assert {type(each) for each in QUESTIONS} == set(typing.get_args(q.AuthRequest)), "each kind is tried"
+    assert {type(each) for each in ANSWERS} == set(typing.get_args(q.AuthResponse))
+    for question in QUESTIONS:
+        assert question_from_row(*json.loads(json.dumps(row_of(question)))) == question
+    for answer in ANSWERS:
+        assert answer_from_row(*json.loads(json.dumps(row_of(answer)))) == answer
+
+
+def test_what_is_none_is_refused_with_the_name_of_the_key_and_without_a_word_of_it() -> None:
+    for kind, row, text in REFUSED:
+        with pytest.raises(MessageError) as caught:
+            answer_from_row(kind, row)
+        assert str(caught.value) == text
+        assert caught.value.__cause__ is None
+    for kind, row, text in (
+        ("Secret", {"text": "x"}, "no question of the kind Secret"),
+        ("CheckToken", {"token": ["canary"]}, "CheckToken.token must be str, not list"),
+        ("CheckToken", {}, "CheckToken.token is missing"),
+    ):
+        with pytest.raises(MessageError, match=f"^{text}$"):
+            question_from_row(kind, row)
+
+
+def test_what_is_wrong_with_a_row_is_said_without_a_word_of_what_is_in_it() -> None:
+    for declared in (*typing.get_args(q.AuthRequest), *typing.get_args(q.AuthResponse)):
+        names = [field.name for field in dataclasses.fields(declared)]
+        for name in names:
+            for value in ("canary", ["canary"], {"canary": "canary"}, 77):
+                fault = schema_of(declared).fault({**dict.fromkeys(names, "canary"), name: value})
+                assert "canary" not in fault
+                assert "77" not in fault

@@ -302,11 +302,11 @@ def test_the_end_of_the_processor_answers_a_commit_whose_pairs_have_not_all_foll
     assert tapped.answers == [{"type": "committed", "id": 2}]
 
 
-def idle_since(pair, now_ns):
-    """As if no byte had passed since then."""
-    for leg in (pair.client, pair.upstream):
+def idle_since(pair, client_ns, upstream_ns=0):
+    """As if no byte had passed since then; the times count from when the pair was opened."""
+    for leg, passed_ns in ((pair.client, client_ns), (pair.upstream, upstream_ns)):
         if leg.channel is not None:
-            leg.channel.last_active_ns = now_ns
+            leg.channel.last_active_ns = pair.opened_ns + passed_ns
 
 
 def test_the_idlest_are_closed_and_of_two_that_are_as_idle_the_older(steered):
@@ -324,9 +324,8 @@ def test_the_idlest_are_closed_and_of_two_that_are_as_idle_the_older(steered):
 
 def test_a_pair_is_as_idle_as_the_less_idle_of_its_sides(steered):
     pairs = [steered.world.pair()[2] for _ in range(2)]
-    for pair, (client_ns, upstream_ns) in zip(pairs, ((1, 9), (8, 2)), strict=True):
-        pair.client.channel.last_active_ns = client_ns
-        pair.upstream.channel.last_active_ns = upstream_ns
+    idle_since(pairs[0], 1, 9)
+    idle_since(pairs[1], 8, 2)
     assert steered.ask("evict", count=1, spared=None)["affected"] == [pairs[1].id]
 
 
