@@ -1,4 +1,4 @@
-r"""Kafka's ``ssl.principal.mapping.rules``: from a name in a certificate to the principal that everything else speaks of.
+r"""Kafka's ``ssl.principal.mapping.rules``: from a name in a certificate to a principal.
 
 The text is a list with commas, the first rule that matches wins::
 
@@ -6,11 +6,11 @@ The text is a list with commas, the first rule that matches wins::
     RULE:pattern/replacement/           the pattern must match the whole name; $1 to $9… are its groups, $0 all of it
     RULE:pattern/replacement/L or U     the same, in lower or upper case
 
-``\`` keeps a slash within pattern or replacement from ending it; commas need none. Empty entries are passed over; no entry at all is no rule, and
-then no name matches. As in Kafka, a group that the pattern does not have is literal text, and ``$12`` is group 1 and a 2 where there is no group 12.
+``\`` escapes a slash within pattern or replacement; commas need no escape. Empty entries are ignored; without any entry no name matches. As in Kafka,
+a group that the pattern does not have is literal text, and ``$12`` is group 1 and a 2 if there is no group 12.
 
-Unlike Kafka's, a rule is expanded once, for the whole name. (Kafka replaces every match, one after the other: ``.*`` matches twice, the name and the
-nothing behind it, and so gives its text twice.) And a faulty replacement is refused when it is read, not when a client comes.
+Unlike in Kafka, a rule is expanded once, for the whole name. (Kafka replaces every match: ``.*`` matches the name and then the empty text after it,
+and so gives its text twice.) And a faulty replacement is refused when the rules are read, not when a client connects.
 """
 
 import re
@@ -28,7 +28,7 @@ _Case = Literal["", "L", "U"]
 
 
 class RuleError(ValueError):
-    """The rules cannot be read. ``position`` is where, counted from 0."""
+    """The rules cannot be read. ``position``: of the fault, counted from 0."""
 
     def __init__(self, message: str, position: int) -> None:
         super().__init__(message)
@@ -57,11 +57,7 @@ class MappingRules:
     """The rules of one listener. Immutable."""
 
     def __init__(self, text: str = DEFAULT) -> None:
-        """Read the rules.
-
-        Raises:
-            RuleError: they are none.
-        """
+        """Read the rules; raises RuleError if they are malformed."""
         self.text: Final = text
         self._rules: Final = _read(text)
 
@@ -110,7 +106,7 @@ def _skip(text: str, position: int, characters: str) -> int:
 
 
 def _until_slash(text: str, position: int, start: int) -> tuple[str, int]:
-    """What is before the next slash that is not escaped, and where it goes on behind it."""
+    """The text before the next slash that is not escaped, and the position after it."""
     begin = position
     while position < len(text):
         if text[position] == "/":
@@ -120,14 +116,14 @@ def _until_slash(text: str, position: int, start: int) -> tuple[str, int]:
 
 
 def compile_pattern(pattern: str, position: int = 0) -> re.Pattern[str]:
-    r"""A pattern of a rule, which may name its groups as Java does. As with Java, ``\d``, ``\w``, ``\s`` and ``(?i)`` know ASCII's characters only.
+    r"""Compile a pattern, which may name its groups as Java does. As in Java, ``\d``, ``\w``, ``\s`` and ``(?i)`` match ASCII characters only.
 
     Raises:
-        RuleError: it is none, or means something else in Java (classes within classes); ``position`` is where it stands.
+        RuleError: it is malformed, or means something else in Java (classes within classes); ``position`` is that of the pattern.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # of what is to become set operations, which Java has
+            warnings.simplefilter("error")  # warnings about future set operations, which Java has
             return re.compile(_NAMED.sub("(?P<", pattern), re.ASCII)
     except (re.error, ValueError, OverflowError, RecursionError, Warning) as error:
         raise RuleError(f"the pattern {pattern!r} is none: {error}", position) from None
@@ -139,7 +135,7 @@ def _rule(pattern: str, replacement: str, case: _Case, start: int) -> _Rule:
 
 
 def _parts(replacement: str, pattern: re.Pattern[str], start: int) -> tuple[str | int, ...]:
-    r"""Take a replacement apart: ``\x`` is x, ``$n`` a group as far as there is one, ``${name}`` one by its name."""
+    r"""The parts of a replacement: ``\x`` is x, ``$n`` a group that exists, ``${name}`` a named one."""
     parts: list[str | int] = []
     literal = ""
     position = 0
@@ -147,7 +143,7 @@ def _parts(replacement: str, pattern: re.Pattern[str], start: int) -> tuple[str 
         character = replacement[position]
         position += 1
         if character == "\\":
-            literal += replacement[position]  # there is one: else the slash behind would not have ended it
+            literal += replacement[position]  # it exists: otherwise the next slash would not have ended the replacement
             position += 1
         elif character == "$":
             group, position = _group(replacement, position, pattern, start)
@@ -162,7 +158,7 @@ def _parts(replacement: str, pattern: re.Pattern[str], start: int) -> tuple[str 
 
 
 def _group(replacement: str, position: int, pattern: re.Pattern[str], start: int) -> tuple[str | int, int]:
-    """The group behind a dollar sign, or the literal text that it is, and where it goes on."""
+    """The group after a dollar sign, or its literal text, and the position after it."""
     if replacement.startswith("{", position):
         name, brace, _ = replacement[position + 1 :].partition("}")
         if not brace or name not in pattern.groupindex:

@@ -1,4 +1,4 @@
-"""Pairs and endpoints as rows (``rows``). Times are nanoseconds of the time of day."""
+"""Rows of pairs and endpoints (``rows``). The frequent ones are written as JSON text by hand. Times are nanoseconds since 1970."""
 
 from json.encoder import encode_basestring
 from typing import Final, cast
@@ -32,15 +32,15 @@ __all__ = [
 
 NS_PER_MS: Final = 1_000_000
 _SPREAD: Final = 2_654_435_761
-"""Knuth's: the odd number next to 2^32 divided by the golden ratio."""
+"""Knuth's multiplier: the odd number next to 2^32 divided by the golden ratio."""
 _text: Final = encode_basestring
-"""A string as JSON, as ``json`` itself writes it where everything need not be ASCII."""
-_CAUSE_WORDS: Final[dict[Cause, str]] = {cause: str(cause) for cause in Cause}  # asking an enumeration costs a Python call
+"""A string as JSON, as ``json`` writes it with ``ensure_ascii=False``."""
+_CAUSE_WORDS: Final[dict[Cause, str]] = {cause: str(cause) for cause in Cause}  # an enumeration's attribute costs a Python call
 _STATE_WORDS: Final[dict[PairState, str]] = {state: str(state.value) for state in PairState}
 
 
 def _frames(pair: Pair) -> tuple[i64, i64]:
-    """Of the requests, and of the answers."""
+    """Frames of requests, and of responses."""
     client, upstream = pair.client.channel, pair.upstream.channel
     requests = i64(0) if client is None else client.frames_received
     if client is not None and pair.route.upstream is None:
@@ -61,7 +61,6 @@ def _traffic(both: tuple[i64, i64]) -> TrafficRow:
 
 
 def _upstream_name(route: Route) -> str:
-    """Empty where a handler answers."""
     return "" if route.upstream is None else route.upstream.name
 
 
@@ -73,7 +72,6 @@ def _tls(channel: Channel | None) -> TlsRow | None:
 
 
 def _mechanism(client: Channel | None) -> str:
-    """Of SASL; empty: by none."""
     return "" if client is None or client.identity is None else client.identity.mechanism
 
 
@@ -84,13 +82,13 @@ def _state(pair: Pair) -> str:
 
 
 def demand_row(demand: KeyDemand) -> DemandRow:
-    """What was asked of one rate."""
+    """The demand for one rate."""
     level, counter = cast(RateLevel, demand.level), cast(RateCounter, demand.counter)
     return DemandRow(level=level, name=demand.name, counter=counter, used=int(demand.used), waiting=int(demand.waiting), wanting=int(demand.wanting))
 
 
 def last_active_ns(pair: Pair) -> i64:
-    """When a byte last passed on either side, or when the client came."""
+    """When a byte last passed on either side, or when the connection was accepted."""
     last_ns = pair.opened_ns
     for leg in (pair.client, pair.upstream):
         if leg.channel is not None and leg.channel.last_active_ns > last_ns:
@@ -159,7 +157,7 @@ def closed_line(pair: Pair, wall_offset_ns: i64) -> str:
 
 
 def refused_line(pair_id: i64, route: Route, peer: str, accepted_ns: i64, now_ns: i64, wall_offset_ns: i64, cause: Cause, detail: str) -> str:
-    """The same of a connection that was handed over and never became a pair. Times are of the selector's clock."""
+    """The line ``closed`` of a connection that was handed over and could not become a pair. Times are of the selector's clock."""
     head = _head(
         pair_id,
         route,
@@ -181,7 +179,7 @@ _NEVER: Final = '"handshake_ns": null, "connect_ns": null, "connect_started_ns":
 
 
 def _pair_head(pair: Pair, wall_offset_ns: i64) -> str:
-    """What the three rows of a pair begin with."""
+    """The beginning of the three lines of a pair."""
     client = pair.client.channel
     return _head(
         pair.id,
@@ -212,8 +210,8 @@ def _head(
     size: tuple[i64, i64],
     opening: str,
 ) -> str:
-    """The only place that knows how an ``OpeningRow`` is written, but for its end: by hand, since an object and ``json``'s encoder cost a tenth of
-    all that a connection costs.
+    """The text of an ``OpeningRow``, without its end. Written by hand: an object and ``json``'s encoder would cost a tenth of a connection's CPU
+    time.
     """
     return (
         f'{{"id": "{format_connection_id(int(number))}", "listener": {_text(route.listener)}, "peer": {_text(peer)}, '
@@ -225,7 +223,6 @@ def _head(
 
 
 def _opening_text(pair: Pair, client: Channel | None, wall_offset_ns: i64) -> str:
-    """How it came to be open, or to what that came."""
     handshake = connect = started = "null"
     if client is not None and (client.options.tls is not None or pair.route.authenticates):
         until_ns = client.ready_ns if client.ready_ns != 0 else client.closed_ns
@@ -274,7 +271,7 @@ def _mutes_text(client: Channel | None) -> str:
 
 
 def holder_row(pair: Pair, channel: Channel, kind: str, size: i64, wall_offset_ns: i64) -> HolderRow:
-    """What one channel of a pair holds of the memory pool, of one kind."""
+    """The memory that one channel of a pair holds, of one kind."""
     muted_ns = channel.mutes.first_ns
     return HolderRow(
         id=int(pair.id),
@@ -318,9 +315,10 @@ def endpoint_up_row(upstream: Upstream, endpoint: Endpoint) -> EndpointUpRow:
 
 
 def is_due(opened_ns: int, number: int, every_ns: int, since_ns: int, until_ns: int) -> bool:
-    """Whether the moment of a row ``access`` of the connection of that id, opened at that time, lies behind ``since_ns`` and not behind ``until_ns``:
-    the first is one ``every_ns`` after it was opened and up to a quarter more, the others each ``every_ns``. The quarter is spread by a hash of the
-    id: many that came together do not have their rows together.
+    """Whether a row ``access`` of a connection is due after ``since_ns`` and not after ``until_ns``.
+
+    The first is due between ``every_ns`` and a quarter more after the opening, given by a hash of the id ``number``, so that connections that were
+    opened together have their rows at different times. The next ones follow each ``every_ns``.
     """
     first_ns = opened_ns + ((number * _SPREAD & 0xFFFF_FFFF) * (every_ns // 4) >> 32)
     turns = (until_ns - first_ns) // every_ns

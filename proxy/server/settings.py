@@ -1,10 +1,11 @@
-"""What the ``start`` message becomes: routes with their limits, TLS stores and endpoints, and the changes that may be made to them.
+"""The settings of a processor, made from the ``start`` message: routes with their limits, TLS stores and endpoints; and changes to them.
 
-A change is prepared (judged against what is in force now), then committed or aborted; one at a time. Everything it may name exists from the
-start: limits, the pool's share, endpoints, quotas, the tap, stores of certificates.
+A change is prepared (checked against what is in force), then committed or aborted; one at a time. It can only change what exists from the start:
+limits, the pool's share, endpoints, quotas, tap rules, stores of certificates.
 """
 
 import socket
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from framegate.proxy.auth import factories
@@ -61,12 +62,10 @@ __all__ = ["ChangeError", "Settings"]
 
 Address = list[str | int]  # one of ``messages.Endpoints``
 NS_PER_MS: Final = 1_000_000
-KAFKA_HEAD: Final = 131_200  # what pairing may have to see of a request: as much as it looks at, see ``framegate.proxy.relay.pairing``
+KAFKA_HEAD: Final = 131_200  # bytes of a request that pairing may have to read, see ``framegate.proxy.relay.pairing``
 
 
 class _Prepared(NamedTuple):
-    """A change that was judged."""
-
     number: int
     change: Change
     endpoints: dict[str, list[Endpoint]]
@@ -76,15 +75,21 @@ class _Prepared(NamedTuple):
 
 
 class ChangeError(Exception):
-    """A change that cannot be made; the text is for the operator."""
+    """A change is impossible; the text is for the operator."""
 
 
 def _literal(endpoint: str) -> Address:
-    """An endpoint that needs no resolver: a number, or a Unix socket."""
+    """The row of an endpoint that is a number or a Unix socket."""
     address = parse_address(endpoint)
     if address.kind == "name":
         raise ConfigError(f"the endpoint {endpoint} came without an address")
     return ["", address.family, address.host] if address.kind == "unix" else [address.host, address.family, address.host, address.port]
+
+
+def _check_known(fault: str, names: Iterable[str], known: Container[str]) -> None:
+    unknown = {name for name in names if name not in known}
+    if unknown:
+        raise ChangeError(f"{fault} {', '.join(sorted(unknown))}")
 
 
 class Settings:
@@ -95,13 +100,13 @@ class Settings:
 
     Attributes:
         config: as it was at the start.
-        pool: the memory pool of this processor, sized to its share.
-        counters: of everything named in the configuration.
-        upstreams: by name; each is shared by the routes of all listeners before it.
+        pool: the memory pool of this processor, with the size of its share.
+        counters: of all listeners and upstreams.
+        upstreams: by name; shared by the routes of all listeners that use it.
         routes: by listener.
         limits: max_receive_size by listener.
-        requests: the way to the handler processes; None: no listener has a handler.
-        credentials: the way to control's answers for authenticators; None: nothing here authenticates with SASL.
+        requests: sends frames to the handler processes; None: no listener has a handler.
+        credentials: sends auth requests to control; None: no listener or upstream uses SASL.
 
     Raises:
         ConfigError: certificates cannot be used, or an endpoint has no address.
@@ -136,18 +141,16 @@ class Settings:
         self._relay: Relay | None = None
         self._tap: TapWriter | None = None
         self._retirement: Retirement | None = None
-        self._selector: Selector | None = None
         self._sessions_end: Final = CallbackTimer(self._end_sessions)
         self._part: Final = message.get("part", WHOLE)
         self._set_largest()
 
     def attach(self, relay: Relay, tap: TapWriter | None, retirement: Retirement | None = None) -> None:
-        """Name those whose rules and quotas may change, the log of what they record (without one rules cannot change), and who ends connections whose
-        certificate was replaced.
+        """Set the objects to which changes are applied, before the first change. Without ``tap`` the tap's rules cannot change; ``retirement`` ends
+        connections whose certificate was replaced.
         """
         self._retirement = retirement
         self._relay = relay
-        self._selector = relay.pairs.selector
         self._tap = tap
         if self.requests is not None:
             self.requests.attach(relay.pairs.selector)
@@ -155,13 +158,15 @@ class Settings:
         relay.pairs.quotas.set_parts(self._part, [])
         relay.pairs.quotas.set_limits(limits_from_wire(quotas_to_wire(self.config)))
         if self._stores.verifies:
-            self._selector.call_at(self._selector.now_ns + SESSION_NS, self._sessions_end)
+            self._end_sessions_later(relay.pairs.selector)
+
+    def _end_sessions_later(self, selector: Selector) -> None:
+        selector.call_at(selector.now_ns + SESSION_NS, self._sessions_end)
 
     def _end_sessions(self) -> None:
-        """Have clients that are verified be verified again: a certificate, or a revocation list, may have ended since."""
-        selector = self._selector
-        assert selector is not None, "it was attached"
-        selector.call_at(selector.now_ns + SESSION_NS, self._sessions_end)
+        """Clients with certificates must show them again: a certificate, or a revocation list, may have expired."""
+        assert self._relay is not None, "the timer is set by attach"
+        self._end_sessions_later(self._relay.pairs.selector)
         self._serve(self._stores.renewed())
 
     def _route(self, listener: ListenerConfig) -> Route:
@@ -180,7 +185,7 @@ class Settings:
             stall_ns=times.stall_ms * NS_PER_MS,
             min_rate=listener.min_rate,
             tls=self._stores.listener(listener.name),
-            authenticators=factories.of_clients(listener, self._sasl(listener)),
+            authenticators=self._sasl(listener) or factories.of_clients(listener),
             account=self._accounts[listener.name],
             cut_from=_cut_from(forwarding_of(listener).requests),
             first_piece=0 if listener.protocol == "framed" else KAFKA_HEAD,
@@ -205,7 +210,7 @@ class Settings:
         )
 
     def _sasl(self, listener: ListenerConfig) -> "AuthenticatorFactory | None":
-        """What asks a listener's clients who they are; None: it does not."""
+        """The SASL authenticators of a listener's clients; None: it uses none."""
         sasl = listener.sasl
         if sasl is None or self.credentials is None:
             return None
@@ -228,7 +233,7 @@ class Settings:
         return SaslServerAuthenticators(settings, self.credentials.source(listener_auth_queue(listener.name)), count=count)
 
     def _upstream_logins(self, upstream: UpstreamConfig) -> "Logins | None":
-        """Who we are to an upstream; None: it does not ask."""
+        """Our logins to an upstream; None: it needs none."""
         if upstream.sasl is None or self.credentials is None:
             return None
         from framegate.proxy.server.credentials import upstream_auth_queue
@@ -268,7 +273,7 @@ class Settings:
         return framing_of(side.framing, side.header, self._framings)
 
     def _set_largest(self) -> None:
-        """Tell the pool how large the frames are that pass whole."""
+        """Set the largest frames that pass whole in the pool."""
         requests = [whole_request(int(self.limits[item.name].value), forwarding_of(item).requests) for item in self.config.listeners]
         answer = largest_whole(self.config)[1]
         framings = [*map(self._framing, self.config.listeners), *map(self._framing, self.config.upstreams)]
@@ -278,70 +283,57 @@ class Settings:
     # Changes.
 
     def prepare(self, change_id: int, asked: dict[str, Any]) -> None:
-        """Judge a change and keep it.
+        """Check a change and keep it.
 
         Raises:
-            ChangeError: it cannot be made; nothing is kept.
+            ChangeError: it is impossible, and is not kept.
         """
         if self._prepared is not None:
             raise ChangeError(f"change {self._prepared.number} is prepared and not decided")
-        unknown = set(asked) - set(Change.__annotations__)
-        if unknown:
-            raise ChangeError(f"cannot change {', '.join(sorted(unknown))}")
+        _check_known("cannot change", asked, Change.__annotations__)
         fault = schema_of(Change).fault(asked)
         if fault:
             raise ChangeError(f"a change that cannot be read: change{fault}")
         change = cast(Change, asked)
         limits = {name: int(limit.value) for name, limit in self.limits.items()}
         for name, size in change.get("max_receive_size", {}).items():
-            if name not in limits:
-                raise ChangeError(f"no listener {name}")
+            _check_known("no listener", [name], limits)
             if not MAX_RECEIVE_SIZE.takes(size):
                 raise ChangeError(f"max_receive_size {size} of {name} is not within {MAX_RECEIVE_SIZE.least} and {MAX_RECEIVE_SIZE.most}")
             limits[name] = size
         self._check_share(change.get("share", int(self.pool.size)), limits)
         endpoints = change.get("endpoints", {})
-        unknown = set(endpoints) - set(self.upstreams)
-        if unknown:
-            raise ChangeError(f"no upstream {', '.join(sorted(unknown))}")
+        _check_known("no upstream", endpoints, self.upstreams)
         try:
             fresh = {name: _endpoints(self._upstream_configs[name], rows) for name, rows in endpoints.items()}
             stores = self._stores.prepare(change["stores"]) if "stores" in change else {}
         except ConfigError as error:
             raise ChangeError(str(error)) from error
-        unknown = set(change.get("revoked", {})) - set(self.routes)
-        if unknown:
-            raise ChangeError(f"no listener {', '.join(sorted(unknown))}")
+        _check_known("no listener", change.get("revoked", {}), self.routes)
         rules = self._rules(change["tap_rules"]) if "tap_rules" in change else None
         limits_in_force = self._quotas(change["limits"]) if "limits" in change else None
         self._prepared = _Prepared(change_id, change, fresh, rules, limits_in_force, stores)
 
     def _quotas(self, row: LimitsRow) -> LimitsInForce:
-        """Quotas, ready to be asked."""
         try:
             limits = limits_from_wire(row)
         except (KeyError, TypeError, ValueError) as error:
             raise ChangeError(f"limits that cannot be: {error}") from error
-        unknown = set(limits.listeners) - set(self.limits)
-        if unknown:
-            raise ChangeError(f"no listener {', '.join(sorted(unknown))}")
+        _check_known("no listener", limits.listeners, self.limits)
         return limits
 
     def _rules(self, rows: list[dict[str, Any]]) -> TapRules:
-        """The tap's rules, ready to be asked."""
         if self._tap is None:
             raise ChangeError("there is no tap")
         try:
             rules = tuple(rule_from_wire(row) for row in rows)
-            unknown = {listener for rule in rules for listener in rule.listeners} - set(self.limits)
-            if unknown:
-                raise ChangeError(f"no listener {', '.join(sorted(unknown))}")
+            _check_known("no listener", [listener for rule in rules for listener in rule.listeners], self.limits)
             return TapRules(rules, self._tap)
         except (KeyError, TypeError, ValueError) as error:
             raise ChangeError(f"tap rules that cannot be: {error}") from error
 
     def _check_share(self, share: int, limits: dict[str, int]) -> None:
-        """A share holds each frame that passes whole."""
+        """A share must hold every frame that passes whole."""
         for listener in self.config.listeners:
             size = whole_request(limits[listener.name], forwarding_of(listener).requests)
             if size > share:
@@ -351,8 +343,8 @@ class Settings:
             raise ChangeError(f"the share of {share} bytes is below the max_receive_size of an upstream whose answers pass whole, {answer}")
 
     def commit(self, change_id: int) -> bool:
-        """Put the prepared change in force; False when it is not that one. Of tap rules, and of rates that
-        hold for whom none did: for new pairs; the caller has the others follow. Of what is revoked likewise.
+        """Put the prepared change in force; False if another one, or none, is prepared. New tap rules, rates and revocations apply to new pairs; the
+        caller applies them to open pairs (``jobs.FollowJob``).
         """
         prepared = self._prepared
         if prepared is None or prepared.number != change_id:
@@ -380,11 +372,10 @@ class Settings:
         return True
 
     def revokes(self, change_id: int) -> bool:
-        """Whether the prepared change takes back somebody's proof of who they are."""
+        """Whether the prepared change revokes identities."""
         return self._prepared is not None and self._prepared.number == change_id and "revoked" in self._prepared.change
 
     def _put_stores(self, made: dict[str, MadeStore]) -> None:
-        """Have new connections begin with these."""
         if not made:
             return
         max_ages = {item.name: item.tls.max_age_ms * NS_PER_MS for item in self.config.listeners if item.tls is not None}
@@ -405,7 +396,7 @@ class Settings:
                     options.tls = self._stores.upstream(upstream, server_name)
 
     def abort(self, change_id: int) -> None:
-        """Forget the prepared change; harmless when it is another."""
+        """Forget the prepared change; no effect if another one is prepared."""
         if self._prepared is not None and self._prepared.number == change_id:
             self._prepared = None
 
@@ -417,7 +408,7 @@ def _socket(config: SocketConfig) -> SocketConfig | None:
 def _request_channel(config: ProxyConfig) -> "RequestChannel | None":
     if all(listener.handler is None for listener in config.listeners):
         return None
-    from framegate.proxy.relay.request_channel import RequestChannel  # here: a processor without handlers does without
+    from framegate.proxy.relay.request_channel import RequestChannel  # here: only processors with handlers need it
 
     return RequestChannel(config.handlers.queue, config.handlers.timeout_ms * NS_PER_MS)
 
@@ -425,7 +416,7 @@ def _request_channel(config: ProxyConfig) -> "RequestChannel | None":
 def _credentials(config: ProxyConfig) -> "Credentials | None":
     if all(listener.sasl is None for listener in config.listeners) and all(upstream.sasl is None for upstream in config.upstreams):
         return None
-    from framegate.proxy.server.credentials import Credentials  # here: a processor without SASL does without
+    from framegate.proxy.server.credentials import Credentials  # here: only processors with SASL need it
 
     return Credentials()
 
@@ -435,11 +426,7 @@ def _cut_from(forward: Forward) -> int:
 
 
 def _endpoints(upstream: UpstreamConfig, rows: list[Address]) -> list[Endpoint]:
-    """Rows of the link, ``[host, family, path]`` or ``[host, family, address, port]``, as endpoints.
-
-    Raises:
-        ConfigError: a host that the configuration does not name.
-    """
+    """The endpoints of rows (``messages.Endpoints``); raises ConfigError for a host that the configuration does not name."""
     hosts = {_host(endpoint) for endpoint in upstream.endpoints}
     endpoints = []
     for host, family, *rest in rows:
@@ -458,9 +445,9 @@ def _host(endpoint: str) -> str:
 
 
 def _server_name(upstream: UpstreamConfig, host: str) -> str:
-    """The name that an endpoint's certificate is verified against, and SNI when it is no number; empty for plaintext.
+    """The name that an endpoint's certificate must have, also sent as SNI if it is no number; empty for plaintext.
 
-    A dot at the end keeps a resolver from trying search domains; it is no part of the name, in SNI or in a certificate.
+    A final dot only tells a resolver not to try search domains; it is no part of the name in SNI or in a certificate.
     """
     if upstream.tls is None:
         return ""

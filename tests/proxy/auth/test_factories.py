@@ -10,7 +10,7 @@ from framegate.proxy.auth.factories import of_clients, of_upstream
 from framegate.proxy.config.model import ListenerConfig, UpstreamConfig
 from framegate.proxy.config.tls import ListenerTls, PrincipalConfig, UpstreamTls
 from framegate.proxy.errors import AuthenticationError
-from framegate.proxy.network.authenticator import ANONYMOUS, AnonymousAuthenticators
+from framegate.proxy.network.authenticator import ANONYMOUS
 from framegate.proxy.network.transport import Identity
 from tests.proxy.auth.test_certificates import SPIFFE
 
@@ -46,11 +46,6 @@ def test_who_may_come_in() -> None:
         principal(tls=ASKED, allowed_principals=("CN=app,O=x",))
     with pytest.raises(AuthenticationError, match=ANONYMOUS):
         principal(allowed_principals=("CN=app",))
-
-
-def test_who_asks_clients_itself_judges_them_itself() -> None:
-    asks = AnonymousAuthenticators()
-    assert of_clients(ListenerConfig(name="l", address="127.0.0.1:0", allowed_principals=("CN=app",)), asks) is asks
 
 
 def test_an_upstream_is_its_subject_and_with_pins_one_of_their_keys() -> None:

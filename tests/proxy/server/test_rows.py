@@ -13,7 +13,7 @@ from framegate.proxy.server.schema import schema_of
 
 ROOT = Path(__file__).parents[3]
 ROOMS = ("proxy", "control", "tests/fakes")
-ROWS = [each for each in vars(rows).values() if typing.is_typeddict(each) and each not in (rows.RateRow, rows.OverrideRow, rows.LimitsRow)]
+ROWS = [each for each in vars(rows).values() if typing.is_typeddict(each) and each is not rows.LimitsRow]
 """But those of quotas, which ``framegate.proxy.config.limits`` makes of its classes."""
 DECLARED = {each.__name__: frozenset(each.__annotations__) for each in ROWS if len(each.__annotations__) > 3}
 TYPES = frozenset(
