@@ -5,8 +5,8 @@ from typing import Final
 from framegate.proxy.auth.auth_requests import CredentialSource
 from framegate.proxy.auth.client import Count, SaslClientAuthenticators, SaslClientSettings
 from framegate.proxy.auth.mapping_rules import MappingRules
-from framegate.proxy.config.upstream_sasl import Login as LoginConfig
-from framegate.proxy.config.upstream_sasl import UpstreamSasl, logins_of
+from framegate.proxy.config.sasl import Login as LoginConfig
+from framegate.proxy.config.sasl import UpstreamSasl, logins_of
 from framegate.proxy.relay.login import Login, Logins
 
 __all__ = ["UpstreamLogins"]

@@ -47,6 +47,7 @@ from framegate.proxy.server.protocol import (
     upstreams_request,
 )
 from framegate.proxy.server.rows import DemandRow, HandlerRaisedRow, TapRuleOffRow
+from framegate.proxy.server.schema import schema_of
 from tests.fakes.rows import open_row
 
 START = StartMessage(
@@ -82,8 +83,22 @@ def test_what_control_asks_is_what_a_processor_takes(request_: Request[Any]) -> 
         read_command(sent(request_.message))
 
 
-def test_each_command_has_its_replies_but_those_that_nobody_answers() -> None:
-    commands = [word for each in typing.get_args(messages.Command) for word in typing.get_args(typing.get_type_hints(each)["type"])]
+def words(declared: Any) -> tuple[str, ...]:
+    return typing.get_args(typing.get_type_hints(declared)["type"])
+
+
+def test_each_message_can_be_checked_and_has_a_word_of_its_own_kind() -> None:
+    for declared in (each for each in vars(messages).values() if typing.is_typeddict(each) and "type" in each.__annotations__):
+        assert schema_of(declared).fault({}) != ""
+        assert words(declared)
+        assert "type" in declared.__required_keys__
+    for union in (messages.Command, messages.Notice, messages.HandlerNotice):
+        found = [word for each in typing.get_args(union) for word in words(each)]
+        assert len(set(found)) == len(found)
+
+
+def test_each_command_has_replies_but_those_without_a_reply() -> None:
+    commands = [word for each in typing.get_args(messages.Command) for word in words(each)]
     assert sorted(commands) == sorted([*REPLIES, "answer", "parts", "stop"])
     assert read_command({"type": "stop"}) == {"type": "stop"}
 

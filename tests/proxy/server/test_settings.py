@@ -29,9 +29,8 @@ from framegate.proxy.config.model import (
     rules_to_wire,
     to_wire,
 )
-from framegate.proxy.config.sasl import ListenerSasl
+from framegate.proxy.config.sasl import ListenerSasl, UpstreamSasl
 from framegate.proxy.config.tls import PrincipalConfig
-from framegate.proxy.config.upstream_sasl import UpstreamSasl
 from framegate.proxy.errors import AuthenticationError, ConfigError
 from framegate.proxy.network.authenticator import AnonymousAuthenticators
 from framegate.proxy.network.memory_pool import BEGUN, PENDING, MemoryPool

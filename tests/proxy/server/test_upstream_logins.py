@@ -4,7 +4,7 @@ import pytest
 
 from framegate.proxy.auth.auth_requests import CredentialSource
 from framegate.proxy.auth.mapping_rules import RuleError
-from framegate.proxy.config.upstream_sasl import UpstreamIdentity, UpstreamSasl
+from framegate.proxy.config.sasl import UpstreamIdentity, UpstreamSasl
 from framegate.proxy.server.upstream_logins import UpstreamLogins
 
 
