@@ -10,24 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from framegate.proxy.auth import factories
 from framegate.proxy.cells import LISTENER_BLOCK, MECHANISMS, UPSTREAM_BLOCK
+from framegate.proxy.config import model
 from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.limits import LimitsInForce, limits_from_wire
-from framegate.proxy.config.model import (
-    CUT_ABOVE,
-    MAX_RECEIVE_SIZE,
-    Forward,
-    HeaderConfig,
-    ListenerConfig,
-    ProxyConfig,
-    SocketConfig,
-    UpstreamConfig,
-    forwarding_of,
-    from_wire,
-    largest_whole,
-    quotas_to_wire,
-    rule_from_wire,
-    whole_request,
-)
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.framing import Framing
 from framegate.proxy.network.framings import framing_of
@@ -113,12 +98,12 @@ class Settings:
     """
 
     def __init__(self, message: StartMessage, pool: MemoryPool) -> None:
-        self.config: Final[ProxyConfig] = from_wire(message["config"])
+        self.config: Final[model.ProxyConfig] = model.from_wire(message["config"])
         self.pool: Final = pool
         self.counters: Final = Counters([item.name for item in self.config.listeners], [item.name for item in self.config.upstreams])
         self._upstream_configs: Final = {item.name: item for item in self.config.upstreams}
         self._stores: Final = Stores(self.config, message.get("stores"))
-        self._framings: Final[dict[HeaderConfig, Framing]] = {}
+        self._framings: Final[dict[model.HeaderConfig, Framing]] = {}
         self._upstream_limits: Final = {item.name: ReceiveLimit(item.max_receive_size) for item in self.config.upstreams}
         given = message.get("endpoints") or {}
         self.upstreams: Final = {
@@ -156,7 +141,7 @@ class Settings:
             self.requests.attach(relay.pairs.selector)
         relay.pairs.quotas.show_in(self.counters)
         relay.pairs.quotas.set_parts(self._part, [])
-        relay.pairs.quotas.set_limits(limits_from_wire(quotas_to_wire(self.config)))
+        relay.pairs.quotas.set_limits(limits_from_wire(model.quotas_to_wire(self.config)))
         if self._stores.verifies:
             self._end_sessions_later(relay.pairs.selector)
 
@@ -169,7 +154,7 @@ class Settings:
         self._end_sessions_later(self._relay.pairs.selector)
         self._serve(self._stores.renewed())
 
-    def _route(self, listener: ListenerConfig) -> Route:
+    def _route(self, listener: model.ListenerConfig) -> Route:
         counters = self.counters.listeners[listener.name]
         times = listener.timeouts
         upstream = None if listener.upstream is None else self._upstream_configs[listener.upstream]
@@ -187,12 +172,12 @@ class Settings:
             tls=self._stores.listener(listener.name),
             authenticators=self._sasl(listener) or factories.of_clients(listener),
             account=self._accounts[listener.name],
-            cut_from=_cut_from(forwarding_of(listener).requests),
+            cut_from=_cut_from(model.forwarding_of(listener).requests),
             first_piece=0 if listener.protocol == "framed" else KAFKA_HEAD,
             framing=speaks,
             onward=onward if onward is not speaks else None,
             socket=_socket(listener.socket),
-            sasl_limit=NEVER_CUT if listener.sasl is None else min(listener.sasl.max_frame, CUT_ABOVE - HEADER),
+            sasl_limit=NEVER_CUT if listener.sasl is None else min(listener.sasl.max_frame, model.CUT_ABOVE - HEADER),
         )
         return Route(
             listener=listener.name,
@@ -209,7 +194,7 @@ class Settings:
             revoked=Revocations(times.handshake_ms * NS_PER_MS) if listener.close_revoked else None,
         )
 
-    def _sasl(self, listener: ListenerConfig) -> "AuthenticatorFactory | None":
+    def _sasl(self, listener: model.ListenerConfig) -> "AuthenticatorFactory | None":
         """The SASL authenticators of a listener's clients; None: it uses none."""
         sasl = listener.sasl
         if sasl is None or self.credentials is None:
@@ -232,7 +217,7 @@ class Settings:
         )
         return SaslServerAuthenticators(settings, self.credentials.source(listener_auth_queue(listener.name)), count=count)
 
-    def _upstream_logins(self, upstream: UpstreamConfig) -> "Logins | None":
+    def _upstream_logins(self, upstream: model.UpstreamConfig) -> "Logins | None":
         """Our logins to an upstream; None: it needs none."""
         if upstream.sasl is None or self.credentials is None:
             return None
@@ -246,7 +231,7 @@ class Settings:
 
         return UpstreamLogins(upstream.name, upstream.sasl, self.credentials.source(upstream_auth_queue(upstream.name)), count)
 
-    def _upstream_options(self, listener: ListenerConfig, upstream: UpstreamConfig) -> dict[str, ChannelOptions]:
+    def _upstream_options(self, listener: model.ListenerConfig, upstream: model.UpstreamConfig) -> dict[str, ChannelOptions]:
         """The options of channels to an upstream, by the server name of the endpoint."""
         speaks, onward = self._framing(upstream), self._framing(listener)
         names = {_server_name(upstream, _host(endpoint)) for endpoint in upstream.endpoints}
@@ -261,7 +246,7 @@ class Settings:
                 tls=self._stores.upstream(upstream.name, name),
                 authenticators=factories.of_upstream(upstream),
                 account=self._accounts[listener.name],
-                cut_from=_cut_from(forwarding_of(listener).responses),
+                cut_from=_cut_from(model.forwarding_of(listener).responses),
                 framing=speaks,
                 onward=onward if onward is not speaks else None,
                 socket=_socket(upstream.socket),
@@ -269,13 +254,13 @@ class Settings:
             for name in names
         }
 
-    def _framing(self, side: ListenerConfig | UpstreamConfig) -> Framing:
+    def _framing(self, side: model.ListenerConfig | model.UpstreamConfig) -> Framing:
         return framing_of(side.framing, side.header, self._framings)
 
     def _set_largest(self) -> None:
         """Set the largest frames that pass whole in the pool."""
-        requests = [whole_request(int(self.limits[item.name].value), forwarding_of(item).requests) for item in self.config.listeners]
-        answer = largest_whole(self.config)[1]
+        requests = [model.whole_request(int(self.limits[item.name].value), model.forwarding_of(item).requests) for item in self.config.listeners]
+        answer = model.largest_whole(self.config)[1]
         framings = [*map(self._framing, self.config.listeners), *map(self._framing, self.config.upstreams)]
         header = max(framing.most_header for framing in framings)
         self.pool.set_largest(int(header) + max(requests), int(header) + answer if answer else 0)
@@ -298,8 +283,8 @@ class Settings:
         limits = {name: int(limit.value) for name, limit in self.limits.items()}
         for name, size in change.get("max_receive_size", {}).items():
             _check_known("no listener", [name], limits)
-            if not MAX_RECEIVE_SIZE.takes(size):
-                raise ChangeError(f"max_receive_size {size} of {name} is not within {MAX_RECEIVE_SIZE.least} and {MAX_RECEIVE_SIZE.most}")
+            if not model.MAX_RECEIVE_SIZE.takes(size):
+                raise ChangeError(f"max_receive_size {size} of {name} is not within {model.MAX_RECEIVE_SIZE.least} and {model.MAX_RECEIVE_SIZE.most}")
             limits[name] = size
         self._check_share(change.get("share", int(self.pool.size)), limits)
         endpoints = change.get("endpoints", {})
@@ -326,7 +311,7 @@ class Settings:
         if self._tap is None:
             raise ChangeError("there is no tap")
         try:
-            rules = tuple(rule_from_wire(row) for row in rows)
+            rules = tuple(model.rule_from_wire(row) for row in rows)
             _check_known("no listener", [listener for rule in rules for listener in rule.listeners], self.limits)
             return TapRules(rules, self._tap)
         except (KeyError, TypeError, ValueError) as error:
@@ -335,10 +320,10 @@ class Settings:
     def _check_share(self, share: int, limits: dict[str, int]) -> None:
         """A share must hold every frame that passes whole."""
         for listener in self.config.listeners:
-            size = whole_request(limits[listener.name], forwarding_of(listener).requests)
+            size = model.whole_request(limits[listener.name], model.forwarding_of(listener).requests)
             if size > share:
                 raise ChangeError(f"the share of {share} bytes is below the max_receive_size of {listener.name}, {size}")
-        answer = largest_whole(self.config)[1]
+        answer = model.largest_whole(self.config)[1]
         if answer > share:
             raise ChangeError(f"the share of {share} bytes is below the max_receive_size of an upstream whose answers pass whole, {answer}")
 
@@ -401,11 +386,11 @@ class Settings:
             self._prepared = None
 
 
-def _socket(config: SocketConfig) -> SocketConfig | None:
-    return None if config == SocketConfig() else config
+def _socket(config: model.SocketConfig) -> model.SocketConfig | None:
+    return None if config == model.SocketConfig() else config
 
 
-def _request_channel(config: ProxyConfig) -> "RequestChannel | None":
+def _request_channel(config: model.ProxyConfig) -> "RequestChannel | None":
     if all(listener.handler is None for listener in config.listeners):
         return None
     from framegate.proxy.relay.request_channel import RequestChannel  # here: only processors with handlers need it
@@ -413,7 +398,7 @@ def _request_channel(config: ProxyConfig) -> "RequestChannel | None":
     return RequestChannel(config.handlers.queue, config.handlers.timeout_ms * NS_PER_MS)
 
 
-def _credentials(config: ProxyConfig) -> "Credentials | None":
+def _credentials(config: model.ProxyConfig) -> "Credentials | None":
     if all(listener.sasl is None for listener in config.listeners) and all(upstream.sasl is None for upstream in config.upstreams):
         return None
     from framegate.proxy.server.credentials import Credentials  # here: only processors with SASL need it
@@ -421,11 +406,11 @@ def _credentials(config: ProxyConfig) -> "Credentials | None":
     return Credentials()
 
 
-def _cut_from(forward: Forward) -> int:
-    return CUT_ABOVE if forward == "cut_through" else NEVER_CUT
+def _cut_from(forward: model.Forward) -> int:
+    return model.CUT_ABOVE if forward == "cut_through" else NEVER_CUT
 
 
-def _endpoints(upstream: UpstreamConfig, rows: list[Address]) -> list[Endpoint]:
+def _endpoints(upstream: model.UpstreamConfig, rows: list[Address]) -> list[Endpoint]:
     """The endpoints of rows (``messages.Endpoints``); raises ConfigError for a host that the configuration does not name."""
     hosts = {_host(endpoint) for endpoint in upstream.endpoints}
     endpoints = []
@@ -444,7 +429,7 @@ def _host(endpoint: str) -> str:
     return "" if address.kind == "unix" else address.host
 
 
-def _server_name(upstream: UpstreamConfig, host: str) -> str:
+def _server_name(upstream: model.UpstreamConfig, host: str) -> str:
     """The name that an endpoint's certificate must have, also sent as SNI if it is no number; empty for plaintext.
 
     A final dot only tells a resolver not to try search domains; it is no part of the name in SNI or in a certificate.
