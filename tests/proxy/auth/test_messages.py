@@ -1,6 +1,7 @@
 """proxy.auth.messages: byte for byte what kafka-python 3.0.12 writes (the hex below is its encoder's), and refused when it is cut or changed."""
 
 import contextlib
+import struct
 from typing import Any
 
 import pytest
@@ -137,18 +138,11 @@ def test_another_librarys_bytes(name: str, written: str) -> None:
     assert made(int(key), int(version), message).hex() == written
 
 
-@each_of("key", [0, 3, 19, 99, -1])
-def test_of_another_request_nothing_but_its_first_eight_bytes_is_read(key: int) -> None:
-    reader = Reader(key.to_bytes(2, "big", signed=True) + b"\0\1\0\0\0\7\x7f\xffgarbage")
+@each_of(("key", "version"), [(0, 1), (3, 1), (19, 1), (99, 1), (-1, 1), (18, 5), (18, 99), (18, -1), (17, 2), (36, 3)])
+def test_of_another_request_or_version_only_the_first_eight_bytes_are_read(key: int, version: int) -> None:
+    reader = Reader(struct.pack(">hhi", key, version, 7) + b"\x7f\xffgarbage")
     header = read_request_header(reader)
     assert (header.is_supported, header.correlation_id, header.client_id, reader.position) == (False, 7, None, 8)
-
-
-@each_of(("key", "version"), [(18, 5), (18, 99), (18, -1), (17, 2), (36, 3)])
-def test_of_a_version_that_is_not_known_neither(key: int, version: int) -> None:
-    reader = Reader(key.to_bytes(2, "big") + version.to_bytes(2, "big", signed=True) + b"\0\0\0\7garbage")
-    assert not read_request_header(reader).is_supported
-    assert reader.position == 8
 
 
 def test_a_client_without_an_id() -> None:
