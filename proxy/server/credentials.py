@@ -15,16 +15,7 @@ from framegate.proxy.config.limits import client_key
 from framegate.proxy.server.messages import AnswerCommand, ForgetNotice, QuestionNotice
 from framegate.proxy.server.schema import MessageError, check
 
-__all__ = [
-    "MAX_OPEN",
-    "MAX_QUESTION",
-    "Credentials",
-    "answer_from_row",
-    "listener_auth_queue",
-    "question_from_row",
-    "row_of",
-    "upstream_auth_queue",
-]
+__all__ = ["MAX_OPEN", "MAX_QUESTION", "Credentials", "listener_auth_queue", "question_from_row", "row_of", "upstream_auth_queue"]
 
 MAX_OPEN: Final = 1024
 """Auth requests of a processor without a response: more would wait longer than clients do. A client address may have as many as are still free, so
@@ -59,11 +50,6 @@ def question_from_row(kind: str, row: dict[str, Any]) -> AuthRequest:
         MessageError: no auth request has that kind or row.
     """
     return cast(AuthRequest, _from_row(_declared("question", _QUESTIONS, kind, row), row))
-
-
-def answer_from_row(kind: str, row: dict[str, Any]) -> AuthResponse:
-    """The response of a row; see ``question_from_row``."""
-    return cast(AuthResponse, _from_row(_declared("answer", _ANSWERS, kind, row), row))
 
 
 def _declared(what: str, classes: dict[str, Any], kind: str, row: dict[str, Any]) -> Any:

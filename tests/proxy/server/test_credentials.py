@@ -14,7 +14,6 @@ from framegate.proxy.server import credentials as module
 from framegate.proxy.server.credentials import (
     MAX_QUESTION,
     Credentials,
-    answer_from_row,
     listener_auth_queue,
     question_from_row,
     row_of,
@@ -160,29 +159,34 @@ ANSWERS: list[q.AuthResponse] = [
 ]
 
 
-REFUSED: list[tuple[Any, str, dict[str, Any], str]] = [
-    (answer_from_row, "ScramKeys", {"client_key": "canary", "server_key": ""}, "ScramKeys has a field that cannot be read"),
-    (answer_from_row, "ScramKeys", {"client_key": "", "server_key": "0ä"}, "ScramKeys has a field that cannot be read"),
-    (answer_from_row, "KnownApis", {"answer": "0"}, "KnownApis has a field that cannot be read"),
-    (answer_from_row, "CheckToken", {"token": "canary"}, "no answer of the kind CheckToken"),
-    (answer_from_row, "Secret", {"text": 77}, "Secret.text must be str, not int"),
-    (question_from_row, "Secret", {"text": "x"}, "no question of the kind Secret"),
-    (question_from_row, "CheckToken", {"token": ["canary"]}, "CheckToken.token must be str, not list"),
-    (question_from_row, "CheckToken", {}, "CheckToken.token is missing"),
+REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
+    ("answer", "ScramKeys", {"client_key": "canary", "server_key": ""}, "ScramKeys has a field that cannot be read"),
+    ("answer", "ScramKeys", {"client_key": "", "server_key": "0ä"}, "ScramKeys has a field that cannot be read"),
+    ("answer", "KnownApis", {"answer": "0"}, "KnownApis has a field that cannot be read"),
+    ("answer", "CheckToken", {"token": "canary"}, "no answer of the kind CheckToken"),
+    ("answer", "Secret", {"text": 77}, "Secret.text must be str, not int"),
+    ("question", "Secret", {"text": "x"}, "no question of the kind Secret"),
+    ("question", "CheckToken", {"token": ["canary"]}, "CheckToken.token must be str, not list"),
+    ("question", "CheckToken", {}, "CheckToken.token is missing"),
 ]
 
 
-def test_requests_and_responses_arrive_as_they_were_sent() -> None:
+def test_requests_and_responses_arrive_as_they_were_sent(rig: Rig) -> None:
     assert {type(each) for each in QUESTIONS} == set(typing.get_args(q.AuthRequest)), "each kind is tried"
     assert {type(each) for each in ANSWERS} == set(typing.get_args(q.AuthResponse))
     for question in QUESTIONS:
         assert question_from_row(*json.loads(json.dumps(row_of(question)))) == question
-    for answer in ANSWERS:
-        assert answer_from_row(*json.loads(json.dumps(row_of(answer)))) == answer
+    for number, answer in enumerate(ANSWERS, 1):
+        pending_auth = rig.ask(q.WantSecret("b"))
+        kind, row = json.loads(json.dumps(row_of(answer)))
+        rig.answer(number, kind, **row)
+        assert pending_auth.answer == answer
 
 
-def test_a_malformed_row_is_refused_with_the_name_of_the_key_and_without_its_contents() -> None:
-    for read, kind, row, text in REFUSED:
+def test_a_malformed_row_is_refused_with_the_name_of_the_key_and_without_its_contents(rig: Rig) -> None:
+    for number, (what, kind, row, text) in enumerate(REFUSED, 1):
+        rig.ask(q.WantSecret("b"))
+        read = question_from_row if what == "question" else lambda kind, row, number=number: rig.answer(number, kind, **row)
         with pytest.raises(MessageError) as caught:
             read(kind, row)
         assert str(caught.value) == text
