@@ -78,7 +78,7 @@ def held_by(pairs) -> list[tuple[int, int]]:
     return sorted(((int(pair.client.channel.read_half.receive.booked), int(pair.id)) for pair in pairs), key=lambda item: (-item[0], item[1]))
 
 
-def test_who_holds_most_comes_first_and_no_more_than_were_asked_for(steered):
+def test_the_largest_holders_come_first_up_to_the_limit(steered):
     steered.world.pair()  # holds nothing
     held = held_by(begin(steered, 4))
     for limit in (1, 2, 4, 100):
@@ -109,7 +109,7 @@ def test_a_side_counts_for_each_kind_and_says_why_it_is_not_read(steered):
     pair.upstream.channel.unmute(mute.TAP)
 
 
-def test_a_client_that_is_slow_to_read_a_frame_that_is_cut_through_is_named_though_the_pool_holds_nothing_for_it():
+def test_a_slow_client_of_a_frame_that_is_cut_through_is_a_holder_of_0_bytes():
     steered = Steered(world=World(limit=1 << 30, answer_limit=1 << 30, cut_answers=True))
     client, upstream, pair = steered.world.pair()
     upstream.setblocking(False)
@@ -130,7 +130,7 @@ def test_a_client_that_is_slow_to_read_a_frame_that_is_cut_through_is_named_thou
     steered.world.close()
 
 
-def test_whose_frames_wait_for_a_handler_is_named():
+def test_frames_that_wait_for_a_handler_count_for_their_connection():
     world = HandledWorld()
     _, pair = world.served()
     booked = handling.book(pair.client, run_of([bytes(2000)]))
@@ -140,7 +140,7 @@ def test_whose_frames_wait_for_a_handler_is_named():
     world.close()
 
 
-def test_those_who_hold_are_looked_for_in_slices_and_one_that_closes_meanwhile_is_left_out(steered):
+def test_holders_are_searched_in_slices_without_pairs_that_close_meanwhile(steered):
     pairs = begin(steered, 20)
     steered.commands.handle({"type": "holders", "id": 1, "limit": 3})
     assert steps(steered, lambda: abort(steered, pairs[19])) == 3
@@ -191,7 +191,7 @@ def test_a_mute_that_waits_ends_with_its_pair(steered):
     assert steered.answers == [{"type": "result", "id": 1, "affected": [], "missing": [99, int(pair.id)], "undone": []}]
 
 
-def test_a_listeners_channels_are_all_of_it_and_no_others(steered):
+def test_a_bulk_command_for_a_listener_affects_all_its_pairs_and_no_others(steered):
     _, _, pair = steered.world.pair()
     assert steered.ask("mute", listener="other", reason="") == {"type": "result", "affected": [], "missing": [], "undone": []}
     assert pair.client.channel.mute_causes == 0
@@ -207,7 +207,7 @@ def test_unmute_takes_the_admin_cause_away_and_no_other(steered):
     assert channel.mute_causes == mute.TAP
 
 
-def test_what_has_begun_to_end_is_missing(steered):
+def test_a_pair_whose_end_has_begun_is_missing(steered):
     _, _, pair = steered.world.pair()
     ending.end(pair, Cause.IDLE, "", "downstream")
     for verb in ("mute", "unmute", "close"):
@@ -306,7 +306,7 @@ def idle_since(pair, client_ns, upstream_ns=0):
             leg.channel.last_active_ns = pair.opened_ns + passed_ns
 
 
-def test_the_idlest_are_closed_and_of_two_that_are_as_idle_the_older(steered):
+def test_the_idlest_pairs_are_closed_the_older_first(steered):
     """Number 194, on a processor's side."""
     pairs = clients(steered, 30)
     for number, pair in enumerate(pairs):
@@ -327,7 +327,7 @@ def test_a_pair_is_as_idle_as_the_less_idle_of_its_sides(steered):
     assert steered.ask("evict", count=1, spared=None)["affected"] == [pairs[1].id]
 
 
-def test_who_moved_since_it_was_looked_at_or_is_gone_is_not_closed(steered):
+def test_a_pair_that_moved_since_it_was_visited_or_ended_is_not_evicted(steered):
     pairs = clients(steered, 8)
     for pair in pairs:
         idle_since(pair, 5)
@@ -384,7 +384,7 @@ def test_a_pair_that_closed_after_it_was_visited_has_no_access_row(steered):
     assert [int(line.split(" ")[1]) for line in steered.access] == [pair.id for pair in pairs if pair not in (pairs[0], pairs[10])]
 
 
-def test_all_of_a_principal_are_chosen_wherever_they_came_in(steered):
+def test_a_bulk_command_for_a_principal_affects_all_listeners(steered):
     pairs = [steered.world.pair()[2] for _ in range(3)]
     for pair, name in zip(pairs, ("alice", "bob", "alice"), strict=True):
         pair.client.channel.principal = name
@@ -396,7 +396,7 @@ def test_all_of_a_principal_are_chosen_wherever_they_came_in(steered):
     assert [(row["cause"], row["detail"]) for row in steered.world.rows] == [("admin", "gone")] * 2
 
 
-def test_open_pairs_of_who_is_revoked_end_before_the_commit_is_answered(steered):
+def test_open_pairs_of_revoked_users_end_before_the_commit_is_answered(steered):
     for name, closes in (("other", False), ("alice", True)):
         _, _, pair = steered.world.pair()
         pair.client.channel.principal = "alice"

@@ -90,7 +90,7 @@ def test_routes_follow_the_configuration():
     assert settings.routes["b"].kafka
 
 
-def test_clients_are_asked_who_they_are_where_the_listener_says_so():
+def test_a_listener_with_sasl_authenticates_its_clients():
     assert settings_of().credentials is None
     sasl = ListenerSasl(mechanisms=("PLAIN", "SCRAM-SHA-256"), users="/users", max_session_ms=5000, max_frame=2048)
     settings = settings_of(changed(b={"sasl": sasl}))
@@ -111,20 +111,20 @@ def test_clients_are_asked_who_they_are_where_the_listener_says_so():
     assert not handled.routes["b"].options.authenticators._settings.reauthenticates
 
 
-def test_frames_to_authenticate_with_again_are_never_those_that_pass_in_pieces():
+def test_frames_of_a_later_authentication_are_limited_to_those_that_pass_whole():
     for max_frame, most in ((2048, 2048), (262140, 262140), (262141, 262140), (1 << 20, 262140)):
         routes = settings_of(changed(b={"sasl": ListenerSasl(mechanisms=("PLAIN",), users="/users", max_frame=max_frame)})).routes
         assert [routes[name].options.sasl_limit for name in ("a", "b")] == [NEVER_CUT, most]
 
 
-def test_our_logins_are_counted_where_the_upstream_is():
+def test_our_logins_are_counted_for_their_upstream():
     settings = settings_of(changed(v={"sasl": UpstreamSasl(mechanism="OAUTHBEARER", token_file="/t")}))
     settings._logins["v"].choose("anybody").factory._count("OAUTHBEARER", "unavailable")
     at = UPSTREAM_BLOCK.at("framegate.upstream.authentication.count", "OAUTHBEARER", "unavailable")
     assert [settings.counters.upstreams[name].counts.cells[at] for name in ("u", "v")] == [0, 1]
 
 
-def test_what_a_listener_holds_of_the_pool_is_known_to_who_publishes():
+def test_the_counters_of_a_listener_have_its_account():
     settings = settings_of()
     settings.routes["a"].options.account.charge(BEGUN, 7)
     settings.routes["a"].upstream_options[""].account.charge(PENDING, 8)
@@ -371,7 +371,7 @@ def test_tap_rules_that_cannot_be_are_refused_in_words_and_those_before_stay(tap
     assert (tapped.in_force, tapped.settings.limits["a"].value) == (["a", "b"], MIB)
 
 
-def test_a_rule_that_turned_itself_off_stays_so_until_it_is_meant_by_a_change(tapped):
+def test_a_rule_that_turned_itself_off_stays_off_until_a_change_names_or_changes_it(tapped):
     tapped.turn_off("a", "b")
     a, b = tapped.rules
     tapped.change(a, b, TapRule(name="c"), changed="c")
