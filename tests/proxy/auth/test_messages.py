@@ -2,6 +2,7 @@
 
 import contextlib
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -70,26 +71,22 @@ def read_answer(data: bytes, key: int, version: int, kind: Any) -> Any:
     return kind.read(*((reader, version) if kind in VERSIONED else (reader,)))
 
 
-@each_of(("key", "version", "message"), MESSAGES)
-def test_a_request_is_read_as_it_was_written(key: int, version: int, message: Any) -> None:
-    data = request_of(key, version, message)
-    assert read_request(data, type(message)) == (RequestHeader(key, version, 7, "c"), message)
+@each_of(("write", "key", "version", "message"), [*((request_of, *item) for item in MESSAGES), *((answer_of, *item) for item in ANSWERS)])
+def test_a_message_is_read_as_it_was_written(write: Callable[[int, int, Any], bytes], key: int, version: int, message: Any) -> None:
+    def read(data: bytes) -> Any:
+        if write is answer_of:
+            return read_answer(data, key, version, type(message))
+        header, found = read_request(data, type(message))
+        assert header == RequestHeader(key, version, 7, "c")
+        return found
+
+    data = write(key, version, message)
+    assert read(data) == message
     for size in range(len(data)):
         with pytest.raises(MalformedError):
-            read_request(data[:size], type(message))
+            read(data[:size])
     with pytest.raises(MalformedError, match="behind"):
-        read_request(data + b"\0", type(message))
-
-
-@each_of(("key", "version", "message"), ANSWERS)
-def test_an_answer_is_read_as_it_was_written(key: int, version: int, message: Any) -> None:
-    data = answer_of(key, version, message)
-    assert read_answer(data, key, version, type(message)) == message
-    for size in range(len(data)):
-        with pytest.raises(MalformedError):
-            read_answer(data[:size], key, version, type(message))
-    with pytest.raises(MalformedError, match="behind"):
-        read_answer(data + b"\0", key, version, type(message))
+        read(data + b"\0")
 
 
 def test_the_bytes_are_those_of_the_protocol() -> None:
