@@ -24,7 +24,6 @@ __all__ = ["SESSION_NS", "MadeStore", "Stores"]
 SESSION_NS: Final = 7200 * 1_000_000_000
 """For how long clients with certificates may resume sessions. OpenSSL has the same limit for each session, but resuming in TLS 1.3 makes a new one.
 """
-Files = dict[str, bytes] | None
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", re.DOTALL)
 
 
@@ -106,9 +105,20 @@ class Stores:
         return TlsSettings(made.context, server_side=False, server_name=server_name, number=made.store.number, shown=made.store.shown)
 
     def _make(self, owner: str, store: Store, *, has_files: bool) -> MadeStore:
+        from framegate.proxy.network.tls_context import server_store, upstream_context  # here: it loads OpenSSL
+
         files = {path: content.encode("latin-1") for path, content in store.files.items()} if has_files else None
         section = self._sections[owner]
-        return _server(section, store, files) if isinstance(section, ListenerConfig) else _client(section, store, files)
+        if isinstance(section, UpstreamConfig):
+            assert section.tls is not None, "a section with a store has TLS"
+            return MadeStore(store, upstream_context(section.tls, files))
+        tls = section.tls
+        assert tls is not None, "a section with a store has TLS"
+        made = server_store(tls, files)
+        if files is None:
+            return MadeStore(store, made.default, made)
+        shown_by = {made.context(item.names[0].lower().rstrip(".")): _fingerprint(files[item.certificate]) for item in tls.certificates}
+        return MadeStore(store, made.default, made, shown_by)
 
 
 def _verifies(made: MadeStore) -> bool:
@@ -120,25 +130,6 @@ def _read(row: StoresRow) -> dict[str, Store]:
         return read_stores(row)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-
-
-def _server(listener: ListenerConfig, store: Store, files: Files) -> MadeStore:
-    from framegate.proxy.network.tls_context import server_store  # it loads OpenSSL
-
-    tls = listener.tls
-    assert tls is not None, "a section with a store has TLS"
-    made = server_store(tls, files)
-    shown_by = (
-        {} if files is None else {made.context(item.names[0].lower().rstrip(".")): _fingerprint(files[item.certificate]) for item in tls.certificates}
-    )
-    return MadeStore(store, made.default, made, shown_by)
-
-
-def _client(upstream: UpstreamConfig, store: Store, files: Files) -> MadeStore:
-    from framegate.proxy.network.tls_context import upstream_context  # it loads OpenSSL
-
-    assert upstream.tls is not None, "a section with a store has TLS"
-    return MadeStore(store, upstream_context(upstream.tls, files))
 
 
 def _fingerprint(pem: bytes) -> str:
