@@ -348,7 +348,7 @@ def test_open_pairs_follow_the_limits_in_slices_and_the_commit_is_answered_after
     assert gated(pairs) == [False] * 20
     step(steered)
     assert (gated(pairs), steered.answers) == ([True] * 8 + [False] * 12, [])
-    ending.end(pairs.pop(15), Cause.ADMIN, "", "internal")
+    abort(steered, pairs.pop(15))
     steered.work()
     assert (gated(pairs), steered.answers) == ([True] * 19, [{"type": "committed", "id": 7}])
     assert not any(pair.upstream.channel.gated for pair in pairs)
