@@ -7,7 +7,7 @@ __all__ = ["ORDERLY_CAUSES", "Cause"]
 
 
 class Cause(enum.StrEnum):
-    """The one cause of a close. The first that occurs wins, and is the cause of both channels of a pair."""
+    """The cause of a close. The first that occurs is the cause of both channels of a pair."""
 
     PEER_CLOSED = "peer_closed"  # an orderly end by the other side
     PEER_RESET = "peer_reset"  # RST, or an I/O error
@@ -28,12 +28,12 @@ class Cause(enum.StrEnum):
     ADMIN = "admin"  # an operator closed it
     DRAINED = "drained"
     DRAIN_TIMEOUT = "drain_timeout"
-    HANDLER_FAILED = "handler_failed"  # it raised, its process is gone, or none was there in time
+    HANDLER_FAILED = "handler_failed"  # it raised, its process died, or no process answered in time
     PROCESSOR_DIED = "processor_died"
     INTERNAL = "internal"  # our bug; it closes this connection only
     HANDLER_CLOSED = "handler_closed"  # a handler asked for it
-    SESSION_EXPIRED = "session_expired"  # a client did not say again in time who it is, or was revoked; or we did not to an upstream
+    SESSION_EXPIRED = "session_expired"  # a client, or we towards an upstream, did not authenticate again in time; or a client was revoked
 
 
 ORDERLY_CAUSES: Final = frozenset({Cause.PEER_CLOSED, Cause.NO_DATA, Cause.IDLE, Cause.ADMIN, Cause.DRAINED})
-"""Ends that are no error: their connections are counted without ``error.type``."""
+"""Causes that are no errors: their connections are counted without ``error.type``."""

@@ -1,4 +1,4 @@
-"""Time, as a collaborator: what asks for the time is given a ``Clock``, so that tests own it."""
+"""The interface of clocks: code that needs the time gets a ``Clock``, so that tests can set the time."""
 
 import abc
 import time
@@ -7,7 +7,7 @@ __all__ = ["Clock", "MonotonicClock"]
 
 
 class Clock(abc.ABC):
-    """Nanoseconds that never go back."""
+    """A monotonic clock in nanoseconds."""
 
     @abc.abstractmethod
     def now_ns(self) -> int:
@@ -15,6 +15,6 @@ class Clock(abc.ABC):
 
 
 class MonotonicClock(Clock):
-    """The system's clock. ``now_ns`` is the system's function itself, so that a caller who keeps it pays for no frame of ours."""
+    """The system's clock. ``now_ns`` is the system's function itself, so that a call costs no Python frame."""
 
     now_ns = staticmethod(time.monotonic_ns)

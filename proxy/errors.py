@@ -1,4 +1,4 @@
-"""The error tree. Every error of the data path is one of these, and the side that caused it can be read from the class.
+"""The errors of the data path, as a tree of classes.
 
 ::
 
@@ -11,8 +11,8 @@
     ├── TransportError              the network failed
     │   ├── ConnectError            an upstream refused, or did not answer in time
     │   └── TlsError                TLS failed
-    ├── AuthenticationError         the other end is not who it should be
-    │   └── LoginError              an upstream does not take us for who we say we are
+    ├── AuthenticationError         the other end did not prove its identity
+    │   └── LoginError              our login to an upstream failed
     └── InternalError               our bug
         └── IllegalTransitionError  an event that the state table has no row for
 """
@@ -46,7 +46,7 @@ class ProxyError(Exception):
     """The base of the tree.
 
     Attributes:
-        side: who is at fault or out of reach: the client's side, the upstream's, or we ourselves.
+        side: that caused the error: the client, the upstream, or framegate itself.
     """
 
     def __init__(self, message: str, *, side: Side = "internal") -> None:
@@ -63,8 +63,8 @@ class PeerError(ProxyError):
 
 
 class FrameTooLargeError(PeerError):
-    """A size header announced more than the limit allows. ``size`` and ``limit`` are bytes of the frame's body; ``framing`` is that of the side which
-    could not say a larger size, when that is the limit.
+    """A size header announces more than the limit. ``size`` and ``limit``: bytes of the body; ``framing``: of the other side, if its largest size is
+    the limit.
     """
 
     def __init__(self, size: int, limit: int, *, side: Side, framing: str = "") -> None:
@@ -91,7 +91,7 @@ class WrongProtocolError(PeerError):
 
 
 class TransportError(ProxyError):
-    """The network failed under a connection. ``errno`` is the system's number, 0 when there is none."""
+    """The network failed under a connection. ``errno``: of the system, 0 if there is none."""
 
     def __init__(self, message: str, *, side: Side = "internal", errno: int = 0) -> None:
         super().__init__(message, side=side)
@@ -103,7 +103,7 @@ class ConnectError(TransportError):
 
 
 class TlsError(TransportError):
-    """TLS failed, in the handshake or behind it. ``reason`` is a short word for logs, such as ``unknown_ca`` or ``not_tls``."""
+    """TLS failed, in the handshake or later. ``reason``: a short word for logs, such as ``unknown_ca`` or ``not_tls``."""
 
     def __init__(self, message: str, *, reason: str, side: Side = "internal") -> None:
         super().__init__(message, side=side)
@@ -111,7 +111,7 @@ class TlsError(TransportError):
 
 
 class AuthenticationError(ProxyError):
-    """The other end did not prove who it is. ``answer`` is the body of the frame that it is told so with; empty: it is told nothing."""
+    """The other end did not prove its identity. ``answer``: the body of the frame to send to it; empty: none."""
 
     def __init__(self, message: str, *, side: Side = "internal", answer: bytes = b"") -> None:
         super().__init__(message, side=side)
@@ -119,11 +119,11 @@ class AuthenticationError(ProxyError):
 
 
 class LoginError(AuthenticationError):
-    """We are not let in by an upstream.
+    """Our login to an upstream failed.
 
     Attributes:
-        refused: it said so, or cannot be believed; else what proves who we are was not to be had.
-        denied: there is no login for this client, which may not come in; otherwise the client may, and it is we who cannot log in.
+        refused: the upstream refused it, or is not genuine; otherwise the secret was not available.
+        denied: there is no login for this client, so the client is refused; otherwise the client is not at fault.
     """
 
     def __init__(self, message: str, *, refused: bool, denied: bool = False) -> None:
@@ -133,11 +133,11 @@ class LoginError(AuthenticationError):
 
 
 class InternalError(ProxyError):
-    """Our bug: a caller broke a contract."""
+    """A bug of framegate: a caller broke a contract."""
 
 
 class IllegalTransitionError(InternalError):
-    """A state table has no row for this event; the state is unchanged."""
+    """A state table has no row for the event; the state is unchanged."""
 
     def __init__(self, state: object, event: object) -> None:
         super().__init__(f"no transition from {state} on {event}")
@@ -146,5 +146,5 @@ class IllegalTransitionError(InternalError):
 
 
 def quoted(text: str) -> str:
-    """A name that a peer said, as an error's words have it: in quotes, in printable characters, and no longer than a line may be."""
+    """A text from a peer for an error message: quoted, with printable characters only, and at most 100 of them."""
     return repr(text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + "…")

@@ -230,7 +230,7 @@ async def _connect(address: Wire, tls: Tls | None) -> tuple[asyncio.StreamReader
 
 def _check_key(writer: asyncio.StreamWriter, pins: tuple[str, ...]) -> None:
     """As processors do, who say more of it. Raises AuthenticationError."""
-    from framegate.proxy.auth.certificate_pins import key_pin
+    from framegate.proxy.auth.certificates import key_pin
 
     pin = key_pin(writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
     if pin not in pins:

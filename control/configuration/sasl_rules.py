@@ -11,8 +11,7 @@ from framegate.control.configuration.files import exposure_warning, readable_fil
 from framegate.control.configuration.units import counted
 from framegate.proxy.auth.mapping_rules import MappingRules, RuleError
 from framegate.proxy.config.model import ListenerConfig, UpstreamConfig
-from framegate.proxy.config.sasl import ListenerSasl, TokenConfig
-from framegate.proxy.config.upstream_sasl import UpstreamIdentity, UpstreamSasl
+from framegate.proxy.config.sasl import ListenerSasl, TokenConfig, UpstreamIdentity, UpstreamSasl
 
 __all__ = ["sasl_rules"]
 

@@ -16,7 +16,7 @@ from framegate.control.configuration.files import (
     revocation_warning,
     validity_warning,
 )
-from framegate.proxy.auth.certificate_pins import pin_fault
+from framegate.proxy.auth.certificates import pin_fault
 from framegate.proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
 
 __all__ = ["listener_tls_rules", "upstream_tls_rules"]

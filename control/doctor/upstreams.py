@@ -21,7 +21,7 @@ from framegate.control.doctor.certificates import DAY_S, days, ends_soon, weakne
 from framegate.control.doctor.finding import Figure, Finding, told, unknown
 from framegate.control.doctor.probe import Deadline, Probe
 from framegate.control.doctor.surroundings import Surroundings
-from framegate.proxy.auth.certificate_pins import key_pin
+from framegate.proxy.auth.certificates import key_pin
 from framegate.proxy.auth.messages import ApiRange
 from framegate.proxy.config.address import format_sockaddr
 from framegate.proxy.config.model import UpstreamConfig

@@ -13,8 +13,8 @@ from framegate.control.fleet.child import Child
 from framegate.control.identity.auth_worker_pool import AuthPoolError, AuthWorkerPool, QueuedRequest
 from framegate.control.meters import Meters
 from framegate.proxy.auth.auth_requests import AuthResponse, CheckPassword, Refused, Unavailable
+from framegate.proxy.server.credentials import question_from_row, row_of
 from framegate.proxy.server.messages import AnswerCommand, ForgetNotice, QuestionNotice
-from framegate.proxy.server.question_codec import question_from_row, row_of
 
 __all__ = ["LATER_S", "AuthRequests"]
 

@@ -18,7 +18,7 @@ from framegate.control.meters import Meters
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.auth.messages import NONE, ApiVersionsAnswer
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
-from framegate.proxy.config.upstream_sasl import secret_files
+from framegate.proxy.config.sasl import secret_files
 from framegate.proxy.server.credentials import listener_auth_queue, upstream_auth_queue
 from framegate.proxy.server.rows import Store, upstream_owner
 

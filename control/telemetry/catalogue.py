@@ -6,7 +6,8 @@ from typing import Final
 from framegate.control.telemetry.fold import PER_WORKER, WORKER
 from framegate.control.telemetry.names import label_name, prometheus_name
 from framegate.control.telemetry.variables import CHOICES, LISTS
-from framegate.proxy.cells.metrics import METRICS, PIPELINE_METRICS, Metric
+from framegate.proxy.cells.metric import Metric
+from framegate.proxy.cells.metrics import METRICS, PIPELINE_METRICS
 from framegate.proxy.cells.standard_metrics import CALLS, PROCESS_METRICS
 
 __all__ = ["EXPORTED", "document"]

@@ -2,9 +2,7 @@
 
     factories           authenticators from the settings of a listener or an upstream
     mapping_rules       Kafka's ``ssl.principal.mapping.rules``
-    certificate_names   subject alternative names of a certificate
-    certificates        principals from certificates
-    certificate_pins    the public keys that an upstream's certificate may have
+    certificates        principals from certificates, and the public keys that an upstream's certificate may have
     allowed_principals  which principals may connect
     wire, messages      Kafka's protocol, as far as authentication needs it
     auth_requests       requests to the control process, and the responses
@@ -13,5 +11,5 @@
     server              the exchange with a client; ``server_state``: its table
     client              the exchange with an upstream
 
-This code runs in a processor: standard library only, no hashing of passwords, no files. ``framegate.control.identity`` does those.
+This code runs in a processor: it uses the standard library only, and neither hashes passwords nor reads files; ``framegate.control.identity`` does.
 """

@@ -19,29 +19,27 @@ class AllowedPrincipals:
 
     def __init__(self, entries: Iterable[str]) -> None:
         """Args:
-        entries: each a principal as it is, or ``RULE:`` and a pattern, as mapping rules have them, that must match all of one.
+            entries: each a principal, or ``RULE:`` and a pattern of mapping rules that must match a whole principal.
 
         Raises:
-            RuleError: of a pattern that is none.
+            RuleError: a pattern cannot be read.
         """
         entries = list(entries)
         self._exact: Final = frozenset(entry for entry in entries if not entry.startswith(_RULE))
         self._patterns: Final[list[re.Pattern[str]]] = [compile_pattern(entry[len(_RULE) :]) for entry in entries if entry.startswith(_RULE)]
 
     def allows(self, principal: str) -> bool:
-        """Whether that one may come in."""
+        """Whether this principal may connect."""
         return principal in self._exact or any(pattern.fullmatch(principal) for pattern in self._patterns)
 
 
 def not_allowed_text(principal: str) -> str:
-    """Why one may not, for the log."""
+    """Why a principal may not connect, for the log."""
     return f"the principal {quoted(principal)} is none of allowed_principals"
 
 
 class AllowedPrincipalsAuthenticators(AuthenticatorFactory):
-    """Judges what another factory knows of a peer from its handshake. Who proves it in frames is judged before it is told that it has
-    (``framegate.proxy.auth.server``).
-    """
+    """Refuses principals that are not allowed, if another factory knows them from the handshake (for SASL see ``framegate.proxy.auth.server``)."""
 
     def __init__(self, allowed_principals: AllowedPrincipals, factory: AuthenticatorFactory) -> None:
         self._allowed_principals: Final = allowed_principals

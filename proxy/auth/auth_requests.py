@@ -1,6 +1,6 @@
-"""Requests of an authenticator to the control process, and the responses. The control process may hash passwords and read files; a processor may not.
+"""Auth requests: requests of an authenticator to the control process, which hashes passwords and reads files; and the responses.
 
-Requests and responses hold text, bytes and numbers only, so that they can go over the link. Secrets are in no ``repr``.
+They hold text, bytes and numbers only, so that they can go over the link. Secrets are not in their ``repr``.
 """
 
 import abc
@@ -32,19 +32,19 @@ __all__ = [
 ]
 
 
-# What the side of clients asks.
+# For clients.
 
 
 @dataclass(frozen=True, slots=True)
 class SupportedApis:
-    """Which requests are supported after authentication, for a version of ApiVersions? Response: ``KnownApis``."""
+    """Asks which requests are supported after authentication, for a version of ApiVersions. Response: ``KnownApis``."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class WantCredential:
-    """What is stored of a user for a SCRAM mechanism? Answer: ``ScramCredential``, for users that there are and for those that there are not."""
+    """Asks for what is stored of a user for a SCRAM mechanism. Response: ``ScramCredential``, also for unknown users."""
 
     mechanism: str
     user: str
@@ -52,7 +52,7 @@ class WantCredential:
 
 @dataclass(frozen=True, slots=True)
 class CheckPassword:
-    """Is this the user's password? Response: ``Accepted`` or ``Refused``."""
+    """Asks whether this is the user's password. Response: ``Accepted`` or ``Refused``."""
 
     user: str
     password: str = field(repr=False)
@@ -60,24 +60,24 @@ class CheckPassword:
 
 @dataclass(frozen=True, slots=True)
 class CheckToken:
-    """Is this token valid, and for which principal? Response: ``Accepted`` or ``Refused``."""
+    """Asks whether this token is valid, and for which principal. Response: ``Accepted`` or ``Refused``."""
 
     token: str = field(repr=False)
 
 
-# What the side of upstreams asks. ``credential`` names what the configuration has.
+# For upstreams. ``credential``: the name of a secret in the configuration.
 
 
 @dataclass(frozen=True, slots=True)
 class WantSecret:
-    """A password, or a token. Answer: ``Secret``."""
+    """Asks for a password or a token. Response: ``Secret``."""
 
     credential: str
 
 
 @dataclass(frozen=True, slots=True)
 class WantScramKeys:
-    """The keys of a password for a SCRAM exchange. Answer: ``ScramKeys``."""
+    """Asks for the keys of a password for a SCRAM exchange. Response: ``ScramKeys``."""
 
     credential: str
     mechanism: str
@@ -90,7 +90,7 @@ AuthRequest = SupportedApis | WantCredential | CheckPassword | CheckToken | Want
 
 @dataclass(frozen=True, slots=True)
 class KnownApis:
-    """What will be understood: an answer to ApiVersions as of version 3, behind its header."""
+    """The supported requests: an answer to ApiVersions of version 3, without its header."""
 
     answer: bytes
 
@@ -109,8 +109,8 @@ class ScramCredential:
     """The stored form of a password (RFC 5802, 3): enough to check a client, not enough to log in.
 
     Attributes:
-        is_known: False for a user that there is not: salt and iterations then look like those of one that there is.
-        lifetime_ms: of what the user proves with it; None: for ever.
+        is_known: False for an unknown user, whose salt and iterations look like those of a known one.
+        lifetime_ms: of the session; None: unlimited.
     """
 
     salt: bytes
@@ -123,7 +123,7 @@ class ScramCredential:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The client is ``principal`` for so many more milliseconds (None: for ever). They may be less than none: it was, and is no more."""
+    """The client is ``principal`` for so many more milliseconds (None: unlimited). Below 0: the credential has expired."""
 
     principal: str
     lifetime_ms: int | None = None
@@ -131,12 +131,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """It is not.
-
-    Attributes:
-        reason: for the log; the peer gets the mechanism's standard text.
-        scope: that a token lacks; sent to the client.
-    """
+    """The password or token is wrong. ``reason``: for the log only; ``scope``: that a token lacks, sent to the client."""
 
     reason: str
     scope: str = ""
@@ -151,7 +146,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class ScramKeys:
-    """Keys that prove knowledge of the password, for this salt and count only, and verify the server (RFC 5802, 3)."""
+    """Keys that prove knowledge of the password, for one salt and count of iterations, and verify the server (RFC 5802, 3)."""
 
     client_key: bytes = field(repr=False)
     server_key: bytes = field(repr=False)
@@ -159,7 +154,7 @@ class ScramKeys:
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """The question cannot be answered: a file that cannot be read, a queue that is full. ``reason`` is for the log."""
+    """There is no response: a file cannot be read, or a queue is full. ``reason`` is for the log."""
 
     reason: str
 
@@ -171,10 +166,10 @@ class PendingAuth:
     """One request of one authenticator, until its response or ``cancel``.
 
     Attributes:
-        question: what is asked.
-        peer: the address of the client that it is about; empty: of none.
-        answer: what was said, once it was.
-        is_cancelled: the authenticator does not wait any more.
+        auth_request: the request.
+        peer: the address of the client; empty: it has none.
+        answer: the response, once it is there.
+        is_cancelled: the authenticator no longer waits.
     """
 
     def __init__(self, auth_request: AuthRequest, waker: Waker, peer: str = "") -> None:
@@ -204,8 +199,8 @@ class CredentialSource(abc.ABC):
 
     @abc.abstractmethod
     def ask(self, pending_auth: PendingAuth) -> None:
-        """Have it settled, at once or later. Does not block and does not raise: what cannot be asked is ``Unavailable``."""
+        """Complete it, now or later. Neither blocks nor raises: a request that cannot be sent is ``Unavailable``."""
 
     @abc.abstractmethod
     def forget(self, pending_auth: PendingAuth) -> None:
-        """It was cancelled before it was settled: what is not asked yet need not be."""
+        """It was cancelled before it was complete; it need not be sent any more."""

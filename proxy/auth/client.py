@@ -1,10 +1,10 @@
-"""Kafka's SASL exchange with an upstream, from the client's side: which versions, the handshake, tokens until both are content.
+"""Kafka's SASL exchange with an upstream, from the client's side: ApiVersions, SaslHandshake, then tokens until both sides are done.
 
-A broker that knows no SaslAuthenticate (before Kafka 1.0) is spoken to in bare tokens; one that refuses these just closes. Versions are the lesser of
-what it and we know. What it says of an error is in the log, never longer than a line, and not if our secret is in it.
+A broker without SaslAuthenticate (before Kafka 1.0) gets bare tokens; if it refuses them it closes. Of each request the highest version that both
+sides know is used. A broker's error text is logged, at most a line of it, and not if it contains our secret.
 
-Who logs in again (KIP-368) begins with the handshake, as Kafka's clients do: a broker takes that alone behind the end of a session, and ends the
-connection at ApiVersions.
+A later login in the same connection (KIP-368) begins with the handshake, as Kafka's clients do: after the end of a session a broker accepts nothing
+else, and closes at ApiVersions.
 """
 
 import enum
@@ -15,29 +15,9 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from framegate.proxy.auth import messages
 from framegate.proxy.auth.auth_requests import CredentialSource, PendingAuth, Unavailable
 from framegate.proxy.auth.mechanism import Ask, ClientMechanism, Next, RefusalError, Reply, printable
-from framegate.proxy.auth.messages import (
-    API_VERSIONS,
-    ILLEGAL_SASL_STATE,
-    NONE,
-    SASL_AUTHENTICATE,
-    SASL_AUTHENTICATION_FAILED,
-    SASL_HANDSHAKE,
-    SUPPORTED,
-    UNKNOWN_SERVER_ERROR,
-    UNSUPPORTED_SASL_MECHANISM,
-    ApiRange,
-    ApiVersionsAnswer,
-    ApiVersionsRequest,
-    HandshakeAnswer,
-    HandshakeRequest,
-    RequestHeader,
-    TokenAnswer,
-    TokenRequest,
-    answer_reader,
-    request_writer,
-)
 from framegate.proxy.auth.oauthbearer import OAUTHBEARER, OAuthBearerClient
 from framegate.proxy.auth.plain import PlainClient
 from framegate.proxy.auth.scram import HASHES, ScramClient, new_nonce
@@ -48,25 +28,25 @@ from framegate.proxy.network.transport import DONE, WANT_READ, WANT_WRITE, Ident
 
 __all__ = ["FIRST_CORRELATION_ID", "SaslClientAuthenticator", "SaslClientAuthenticators", "SaslClientSettings"]
 
-FIRST_CORRELATION_ID: Final = 0x7FFFFFF8  # of Kafka's eight for SASL, which no other request has
+FIRST_CORRELATION_ID: Final = 0x7FFFFFF8  # the first of eight that Kafka reserves for SASL
 _IDS: Final = 8
 _MAX_LIFETIME_MS: Final = 1 << 40  # 35 years: no sum overflows; a longer lifetime counts as unlimited
 _NS_PER_MS: Final = 1_000_000
-_LASTING: Final = 1  # the version of SaslAuthenticate, and of the handshake before it, from which on a broker says how long it lasts
+_LASTING: Final = 1  # from this version on, SaslHandshake and SaslAuthenticate have sessions
 Count = Callable[[str, str], None]
-"""Is told of each end: the mechanism, and why not (``framegate.proxy.cells.AUTHENTICATION_ERRORS``)."""
-_FAILURES: Final = {SASL_AUTHENTICATION_FAILED: "credentials", UNKNOWN_SERVER_ERROR: "unavailable"}
-_RENEWED_AT: Final = (0.85, 0.95)  # of a lifetime: not all at once
+"""Called with the mechanism and the error (``framegate.proxy.cells.metrics.AUTHENTICATION_ERRORS``), once for each exchange."""
+_FAILURES: Final = {messages.SASL_AUTHENTICATION_FAILED: "credentials", messages.UNKNOWN_SERVER_ERROR: "unavailable"}
+_RENEWED_AT: Final = (0.85, 0.95)  # of a lifetime, at random: connections renew at different times
 
 
 @dataclass(frozen=True, slots=True)
 class SaslClientSettings:
-    """What we are to an upstream.
+    """A login to an upstream.
 
     Attributes:
-        mechanism: to prove it with.
+        mechanism: of SASL.
         user: the user; for OAUTHBEARER the authorization id, or empty.
-        credential: what to ask for to prove it.
+        credential: the name of the secret, in auth requests.
         client_id: in the headers of our requests.
         max_frame: bytes of an answer.
     """
@@ -79,7 +59,7 @@ class SaslClientSettings:
 
 
 class _State(enum.Enum):
-    """Which answer is waited for."""
+    """The request that waits for its answer."""
 
     BEGIN = "nothing sent"
     VERSIONS = "ApiVersions"
@@ -88,10 +68,10 @@ class _State(enum.Enum):
 
 
 class SaslClientAuthenticator(Authenticator):
-    """One connection's. Its ``principal`` is the upstream's, as its certificate says. ``again``: it has logged in before, for a time that was told.
+    """Logs one connection in. Its ``principal`` is that of the upstream's certificate. ``again``: the connection has logged in before.
 
     Attributes:
-        ranges: what the upstream understands.
+        ranges: the requests that the upstream understands.
     """
 
     def __init__(
@@ -106,7 +86,7 @@ class SaslClientAuthenticator(Authenticator):
         chance: random.Random,
     ) -> None:
         super().__init__()
-        self.ranges: tuple[ApiRange, ...] = ()
+        self.ranges: tuple[messages.ApiRange, ...] = ()
         self._settings: Final = settings
         self._name: Final = f"{settings.mechanism} as {settings.user}" if settings.user else settings.mechanism
         self._source: Final = source
@@ -117,10 +97,10 @@ class SaslClientAuthenticator(Authenticator):
         self._chance: Final = chance
         self._state: _State = _State.BEGIN
         self._again: Final = again
-        # By key; of SaslAuthenticate none: bare tokens.
-        self._versions: dict[int, int] = dict.fromkeys((SASL_HANDSHAKE, SASL_AUTHENTICATE), _LASTING) if again else {}
+        # By request; without SaslAuthenticate tokens are bare.
+        self._versions: dict[int, int] = dict.fromkeys((messages.SASL_HANDSHAKE, messages.SASL_AUTHENTICATE), _LASTING) if again else {}
         self._requests: int = 0
-        self._request: RequestHeader = RequestHeader(0, 0, 0)  # that is not answered
+        self._request: messages.RequestHeader = messages.RequestHeader(0, 0, 0)  # the one that waits for its answer
         self._frames: FrameExchange | None = None
         self._waker: Waker | None = None
         self._mechanism: ClientMechanism | None = None
@@ -158,11 +138,10 @@ class SaslClientAuthenticator(Authenticator):
         return WANT_READ if body is None else self._on_frame(frames, body)
 
     def _without_secrets(self, words: str) -> str:
-        """What is wrong, of which some may be the upstream's words."""
         mechanism = self._mechanism
         if mechanism is None:
             return words
-        from framegate.proxy.auth.secret_redaction import redacted  # late: only refusals need it
+        from framegate.proxy.auth.secret_redaction import redacted  # here: only refusals need it
 
         return redacted(words, mechanism.secrets)
 
@@ -175,31 +154,31 @@ class SaslClientAuthenticator(Authenticator):
 
     # Requests.
 
-    def _header(self, key: int, version: int) -> RequestHeader:
+    def _header(self, key: int, version: int) -> messages.RequestHeader:
         number = FIRST_CORRELATION_ID + self._requests % _IDS
         self._requests += 1
-        self._request = RequestHeader(key, version, number, self._settings.client_id)
+        self._request = messages.RequestHeader(key, version, number, self._settings.client_id)
         return self._request
 
     def _ask_versions(self, frames: FrameExchange) -> i64:
         self._state = _State.VERSIONS
-        writer = request_writer(self._header(API_VERSIONS, 0))
-        ApiVersionsRequest().write(writer, 0)
+        writer = messages.request_writer(self._header(messages.API_VERSIONS, 0))
+        messages.ApiVersionsRequest().write(writer, 0)
         return self._send(frames, writer.message())
 
     def _ask_handshake(self, frames: FrameExchange) -> i64:
         self._state = _State.HANDSHAKE
-        version = self._versions[SASL_HANDSHAKE]
-        writer = request_writer(self._header(SASL_HANDSHAKE, version))
-        HandshakeRequest(self._settings.mechanism).write(writer)
+        version = self._versions[messages.SASL_HANDSHAKE]
+        writer = messages.request_writer(self._header(messages.SASL_HANDSHAKE, version))
+        messages.HandshakeRequest(self._settings.mechanism).write(writer)
         return self._send(frames, writer.message())
 
     def _send_token(self, frames: FrameExchange, token: bytes) -> i64:
-        version = self._versions.get(SASL_AUTHENTICATE)
+        version = self._versions.get(messages.SASL_AUTHENTICATE)
         if version is None:
             return self._send(frames, token)
-        writer = request_writer(self._header(SASL_AUTHENTICATE, version))
-        TokenRequest(token).write(writer, version)
+        writer = messages.request_writer(self._header(messages.SASL_AUTHENTICATE, version))
+        messages.TokenRequest(token).write(writer, version)
         return self._send(frames, writer.message())
 
     def _send(self, frames: FrameExchange, body: bytes) -> i64:
@@ -217,31 +196,31 @@ class SaslClientAuthenticator(Authenticator):
         return self._on_token(frames, body)
 
     def _on_versions(self, body: bytes) -> None:
-        answer = ApiVersionsAnswer.read(answer_reader(body, self._request), 0)
-        if answer.error != NONE:
+        answer = messages.ApiVersionsAnswer.read(messages.answer_reader(body, self._request), 0)
+        if answer.error != messages.NONE:
             raise AuthenticationError(f"ApiVersions is answered with error {answer.error}")
         self.ranges = answer.ranges
         offered = {item.key: item for item in answer.ranges}
-        for key in (SASL_HANDSHAKE, SASL_AUTHENTICATE):
-            known = SUPPORTED[key]
+        for key in (messages.SASL_HANDSHAKE, messages.SASL_AUTHENTICATE):
+            known = messages.SUPPORTED[key]
             if key in offered and offered[key].least <= known.most:
                 self._versions[key] = min(offered[key].most, known.most)
-        if SASL_HANDSHAKE not in self._versions:
+        if messages.SASL_HANDSHAKE not in self._versions:
             raise AuthenticationError("the upstream knows no SaslHandshake: it wants no SASL here")
-        if SASL_AUTHENTICATE not in self._versions:
-            self._versions[SASL_HANDSHAKE] = 0
-        elif self._versions[SASL_HANDSHAKE] == 0:
-            del self._versions[SASL_AUTHENTICATE]
+        if messages.SASL_AUTHENTICATE not in self._versions:
+            self._versions[messages.SASL_HANDSHAKE] = 0
+        elif self._versions[messages.SASL_HANDSHAKE] == 0:
+            del self._versions[messages.SASL_AUTHENTICATE]
 
     def _on_handshake(self, body: bytes) -> None:
-        answer = HandshakeAnswer.read(answer_reader(body, self._request))
+        answer = messages.HandshakeAnswer.read(messages.answer_reader(body, self._request))
         name = self._settings.mechanism
-        if answer.error == UNSUPPORTED_SASL_MECHANISM:
+        if answer.error == messages.UNSUPPORTED_SASL_MECHANISM:
             self._failure = "mechanism"
             raise AuthenticationError(f"{name} is not enabled; enabled are {printable(', '.join(answer.mechanisms))}")
-        if answer.error == ILLEGAL_SASL_STATE:
+        if answer.error == messages.ILLEGAL_SASL_STATE:
             raise AuthenticationError("SaslHandshake is not expected: is there SASL at this address?")
-        if answer.error != NONE:
+        if answer.error != messages.NONE:
             raise AuthenticationError(f"SaslHandshake is answered with error {answer.error}")
 
     def _begin(self, frames: FrameExchange) -> i64:
@@ -260,13 +239,13 @@ class SaslClientAuthenticator(Authenticator):
     def _on_token(self, frames: FrameExchange, body: bytes) -> i64:
         mechanism = self._mechanism
         assert mechanism is not None, "made with the handshake's answer"
-        answer = TokenAnswer(NONE, token=body)
-        if SASL_AUTHENTICATE in self._versions:
-            answer = TokenAnswer.read(answer_reader(body, self._request), self._request.version)
-        if answer.error != NONE:
+        answer = messages.TokenAnswer(messages.NONE, token=body)
+        if messages.SASL_AUTHENTICATE in self._versions:
+            answer = messages.TokenAnswer.read(messages.answer_reader(body, self._request), self._request.version)
+        if answer.error != messages.NONE:
             words = printable(answer.message or "no reason")
             self._failure = _FAILURES.get(answer.error, "protocol")
-            raise AuthenticationError(words if answer.error == SASL_AUTHENTICATION_FAILED else f"error {answer.error}: {words}")
+            raise AuthenticationError(words if answer.error == messages.SASL_AUTHENTICATION_FAILED else f"error {answer.error}: {words}")
         step = mechanism.evaluate(answer.token)
         if not mechanism.complete:
             assert step is not None, "an incomplete exchange has a next step"
@@ -312,7 +291,7 @@ class SaslClientAuthenticator(Authenticator):
 
 
 class SaslClientAuthenticators(AuthenticatorFactory):
-    """Those of the connections to one upstream, with one identity."""
+    """Makes the authenticators of the connections to one upstream with one login."""
 
     def __init__(
         self,

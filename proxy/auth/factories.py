@@ -1,6 +1,6 @@
-"""Which authenticators the settings ask for: of a listener's clients, and of the connections to an upstream.
+"""Makes the authenticators that the settings of a listener or an upstream ask for, without SASL.
 
-What only some settings need is loaded for them alone: a processor is small, and most ask for nothing.
+Modules that only some settings need are imported late, to keep a processor small.
 """
 
 from typing import TYPE_CHECKING
@@ -14,17 +14,12 @@ if TYPE_CHECKING:
 __all__ = ["allowed_principals_of", "of_clients", "of_upstream"]
 
 
-def of_clients(listener: ListenerConfig, sasl: AuthenticatorFactory | None = None) -> AuthenticatorFactory:
-    """The authenticators for the clients of a listener.
-
-    Args:
-        sasl: what asks them, and judges whether they may come in; None: their certificates say it.
+def of_clients(listener: ListenerConfig) -> AuthenticatorFactory:
+    """The authenticators for the clients of a listener without SASL.
 
     Raises:
         RuleError: its rules cannot be read.
     """
-    if sasl is not None:
-        return sasl
     tls, principal = listener.tls, listener.principal
     factory: AuthenticatorFactory = AnonymousAuthenticators()
     if tls is not None and tls.client_auth != "none":
@@ -41,11 +36,7 @@ def of_clients(listener: ListenerConfig, sasl: AuthenticatorFactory | None = Non
 
 
 def allowed_principals_of(listener: ListenerConfig) -> "AllowedPrincipals | None":
-    """The allowed principals of a listener; None: all.
-
-    Raises:
-        RuleError: a pattern cannot be read.
-    """
+    """The allowed principals of a listener; None: all. Raises RuleError if a pattern cannot be read."""
     if not listener.allowed_principals:
         return None
     from framegate.proxy.auth.allowed_principals import AllowedPrincipals
@@ -54,10 +45,10 @@ def allowed_principals_of(listener: ListenerConfig) -> "AllowedPrincipals | None
 
 
 def of_upstream(upstream: UpstreamConfig) -> AuthenticatorFactory:
-    """The authenticators for an upstream, beside the verification by TLS."""
+    """The authenticators for connections to an upstream, in addition to TLS's verification."""
     factory: AuthenticatorFactory = CertificateAuthenticators()
     if upstream.tls is not None and upstream.tls.pins:
-        from framegate.proxy.auth.certificate_pins import PinnedAuthenticators
+        from framegate.proxy.auth.certificates import PinnedAuthenticators
 
         factory = PinnedAuthenticators(upstream.tls.pins, factory)
     return factory

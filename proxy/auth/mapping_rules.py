@@ -1,4 +1,4 @@
-r"""Kafka's ``ssl.principal.mapping.rules``: from a name in a certificate to the principal that everything else speaks of.
+r"""Kafka's ``ssl.principal.mapping.rules``: from a name in a certificate to a principal.
 
 The text is a list with commas, the first rule that matches wins::
 
@@ -6,29 +6,31 @@ The text is a list with commas, the first rule that matches wins::
     RULE:pattern/replacement/           the pattern must match the whole name; $1 to $9… are its groups, $0 all of it
     RULE:pattern/replacement/L or U     the same, in lower or upper case
 
-``\`` keeps a slash within pattern or replacement from ending it; commas need none. Empty entries are passed over; no entry at all is no rule, and
-then no name matches. As in Kafka, a group that the pattern does not have is literal text, and ``$12`` is group 1 and a 2 where there is no group 12.
+``\`` escapes a slash within pattern or replacement; commas need no escape. Empty entries are ignored; without any entry no name matches. As in Kafka,
+a group that the pattern does not have is literal text, and ``$12`` is group 1 and a 2 if there is no group 12.
 
-Unlike Kafka's, a rule is expanded once, for the whole name. (Kafka replaces every match, one after the other: ``.*`` matches twice, the name and the
-nothing behind it, and so gives its text twice.) And a faulty replacement is refused when it is read, not when a client comes.
+Unlike in Kafka, a rule is expanded once, for the whole name. (Kafka replaces every match: ``.*`` matches the name and then the empty text after it,
+and so gives its text twice.) And a faulty replacement is refused when the rules are read, not when a client connects.
 """
 
 import re
 import warnings
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 __all__ = ["DEFAULT", "MappingRules", "RuleError", "compile_pattern"]
 
 DEFAULT: Final = "DEFAULT"
 _RULE: Final = "RULE:"
-_SPACE: Final = " \t\r\n\f\v"
+_ENTRY: Final = re.compile(rf"{DEFAULT}|{_RULE}((?:[^\\/]|\\.)*)/((?:[^\\/]|\\.)*)/([LU]?)", re.DOTALL)
+_SPACE: Final = re.compile(r"[ \t\r\n\f\v]*")
+_SEPARATORS: Final = re.compile(r"[ \t\r\n\f\v,]*")
+_TOKEN: Final = re.compile(r"([^\\$]+)|\\(.)|\$\{([^}]*)(\}?)|\$([0-9]+)|\$", re.DOTALL)  # text, escaped character, named group, numbered group
 _NAMED: Final = re.compile(r"\(\?<(?=[A-Za-z])")  # Java's named group
-_Case = Literal["", "L", "U"]
 
 
 class RuleError(ValueError):
-    """The rules cannot be read. ``position`` is where, counted from 0."""
+    """The rules cannot be read. ``position``: of the fault, counted from 0."""
 
     def __init__(self, message: str, position: int) -> None:
         super().__init__(message)
@@ -41,7 +43,7 @@ class _Rule:
 
     pattern: re.Pattern[str] | None
     parts: tuple[str | int, ...]  # of the replacement: text, and numbers of groups
-    case: _Case
+    case: str  # L, U or empty
 
     def apply(self, name: str) -> str | None:
         if self.pattern is None:
@@ -57,11 +59,7 @@ class MappingRules:
     """The rules of one listener. Immutable."""
 
     def __init__(self, text: str = DEFAULT) -> None:
-        """Read the rules.
-
-        Raises:
-            RuleError: they are none.
-        """
+        """Read the rules; raises RuleError if they are malformed."""
         self.text: Final = text
         self._rules: Final = _read(text)
 
@@ -79,103 +77,69 @@ class MappingRules:
 
 def _read(text: str) -> list[_Rule]:
     rules: list[_Rule] = []
-    position = 0
-    while True:
-        position = _skip(text, position, _SPACE + ",")
-        if position == len(text):
-            return rules
-        start = position
-        if text.startswith(DEFAULT, start):
-            position += len(DEFAULT)
-            rules.append(_Rule(None, (), ""))
-        elif text.startswith(_RULE, start):
-            pattern, position = _until_slash(text, start + len(_RULE), start)
-            replacement, position = _until_slash(text, position, start)
-            case: _Case = ""
-            if text.startswith(("L", "U"), position):
-                case = "L" if text[position] == "L" else "U"
-                position += 1
-            rules.append(_rule(pattern, replacement, case, start))
-        else:
-            raise RuleError(f"neither {DEFAULT} nor {_RULE}pattern/replacement/", start)
-        position = _skip(text, position, _SPACE)
-        if not text.startswith(",", position) and position < len(text):
-            raise RuleError(f"{text[position : position + 20]!r} where a comma or the end should be", position)
-
-
-def _skip(text: str, position: int, characters: str) -> int:
-    while position < len(text) and text[position] in characters:
-        position += 1
-    return position
-
-
-def _until_slash(text: str, position: int, start: int) -> tuple[str, int]:
-    """What is before the next slash that is not escaped, and where it goes on behind it."""
-    begin = position
+    position = _end_of(_SEPARATORS, text, 0)
     while position < len(text):
-        if text[position] == "/":
-            return text[begin:position], position + 1
-        position += 2 if text[position] == "\\" else 1
-    raise RuleError(f"{_RULE}pattern/replacement/ lacks a slash", start)
+        entry = _ENTRY.match(text, position)
+        if entry is None:
+            fault = (
+                f"{_RULE}pattern/replacement/ lacks a slash"
+                if text.startswith(_RULE, position)
+                else f"neither {DEFAULT} nor {_RULE}pattern/replacement/"
+            )
+            raise RuleError(fault, position)
+        pattern, replacement, case = entry.groups()
+        if pattern is None:
+            rules.append(_Rule(None, (), ""))
+        else:
+            compiled = compile_pattern(pattern, position)
+            rules.append(_Rule(compiled, _parts(replacement, compiled, position), case))
+        position = _end_of(_SPACE, text, entry.end())
+        if position < len(text) and text[position] != ",":
+            raise RuleError(f"{text[position : position + 20]!r} where a comma or the end should be", position)
+        position = _end_of(_SEPARATORS, text, position)
+    return rules
+
+
+def _end_of(pattern: re.Pattern[str], text: str, position: int) -> int:
+    match = pattern.match(text, position)
+    return position if match is None else match.end()
 
 
 def compile_pattern(pattern: str, position: int = 0) -> re.Pattern[str]:
-    r"""A pattern of a rule, which may name its groups as Java does. As with Java, ``\d``, ``\w``, ``\s`` and ``(?i)`` know ASCII's characters only.
+    r"""Compile a pattern, which may name its groups as Java does. As in Java, ``\d``, ``\w``, ``\s`` and ``(?i)`` match ASCII characters only.
 
     Raises:
-        RuleError: it is none, or means something else in Java (classes within classes); ``position`` is where it stands.
+        RuleError: it is malformed, or means something else in Java (classes within classes); ``position`` is that of the pattern.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # of what is to become set operations, which Java has
+            warnings.simplefilter("error")  # warnings about future set operations, which Java has
             return re.compile(_NAMED.sub("(?P<", pattern), re.ASCII)
     except (re.error, ValueError, OverflowError, RecursionError, Warning) as error:
         raise RuleError(f"the pattern {pattern!r} is none: {error}", position) from None
 
 
-def _rule(pattern: str, replacement: str, case: _Case, start: int) -> _Rule:
-    compiled = compile_pattern(pattern, start)
-    return _Rule(compiled, _parts(replacement, compiled, start), case)
-
-
 def _parts(replacement: str, pattern: re.Pattern[str], start: int) -> tuple[str | int, ...]:
-    r"""Take a replacement apart: ``\x`` is x, ``$n`` a group as far as there is one, ``${name}`` one by its name."""
+    r"""The parts of a replacement: ``\x`` is x, ``$n`` a group that exists, ``${name}`` a named one."""
     parts: list[str | int] = []
-    literal = ""
-    position = 0
-    while position < len(replacement):
-        character = replacement[position]
-        position += 1
-        if character == "\\":
-            literal += replacement[position]  # there is one: else the slash behind would not have ended it
-            position += 1
-        elif character == "$":
-            group, position = _group(replacement, position, pattern, start)
-            if isinstance(group, str):
-                literal += group
-                continue
-            parts += [literal, group]
-            literal = ""
+    for token in _TOKEN.finditer(replacement):
+        text, escaped, name, brace, digits = token.groups()
+        if name is not None:
+            if not brace or name not in pattern.groupindex:
+                raise RuleError(f"the pattern has no group of the name {name!r}", start)
+            parts.append(pattern.groupindex[name])
+        elif digits is not None:
+            parts += _numbered(digits, pattern.groups)
+        elif text is None and escaped is None:
+            raise RuleError("a $ in the replacement needs a number, or a \\ before it", start)
         else:
-            literal += character
-    return (*parts, literal)
+            parts.append(text or escaped)
+    return tuple(parts)
 
 
-def _group(replacement: str, position: int, pattern: re.Pattern[str], start: int) -> tuple[str | int, int]:
-    """The group behind a dollar sign, or the literal text that it is, and where it goes on."""
-    if replacement.startswith("{", position):
-        name, brace, _ = replacement[position + 1 :].partition("}")
-        if not brace or name not in pattern.groupindex:
-            raise RuleError(f"the pattern has no group of the name {name!r}", start)
-        return pattern.groupindex[name], position + len(name) + 2
-    end = position
-    while end < len(replacement) and replacement[end] in "0123456789":
-        end += 1
-    if end == position:
-        raise RuleError("a $ in the replacement needs a number, or a \\ before it", start)
-    used = position + 1
-    if int(replacement[position]) > pattern.groups:
-        return "$" + replacement[position:used], used
-    while used < end and int(replacement[position : used + 1]) <= pattern.groups:
+def _numbered(digits: str, count: int) -> list[str | int]:
+    """The group with the longest number that the pattern has, and the rest as text; without such a group, all is text."""
+    used = 0
+    while used < len(digits) and int(digits[: used + 1]) <= count:
         used += 1
-    return int(replacement[position:used]), used
+    return [int(digits[:used]), digits[used:]] if used else ["$" + digits]

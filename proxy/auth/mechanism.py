@@ -1,4 +1,4 @@
-"""The interface of SASL mechanisms: from a message to the next one. No I/O and no time; look-ups are requests with a later response."""
+"""The interface of SASL mechanisms: from a message to the next one, without I/O and time. Look-ups are auth requests with a later response."""
 
 import abc
 import re
@@ -28,11 +28,7 @@ _ESCAPED: Final = re.compile(r"(?:[^=,\0]|=2C|=3D)+")
 
 
 class RefusalError(AuthenticationError):
-    """The mechanism's end without success.
-
-    Attributes:
-        told: text for the peer, if it may get more than the failure; else empty.
-    """
+    """The mechanism fails. ``told``: a text for the peer; empty: it only gets to know the failure."""
 
     def __init__(self, reason: str, *, told: str = "") -> None:
         super().__init__(reason)
@@ -48,7 +44,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask this, and ``resume`` with the answer."""
+    """Send this auth request, and ``resume`` with the response."""
 
     auth_request: AuthRequest
 
@@ -57,32 +53,24 @@ Next = Reply | Ask
 
 
 class Mechanism(abc.ABC):
-    """One exchange, from the view of one of its sides.
-
-    Attributes:
-        complete: nothing more is expected of the peer; a last ``Reply`` still has to be sent.
-    """
+    """One side of one exchange. ``complete``: no further message of the peer is expected; a last ``Reply`` still has to be sent."""
 
     def __init__(self) -> None:
         self.complete: bool = False
 
     @abc.abstractmethod
     def evaluate(self, token: bytes) -> Next | None:
-        """What the peer said.
+        """Take a message of the peer.
 
         Returns:
-            What to do then; None: nothing, which is for a client that is complete.
+            The next action; None: none, if a client is complete.
 
         Raises:
-            RefusalError: it cannot be.
+            RefusalError: the message is refused.
         """
 
     def resume(self, answer: AuthResponse) -> Next:
-        """What was asked for.
-
-        Raises:
-            RefusalError: it is a refusal, or ``Unavailable``.
-        """
+        """Take the response to an ``Ask``; raises RefusalError if it is a refusal, or ``Unavailable``."""
         raise InternalError(f"{type(self).__name__} has asked for nothing")
 
 
@@ -91,8 +79,8 @@ class ServerMechanism(Mechanism):
 
     Attributes:
         principal: the result, once ``complete``.
-        lifetime_ms: for how long, from when that was answered; None: for ever.
-        refused: why it is refused, of one that has been told and has yet to confirm it.
+        lifetime_ms: of the credential; None: unlimited.
+        refused: the reason for a refusal that the client has to confirm.
     """
 
     def __init__(self) -> None:
@@ -103,11 +91,7 @@ class ServerMechanism(Mechanism):
 
 
 class ClientMechanism(Mechanism):
-    """The client's side: it proves a principal.
-
-    Attributes:
-        secrets: what it showed, or could have: to be in no line of ours, even if the server says it again.
-    """
+    """The client's side: it proves a principal. ``secrets``: what it sent or could have sent; never logged, even if the server repeats it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,10 +103,10 @@ class ClientMechanism(Mechanism):
 
 
 def expect(kind: type[A], answer: AuthResponse) -> A:
-    """The answer, which must be of a kind.
+    """The response, which must be of a kind.
 
     Raises:
-        RefusalError: there is none.
+        RefusalError: it is ``Unavailable``.
         InternalError: it is of another kind.
     """
     if isinstance(answer, kind):
@@ -133,21 +117,17 @@ def expect(kind: type[A], answer: AuthResponse) -> A:
 
 
 def escape_name(name: str) -> str:
-    """A name as RFC 5801 writes it in a message: without commas and equal signs."""
+    """A name with escaped commas and equal signs (RFC 5801)."""
     return name.replace("=", "=3D").replace(",", "=2C")
 
 
 def unescape_name(text: str) -> str:
-    """The name that such a text is.
-
-    Raises:
-        RefusalError: it is none.
-    """
+    """The inverse of ``escape_name``; raises RefusalError if the text is not such a name."""
     if not _ESCAPED.fullmatch(text):
         raise RefusalError("a name that is empty, or has a comma, an equal sign or a NUL that is not escaped")
     return text.replace("=2C", ",").replace("=3D", "=")
 
 
 def printable(text: str) -> str:
-    """A peer's text, made printable for the log."""
+    """The beginning of a peer's text, with printable characters only, for the log."""
     return "".join(character if character.isprintable() else "?" for character in text[:_MAX_WORDS])

@@ -1,8 +1,8 @@
-"""What Kafka's protocol has for authentication: ApiVersions, SaslHandshake and SaslAuthenticate, requests and answers, read and written.
+"""Kafka's messages for authentication: requests and answers of ApiVersions, SaslHandshake and SaslAuthenticate.
 
-Headers: a request has ``key, version, correlation id, client id``, and tagged fields from its first flexible version on; an answer has its
-correlation id, and tagged fields likewise, but for ApiVersions, whose answer must be understood by who does not know which version it has.
-Source: Kafka's message definitions; byte for byte what kafka-python writes.
+A request's header is ``key, version, correlation id, client id``, and tagged fields from its first flexible version on; an answer's header is the
+correlation id, and tagged fields likewise. ApiVersions' answer has none, because a client must understand it without knowing its version.
+Source: Kafka's message definitions; the same bytes as kafka-python's.
 """
 
 import re
@@ -49,14 +49,14 @@ INVALID_REQUEST: Final = 42
 SASL_AUTHENTICATION_FAILED: Final = 58
 UNKNOWN_SERVER_ERROR: Final = -1
 
-_FLEXIBLE: Final = {API_VERSIONS: 3, SASL_AUTHENTICATE: 2}  # the first version; the others have none
+_FLEXIBLE: Final = {API_VERSIONS: 3, SASL_AUTHENTICATE: 2}  # the first version, by request; the others have none
 _SOFTWARE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
 _RANGE_SIZE: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class ApiRange:
-    """The versions of a request, by its key, that somebody understands, and what else is said of it."""
+    """The versions of a request that one side understands, and further facts about it."""
 
     key: int
     least: int
@@ -65,12 +65,12 @@ class ApiRange:
 
 
 SUPPORTED: Final = {item.key: item for item in (ApiRange(SASL_HANDSHAKE, 0, 1), ApiRange(API_VERSIONS, 0, 4), ApiRange(SASL_AUTHENTICATE, 0, 2))}
-"""What these modules understand."""
+"""The versions that we understand."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestHeader:
-    """The header of a request; without ``client_id`` when the version is not one of ours, whose header may be another one."""
+    """The header of a request; without ``client_id`` if we do not know the version, whose header may be different."""
 
     key: int
     version: int
@@ -90,11 +90,7 @@ def _is_flexible(key: int, version: int) -> bool:
 
 
 def read_request_header(reader: Reader) -> RequestHeader:
-    """Read as much of a header as can be understood: of a request that is none of the three, only its first 8 bytes.
-
-    Raises:
-        MalformedError: it is none.
-    """
+    """Read a header; of a request or version that is not supported only its first 8 bytes. Raises MalformedError."""
     key, version, correlation_id = reader.int16("api key"), reader.int16("api version"), reader.int32("correlation id")
     header = RequestHeader(key, version, correlation_id)
     if not header.is_supported:
@@ -106,7 +102,7 @@ def read_request_header(reader: Reader) -> RequestHeader:
 
 
 def request_writer(header: RequestHeader) -> Writer:
-    """A writer that has written the header of a request."""
+    """A writer with the header of a request."""
     writer = Writer()
     writer.int16(header.key)
     writer.int16(header.version)
@@ -118,7 +114,7 @@ def request_writer(header: RequestHeader) -> Writer:
 
 
 def answer_writer(header: RequestHeader) -> Writer:
-    """A writer that has written the header of the answer to a request."""
+    """A writer with the header of the answer to a request."""
     writer = Writer()
     writer.int32(header.correlation_id)
     if header.key != API_VERSIONS and _is_flexible(header.key, header.version):
@@ -127,11 +123,7 @@ def answer_writer(header: RequestHeader) -> Writer:
 
 
 def answer_reader(body: bytes, header: RequestHeader) -> Reader:
-    """A reader that has read the header of the answer to a request.
-
-    Raises:
-        MalformedError: it is none, or that of another request.
-    """
+    """A reader after the header of the answer to a request; raises MalformedError if it is the answer to another one."""
     reader = Reader(body)
     found = reader.int32("correlation id")
     if found != header.correlation_id:
@@ -143,7 +135,7 @@ def answer_reader(body: bytes, header: RequestHeader) -> Reader:
 
 @dataclass(frozen=True, slots=True)
 class ApiVersionsRequest:
-    """Which requests do you understand? With who asks, from version 3 on."""
+    """Asks which requests are understood. From version 3 on it names the client's software."""
 
     software_name: str = ""
     software_version: str = ""
@@ -170,7 +162,7 @@ class ApiVersionsRequest:
 
 @dataclass(frozen=True, slots=True)
 class ApiVersionsAnswer:
-    """The requests that are understood. ``tags``: what else a broker says, from version 3 on: its features (KIP-584), and whatever comes later."""
+    """The requests that are understood. ``tags``: from version 3 on, features (KIP-584) and further fields."""
 
     error: int
     ranges: tuple[ApiRange, ...] = ()
@@ -210,7 +202,7 @@ class ApiVersionsAnswer:
 
 @dataclass(frozen=True, slots=True)
 class HandshakeRequest:
-    """The mechanism that the client wants. Version 0: its tokens follow as bare frames; 1: as SaslAuthenticate."""
+    """The mechanism that the client chooses. Version 0: its tokens follow as bare frames; 1: as SaslAuthenticate."""
 
     mechanism: str
 
@@ -226,7 +218,7 @@ class HandshakeRequest:
 
 @dataclass(frozen=True, slots=True)
 class HandshakeAnswer:
-    """Whether it may, and the mechanisms that one may."""
+    """Whether the mechanism is enabled, and which ones are."""
 
     error: int
     mechanisms: tuple[str, ...]
@@ -271,11 +263,11 @@ class TokenRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenAnswer:
-    """SaslAuthenticate: the mechanism's next message from the server, or why there is none.
+    """SaslAuthenticate: the mechanism's next message from the server, or an error.
 
     Attributes:
-        error: NONE, or what is wrong; ``message`` says so in words.
-        lifetime_ms: for how long the last answer is good (KIP-368); 0: for ever, or it is not the last. From version 1 on.
+        error: NONE, or an error, which ``message`` describes.
+        lifetime_ms: of the session, in the last answer (KIP-368), from version 1 on; 0: unlimited.
     """
 
     error: int

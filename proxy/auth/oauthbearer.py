@@ -1,7 +1,6 @@
-r"""OAUTHBEARER (RFC 7628): a token, and names that go with it.
+r"""OAUTHBEARER (RFC 7628): ``n,[a=authzid],\x01auth=Bearer TOKEN\x01[key=value\x01…]\x01``.
 
-``n,[a=authzid],\x01auth=Bearer TOKEN\x01[key=value\x01…]\x01``. What a server does not accept it answers with a JSON object, and with an error only
-when the client has confirmed that with ``\x01``; so does Kafka's.
+As in Kafka, a server answers a refused token with a JSON object, and with an error when the client has confirmed that with ``\x01``.
 """
 
 import json
@@ -18,7 +17,7 @@ __all__ = ["MAX_PAIRS", "OAUTHBEARER", "OAuthBearerClient", "OAuthBearerServer"]
 OAUTHBEARER: Final = "OAUTHBEARER"
 
 MAX_PAIRS: Final = 128
-"""Of a message: the token, and extensions."""
+"""In a message: the token and extensions."""
 _CONFIRMATION: Final = b"\x01"
 _KEY: Final = re.compile(r"[A-Za-z]+")
 _VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
@@ -26,10 +25,7 @@ _AUTH: Final = re.compile(r"([A-Za-z0-9_]+) +([A-Za-z0-9._~+/-]+=*)")
 
 
 class OAuthBearerServer(ServerMechanism):
-    """Takes the token out of the first message. Extensions are read and mean nothing.
-
-    The reason of a refusal is in the log; the client gets the standard response of the RFC.
-    """
+    """Reads the token in the first message and ignores extensions. The reason of a refusal is logged; the client gets the RFC's standard response."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,16 +53,16 @@ class OAuthBearerServer(ServerMechanism):
 
 
 class OAuthBearerClient(ClientMechanism):
-    """Asks for the token when it is needed."""
+    """Asks for the token."""
 
     def __init__(self, credential: str, *, authorization: str = "", extensions: Mapping[str, str] | None = None) -> None:
         """Args:
-            credential: what to ask for.
-            authorization: whom to be, where that is not who the token says.
-            extensions: what goes with the token.
+            credential: the name of the token.
+            authorization: the authorization id, if it is not the token's principal.
+            extensions: further keys and values.
 
         Raises:
-            ValueError: an extension cannot be said.
+            ValueError: an extension is malformed.
         """
         super().__init__()
         for key, value in (extensions or {}).items():
@@ -87,7 +83,7 @@ class OAuthBearerClient(ClientMechanism):
         return Reply(f"{self._header}\x01auth=Bearer {token}\x01{self._extensions}\x01".encode())
 
     def evaluate(self, token: bytes) -> Next | None:
-        if token:  # why not; its words come again with the error
+        if token:  # a refusal, which the error will repeat
             return Reply(_CONFIRMATION)
         self.complete = True
         return None
@@ -101,7 +97,7 @@ def _status(refused: Refused) -> str:
 
 
 def _read(message: bytes) -> tuple[str, str]:
-    """The authorization id, or nothing, and the token of a client's first message."""
+    """The authorization id, or an empty text, and the token of a client's first message."""
     try:
         text = message.decode()
     except UnicodeDecodeError:

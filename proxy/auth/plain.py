@@ -11,7 +11,7 @@ PLAIN: Final = "PLAIN"
 
 
 class PlainServer(ServerMechanism):
-    """Kafka's server side, with its texts: a wrong password and an unknown user get the same text."""
+    """The server's side, with Kafka's texts: a wrong password and an unknown user get the same text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class PlainServer(ServerMechanism):
 
 
 class PlainClient(ClientMechanism):
-    """Asks for the password when it is needed, and keeps it until it is known whether it is good."""
+    """The client's side. It keeps the password until the server has answered."""
 
     def __init__(self, user: str, credential: str) -> None:
         super().__init__()

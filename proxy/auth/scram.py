@@ -1,12 +1,10 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): both know the password in the end, and it was never said.
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): each side proves that it knows the password, without sending it.
 
-Decided on purpose:
-
-- The whole nonce is compared, as is what channel binding would be (CVE-2024-56128). librdkafka before 2.6.1 repeats its own half and is refused, as
-  Kafka 4 does; the reason in the log names it.
-- A user that there is not gets a salt and goes on to the end, where the proof cannot be right. It is told what a wrong password is told.
-- Tokens of Kafka's delegation (``tokenauth=true``) are not users, and are refused.
-- Names and passwords are their UTF-8 bytes, as Kafka's are; SASLprep is not applied.
+- The whole nonce is compared, and the channel binding (CVE-2024-56128). librdkafka before 2.6.1 repeats its own half of the nonce and is refused, as
+  by Kafka 4; the log names it.
+- An unknown user gets a salt and goes on to the end, where the proof is wrong, with the same answer as for a wrong password.
+- Kafka's delegation tokens (``tokenauth=true``) are refused.
+- Names and passwords are UTF-8 bytes, as in Kafka, without SASLprep.
 """
 
 import hashlib
@@ -27,7 +25,7 @@ SCRAM_SHA_512: Final = "SCRAM-SHA-512"
 HASHES: Final = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
 MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 16384
-"""What Kafka lets one store. A server that asks a client for more asks for its time."""
+"""The limits of Kafka. A server that asks for more costs the client much CPU time."""
 
 _TOKEN: Final = "tokenauth="
 _MAX_SALT: Final = 1024
@@ -73,16 +71,16 @@ class ScramServer(ServerMechanism):
     def resume(self, answer: AuthResponse) -> Next:
         credential = expect(ScramCredential, answer)
         client_first = self._client_first
-        assert client_first is not None, "that was asked for because it came"
+        assert client_first is not None, "the first message came"
         self._credential = credential
         self._server_first = ServerFirst.of(client_first.nonce + self._new_nonce(), credential.salt, credential.iterations)
         return Reply(self._server_first.write())
 
     def _final(self, token: bytes) -> Next:
         client_first, server_first, credential = self._client_first, self._server_first, self._credential
-        assert client_first is not None, "it is the final one because there was a first"
-        assert server_first is not None, "nothing is read while a question is open"
-        assert credential is not None, "the first answer was made of it"
+        assert client_first is not None, "the first message came"
+        assert server_first is not None, "nothing is read while an auth request is open"
+        assert credential is not None, "the first reply was made of it"
         self._credential = None
         message = ClientFinal.read(token)
         if message.binding != client_first.gs2_header.encode():
@@ -106,7 +104,7 @@ class ScramServer(ServerMechanism):
 
 
 class ScramClient(ClientMechanism):
-    """The client's side. The password stays where it is: what is asked for are the keys that it makes with the server's salt."""
+    """The client's side. Control keeps the password and answers with the keys for the server's salt."""
 
     def __init__(self, mechanism: str, user: str, credential: str, nonce: Callable[[], str] = new_nonce) -> None:
         super().__init__()
@@ -148,7 +146,7 @@ class ScramClient(ClientMechanism):
         keys = expect(ScramKeys, answer)
         self.secrets = (keys.client_key, keys.server_key)
         server_first = self._server_first
-        assert server_first is not None, "that was asked for because it came"
+        assert server_first is not None, "the server's first message came"
         final = ClientFinal.of(self._first.gs2_header, server_first.nonce)
         exchange = f"{self._first.bare},{server_first.text},{final.unproven}"
         stored = hashlib.new(HASHES[self._mechanism], keys.client_key).digest()

@@ -5,7 +5,7 @@
     client-final   c=binding,r=nonce[,extensions],p=proof
     server-final   v=signature[,extensions]   or   e=error
 
-A message that begins with ``m=`` means something that must be understood, by whom it is for (5.1); nobody does, so it is refused.
+A message that begins with ``m=`` has a mandatory extension (5.1). None is supported, so it is refused.
 """
 
 import base64
@@ -21,19 +21,19 @@ __all__ = ["GS2_HEADER", "MAX_EXTENSIONS", "ClientFinal", "ClientFirst", "Server
 GS2_HEADER: Final = "n,,"
 _NONCE: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
 MAX_EXTENSIONS: Final = 128
-"""Of a message; nobody knows any."""
+"""In a message; all are ignored."""
 _EXTENSION: Final = re.compile(r"[A-Za-z]+=[^,\0]+")
 _COUNT: Final = re.compile(r"[1-9][0-9]{0,9}")
 
 
 @dataclass(frozen=True, slots=True)
 class ClientFirst:
-    """Who comes, and its half of the nonce.
+    """The user, and the client's half of the nonce.
 
     Attributes:
         gs2_header: as it was written; the final message repeats it.
-        bare: the message without it, as it was written.
-        extensions: ``key=value`` each.
+        bare: the message without the header, as it was written.
+        extensions: each ``key=value``.
     """
 
     user: str
@@ -45,7 +45,7 @@ class ClientFirst:
 
     @classmethod
     def of(cls, user: str, nonce: str, *, extensions: tuple[str, ...] = ()) -> "ClientFirst":
-        """One to be sent."""
+        """Make a message to send."""
         bare = ",".join((f"n={escape_name(user)}", f"r={nonce}", *extensions))
         return cls(user, nonce, bare=bare, extensions=extensions)
 
@@ -75,7 +75,7 @@ class ClientFirst:
 
 @dataclass(frozen=True, slots=True)
 class ServerFirst:
-    """The whole nonce, and how to make the keys of the password."""
+    """The whole nonce, and the parameters for the keys of the password."""
 
     nonce: str
     salt: bytes
@@ -102,7 +102,7 @@ class ServerFirst:
 
 @dataclass(frozen=True, slots=True)
 class ClientFinal:
-    """The proof. ``unproven`` is the message before it, as it was written."""
+    """The proof. ``unproven``: the message before it, as it was written."""
 
     binding: bytes
     nonce: str
@@ -111,7 +111,7 @@ class ClientFinal:
 
     @classmethod
     def of(cls, gs2_header: str, nonce: str) -> "ClientFinal":
-        """One whose proof is to be made of ``unproven``."""
+        """Make a message without a proof, which is computed from ``unproven``."""
         binding = gs2_header.encode()
         return cls(binding, nonce, unproven=f"c={base64.b64encode(binding).decode()},r={nonce}")
 
@@ -132,7 +132,7 @@ class ClientFinal:
 
 @dataclass(frozen=True, slots=True)
 class ServerFinal:
-    """That the server knows the user, too; or its error."""
+    """The server's proof that it knows the user, or its error."""
 
     signature: bytes = field(repr=False, default=b"")
     error: str = ""
@@ -159,11 +159,11 @@ def _text(message: bytes) -> str:
 
 
 def _first(fields: list[str], *names: str, what: str) -> list[str]:
-    """The values of the fields that must come first, in this order."""
+    """The values of the fields that must come first, in the order of ``names``."""
     if fields and fields[0].startswith("m="):
         raise RefusalError(f"the {what} message has a mandatory extension, which nobody understands")
     if len(fields) < len(names) or not all(text.startswith(name) and len(text) > 2 for name, text in zip(names, fields, strict=False)):
-        raise RefusalError(f"no {what} message: its fields do not begin with {', '.join(names)}")  # what they do begin with may be a password
+        raise RefusalError(f"no {what} message: its fields do not begin with {', '.join(names)}")  # do not quote them: they may be a password
     return [text[2:] for text, _ in zip(fields, names, strict=False)]
 
 

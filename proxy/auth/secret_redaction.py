@@ -13,17 +13,17 @@ from typing import Final
 __all__ = ["MIN_MATCH", "REDACTED", "contains_secret", "redacted"]
 
 MIN_MATCH: Final = 6
-"""Characters of a secret in a row that are too many; of a shorter one all of them."""
+"""So many successive characters of a secret are a match; of a shorter secret, all of them."""
 REDACTED: Final = "its words hold a secret, and are left out"
 
 
 def redacted(words: str, secrets: Iterable[bytes]) -> str:
-    """The words, or that they are left out. ``secrets``: text in UTF-8, or keys."""
+    """The words, or ``REDACTED`` if they contain one of the secrets (text in UTF-8, or keys)."""
     return REDACTED if any(contains_secret(words, secret) for secret in secrets) else words
 
 
 def contains_secret(words: str, secret: bytes) -> bool:
-    """Whether words have some of a secret in them."""
+    """Whether words contain a part of a secret."""
     text, plain = words.casefold(), secret.decode(errors="replace")
     if len(plain) < MIN_MATCH:
         return bool(plain) and plain.casefold() in text
@@ -33,14 +33,14 @@ def contains_secret(words: str, secret: bytes) -> bool:
 
 
 def _forms(secret: bytes, text: str) -> Iterator[str]:
-    """As what it may be written."""
+    """The encodings of a secret."""
     yield text
     yield json.dumps(text)[1:-1]
     yield urllib.parse.quote_from_bytes(secret, safe="")
     yield "".join(f"%{byte:02x}" for byte in secret)
     yield secret.hex()
-    for before in range(3):  # it may stand anywhere in what was encoded
+    for before in range(3):  # the secret may begin at any byte of the encoded text
         encoded = base64.b64encode(bytes(before) + secret)[-(-before * 8 // 6) :].rstrip(b"=")
-        known = (encoded[:-1] if (before + len(secret)) % 3 else encoded).decode()  # the last letter says something of what comes behind
+        known = (encoded[:-1] if (before + len(secret)) % 3 else encoded).decode()  # the last character also depends on the following byte
         yield known
         yield known.translate({ord("+"): "-", ord("/"): "_"})

@@ -1,11 +1,11 @@
-"""Kafka's SASL exchange with a client: ApiVersions, SaslHandshake, SaslAuthenticate, and nothing else.
+"""Kafka's SASL exchange with a client: ApiVersions, SaslHandshake and SaslAuthenticate.
 
-Strict from the first frame on: what is none of the three is refused by its header (Kafka 4; the frames of before Kafka 0.10 are not known). A client
-may ask for versions once; if that cannot be answered it may try again. A mechanism that is not enabled is answered with those that are, and is the
-end. What a refused client is told goes with the error, for the channel to send after the delay; it says no more than Kafka's does: a mechanism's own
-words where they tell nothing about users, else that the credentials are invalid.
+Every other request is refused by its header, from the first frame on (as in Kafka 4; the frames of clients before Kafka 0.10 are not supported). A
+client may ask for versions once, and again if that could not be answered. A mechanism that is not enabled is answered with the enabled ones, and ends
+the exchange. The answer to a refused client goes with the error; the channel sends it after the delay. It says no more than Kafka's: the text of the
+mechanism if that says nothing about users, else that the credentials are invalid.
 
-How long the answer is good (KIP-368) is the lesser of the credential's lifetime and the listener's; it runs out for clients that are not told, too.
+A session (KIP-368) lasts as long as the credential or the listener allows, whichever is shorter; it also ends for clients that are not told so.
 """
 
 from collections.abc import Callable
@@ -14,44 +14,14 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from framegate.proxy.auth import messages
 from framegate.proxy.auth.allowed_principals import AllowedPrincipals, not_allowed_text
 from framegate.proxy.auth.auth_requests import CredentialSource, KnownApis, PendingAuth, SupportedApis, Unavailable
 from framegate.proxy.auth.mechanism import Ask, Next, RefusalError, Reply, ServerMechanism, expect
-from framegate.proxy.auth.messages import (
-    API_VERSIONS,
-    INVALID_REQUEST,
-    NONE,
-    SASL_AUTHENTICATE,
-    SASL_AUTHENTICATION_FAILED,
-    SASL_HANDSHAKE,
-    SUPPORTED,
-    UNKNOWN_SERVER_ERROR,
-    UNSUPPORTED_SASL_MECHANISM,
-    UNSUPPORTED_VERSION,
-    ApiVersionsAnswer,
-    ApiVersionsRequest,
-    HandshakeAnswer,
-    HandshakeRequest,
-    RequestHeader,
-    TokenAnswer,
-    TokenRequest,
-    answer_writer,
-    read_request_header,
-)
 from framegate.proxy.auth.oauthbearer import OAUTHBEARER, OAuthBearerServer
 from framegate.proxy.auth.plain import PLAIN, PlainServer
 from framegate.proxy.auth.scram import HASHES, ScramServer, new_nonce
-from framegate.proxy.auth.server_state import (
-    AUTHENTICATE,
-    COMPLETE,
-    INITIAL,
-    OTHER_MECHANISM,
-    RAW,
-    REAUTHENTICATE,
-    ServerEvent,
-    ServerState,
-    next_state,
-)
+from framegate.proxy.auth.server_state import ServerEvent, ServerState, next_state
 from framegate.proxy.auth.wire import MalformedError, Reader
 from framegate.proxy.errors import AuthenticationError, LoginError, quoted
 from framegate.proxy.network.authenticator import WAIT, Authenticator, AuthenticatorFactory, Waker
@@ -62,14 +32,14 @@ __all__ = ["MECHANISMS", "SaslServerAuthenticator", "SaslServerAuthenticators", 
 
 MECHANISMS: Final = (PLAIN, *HASHES, OAUTHBEARER)
 MAX_MESSAGE: Final = 65536
-"""Bytes of a mechanism's. Tokens of many groups have some KiB; what is checked elsewhere has to get there."""
+"""Bytes of one message of a mechanism. Tokens with many groups have a few KiB; control must receive what it checks."""
 PROTOCOL: Final = "protocol"
 NOT_ADMITTED: Final = "Authentication failed: the principal is not allowed to connect"
 CANNOT_TELL: Final = "It cannot be told at the moment who the client is; it may try again"
 CANNOT_LOG_IN: Final = "The proxy cannot log in to the upstream at the moment; the client may try again"
-"""These not as SASL_AUTHENTICATION_FAILED, which clients take for final: their applications would end."""
+"""These two are not sent as SASL_AUTHENTICATION_FAILED, because clients take that for final and their applications end."""
 Count = Callable[[str, str, int], None]
-"""Is told of each end: the mechanism, why not (``framegate.proxy.cells.AUTHENTICATION_ERRORS``), and how long it took, in ns."""
+"""Called with the mechanism, the error (``framegate.proxy.cells.metrics.AUTHENTICATION_ERRORS``) and the duration in ns, once for each exchange."""
 _NS_PER_MS: Final = 1_000_000
 _MAX_LIFETIME_MS: Final = 1 << 40  # 35 years: no sum overflows
 _ENDED: Final = 1  # on the selector's clock: long ago
@@ -77,13 +47,13 @@ _ENDED: Final = 1  # on the selector's clock: long ago
 
 @dataclass(frozen=True, slots=True)
 class SaslServerSettings:
-    """How one listener wants its clients to authenticate.
+    """How the clients of one listener authenticate.
 
     Attributes:
         mechanisms: the enabled ones, listed to a client that asks for another one.
-        max_session_ms: after so long they have to do it again (Kafka's ``connections.max.reauth.ms``); 0: never.
-        max_frame: bytes of a frame before they are known (Kafka's ``sasl.server.max.receive.size``).
-        reauthenticates: they may do it in the connection that they have; else they are not told how long the answer is good, and connect again.
+        max_session_ms: the longest session (Kafka's ``connections.max.reauth.ms``); 0: unlimited.
+        max_frame: bytes of a frame before the client is authenticated (Kafka's ``sasl.server.max.receive.size``).
+        reauthenticates: whether clients may authenticate again in the same connection; if not, they are not told how long the session lasts.
         allowed_principals: which of them may connect; None: all.
     """
 
@@ -96,19 +66,19 @@ class SaslServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The principal and mechanism that a client must use again."""
+    """The principal and mechanism of an authenticated client, which it must use again."""
 
     principal: str
     mechanism: str
 
 
 class SaslServerAuthenticator(Authenticator):
-    """One client's.
+    """Authenticates one client.
 
     Attributes:
         mechanism_name: that the client chose; empty before.
         lifetime_ms: of the session, as sent to the client; 0: unlimited.
-        can_reauthenticate: the client understands how long the answer is good.
+        can_reauthenticate: the client's version of SaslAuthenticate has the session's lifetime.
     """
 
     def __init__(
@@ -134,13 +104,13 @@ class SaslServerAuthenticator(Authenticator):
         self._identity: Final = identity
         self._peer: Final = peer
         self._failure: str = PROTOCOL
-        self._state: ServerState = INITIAL if session is None else REAUTHENTICATE
+        self._state: ServerState = ServerState.INITIAL if session is None else ServerState.REAUTHENTICATE
         self._frames: FrameExchange | None = None
         self._waker: Waker | None = None
-        self._request: RequestHeader = RequestHeader(0, 0, 0)  # that is being answered
+        self._request: messages.RequestHeader = messages.RequestHeader(0, 0, 0)  # the one that is being answered
         self._mechanism: ServerMechanism | None = None
         self._pending_auth: PendingAuth | None = None
-        self._last: bytes | None = None  # of the mechanism, while the client waits for it
+        self._last: bytes | None = None  # the mechanism's last message, while the client waits for it
         self._since_ns: i64 = 0
 
     def start(self, frames: FrameExchange, waker: Waker) -> None:
@@ -188,56 +158,60 @@ class SaslServerAuthenticator(Authenticator):
     # Frames.
 
     def _on_frame(self, frames: FrameExchange, body: bytes) -> i64:
-        if self._state is OTHER_MECHANISM:
+        if self._state is ServerState.OTHER_MECHANISM:
             raise self._refusal("the mechanism is not the one that the connection was made with", "")
-        if self._state is RAW:
+        if self._state is ServerState.RAW:
             return self._on_token(frames, body)
         reader = Reader(body)
-        header = self._request = read_request_header(reader)
-        if self._state is AUTHENTICATE:
+        header = self._request = messages.read_request_header(reader)
+        if self._state is ServerState.AUTHENTICATE:
             return self._on_authenticate(frames, header, reader)
-        if header.key == API_VERSIONS:
+        if header.key == messages.API_VERSIONS:
             return self._on_versions(frames, header, reader)
-        if header.key == SASL_HANDSHAKE:
+        if header.key == messages.SASL_HANDSHAKE:
             return self._on_handshake(frames, header, reader)
-        hint = "; is this a Kafka client that authenticates with SASL?" if self._state is INITIAL else ""
+        hint = "; is this a Kafka client that authenticates with SASL?" if self._state is ServerState.INITIAL else ""
         raise AuthenticationError(f"a request of type {header.key} where SaslHandshake belongs{hint}")
 
-    def _on_versions(self, frames: FrameExchange, header: RequestHeader, reader: Reader) -> i64:
-        if self._state is not INITIAL:
+    def _on_versions(self, frames: FrameExchange, header: messages.RequestHeader, reader: Reader) -> i64:
+        if self._state is not ServerState.INITIAL:
             raise AuthenticationError(f"ApiVersions a second time, in state {self._state.value}")
         if not header.is_supported:
             self._move(ServerEvent.BAD_VERSIONS)
-            return self._send_versions(frames, 0, ApiVersionsAnswer(UNSUPPORTED_VERSION, (SUPPORTED[API_VERSIONS],)))
-        request = ApiVersionsRequest.read(reader, header.version)
+            return self._send_versions(
+                frames, 0, messages.ApiVersionsAnswer(messages.UNSUPPORTED_VERSION, (messages.SUPPORTED[messages.API_VERSIONS],))
+            )
+        request = messages.ApiVersionsRequest.read(reader, header.version)
         if not request.is_valid(header.version):
             self._move(ServerEvent.BAD_VERSIONS)
-            return self._send_versions(frames, header.version, ApiVersionsAnswer(INVALID_REQUEST))
+            return self._send_versions(frames, header.version, messages.ApiVersionsAnswer(messages.INVALID_REQUEST))
         return self._do(frames, Ask(SupportedApis(header.version)))
 
-    def _send_versions(self, frames: FrameExchange, version: int, answer: ApiVersionsAnswer) -> i64:
-        writer = answer_writer(self._request)
+    def _send_versions(self, frames: FrameExchange, version: int, answer: messages.ApiVersionsAnswer) -> i64:
+        writer = messages.answer_writer(self._request)
         answer.write(writer, version)
         return self._send(frames, writer.message())
 
-    def _on_handshake(self, frames: FrameExchange, header: RequestHeader, reader: Reader) -> i64:
+    def _on_handshake(self, frames: FrameExchange, header: messages.RequestHeader, reader: Reader) -> i64:
         if not header.is_supported:
             raise AuthenticationError(f"version {header.version} of SaslHandshake")
-        name = HandshakeRequest.read(reader).mechanism
+        name = messages.HandshakeRequest.read(reader).mechanism
         if name not in self._settings.mechanisms:
             self._failure = "mechanism"
-            raise AuthenticationError(f"Unsupported SASL mechanism {quoted(name)}", answer=self._handshake_answer(UNSUPPORTED_SASL_MECHANISM))
+            raise AuthenticationError(
+                f"Unsupported SASL mechanism {quoted(name)}", answer=self._handshake_answer(messages.UNSUPPORTED_SASL_MECHANISM)
+            )
         if self._session is not None and name != self._session.mechanism:
             self._move(ServerEvent.MECHANISM_CHANGED)
         else:
             self._move(ServerEvent.HANDSHAKE_FRAMED if header.version else ServerEvent.HANDSHAKE_RAW)
             self._mechanism = self._make(name)
         self.mechanism_name = name
-        return self._send(frames, self._handshake_answer(NONE))
+        return self._send(frames, self._handshake_answer(messages.NONE))
 
     def _handshake_answer(self, error: int) -> bytes:
-        writer = answer_writer(self._request)
-        HandshakeAnswer(error, self._settings.mechanisms).write(writer)
+        writer = messages.answer_writer(self._request)
+        messages.HandshakeAnswer(error, self._settings.mechanisms).write(writer)
         return writer.message()
 
     def _make(self, name: str) -> ServerMechanism:
@@ -245,16 +219,16 @@ class SaslServerAuthenticator(Authenticator):
             return ScramServer(name, self._nonce)
         return PlainServer() if name == PLAIN else OAuthBearerServer()
 
-    def _on_authenticate(self, frames: FrameExchange, header: RequestHeader, reader: Reader) -> i64:
-        if header.key != SASL_AUTHENTICATE:
+    def _on_authenticate(self, frames: FrameExchange, header: messages.RequestHeader, reader: Reader) -> i64:
+        if header.key != messages.SASL_AUTHENTICATE:
             raise self._stray(header.key)
         if not header.is_supported:
             raise AuthenticationError(f"version {header.version} of SaslAuthenticate")
         self.can_reauthenticate = self.can_reauthenticate or header.version > 0
-        return self._on_token(frames, TokenRequest.read(reader, header.version).token)
+        return self._on_token(frames, messages.TokenRequest.read(reader, header.version).token)
 
     def _stray(self, key: int) -> AuthenticationError:
-        """The end by another request; of one that was refused before (aiokafka does not look) the log still says why it was."""
+        """The error for another request. If the client was refused before (aiokafka ignores that), the log still has the reason."""
         mechanism = self._mechanism
         stray = f"a request of type {key} where SaslAuthenticate belongs"
         if mechanism is None or not mechanism.refused:
@@ -288,22 +262,22 @@ class SaslServerAuthenticator(Authenticator):
         except RefusalError as error:
             raise self._refusal(str(error), error.told) from None
 
-    def _on_apis(self, frames: FrameExchange, known: ApiVersionsAnswer) -> i64:
-        """What will be understood, and of the three that we answer ourselves what we understand."""
-        merged = {item.key: item for item in known.ranges} | SUPPORTED
+    def _on_apis(self, frames: FrameExchange, known: messages.ApiVersionsAnswer) -> i64:
+        """Answer with the requests that the upstream understands, and our own versions of the three that we answer."""
+        merged = {item.key: item for item in known.ranges} | messages.SUPPORTED
         self._move(ServerEvent.VERSIONS)
-        answer = ApiVersionsAnswer(NONE, tuple(merged[key] for key in sorted(merged)), known.tags)
+        answer = messages.ApiVersionsAnswer(messages.NONE, tuple(merged[key] for key in sorted(merged)), known.tags)
         return self._send_versions(frames, self._request.version, answer)
 
     def _do(self, frames: FrameExchange, step: Next | None) -> i64:
         if isinstance(step, Ask):
             return self._ask(frames, step)
-        assert isinstance(step, Reply), "a server always says something"
+        assert isinstance(step, Reply), "a server mechanism always replies"
         mechanism = self._mechanism
         assert mechanism is not None, "only a mechanism replies"
         if not mechanism.complete:
             self._move(ServerEvent.TOKEN)
-            return self._send(frames, self._token_answer(TokenAnswer(NONE, token=step.token)))
+            return self._send(frames, self._token_answer(messages.TokenAnswer(messages.NONE, token=step.token)))
         if self._session is not None and mechanism.principal != self._session.principal:
             raise self._refusal(
                 f"the client was {quoted(self._session.principal)} and is {quoted(mechanism.principal)} now",
@@ -317,7 +291,7 @@ class SaslServerAuthenticator(Authenticator):
         return self._report(frames, mechanism, step.token)
 
     def _report(self, frames: FrameExchange, mechanism: ServerMechanism, last: bytes) -> i64:
-        """The client is authenticated: send the result, once it may connect."""
+        """The client is authenticated: send the result when it may connect."""
         waker = self._waker
         assert waker is not None, "started before it is stepped"
         try:
@@ -325,11 +299,15 @@ class SaslServerAuthenticator(Authenticator):
                 return WAIT
         except LoginError as error:
             self._failure = "denied" if error.denied else "unavailable"
-            answer = TokenAnswer(SASL_AUTHENTICATION_FAILED, NOT_ADMITTED) if error.denied else TokenAnswer(UNKNOWN_SERVER_ERROR, CANNOT_LOG_IN)
+            answer = (
+                messages.TokenAnswer(messages.SASL_AUTHENTICATION_FAILED, NOT_ADMITTED)
+                if error.denied
+                else messages.TokenAnswer(messages.UNKNOWN_SERVER_ERROR, CANNOT_LOG_IN)
+            )
             raise AuthenticationError(str(error), answer=self._token_answer(answer)) from None
         self._last = None
         self._end(mechanism)
-        return self._send(frames, self._token_answer(TokenAnswer(NONE, token=last, lifetime_ms=self.lifetime_ms)))
+        return self._send(frames, self._token_answer(messages.TokenAnswer(messages.NONE, token=last, lifetime_ms=self.lifetime_ms)))
 
     def _ask(self, frames: FrameExchange, step: Ask) -> i64:
         waker = self._waker
@@ -350,24 +328,24 @@ class SaslServerAuthenticator(Authenticator):
         self.principal = mechanism.principal
         if self._identity is not None:
             self._identity.mechanism = self.mechanism_name
-        self.complete = self._state is COMPLETE
+        self.complete = self._state is ServerState.COMPLETE
 
-    def _token_answer(self, answer: TokenAnswer) -> bytes:
-        if self._request.key != SASL_AUTHENTICATE:  # it speaks in bare tokens
+    def _token_answer(self, answer: messages.TokenAnswer) -> bytes:
+        if self._request.key != messages.SASL_AUTHENTICATE:  # it speaks in bare tokens
             return answer.token
-        writer = answer_writer(self._request)
+        writer = messages.answer_writer(self._request)
         answer.write(writer, self._request.version)
         return writer.message()
 
     def _refusal(self, reason: str, told: str) -> AuthenticationError:
-        """The end, with an error response if the client speaks in requests; bare tokens have none."""
+        """The error for a refused client, with an error response if it sends requests; bare tokens have none."""
         if self._failure == PROTOCOL:
             self._failure = "credentials"
         again = "re-authentication" if self._session is not None else "authentication"
         message = told or f"Authentication failed during {again} due to invalid credentials with SASL mechanism {self.mechanism_name}"
-        answer = TokenAnswer(SASL_AUTHENTICATION_FAILED, message)
+        answer = messages.TokenAnswer(messages.SASL_AUTHENTICATION_FAILED, message)
         if self._failure == "unavailable":  # the check was not possible: no failure of the client
-            answer = TokenAnswer(UNKNOWN_SERVER_ERROR, CANNOT_TELL)
+            answer = messages.TokenAnswer(messages.UNKNOWN_SERVER_ERROR, CANNOT_TELL)
         return AuthenticationError(f"{self.mechanism_name}: {reason}" if self.mechanism_name else reason, answer=self._token_answer(answer))
 
     def _send(self, frames: FrameExchange, body: bytes) -> i64:
@@ -381,7 +359,7 @@ class SaslServerAuthenticator(Authenticator):
 
 
 class SaslServerAuthenticators(AuthenticatorFactory):
-    """Those of one listener's clients."""
+    """Makes the authenticators of one listener's clients."""
 
     def __init__(
         self,

@@ -1,43 +1,31 @@
-"""The exchange with a client that authenticates, as a table of states.
+"""The SASL exchange with a client, as a table of states.
 
-What it means when a connection ends in a state: ``INITIAL`` nothing that can be used came; ``HANDSHAKE`` the client asked for versions and no more;
-``AUTHENTICATE`` and ``RAW`` it was proving who it is, in SaslAuthenticate requests or in bare frames; ``REAUTHENTICATE`` and ``OTHER_MECHANISM`` the
-same of who is known already and proves it once more.
+If a connection ends in ``INITIAL``, the client sent no usable request; in ``HANDSHAKE``, it only asked for versions; in ``AUTHENTICATE`` or ``RAW``,
+it was authenticating, in SaslAuthenticate requests or in bare frames; in ``REAUTHENTICATE`` or ``OTHER_MECHANISM``, an authenticated client was doing
+it again.
 """
 
 from typing import Final
 
 from framegate.proxy.network.state import TableEnum, transition
 
-__all__ = [
-    "AUTHENTICATE",
-    "COMPLETE",
-    "HANDSHAKE",
-    "INITIAL",
-    "OTHER_MECHANISM",
-    "RAW",
-    "REAUTHENTICATE",
-    "TRANSITIONS",
-    "ServerEvent",
-    "ServerState",
-    "next_state",
-]
+__all__ = ["TRANSITIONS", "ServerEvent", "ServerState", "next_state"]
 
 
 class ServerState(TableEnum):
-    """Which frame may come next."""
+    """What is expected next."""
 
     INITIAL = "initial"  # ApiVersions, SaslHandshake
     HANDSHAKE = "handshake"  # SaslHandshake: ApiVersions was answered
     REAUTHENTICATE = "reauthenticate"  # SaslHandshake of an authenticated client
     AUTHENTICATE = "authenticate"  # SaslAuthenticate
     RAW = "raw"  # the mechanism's tokens as they are
-    OTHER_MECHANISM = "other_mechanism"  # anything: it is refused
+    OTHER_MECHANISM = "other_mechanism"  # any frame; it is refused
     COMPLETE = "complete"  # none
 
 
 class ServerEvent(TableEnum):
-    """What a frame was, once it is answered."""
+    """A frame, when it is answered."""
 
     VERSIONS = "versions"  # ApiVersions, answered
     BAD_VERSIONS = "bad_versions"  # ApiVersions that cannot be answered; the client may try again
@@ -48,28 +36,20 @@ class ServerEvent(TableEnum):
     PROVED = "proved"  # the mechanism is complete
 
 
-INITIAL: Final = ServerState.INITIAL
-HANDSHAKE: Final = ServerState.HANDSHAKE
-REAUTHENTICATE: Final = ServerState.REAUTHENTICATE
-AUTHENTICATE: Final = ServerState.AUTHENTICATE
-RAW: Final = ServerState.RAW
-OTHER_MECHANISM: Final = ServerState.OTHER_MECHANISM
-COMPLETE: Final = ServerState.COMPLETE
-
 TRANSITIONS: Final[dict[tuple[ServerState, ServerEvent], ServerState]] = {
-    (INITIAL, ServerEvent.VERSIONS): HANDSHAKE,
-    (INITIAL, ServerEvent.BAD_VERSIONS): INITIAL,
-    (INITIAL, ServerEvent.HANDSHAKE_RAW): RAW,
-    (INITIAL, ServerEvent.HANDSHAKE_FRAMED): AUTHENTICATE,
-    (HANDSHAKE, ServerEvent.HANDSHAKE_RAW): RAW,
-    (HANDSHAKE, ServerEvent.HANDSHAKE_FRAMED): AUTHENTICATE,
-    (REAUTHENTICATE, ServerEvent.HANDSHAKE_RAW): RAW,
-    (REAUTHENTICATE, ServerEvent.HANDSHAKE_FRAMED): AUTHENTICATE,
-    (REAUTHENTICATE, ServerEvent.MECHANISM_CHANGED): OTHER_MECHANISM,
-    (AUTHENTICATE, ServerEvent.TOKEN): AUTHENTICATE,
-    (AUTHENTICATE, ServerEvent.PROVED): COMPLETE,
-    (RAW, ServerEvent.TOKEN): RAW,
-    (RAW, ServerEvent.PROVED): COMPLETE,
+    (ServerState.INITIAL, ServerEvent.VERSIONS): ServerState.HANDSHAKE,
+    (ServerState.INITIAL, ServerEvent.BAD_VERSIONS): ServerState.INITIAL,
+    (ServerState.INITIAL, ServerEvent.HANDSHAKE_RAW): ServerState.RAW,
+    (ServerState.INITIAL, ServerEvent.HANDSHAKE_FRAMED): ServerState.AUTHENTICATE,
+    (ServerState.HANDSHAKE, ServerEvent.HANDSHAKE_RAW): ServerState.RAW,
+    (ServerState.HANDSHAKE, ServerEvent.HANDSHAKE_FRAMED): ServerState.AUTHENTICATE,
+    (ServerState.REAUTHENTICATE, ServerEvent.HANDSHAKE_RAW): ServerState.RAW,
+    (ServerState.REAUTHENTICATE, ServerEvent.HANDSHAKE_FRAMED): ServerState.AUTHENTICATE,
+    (ServerState.REAUTHENTICATE, ServerEvent.MECHANISM_CHANGED): ServerState.OTHER_MECHANISM,
+    (ServerState.AUTHENTICATE, ServerEvent.TOKEN): ServerState.AUTHENTICATE,
+    (ServerState.AUTHENTICATE, ServerEvent.PROVED): ServerState.COMPLETE,
+    (ServerState.RAW, ServerEvent.TOKEN): ServerState.RAW,
+    (ServerState.RAW, ServerEvent.PROVED): ServerState.COMPLETE,
 }
 
 

@@ -1,4 +1,4 @@
-"""Kafka's primitive types, read with bounds and written. Nothing is allocated from a length that the bytes at hand do not cover."""
+"""Kafka's primitive types, read and written. Nothing is allocated from a length that the message does not have."""
 
 import struct
 from collections.abc import Callable
@@ -10,22 +10,18 @@ __all__ = ["MAX_TAGS", "MalformedError", "Reader", "Tags", "Writer"]
 
 T = TypeVar("T")
 Tags = tuple[tuple[int, bytes], ...]
-"""Tagged fields: the number of each, ascending, and what it holds, as it came."""
+"""Tagged fields: the number of each, ascending, and its bytes."""
 MAX_TAGS: Final = 128
 """Tagged fields in one place. Kafka's messages have a few; more are refused, because the client is not authenticated yet."""
 _MAX_VARINT: Final = 5  # bytes of an unsigned 32-bit varint
 
 
 class MalformedError(AuthenticationError):
-    """A message that is none: too short, too long, or with a field that cannot be."""
+    """A message that is too short, too long, or has an impossible field."""
 
 
 class Reader:
-    """Takes a message apart, from its beginning to its end.
-
-    Attributes:
-        position: of the next byte.
-    """
+    """Reads a message from its beginning to its end. ``position``: of the next byte."""
 
     def __init__(self, data: bytes) -> None:
         self.position = 0
@@ -37,11 +33,7 @@ class Reader:
         return len(self._data) - self.position
 
     def raw(self, size: int, what: str) -> bytes:
-        """So many bytes.
-
-        Raises:
-            MalformedError: there are fewer.
-        """
+        """So many bytes; raises MalformedError if there are fewer."""
         if not 0 <= size <= self.remaining:
             raise MalformedError(f"{what} of {size} bytes where {self.remaining} are left")
         start = self.position
@@ -89,7 +81,7 @@ class Reader:
         return self.raw(self.uvarint(what) - 1 if compact else self.int32(what), what)
 
     def array(self, what: str, read: Callable[[], T], least: int, *, compact: bool = False) -> list[T]:
-        """An array whose elements have at least ``least`` bytes each, so that their number is known to be possible before the first is read."""
+        """An array whose elements have at least ``least`` bytes each: its size is checked before the first is read."""
         count = self.uvarint(what) - 1 if compact else self.int32(what)
         if not 0 <= count * least <= self.remaining:
             raise MalformedError(f"{what} of {count} elements where {self.remaining} bytes are left")
@@ -111,19 +103,19 @@ class Reader:
         return tuple(found)
 
     def end(self, what: str) -> None:
-        """There must be nothing more."""
+        """Raises MalformedError if bytes are left."""
         if self.remaining:
             raise MalformedError(f"{self.remaining} bytes behind {what}")
 
 
 class Writer:
-    """Puts a message together."""
+    """Writes a message."""
 
     def __init__(self) -> None:
         self._parts: Final[list[bytes]] = []
 
     def message(self) -> bytes:
-        """What was written."""
+        """The written bytes."""
         return b"".join(self._parts)
 
     def int16(self, value: int) -> None:
@@ -155,14 +147,14 @@ class Writer:
         self._parts.append(data)
 
     def count(self, size: int, *, compact: bool = False) -> None:
-        """How many elements, or bytes, follow."""
+        """The number of elements, or bytes, that follow."""
         if compact:
             self.uvarint(size + 1)
         else:
             self.int32(size)
 
     def tags(self, tags: Tags = ()) -> None:
-        """Tagged fields; none if none are given."""
+        """Tagged fields."""
         self.uvarint(len(tags))
         for tag, data in tags:
             self.uvarint(tag)

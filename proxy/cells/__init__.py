@@ -1,12 +1,11 @@
 """The counters that processors and control share.
 
-``metrics``: which there are: the table that everything else follows from; ``bounds`` and ``kafka_apis`` are parts of it.
-``layout``: where each one's cells lie.
+``metrics``: the table of all metrics; ``metric``: what a metric is.
+``layout``: where the cells of each metric lie.
 ``mapping``: the two ends of the shared memory, and its header.
 """
 
-from framegate.proxy.cells.bounds import APPEND_BOUNDS, CONNECTION_BOUNDS, FORWARD_BOUNDS, HANDSHAKE_BOUNDS, KAFKA_BOUNDS, LAG_BOUNDS, WAIT_BOUNDS
-from framegate.proxy.cells.kafka_apis import MEASURED_APIS
+from framegate.proxy.cause import ORDERLY_CAUSES
 from framegate.proxy.cells.layout import (
     CELL_SIZE,
     HEADER_SIZE,
@@ -18,13 +17,8 @@ from framegate.proxy.cells.layout import (
     CellLayout,
     HistogramValue,
 )
-from framegate.proxy.cells.mapping import (
-    CellReader,
-    CellWriter,
-    Snapshot,
-    State,
-    create,
-)
+from framegate.proxy.cells.mapping import CellReader, CellWriter, State, create
+from framegate.proxy.cells.metric import APPEND_BOUNDS, FORWARD_BOUNDS, KAFKA_BOUNDS, WAIT_BOUNDS, Metric
 from framegate.proxy.cells.metrics import (
     ACCEPT_ERRORS,
     APPEND_ERRORS,
@@ -32,14 +26,13 @@ from framegate.proxy.cells.metrics import (
     CONNECT_ERRORS,
     DURATION_ERRORS,
     FAULT_PLACES,
-    FILE_KIND,
     FILE_KINDS,
     LISTENER,
+    MEASURED_APIS,
     MECHANISMS,
     MEMORY_KINDS,
     METRICS,
     MUTE_CAUSES,
-    ORDERLY_CAUSES,
     PIPELINE_METRICS,
     RATE_LEVELS,
     REASON,
@@ -48,7 +41,6 @@ from framegate.proxy.cells.metrics import (
     TAP_DROP_REASONS,
     TLS_ERRORS,
     TLS_VERSIONS,
-    Metric,
 )
 
 __all__ = [
@@ -57,17 +49,13 @@ __all__ = [
     "APPEND_ERRORS",
     "CAUSES",
     "CELL_SIZE",
-    "CONNECTION_BOUNDS",
     "CONNECT_ERRORS",
     "DURATION_ERRORS",
     "FAULT_PLACES",
-    "FILE_KIND",
     "FILE_KINDS",
     "FORWARD_BOUNDS",
-    "HANDSHAKE_BOUNDS",
     "HEADER_SIZE",
     "KAFKA_BOUNDS",
-    "LAG_BOUNDS",
     "LISTENER",
     "LISTENER_BLOCK",
     "MEASURED_APIS",
@@ -94,7 +82,6 @@ __all__ = [
     "CellWriter",
     "HistogramValue",
     "Metric",
-    "Snapshot",
     "State",
     "create",
 ]

@@ -1,8 +1,8 @@
-"""Where each metric's cells lie: what both ends of the mapping know before they read or write one.
+"""The layout of the cells, which both ends of the mapping know.
 
-The cells come in blocks: one of the processor, one of each listener and of each side of it, one of each upstream. Where a metric's cells lie within
-its block follows from the table alone (``Block.at``), so a module that counts knows it as a constant when it is imported; where blocks begin follows
-from the names of a configuration (``CellLayout``).
+The cells form blocks: one for the processor, one for each listener and each side of it, one for each upstream. The place of a metric within its block
+follows from the table of metrics alone (``Block.at``), so it is a constant at import; where the blocks begin follows from the names in the
+configuration (``CellLayout``).
 """
 
 import json
@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Final, Protocol
 
-from framegate.proxy.cells.metrics import INTERNAL, LISTENER, METRICS, SIDE, SIDES, UPSTREAM, Metric
+from framegate.proxy.cells.metric import Metric
+from framegate.proxy.cells.metrics import INTERNAL, LISTENER, METRICS, SIDE, SIDES, UPSTREAM
 
 __all__ = [
     "CELL_SIZE",
@@ -36,28 +37,28 @@ _TABLE: Final = tuple(metric for metric in METRICS + INTERNAL if metric.source =
 
 
 def _block_keys(metric: Metric) -> tuple[str, ...]:
-    """The attributes that say in whose block a metric lies; a side alone says nothing."""
+    """The attributes that choose the block of a metric. A side alone chooses none."""
     if LISTENER in metric.keys:
         return (LISTENER, SIDE) if SIDE in metric.keys else (LISTENER,)
     return (UPSTREAM,) if UPSTREAM in metric.keys else ()
 
 
 def _cell_count(metric: Metric) -> int:
-    """Cells of one set of attribute values: of a histogram its buckets, then the sum."""
+    """The number of cells for one set of attribute values; a histogram has its buckets and the sum."""
     return len(metric.bounds) + 2 if metric.kind == "histogram" else 1
 
 
 class Block:
-    """The cells of one listener, of one side of it, of one upstream, or of the processor: of all metrics that count for that.
+    """The cells of the processor, or of one listener, one side of it, or one upstream.
 
     Args:
-        keys: the attributes that say whose the block is.
+        keys: the attributes that identify the block.
         table: of metrics.
 
     Attributes:
         keys: as above.
-        size: how many cells it has.
-        count: how many of them come before the histograms, which are last.
+        size: the number of cells.
+        count: how many of them are before the histograms, which are last.
     """
 
     def __init__(self, *keys: str, table: Sequence[Metric] = _TABLE) -> None:
@@ -77,7 +78,7 @@ class Block:
         return [listed for key, listed in metric.attributes if key not in self.keys]
 
     def metric(self, name: str) -> Metric:
-        """One that has cells here; an unknown one raises KeyError."""
+        """A metric with cells in this block; an unknown one raises KeyError."""
         return self._metrics[name]
 
     def values(self, name: str) -> tuple[str, ...]:
@@ -85,12 +86,12 @@ class Block:
         return self._lists(self._metrics[name])[-1]
 
     def at(self, name: str, *values: str) -> int:
-        """Where a metric's cells begin, from the block's beginning.
+        """The index of a metric's first cell within the block.
 
         Args:
             name: of the metric.
-            values: of its attributes, in their order, but for those that say whose the block is. The last may be left out: its values lie one after
-                the other, as they are declared (``values``).
+            values: of its attributes, in their order, without those that identify the block. The last may be left out: the cells of its values
+                follow each other in the order of ``values``.
 
         Raises:
             KeyError: there is no such metric, or value.
@@ -112,7 +113,7 @@ class _Named(Protocol):
 
 
 class _Names(Protocol):
-    """What a layout needs of ``ProxyConfig``, which lives above this module."""
+    """The part of ``ProxyConfig`` that a layout needs; this module cannot import it."""
 
     @property
     def listeners(self) -> Sequence[_Named]: ...
@@ -122,7 +123,7 @@ class _Names(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HistogramValue:
-    """``buckets``: counts that do not add up over bounds, one more than bounds; ``sum`` in the metric's unit."""
+    """``buckets``: counts that are not cumulative, one more than bounds; ``sum`` in the metric's unit."""
 
     buckets: tuple[int, ...]
     sum: float
@@ -144,11 +145,11 @@ class Row:
 
     @property
     def attributes(self) -> Attributes:
-        """Keys and values, absent ones left out."""
+        """Keys and values, without absent ones."""
         return tuple((key, value) for key, value in zip(self.metric.keys, self.values, strict=True) if value)
 
     def value(self, cells: Sequence[int]) -> float | HistogramValue:
-        """What these cells, all of a layout, say of it, in its unit."""
+        """Its value in its unit; ``cells``: all cells of the layout."""
         scale = self.metric.scale
         if self.metric.kind == "histogram":
             end = self.index + self.count - 1
@@ -158,11 +159,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class CellLayout:
-    """Where every cell lies. Equal names give equal layouts; ``hash`` tells others apart.
-
-    Attributes:
-        rows: in the order of the table.
-        count: of all cells.
+    """The place of every cell. Equal names give equal layouts, other names another ``hash``. ``rows``: in the order of the table; ``count``: of
+    cells.
     """
 
     rows: tuple[Row, ...]
@@ -193,7 +191,7 @@ class CellLayout:
 
     @property
     def size(self) -> int:
-        """Bytes of the mapping."""
+        """The size of the mapping in bytes."""
         return HEADER_SIZE + self.count * CELL_SIZE
 
     def index(self, name: str, *values: str) -> int:

@@ -1,9 +1,7 @@
-"""What a metric is."""
+"""What a metric is, and the upper bounds of histograms' buckets. All that is declared here is public."""
 
 from dataclasses import dataclass
-from typing import Literal
-
-__all__ = ["Kind", "Metric", "Source"]
+from typing import Final, Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
 Source = Literal["processor", "control", "pipeline"]
@@ -15,14 +13,13 @@ class Metric:
 
     Attributes:
         name: dotted, without the unit.
-        kind: ``gauge`` values go up and down (an UpDownCounter where they sum over processors).
+        kind: a ``gauge`` goes up and down (an UpDownCounter if processors are added up).
         unit: UCUM; a cell of a metric in ``s`` holds nanoseconds.
         description: one sentence.
-        attributes: keys with their closed lists of values; an empty list stands for the configured names. A value ``""`` means that
-            the attribute is absent.
-        bounds: of a histogram, ascending upper bounds in ``unit``; one more bucket is unbounded.
-        source: who counts it.
-        exported: others than control see it; snapshots leave out what nobody else does.
+        attributes: keys with their closed lists of values; an empty list means the configured names, a value ``""`` that the attribute is absent.
+        bounds: of a histogram, ascending upper bounds in ``unit``.
+        source: the process that counts it.
+        exported: False: only control uses it, and snapshots leave it out.
     """
 
     name: str
@@ -36,10 +33,26 @@ class Metric:
 
     @property
     def scale(self) -> float:
-        """What a cell's value is multiplied with to be in ``unit``."""
+        """The factor from a cell's value to ``unit``."""
         return 1e-9 if self.unit == "s" else 1.0
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The attributes' keys, in the order in which ``CellLayout.index`` takes the values."""
+        """The keys of the attributes, in the order of the values of ``CellLayout.index``."""
         return tuple(key for key, _ in self.attributes)
+
+
+# Inclusive upper bounds, in the metric's unit; one more bucket is above them. Each bucket is a series of each set of labels, so there are few.
+
+SIZE_BOUNDS: Final = tuple(float(256 << 2 * step) for step in range(11))
+"""Bytes, 256 to 256 MiB: powers of two, so that log2 classes fold into them."""
+CONNECTION_BOUNDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+HANDSHAKE_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+HANDLER_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+APPEND_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+WAIT_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+FORWARD_BOUNDS: Final = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0)
+KAFKA_BOUNDS: Final = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
+BATCH_BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+LAG_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 1.0)
+RPC_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)

@@ -1,14 +1,14 @@
-"""Which metrics there are: each one's name, unit, description, attributes and bounds, and this is the only place that says so.
+"""The table of all metrics of framegate: name, unit, description, attributes and bounds of each. All that is declared here is public.
 
-A metric whose ``source`` is ``control`` has no cells: control counts it itself, under the same table. Attribute values come from closed lists or
-the configured names, so the layout of the cells follows from this table and the configuration's names alone.
+A metric whose ``source`` is ``control`` has no cells; control counts it itself. Attribute values come from closed lists or are the configured names,
+so the layout of the cells follows from this table and the names in the configuration.
 """
 
 from dataclasses import replace
 from typing import Final
 
 from framegate.proxy.cause import ORDERLY_CAUSES, Cause
-from framegate.proxy.cells.bounds import (
+from framegate.proxy.cells.metric import (
     APPEND_BOUNDS,
     BATCH_BOUNDS,
     CONNECTION_BOUNDS,
@@ -19,77 +19,15 @@ from framegate.proxy.cells.bounds import (
     LAG_BOUNDS,
     SIZE_BOUNDS,
     WAIT_BOUNDS,
+    Kind,
+    Metric,
 )
-from framegate.proxy.cells.kafka_apis import MEASURED_APIS
-from framegate.proxy.cells.metric import Kind, Metric
-
-__all__ = [
-    "ACCEPT_ERRORS",
-    "ACTION",
-    "API",
-    "APPEND_ERRORS",
-    "AUTHENTICATION_ERRORS",
-    "CAUSE",
-    "CAUSES",
-    "CERTIFICATE",
-    "CONNECT_ERRORS",
-    "CONSUMER",
-    "DIRECTION",
-    "DIRECTIONS",
-    "DURATION_ERRORS",
-    "ERROR_TYPE",
-    "EXPORT_ERRORS",
-    "FAULT_PLACES",
-    "FILE_KIND",
-    "FILE_KINDS",
-    "HANDLER_ACTIONS",
-    "INTERNAL",
-    "LISTENER",
-    "LOOP_STATES",
-    "MECHANISM",
-    "MECHANISMS",
-    "MEMORY_KIND",
-    "MEMORY_KINDS",
-    "METRICS",
-    "MUTE_CAUSE",
-    "MUTE_CAUSES",
-    "ORDERLY_CAUSES",
-    "PIPELINE_METRICS",
-    "PLACE",
-    "POOL",
-    "PREFIX",
-    "PROBE",
-    "PROBES",
-    "QUEUE",
-    "RATE_LEVEL",
-    "RATE_LEVELS",
-    "REASON",
-    "REJECT_REASONS",
-    "SIDE",
-    "SIDES",
-    "SIGNAL",
-    "SIGNALS",
-    "STATE",
-    "TAP_DIRECTION",
-    "TAP_DIRECTIONS",
-    "TAP_DROP_REASONS",
-    "TASK",
-    "TASKS",
-    "TLS_ERRORS",
-    "TLS_RESUMED",
-    "TLS_VERSION",
-    "TLS_VERSIONS",
-    "UPSTREAM",
-    "UPSTREAM_STATES",
-    "Metric",
-]
-
 
 PREFIX: Final = "framegate"
 
 CAUSES: Final = tuple(cause.value for cause in Cause)
 MUTE_CAUSES: Final = ("memory", "peer", "throttle", "handler", "tap", "admin", "drain")
-"""The values of ``framegate.proxy.network``'s mute causes, in the order of their bits."""
+"""The mute causes of ``framegate.proxy.network``, in the order of their bits."""
 DURATION_ERRORS: Final = ("", *(cause for cause in CAUSES if cause not in ORDERLY_CAUSES))
 
 SIDE: Final = "framegate.side"
@@ -125,22 +63,52 @@ DIRECTIONS: Final = ("receive", "transmit")
 REJECT_REASONS: Final = ("frame_too_large", "negative_size", "incomplete")
 LOOP_STATES: Final = ("busy", "idle")
 MEMORY_KINDS: Final = ("begun", "pending", "tls")
-"""What the pool is used for: frames begun, pending sends, ciphertext that waits."""
+"""Uses of the memory pool: frames that have begun, pending sends, ciphertext that waits."""
 TAP_DROP_REASONS: Final = ("queue_full", "disk_full", "disk_error", "sampled", "closed", "undelivered")
 TAP_DIRECTIONS: Final = ("request", "response")
 HANDLER_ACTIONS: Final = ("pass", "frame", "nothing", "answer", "close", "failed")
-"""What a handler may have done with a frame, in the order of the link's numbers (``framegate.proxy.relay.handler_wire``)."""
+"""Results of a handler, in the order of their numbers on the link (``framegate.proxy.relay.handler_wire``)."""
 MECHANISMS: Final = ("", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-"""Of SASL; none while a client has not chosen one."""
+"""Of SASL; empty: the client has not chosen one."""
 AUTHENTICATION_ERRORS: Final = ("", "credentials", "denied", "mechanism", "protocol", "unavailable")
-"""Why a client does not come in: what it proved it with is not good, it is none of those who may, its mechanism is not enabled, it broke the rules,
-or nobody could say who it is, or we could not log in to the upstream for it."""
+"""Why a client is refused: its credentials are wrong, its principal is not allowed, its mechanism is not enabled, it broke the protocol, or the check
+or our login to the upstream was not possible.
+"""
 RATE_LEVELS: Final = ("node", "listener", "address")
-"""Whose rates there are. Addresses have no series of their own: there are too many."""
+"""What a rate is for. Single addresses have no series: there are too many."""
 FAULT_PLACES: Final = ("channel", "callback", "timer", "descriptor", "command", "loop", "tap", "pool")
-"""Where an error of our own was caught; see ``framegate.proxy.network.faults``."""
+"""Where an internal error was caught; see ``framegate.proxy.network.faults``."""
 FILE_KINDS: Final = ("tls", "sasl", "jwks")
-"""Of files that may be replaced while framegate runs: certificates, keys and authorities; users; keys that tokens are signed with."""
+"""Files that may be replaced at run time: certificates, keys and authorities; users; keys that sign tokens."""
+MEASURED_APIS: Final = (
+    "Produce",
+    "Fetch",
+    "ListOffsets",
+    "Metadata",
+    "OffsetCommit",
+    "OffsetFetch",
+    "FindCoordinator",
+    "JoinGroup",
+    "Heartbeat",
+    "LeaveGroup",
+    "SyncGroup",
+    "SaslHandshake",
+    "ApiVersions",
+    "CreateTopics",
+    "InitProducerId",
+    "AddPartitionsToTxn",
+    "EndTxn",
+    "TxnOffsetCommit",
+    "DescribeConfigs",
+    "SaslAuthenticate",
+    "DescribeCluster",
+    "ConsumerGroupHeartbeat",
+    "ShareFetch",
+    "other",
+)
+"""Kafka's APIs that have series of their own, by name as in ``framegate.proxy.config.selection``: those of producers and consumers, and the first
+ones of every client.
+"""
 PROBES: Final = ("startup", "readiness", "liveness")
 SIGNALS: Final = ("metrics", "traces", "logs")
 EXPORT_ERRORS: Final = ("", "failed")
@@ -163,12 +131,12 @@ TLS_ERRORS: Final = (
     "handshake_timeout",
     "other",
 )
-"""Why a TLS handshake fails (``proxy.network.tls_failure`` says which): what we find wrong with the peer's certificate; what both sides could not
-agree on, whoever said so; whatever else the peer refused us for; its end; our patience.
+"""Why a TLS handshake failed (``proxy.network.tls_failure`` decides): a fault of the peer's certificate, no common version or cipher, another alert
+of the peer, the end of the connection, or a timeout.
 """
 TLS_VERSIONS: Final = ("1.2", "1.3")
 APPEND_ERRORS: Final = ("", "disk_full", "disk_error")
-"""What may become of writing a block to the log; the last two are reasons of ``TAP_DROP_REASONS``, too."""
+"""Results of writing a block to the log; the last two are also in ``TAP_DROP_REASONS``."""
 TASKS: Final = (
     "acceptor",
     "heartbeats",
@@ -192,8 +160,7 @@ TASKS: Final = (
     "unraisable",
     "spans",
 )
-"""What works in the background of the control process (``control.task_monitor``), and where else an exception may come from
-(``control.uncaught``)."""
+"""The background tasks of the control process (``control.task_monitor``), and other sources of exceptions (``control.uncaught``)."""
 ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM", "other")
 CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "other")
 
@@ -293,12 +260,7 @@ METRICS: Final = (
     _metric("memory_pool.depleted.count", "counter", "{spell}", "Times that memory ran out and became available again.", (POOL, ("frames",))),
     _metric("memory_pool.refused", "counter", "{turn}", "Large frames that did not get an admission slot at once.", (POOL, ("frames",))),
     _metric(
-        "memory_pool.wait.duration",
-        "histogram",
-        "s",
-        "Time that large frames waited for an admission slot.",
-        (POOL, ("frames",)),
-        bounds=WAIT_BOUNDS,
+        "memory_pool.wait.duration", "histogram", "s", "Time that large frames waited for an admission slot.", (POOL, ("frames",)), bounds=WAIT_BOUNDS
     ),
     _metric("memory_pool.listener.usage", "gauge", "By", "Bytes booked for a listener's connections, both sides.", _LISTENER),
     _metric("channel.muted", "gauge", "{channel}", "Muted channels, by cause.", (MUTE_CAUSE, MUTE_CAUSES)),
@@ -400,13 +362,7 @@ METRICS: Final = (
     _control("config.changes", "counter", "{change}", "Requested changes.", (ERROR_TYPE, ("", "refused", "invalid"))),
     _control("tap.lag", "gauge", "By", "Bytes of the log that a consumer has not read yet.", (CONSUMER, ())),
     _control("tap.lag.time", "gauge", "s", "Age of the oldest frame that a consumer has not read yet.", (CONSUMER, ())),
-    _control(
-        "tls.certificate.not_after",
-        "gauge",
-        "s",
-        "Expiry of a certificate or revocation list in use, as Unix time.",
-        _CERTIFICATE,
-    ),
+    _control("tls.certificate.not_after", "gauge", "s", "Expiry of a certificate or revocation list in use, as Unix time.", _CERTIFICATE),
     _control("scrape.refused", "counter", "{connection}", "Connections to the Prometheus endpoint that sent no request in time, or were too many."),
     _control("drain.time", "gauge", "s", "Time since the drain began; 0 without a drain."),
     _control("ready", "gauge", "{probe}", "Result of each health probe: 1 is healthy.", (PROBE, PROBES)),
@@ -418,7 +374,7 @@ INTERNAL: Final = (
     _internal("tap.seen", "Frames that a tap rule matched.", _LISTENER, _TAP_DIRECTION),
     _internal("tap.reserved", "What tap.seen has not passed, whenever the processor dies.", _LISTENER, _TAP_DIRECTION),
 )
-"""Counts that control needs when a processor has ended; laid out behind the metrics."""
+"""Counts that control needs when a processor has died; their cells follow those of the metrics."""
 
 
 def _pipeline(name: str, kind: Kind, unit: str, description: str, *attributes: tuple[str, tuple[str, ...]], bounds: tuple[float, ...] = ()) -> Metric:
@@ -437,4 +393,4 @@ PIPELINE_METRICS: Final = (
         (STATE, MINUTE_STATES),
     ),
 )
-"""What the Spark job's driver exports, over OTLP alone, as a service of its own: no cells, and no part of ``METRICS``."""
+"""Exported by the Spark job's driver, over OTLP only; they have no cells and are not part of ``METRICS``."""

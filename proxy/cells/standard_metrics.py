@@ -1,9 +1,8 @@
-"""Metrics with names of OpenTelemetry's conventions, for framegate's processes and calls of the admin API. The control process counts them."""
+"""Metrics with names from OpenTelemetry's conventions, for framegate's processes and calls of the admin API. The control process counts them."""
 
 from typing import Final
 
-from framegate.proxy.cells.bounds import RPC_BOUNDS
-from framegate.proxy.cells.metric import Kind, Metric
+from framegate.proxy.cells.metric import RPC_BOUNDS, Kind, Metric
 from framegate.proxy.cells.metrics import ERROR_TYPE
 
 __all__ = ["CALLS", "GENERATION", "MODE", "PROCESS", "PROCESS_METRICS", "RPC_METHOD", "RPC_STATUS", "RPC_SYSTEM"]
@@ -29,7 +28,7 @@ PROCESS_METRICS: Final = (
     _standard("process.uptime", "gauge", "s", "Time since the process started.", _PROCESS),
     _standard("cpython.gc.collections", "counter", "{collection}", "Garbage collections, by generation.", _PROCESS, (GENERATION, ("0", "1", "2"))),
 )
-"""Named by OpenTelemetry's conventions, and read out of the system at each collection, of the processes that run then."""
+"""Read from the system at each collection, for the processes that run then."""
 CALLS: Final = _standard(
     "rpc.server.call.duration",
     "histogram",

@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 __all__ = ["MAX_UNIX_PATH_BYTES", "Address", "format_peer", "format_sockaddr", "parse_address"]
 
 MAX_UNIX_PATH_BYTES: Final = 107
-"""sun_path without its end."""
+"""The size of ``sun_path`` without the final NUL."""
 _MAPPED: Final = "::ffff:"
 _LABEL: Final = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 
@@ -30,13 +30,13 @@ class Address(NamedTuple):
 
     @property
     def family(self) -> int:
-        """Of a socket to it, by the numbers of the ``socket`` module; of a name it is not known."""
-        assert self.kind != "name", "what a name stands for is to be looked up"
+        """The address family of a socket to it. Not for names."""
+        assert self.kind != "name", "a name has to be resolved first"
         return int({"unix": socket.AF_UNIX, "ipv4": socket.AF_INET, "ipv6": socket.AF_INET6}[self.kind])
 
     @property
     def wildcard(self) -> bool:
-        """Whether it means every address of the machine."""
+        """Whether it stands for every address of the machine."""
         return self.kind in ("ipv4", "ipv6") and ipaddress.ip_address(self.host).is_unspecified
 
     def collides(self, other: "Address") -> bool:
@@ -49,16 +49,16 @@ class Address(NamedTuple):
 
     @property
     def _plain(self) -> str:
-        """The host; an IPv4 address that is written as an IPv6 one (``::ffff:1.2.3.4``) is what it stands for."""
+        """The host; an IPv4 address that is written as IPv6 (``::ffff:1.2.3.4``) in its IPv4 form."""
         mapped = ipaddress.IPv6Address(self.host).ipv4_mapped if self.kind == "ipv6" else None
         return self.host if mapped is None else str(mapped)
 
     def _covers(self, other: "Address") -> bool:
-        """Whether it is a wildcard for the other's family: ``[::]`` takes IPv4 as well, ``0.0.0.0`` no IPv6."""
+        """Whether it is a wildcard for the other's family: ``[::]`` also for IPv4, ``0.0.0.0`` only for IPv4."""
         return self.wildcard and (self.kind == "ipv6" or other.kind != "ipv6" or other._plain != other.host)
 
     def reaches(self, other: "Address") -> bool:
-        """Whether who connects to it from this machine meets a listener that is bound to ``other``."""
+        """Whether a connection to it from this machine reaches a listener that is bound to ``other``."""
         if self.kind == "unix" or other.kind == "unix":
             return self.collides(other)
         loopback = self.kind in ("ipv4", "ipv6") and ipaddress.ip_address(self._plain).is_loopback
@@ -67,7 +67,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str, *, port_zero: bool = False, unix: bool = True) -> Address:
-    """Read an address; raises ValueError with a sentence that says what would be right.
+    """Read an address; raises ValueError with a sentence that describes the fault.
 
     Args:
         text: from the configuration.
@@ -118,7 +118,7 @@ def _host(host: str, port: int) -> Address:
 
 
 def format_sockaddr(family: int, sockaddr: object) -> str:
-    r"""The text of what ``getsockname`` or ``accept`` gave: ``host:port``, ``[v6]:port`` or ``unix:PATH``.
+    r"""The text of an address from ``getsockname`` or ``accept``: ``host:port``, ``[v6]:port`` or ``unix:PATH``.
 
     A peer may have bound its Unix socket to any bytes, or to none: an unnamed one is ``unix:``, an abstract name begins with ``@``, as ``ss`` and
     ``lsof`` show it; bytes that are not UTF-8, and characters that cannot be printed, are escaped as ``\xff``.
@@ -131,7 +131,7 @@ def format_sockaddr(family: int, sockaddr: object) -> str:
 
 
 def format_peer(family: int, sockaddr: object) -> str:
-    """The same of who connected; an IPv4 client of an IPv6 socket is shown as what it is."""
+    """The same for a client's address; an IPv4 client of an IPv6 socket is shown as IPv4."""
     text = format_sockaddr(family, sockaddr)
     return text.removeprefix(f"[{_MAPPED}").replace("]", "", 1) if family == socket.AF_INET6 and text.startswith(f"[{_MAPPED}") else text
 

@@ -1,8 +1,7 @@
-"""What the code knows of a key, in the type of its field: ``idle_ms: Annotated[int, Key("ms", (0, 30 * DAY))] = 600_000``.
+"""The declaration of a key, in the type of its field: ``idle_ms: Annotated[int, Key("ms", (0, 30 * DAY))] = 600_000``.
 
-The field's name, type and default are the key's; ``Key`` adds what Python's types cannot say; what a key means stands in
-``control/configuration/manual.yaml`` (``framegate explain KEY``). ``keys`` is asked by control's validation (units, ranges, paths) and by the manual.
-The link needs nothing of it: ``model_from_wire`` follows the types.
+The key has the name, type and default of the field; ``Key`` adds unit and range for control's validation and the manual. The meaning of a key is in
+``control/configuration/manual.yaml`` (``framegate explain KEY``). ``model_from_wire`` needs only the types.
 """
 
 import dataclasses
@@ -18,13 +17,13 @@ Model = TypeVar("Model")
 
 
 class Key(NamedTuple):
-    """What a field's name, type and default leave open.
+    """Further properties of a field.
 
     Attributes:
-        unit: what a number counts (``ns``: an instant, since 1970), or what a text names: a file or folder, or an address. Each entry of a list
-            or mapping has it.
-        range: the least and the most, both included; none: every value of the type, as far as the rules between keys let it.
-        live: whether it can be changed while framegate runs, over the API; else a change of the file needs a restart.
+        unit: of a number (``ns``: an instant, since 1970), or the kind of a text: a path, or an address. It holds for each entry of a list or
+            mapping.
+        range: the least and the greatest value, both included; None: every value of the type.
+        live: whether the API can change it at run time; otherwise a change needs a restart.
     """
 
     unit: Unit = ""
@@ -33,13 +32,13 @@ class Key(NamedTuple):
 
     @property
     def least(self) -> float:
-        """The lower end of a range that is there."""
+        """The lower end of the range."""
         assert self.range is not None, "a key without a range takes any value"
         return self.range[0]
 
     @property
     def most(self) -> float:
-        """The upper end."""
+        """The upper end of the range."""
         assert self.range is not None, "a key without a range takes any value"
         return self.range[1]
 
@@ -50,7 +49,7 @@ class Key(NamedTuple):
 
 @functools.cache
 def field_types(model: type) -> dict[str, Any]:
-    """The types of a model's fields, without their ``Key``."""
+    """The types of a model's fields, without ``Key``."""
     return typing.get_type_hints(model)
 
 
@@ -62,11 +61,7 @@ def keys(model: type) -> dict[str, Key]:
 
 
 def model_from_wire(model: type[Model], row: dict[str, Any]) -> Model:
-    """A model out of JSON-ready values, the inverse of ``dataclasses.asdict``.
-
-    Raises:
-        TypeError: a wrong shape, as a field too many or too few. The values themselves were validated by the sender.
-    """
+    """A model from JSON values, the inverse of ``dataclasses.asdict``; raises TypeError if fields are missing or unknown. Validates no values."""
     hints = field_types(typing.cast(type, model))
     if set(row) != set(hints):
         raise TypeError(f"not the fields of {model.__name__}: {', '.join(sorted(set(row) ^ set(hints)))}")

@@ -1,9 +1,8 @@
-"""Quotas: how many connections, and how much traffic each second, the node takes, each listener, and each client address.
+"""Quotas: limits on connections and on traffic per second, of the node, of each listener and of each client address.
 
-The same six keys (``RateLimits``) hold for the node, for a listener and for an address. An address is one of IPv4, or the /64 of one of IPv6, which
-is what one client is given (``client_key``); who connects to a Unix socket has none. What an address may is ``per_address``, with the keys replaced
-that the most specific override for it gives (``AddressLimits``). Control holds connections against them, processors bytes and frames; both get
-them as ``LimitsInForce``.
+The same six keys (``RateLimits``) hold for the node, a listener and an address. An address is an IPv4 address or the /64 of an IPv6 address
+(``client_key``); clients of Unix sockets have none. The limits of an address are those of ``per_address``, with the keys of the most specific
+override for it (``AddressLimits``). Control applies the limits on connections, processors those on bytes and frames; both use ``LimitsInForce``.
 """
 
 import dataclasses
@@ -44,7 +43,7 @@ _MAPPED: Final = bytes(10) + b"\xff\xff"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimits:
-    """What the node, a listener or a client address may take. 0 is unlimited, of each."""
+    """The limits of the node, a listener or a client address. 0 is unlimited."""
 
     connections: Annotated[int, CONNECTIONS] = 0
     connection_rate: Annotated[int, CONNECTION_RATE] = 0
@@ -59,9 +58,7 @@ UNLIMITED: Final = RateLimits()
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LimitOverride:
-    """What each client address of a network may take. The most specific network of an address decides alone; what it leaves out is as in
-    ``per_address``.
-    """
+    """The limits of each client address of a network. Only the most specific network of an address counts; None: as in ``per_address``."""
 
     network: str
     access: Access = "allow"
@@ -73,14 +70,14 @@ class LimitOverride:
     response_frames_rate: Annotated[int | None, RESPONSE_FRAMES._replace(live=False)] = None
 
     def over(self, limits: RateLimits) -> RateLimits:
-        """The limits with those replaced that it gives."""
+        """The limits, with the values of this override."""
         given = {name: value for name in _NAMES if (value := getattr(self, name)) is not None}
         return dataclasses.replace(limits, **given)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsConfig(RateLimits):
-    """Of the whole node; those of a listener are its own."""
+    """The limits of the node and of addresses; a listener has its own."""
 
     protected_listener: str | None = None
     per_address: RateLimits = UNLIMITED
@@ -90,14 +87,14 @@ class LimitsConfig(RateLimits):
 UNLIMITED_NODE: Final = LimitsConfig()
 _NAMES: Final = tuple(field.name for field in dataclasses.fields(RateLimits))
 ANY_ADDRESS: Final = ""
-"""The network of who has no override."""
+"""The network of addresses without an override."""
 _NO_ADDRESS: Final = ""
 """The key of a Unix socket's client."""
 
 
 def client_key(peer: str) -> str:
-    """What counts as one client address, of ``host:port`` or ``[v6]:port`` as ``format_peer`` gives it: an IPv4 address (also one written as IPv6),
-    or the /64 of an IPv6 one. Empty when it has none, as a Unix socket's client.
+    """The client address of ``host:port`` or ``[v6]:port`` (``format_peer``): an IPv4 address (also one written as IPv6), or the /64 of an IPv6
+    address. Empty for a client of a Unix socket.
     """
     if peer.startswith("unix:"):
         return _NO_ADDRESS
@@ -111,7 +108,7 @@ def client_key(peer: str) -> str:
 
 
 def parse_network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-    """The network of an override. Raises ValueError with a sentence that says what would be right."""
+    """The network of an override. Raises ValueError with a sentence that describes the fault."""
     network = ipaddress.ip_network(text)
     if network.version == 6 and network.prefixlen > _IPV6_PREFIX:
         raise ValueError(f"{text} is part of a /{_IPV6_PREFIX}, and of IPv6 the whole of that counts as one address")
@@ -121,7 +118,7 @@ def parse_network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
 
 
 class AddressLimit(NamedTuple):
-    """What one address may, and which override says so (``ANY_ADDRESS``: none)."""
+    """The limits of one address, and the network of its override (``ANY_ADDRESS``: none)."""
 
     limits: RateLimits
     network: str = ANY_ADDRESS
@@ -129,11 +126,11 @@ class AddressLimit(NamedTuple):
 
 
 class AddressLimits:
-    """What each client address may. Not to be changed: a change of the configuration makes another.
+    """The limits of all client addresses. Immutable.
 
     Args:
-        per_address: of those without an override.
-        overrides: their networks were validated, and no two are the same.
+        per_address: of addresses without an override.
+        overrides: with valid networks, no two of which are equal.
     """
 
     def __init__(self, per_address: RateLimits, overrides: Iterable[LimitOverride] = ()) -> None:
@@ -147,11 +144,11 @@ class AddressLimits:
 
     @property
     def kinds(self) -> list[RateLimits]:
-        """All that some address may have: of those without an override, and of each network."""
+        """All different limits: of addresses without an override, and of each network."""
         return [self._others.limits, *(limit.limits for limit in self._networks.values())]
 
     def of(self, key: str) -> AddressLimit:
-        """What the address with a key of ``client_key``'s may. Who has none is not limited."""
+        """The limits of an address (``client_key``); an empty one is not limited."""
         if not self._networks or key == _NO_ADDRESS:
             return self._others if key != _NO_ADDRESS else _UNLIMITED
         if ":" in key:
@@ -170,7 +167,7 @@ _UNLIMITED: Final = AddressLimit(UNLIMITED)
 
 
 class LimitsInForce(NamedTuple):
-    """Of the node (without ``connections`` and ``connection_rate`` for the protected listener), of each listener by name, and of addresses."""
+    """All quotas: of the node (the protected listener is exempt from its ``connections`` and ``connection_rate``), of listeners, and of addresses."""
 
     node: RateLimits
     listeners: dict[str, RateLimits]
@@ -178,12 +175,12 @@ class LimitsInForce(NamedTuple):
 
 
 def limits_in_force(limits: LimitsConfig, listeners: Mapping[str, RateLimits]) -> LimitsInForce:
-    """All quotas, ready to be asked; ``listeners``: of every one, by name."""
+    """All quotas; ``listeners``: of each listener, by name."""
     return LimitsInForce(limits, dict(listeners), AddressLimits(limits.per_address, limits.overrides))
 
 
 def limits_to_wire(limits: LimitsConfig, listeners: Mapping[str, RateLimits]) -> dict[str, Any]:
-    """All quotas as JSON-ready values, for ``Change.limits``: ``{"node": {…}, "listeners": {name: {…}}, "per_address": {…}, "overrides": [{…}]}``."""
+    """All quotas as JSON values (``server.rows.LimitsRow``)."""
     return {
         "node": {name: getattr(limits, name) for name in _NAMES},
         "listeners": {name: dataclasses.asdict(item) for name, item in listeners.items()},
@@ -193,7 +190,7 @@ def limits_to_wire(limits: LimitsConfig, listeners: Mapping[str, RateLimits]) ->
 
 
 def limits_from_wire(row: Mapping[str, Any]) -> LimitsInForce:
-    """The inverse, ready to be asked; the values were validated by the sender, so a wrong shape raises TypeError or ValueError."""
+    """The inverse of ``limits_to_wire``; raises KeyError, TypeError or ValueError if the row is malformed."""
     return LimitsInForce(
         node=model_from_wire(RateLimits, row["node"]),
         listeners={name: model_from_wire(RateLimits, item) for name, item in row["listeners"].items()},

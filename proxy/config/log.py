@@ -1,4 +1,4 @@
-"""What framegate writes of itself: one row for each thing that happened, on stdout."""
+"""The log on stdout: one row for each event."""
 
 import dataclasses
 from typing import Annotated, Final, Literal
@@ -10,14 +10,14 @@ __all__ = ["DEFAULT_LOG", "LEAST_EVERY_MS", "LEVELS", "AccessConfig", "LogConfig
 LogFormat = Literal["json", "text"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LEVELS: Final[tuple[LogLevel, ...]] = ("debug", "info", "warning", "error")
-"""The least grave first."""
+"""The least severe first."""
 _DAY_MS: Final = 86_400_000
 LEAST_EVERY_MS: Final = 10_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AccessConfig:
-    """The rows of connections, besides the one that each has at its end (``closed``)."""
+    """Further rows of connections, besides the one at their end (``closed``)."""
 
     open: bool = False
     every_ms: Annotated[int, Key("ms", (0, _DAY_MS))] = 600_000

@@ -1,4 +1,4 @@
-"""The configuration model: what a configuration file becomes. Each field is one key, and all that is said of the key is said there.
+"""The configuration model, made from a configuration file. Each field is one key, with its type, default, unit and range.
 
 Every size is in bytes, every time in milliseconds, every instant in nanoseconds since 1970; the unit of a time or an instant ends the field's name.
 ``control.configuration`` reads a YAML file, validates it against these classes and reports every fault at once; a processor gets the finished
@@ -13,22 +13,21 @@ from typing import Annotated, Any, Final, Literal
 from framegate.proxy.config.key import Key, model_from_wire
 from framegate.proxy.config.limits import UNLIMITED, UNLIMITED_NODE, LimitsConfig, RateLimits, limits_to_wire
 from framegate.proxy.config.log import DEFAULT_LOG, LogConfig
-from framegate.proxy.config.sasl import ListenerSasl
+from framegate.proxy.config.sasl import ListenerSasl, UpstreamSasl
 from framegate.proxy.config.tls import BY_SUBJECT, ListenerTls, PrincipalConfig, UpstreamTls
-from framegate.proxy.config.upstream_sasl import UpstreamSasl
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 TIB: Final = 1024 * GIB
 MAX_INT32: Final = 2**31 - 1
-"""The largest body of a frame, as its size header can say it."""
+"""The largest body of a frame that a size header of 4 bytes can state."""
 MAX_PROCESSORS: Final = 64
-"""As many as a connection's id has slots for (``framegate.proxy.network.connection_id``)."""
+"""The number of slots in a connection's id (``framegate.proxy.network.connection_id``)."""
 MAX_HANDLER_PROCESSES: Final = 64
 LEAST_POOL: Final = 64 * KIB
 CUT_ABOVE: Final = 256 * KIB
-"""A frame of at most so many bytes, its size header counted, always passes whole."""
+"""A frame of at most so many bytes, with its size header, always passes whole."""
 _SECOND: Final = 1_000
 _MINUTE: Final = 60 * _SECOND
 _HOUR: Final = 60 * _MINUTE
@@ -52,7 +51,7 @@ DrainAccept = Literal["refuse", "until_stop"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerTimeouts:
-    """How long a listener's connections may take."""
+    """Timeouts of a listener's connections."""
 
     handshake_ms: Annotated[int, Key("ms", (100, 10 * _MINUTE))] = 10_000
     idle_ms: Annotated[int, Key("ms", (0, 30 * _DAY))] = 600_000
@@ -63,7 +62,7 @@ class ListenerTimeouts:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class KeepAlive:
-    """TCP's question whether a silent peer is still there. Times are whole seconds, rounded up."""
+    """TCP keep-alive. Times are rounded up to whole seconds."""
 
     idle_ms: Annotated[int, Key("ms", (_SECOND, 32_767 * _SECOND))] = 60_000
     interval_ms: Annotated[int, Key("ms", (_SECOND, 32_767 * _SECOND))] = 10_000
@@ -72,7 +71,7 @@ class KeepAlive:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SocketConfig:
-    """What the kernel is told of one side's sockets."""
+    """Socket options of one side."""
 
     receive_buffer: Annotated[int, Key("bytes", (0, GIB))] = 0
     send_buffer: Annotated[int, Key("bytes", (0, GIB))] = 0
@@ -81,7 +80,7 @@ class SocketConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Forwarding:
-    """How frames above 256 KiB, size header counted, pass; smaller ones always pass whole."""
+    """How frames above 256 KiB, with their size header, pass; smaller ones always pass whole."""
 
     requests: Forward = "whole"
     responses: Forward = "cut_through"
@@ -89,7 +88,7 @@ class Forwarding:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderConfig:
-    """The header of ``framing: header``: so many bytes, in which an unsigned integer says how long the frame is."""
+    """The header of ``framing: header``: a number of bytes, in which an unsigned integer is the length of the frame."""
 
     size: Annotated[int, Key("bytes", (1, 64))]
     offset: Annotated[int, Key("bytes", (0, 63))] = 0
@@ -101,7 +100,7 @@ class HeaderConfig:
 
 
 MAX_RECEIVE_SIZE: Final = Key("bytes", (1, MAX_INT32), live=True)
-"""Of a listener; who changes it asks this for the range."""
+"""Of a listener; changes over the API use its range."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +131,7 @@ class ListenerConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamTimeouts:
-    """A connection tries each address once at most, so it is refused after so many of ``connect_ms`` as the upstream has addresses, at the latest."""
+    """A connection tries each address at most once: it is refused after ``connect_ms`` for each address of the upstream, at the latest."""
 
     connect_ms: Annotated[int, Key("ms", (10, 10 * _MINUTE))] = 5_000
 
@@ -154,10 +153,10 @@ class UpstreamConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TapRule:
-    """Which frames the tap records, and how. The first rule that matches a frame decides; a frame that none matches is not seen.
+    """Which frames the tap records, and how. The first rule that matches a frame is used; a frame without a match is not recorded.
 
-    Of ``expires_ns`` a file has an instant or a time from now; an instant that has passed is a warning there, as a file grows old, and the rule is
-    off. Over the API it is refused.
+    A file gives ``expires_ns`` as an instant or as a time from now. If the instant has passed, the rule is off: a warning in a file, an error in the
+    API.
     """
 
     name: str
@@ -185,8 +184,7 @@ class TapRule:
 class TapConfig:
     """The segment log.
 
-    Beside the budget there are a reserve of 1 MiB and a ledger of about as much; it is passed by open segments, and between two sweeps, a second
-    apart, by a log that grows faster than before.
+    The log may exceed the budget by a reserve of 1 MiB, a ledger of about the same size, open segments, and its growth between two sweeps, 1 s apart.
     """
 
     directory: Annotated[str, Key("path")]
@@ -201,12 +199,12 @@ class TapConfig:
 
 
 POOL_SIZE: Final = Key("bytes", (LEAST_POOL, 1024 * TIB), live=True)
-"""Of the memory pool; who changes it asks this for the range. A file may also leave it open."""
+"""Of the memory pool; changes over the API use its range. In a file it may also be 0."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPoolConfig:
-    """What traffic may hold in memory. Each processor's part is at least the largest frame that passes whole."""
+    """The memory for traffic. Each processor's part holds at least the largest frame that passes whole."""
 
     kind: PoolKind = "bounded"
     size: Annotated[int, POOL_SIZE._replace(range=(0, POOL_SIZE.most))] = 256 * MIB
@@ -215,7 +213,7 @@ class MemoryPoolConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HandlersConfig:
-    """The processes in which the handlers of listeners run; there are none while no listener has a handler."""
+    """The handler processes; there are none if no listener has a handler."""
 
     processes: Annotated[int, Key(range=(1, MAX_HANDLER_PROCESSES))] = 1
     queue: Annotated[int, Key(range=(1, 1_000_000))] = 500
@@ -233,7 +231,7 @@ class AdminConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HealthConfig:
-    """Plaintext listeners for probes, which say how framegate is and nothing else."""
+    """Plaintext listeners for health probes."""
 
     address: Annotated[str, Key("address")]
     http_address: Annotated[str | None, Key("address")] = None
@@ -241,7 +239,7 @@ class HealthConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RotationConfig:
-    """How files are watched that may be replaced while framegate runs: certificates, keys, authorities."""
+    """How files are watched that may be replaced at run time: certificates, keys, authorities."""
 
     poll_ms: Annotated[int, Key("ms", (100, _HOUR))] = 1_000
     grace_ms: Annotated[int, Key("ms", (0, _HOUR))] = 10_000
@@ -249,7 +247,7 @@ class RotationConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DrainConfig:
-    """How connections end when the proxy stops. Frames pass as ever until a connection is done, or its client is not read any more."""
+    """How connections end when the proxy stops: frames pass until a connection is quiet, or until its client is no longer read."""
 
     timeout_ms: Annotated[int, Key("ms", (0, _HOUR))] = 30_000
     quiet_ms: Annotated[int, Key("ms", (0, 10 * _MINUTE))] = 1_000
@@ -258,7 +256,7 @@ class DrainConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OtlpConfig:
-    """An OTLP collector. Where a key is not given, the variable of OpenTelemetry holds that says the same."""
+    """An OTLP collector. For a missing key the environment variable of OpenTelemetry is used."""
 
     endpoint: str | None = None
     protocol: OtlpProtocol | None = None
@@ -268,14 +266,14 @@ class OtlpConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PrometheusConfig:
-    """What Prometheus scrapes."""
+    """The endpoint for Prometheus."""
 
     address: Annotated[str, Key("address")]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryConfig:
-    """Where metrics go. Both may be set, or neither."""
+    """Where telemetry is sent. Both may be set, or neither."""
 
     otlp: OtlpConfig | None = None
     prometheus: PrometheusConfig | None = None
@@ -283,7 +281,7 @@ class TelemetryConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyConfig:
-    """All of one framegate."""
+    """The whole configuration."""
 
     node: str
     listeners: tuple[ListenerConfig, ...]
@@ -302,22 +300,22 @@ class ProxyConfig:
 
 
 def whole_request(max_receive_size: int, forward: Forward) -> int:
-    """The largest body of a request that is kept until it is whole, of a listener with that limit."""
+    """The largest body of a request that passes whole, of a listener with that limit."""
     return max_receive_size if forward == "whole" else min(max_receive_size, CUT_ABOVE - 4)
 
 
 def whole_response(max_receive_size: int, forward: Forward) -> int:
-    """The same of answers, of an upstream with that limit. 0 when they are cut through: then none needs memory to go on."""
+    """The same for responses of an upstream with that limit; 0 if they are cut through, because those need no memory."""
     return max_receive_size if forward == "whole" else 0
 
 
 def forwarding_of(listener: ListenerConfig) -> Forwarding:
-    """How its frames pass: as it says, and whole where a handler gets them."""
+    """How a listener's frames pass: as configured, but whole if a handler gets them."""
     return listener.forwarding if listener.handler is None else Forwarding(requests="whole", responses="whole")
 
 
 def largest_whole(config: ProxyConfig) -> tuple[int, int]:
-    """The largest bodies that are kept until they are whole: of requests, and of answers. A processor's part of the pool holds either."""
+    """The largest bodies that pass whole, of requests and of responses. A processor's part of the pool holds either."""
     answers = {upstream.name: upstream.max_receive_size for upstream in config.upstreams}
     return (
         max((whole_request(item.max_receive_size, forwarding_of(item).requests) for item in config.listeners), default=1),
@@ -326,25 +324,25 @@ def largest_whole(config: ProxyConfig) -> tuple[int, int]:
 
 
 def to_wire(config: ProxyConfig) -> dict[str, Any]:
-    """The model as JSON-ready values, for the link."""
+    """The model as JSON values, for the link."""
     return dataclasses.asdict(config)
 
 
 def from_wire(row: dict[str, Any]) -> ProxyConfig:
-    """The inverse of ``to_wire``; the values were validated by the sender, so a wrong shape raises TypeError."""
+    """The inverse of ``to_wire``; raises TypeError if fields are missing or unknown."""
     return model_from_wire(ProxyConfig, row)
 
 
 def quotas_to_wire(config: ProxyConfig) -> dict[str, Any]:
-    """All quotas of a configuration as JSON-ready values; ``framegate.proxy.config.limits.limits_from_wire`` reads them."""
+    """All quotas of a configuration as JSON values; ``framegate.proxy.config.limits.limits_from_wire`` reads them."""
     return limits_to_wire(config.limits, {item.name: item.limits for item in config.listeners})
 
 
 def rules_to_wire(rules: tuple[TapRule, ...]) -> list[dict[str, Any]]:
-    """Rules as JSON-ready values, as they are within ``to_wire``."""
+    """Rules as JSON values, as in ``to_wire``."""
     return [dataclasses.asdict(rule) for rule in rules]
 
 
 def rule_from_wire(row: dict[str, Any]) -> TapRule:
-    """The inverse, of one rule; see ``from_wire``."""
+    """The inverse, for one rule; see ``from_wire``."""
     return model_from_wire(TapRule, row)

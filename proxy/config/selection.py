@@ -1,7 +1,4 @@
-"""What the words of a tap rule mean: Kafka's APIs by name, and ranges of a body's bytes.
-
-Control asks to find faults in a file or a call, a processor to make a rule of them.
-"""
+"""Decodes words of tap rules: names of Kafka's APIs, and ranges of a body's bytes. Control uses it to validate rules, a processor to apply them."""
 
 import itertools
 import re
@@ -11,7 +8,7 @@ from framegate.proxy.config.model import MAX_INT32
 
 __all__ = ["KAFKA_APIS", "ByteRange", "api_key", "byte_range", "overlap"]
 
-# Kafka's APIs by key (protocol messages of 4.x); what is missing here is shown as api-<key>.
+# Kafka's APIs by key (protocol messages of 4.x); others are shown as api-<key>.
 KAFKA_APIS: Final = {
     0: "Produce",
     1: "Fetch",
@@ -86,14 +83,14 @@ _RANGE: Final = re.compile(r"(\d{1,10})-(\d{0,10})")
 
 
 class ByteRange(NamedTuple):
-    """Bytes of a body, from ``start`` to before ``end``, as far as the body has them; 0 <= start < end <= 2147483647."""
+    """The bytes of a body from ``start`` to before ``end``, as far as they exist; 0 <= start < end <= 2147483647."""
 
     start: int
     end: int
 
 
 def api_key(text: str) -> int:
-    """The key of a Kafka API: its name, whatever the case, or the key itself, or ``api-<key>``. Raises ValueError."""
+    """The key of a Kafka API from its name in any case, the key itself, or ``api-<key>``. Raises ValueError."""
     known = _KEYS.get(text.lower())
     if known is not None:
         return known
@@ -104,7 +101,7 @@ def api_key(text: str) -> int:
 
 
 def byte_range(text: str) -> ByteRange:
-    """The bytes that ``0-15`` (the first sixteen) or ``64-`` (all from the 65th on) mean. Raises ValueError."""
+    """The range of ``0-15`` (the first 16 bytes) or ``64-`` (all from the 65th on). Raises ValueError."""
     match = _RANGE.fullmatch(text.strip())
     if match is None:
         raise ValueError("not a range of bytes: write the first and the last, as in 0-15, or 64- for the rest")

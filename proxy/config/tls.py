@@ -1,7 +1,6 @@
-"""TLS on both sides: what a listener shows its clients and asks of them, what an upstream is shown and asked, and which of a certificate's names
-is the principal.
+"""TLS of listeners and upstreams, and the name of a client's certificate that is its principal.
 
-Files are read by the control process, and processors get what is in them.
+Only the control process reads the files; processors get their contents.
 """
 
 import dataclasses
@@ -19,7 +18,7 @@ NameSource = Literal["subject", "uri", "dns", "email"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NamedCertificate:
-    """What clients meet that ask for certain hosts (SNI). What it leaves open is the listener's."""
+    """The certificate for clients that ask for certain hosts (SNI); keys that are missing are the listener's."""
 
     names: tuple[str, ...]
     certificate: Annotated[str, Key("path")]
@@ -30,7 +29,7 @@ class NamedCertificate:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerTls:
-    """TLS towards clients. Files are watched (``RotationConfig``): what takes their place is served to those who connect from then on."""
+    """TLS towards clients. Files are watched (``RotationConfig``): new connections use replaced ones."""
 
     certificate: Annotated[str, Key("path")]
     key: Annotated[str, Key("path")]
@@ -50,7 +49,7 @@ class ListenerTls:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamTls:
-    """TLS towards an upstream. Files are watched, as of ``ListenerTls``."""
+    """TLS towards an upstream. Files are watched, as in ``ListenerTls``."""
 
     ca: Annotated[str | None, Key("path")] = None
     server_name: str | None = None
@@ -64,13 +63,11 @@ class UpstreamTls:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PrincipalConfig:
-    """From a client's certificate to its principal. Who shows none is ``ANONYMOUS``; whose certificate has no such name, or none that a rule matches,
-    is refused.
-    """
+    """The principal of a client's certificate; ``ANONYMOUS`` without one. A certificate without such a name, or without a rule for it, is refused."""
 
     from_: NameSource = "subject"
     rules: tuple[str, ...] = ("DEFAULT",)
 
 
 BY_SUBJECT: Final = PrincipalConfig()
-"""The subject as it is."""
+"""The unchanged subject."""

@@ -1,15 +1,14 @@
 """What runs in a processor.
 
-``link``: the two sockets between control and a processor: codec, descriptors of connections, lines of rows.
-``messages``: what is sent over the link; ``rows``: the rows in it; ``schema``: how a value is compared with such a declaration; ``protocol``: the
-version, which reply belongs to which command, and how a message is checked when it arrives. ``question_codec``: requests of authenticators.
-``settings``: what the ``start`` message becomes: TLS contexts, limits, shares.
-``commands``: what control may ask for while traffic flows; ``jobs``: what is done in slices of it.
-``pair_rows``: pairs and endpoints as rows, written by hand where they are frequent.
-``control_link``: a processor's end of the link: its sockets, what is told, the connections taken over.
-``heap``: memory that the allocator keeps, given back when it is not needed.
-``loop``: the one thread of a processor. ``python -P -m framegate.proxy.server`` runs it.
+``link``: the two sockets between control and a processor, and their codec.
+``messages``, ``rows``: the messages of the link and the rows in them; ``schema``: compares values with these declarations; ``protocol``: the version,
+the replies to each command, the check of each message.
+``settings``: the settings of a processor, and changes; ``stores``: its certificate stores; ``upstream_logins``: its logins.
+``commands``: the commands of control; ``jobs``: those that are done in slices.
+``credentials``: auth requests on their way to control and back.
+``pair_rows``: pairs and endpoints as rows.
+``control_link``: a processor's end of the link; ``loop``: its one thread; ``heap``: returns freed memory to the system.
 
-Nothing is re-exported: ``control`` uses ``link``, ``messages``, ``rows``, ``schema``, ``protocol`` and ``question_codec`` alone, and must not pay for
-the rest. What only TLS needs is loaded when a listener or an upstream speaks it: OpenSSL is a quarter of what a processor without it takes.
+Nothing is re-exported: ``control`` imports only ``link``, ``messages``, ``rows``, ``schema``, ``protocol`` and ``credentials``. Modules that only TLS
+needs are loaded only with TLS: OpenSSL takes a quarter of the memory of a processor.
 """

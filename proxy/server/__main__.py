@@ -1,6 +1,6 @@
 """The entry of a processor: ``python -P -m framegate.proxy.server --slot N --handover-fd A --command-fd B --cells-fd C``.
 
-It waits for the ``start`` message, builds the data path, says ``ready`` (or ``failed``), and serves until it is told to end.
+It waits for the ``start`` message, builds the data path, sends ``ready`` (or ``failed``), and serves until it is told to end.
 """
 
 import contextlib
@@ -33,12 +33,12 @@ from framegate.proxy.tap.writer import TapWriter
 
 
 def _arguments(arguments: Sequence[str]) -> dict[str, int]:
-    """The options and their numbers. Control wrote them: there is nobody to explain a usage to."""
+    """The options and their numbers. Only control writes them, so there is no help."""
     return {name: int(number) for name, number in zip(arguments[::2], arguments[1::2], strict=True)}
 
 
 def _read_start(command: socket.socket, reader: LinkReader) -> list[Message]:
-    """The first message and what came along; empty when control went away before."""
+    """The first message and those that came with it; empty: control is gone."""
     messages: list[Message] = []
     while not messages:
         try:
@@ -52,7 +52,7 @@ def _read_start(command: socket.socket, reader: LinkReader) -> list[Message]:
 
 
 def _modules() -> dict[str, str]:
-    """Every module of ours that runs here, and its file: what shows whether the hot path is compiled."""
+    """Our loaded modules and their files, which show whether the hot path is compiled."""
     return {
         name: str(module.__file__)
         for name, module in sorted(sys.modules.items())
@@ -61,7 +61,7 @@ def _modules() -> dict[str, str]:
 
 
 def _signals() -> socket.socket:
-    """SIGTERM arrives as a byte on the socket that is returned, SIGINT and SIGHUP not at all. Compiled loops run no Python handlers."""
+    """A socket on which SIGTERM arrives as a byte, because compiled loops run no Python signal handlers."""
     receiver, sender = socket.socketpair()
     receiver.setblocking(False)
     sender.setblocking(False)
@@ -70,17 +70,10 @@ def _signals() -> socket.socket:
     return receiver
 
 
-def _raise_limits() -> None:
-    """As many descriptors as we may have: two for each pair."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def _handler_legs(settings: Settings) -> LegMaker | None:
-    """What makes the legs of pairs whose frames go to handlers."""
     if settings.requests is None:
         return None
-    from framegate.proxy.relay.handler_leg import HandlerLegs  # here: a processor without handlers does without
+    from framegate.proxy.relay.handler_leg import HandlerLegs  # here: only processors with handlers need it
 
     return HandlerLegs(settings.requests)
 
@@ -130,10 +123,11 @@ def _build(message: StartMessage, slot: int, cells_fd: int, sockets: tuple[socke
 
 def main(arguments: Sequence[str]) -> int:
     """Run a processor; the exit code is 0 unless it could not start, or an error of its own ended it."""
-    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to everybody; control answers for all
+    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to all processes; control handles them
         signal.signal(number, signal.SIG_IGN)
     options = _arguments(arguments)
-    _raise_limits()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # each pair needs two descriptors
     command = socket.socket(fileno=options["--command-fd"])
     handover = socket.socket(fileno=options["--handover-fd"])
     reader = LinkReader()
@@ -144,9 +138,9 @@ def main(arguments: Sequence[str]) -> int:
         command.setblocking(False)
         handover.setblocking(False)
         loop = _build(read_start(messages[0]), options["--slot"], options["--cells-fd"], (command, handover, _signals()), reader)
-    except Exception as error:  # whatever it is, who waits for us is told
+    except Exception as error:  # control waits for an answer, whatever it is
         command.setblocking(True)
-        with contextlib.suppress(ConnectionError):  # who asked may be gone
+        with contextlib.suppress(ConnectionError):  # control may be gone
             command.sendall(encode(FailedMessage(type="failed", error=f"{type(error).__name__}: {error}")))
         return 1
     loop.announce(ReadyMessage(type="ready", wire=WIRE_VERSION, pid=os.getpid(), modules=_modules()))

@@ -1,9 +1,9 @@
-"""A processor's end of the link: what control asks for, the connections it hands over, and what it is told.
+"""A processor's end of the link: it reads commands, takes connections over, and sends replies, notices and rows.
 
-``link`` is the codec. Here are the sockets, and when they are waited for. What must be told is queued (``reply``) and written once a turn of the
-loop (``flush``); rows of connections that opened or closed are collected for a few milliseconds, and go before whatever else must be told.
+``link`` is the codec; here are the sockets and the events that they are watched for. A message that must arrive is queued (``reply``) and written
+after the poll (``flush``). Rows of connections that opened or closed are collected for a few milliseconds; every later message is sent after them.
 
-A link whose replies do not drain stops being read, and so does the hand-over: closed notices are never dropped, so no more may arise.
+While control does not read the replies, neither commands nor connections are read: closed notices are never dropped, so no more may arise.
 """
 
 import os
@@ -31,7 +31,7 @@ from framegate.proxy.server.protocol import event_notice
 from framegate.proxy.server.rows import EventRow, HandoverFailedRow
 from framegate.proxy.server.settings import Settings
 
-__all__ = ["LINK_CLOSE_MS", "MAX_ROWS", "ControlLink"]
+__all__ = ["LINK_CLOSE_MS", "MAX_ROWS", "CallbackHandler", "ControlLink"]
 
 READ_BYTES: Final = 65536
 MAX_REPLY_BYTES: Final = 1 << 20
@@ -43,37 +43,17 @@ READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
 
 
-class _CommandSocket(FdHandler):
-    """The command socket is ready."""
+class CallbackHandler(FdHandler):
+    """Calls a function with the events of a descriptor."""
 
-    def __init__(self, link: "ControlLink") -> None:
-        self._link: Final = link
-
-    def on_event(self, events: i64) -> None:
-        self._link.on_command(events)
-
-
-class _HandoverSocket(FdHandler):
-    """Connections wait."""
-
-    def __init__(self, link: "ControlLink") -> None:
-        self._link: Final = link
+    def __init__(self, callback: Callable[[int], None]) -> None:
+        self._callback: Final = callback
 
     def on_event(self, events: i64) -> None:
-        self._link.on_handover()
+        self._callback(int(events))
 
 
-class _Demands(DemandWatcher):
-    """Control divides the rates."""
-
-    def __init__(self, link: "ControlLink") -> None:
-        self._link: Final = link
-
-    def demanded(self, demands: list[KeyDemand]) -> None:
-        self._link.demanded(demands)
-
-
-class ControlLink:
+class ControlLink(DemandWatcher):
     """The link, as a processor has it.
 
     Args:
@@ -82,12 +62,12 @@ class ControlLink:
         selector, relay, settings: the data path.
         drain: begins a drain; takes its timeout in ms.
         stop: begins the end of this processor.
-        lost: control is gone.
+        lost: called when control is gone.
 
     Attributes:
-        commands: what control asked for.
-        writer: what waits to be written, and how many log rows it could not take.
-        working: there are jobs to go on with.
+        commands: carries out control's commands.
+        writer: holds the bytes that wait to be written, and counts the log rows that it dropped.
+        working: a job has further steps.
         replied: something is queued that ``flush`` has not written.
     """
 
@@ -118,29 +98,31 @@ class ControlLink:
         self._opened: Final[list[str]] = []
         self._closed: Final[list[str]] = []
         self._rows_ns: i64 = 0  # when the first of these was made
+        self._command_handler: Final = CallbackHandler(self._on_command)
+        self._handover_handler: Final = CallbackHandler(self._on_handover)
         self._interest: int = 0
         self._up: bool = True
         self._handing: bool = False
         self._takes_over: bool = True
         self._finishing: bool = False
-        relay.pairs.quotas.watcher = _Demands(self)
+        relay.pairs.quotas.watcher = self
         if settings.credentials is not None:
             settings.credentials.attach(self.reply)
 
-    # What is told.
+    # What is sent.
 
     def reply(self, message: Mapping[str, object]) -> None:
-        """Send a message that must arrive, together with all others of this turn of the loop, and after the rows of connections."""
+        """Queue a message that must arrive, after the rows of connections; ``flush`` writes it."""
         if self._up:
             self.queue_rows()
             self.writer.queue(message)
             self.replied = True
 
     def queue_due(self, now_ns: i64, timeout_ms: i64) -> i64:
-        """Send the rows of connections if they are many, or have waited: a message and a wake-up of control for each would cost more than they.
+        """Queue the rows of connections if they are many, or have waited long enough: one message for each would cost more than the rows.
 
         Returns:
-            How long the next poll may wait, in ms, when it might have waited for ``timeout_ms``.
+            How long the next poll may wait, in ms: at most ``timeout_ms``.
         """
         if not self._closed and not self._opened:
             return timeout_ms
@@ -151,20 +133,18 @@ class ControlLink:
         return min(timeout_ms, (left_ns + 999_999) // 1_000_000)
 
     def queue_rows(self) -> None:
-        """Send the rows of connections now; those of opened ones first, for some of them may have closed since."""
-        rows = self._opened
+        """Queue the rows of connections now; those of opened ones first, because some of them may have closed since."""
+        self._queue_all(RowsNotice(type="opened"), self._opened)
+        self._queue_all(RowsNotice(type="closed"), self._closed)
+
+    def _queue_all(self, notice: RowsNotice, rows: list[str]) -> None:
         while rows:
-            self.writer.queue(RowsNotice(type="opened"), rows[:MAX_ROWS])
-            del rows[:MAX_ROWS]
-            self.replied = True
-        rows = self._closed
-        while rows:
-            self.writer.queue(RowsNotice(type="closed"), rows[:MAX_ROWS])
+            self.writer.queue(notice, rows[:MAX_ROWS])
             del rows[:MAX_ROWS]
             self.replied = True
 
     def flush(self) -> None:
-        """Write what this turn of the loop had to tell."""
+        """Write what is queued."""
         self.replied = False
         if not self._up:
             return
@@ -176,11 +156,11 @@ class ControlLink:
         self.watch()
 
     def notify(self, event: str, row: EventRow) -> None:
-        """Send a row (``protocol.EVENTS``) that control keeps as state, or that stands for what is lost: it must arrive. For what comes rarely."""
+        """Send a row (``protocol.EVENTS``) that must arrive, because control keeps it as state or it reports a loss. For rare events."""
         self.reply(event_notice(event, row))
 
     def log(self, event: str, row: EventRow) -> None:
-        """Send a row (``protocol.EVENTS``); lost, and counted, when the link is behind."""
+        """Send a row (``protocol.EVENTS``); while too much waits to be written it is dropped and counted."""
         if not self._up:
             return
         try:
@@ -191,17 +171,17 @@ class ControlLink:
         self.watch()
 
     def demanded(self, demands: list[KeyDemand]) -> None:
-        """Tell what is in demand, unless the link is behind: it is told again soon."""
+        """Send the demand, unless other bytes wait: it is sent again soon."""
         if self.writer.pending == 0:
             self.reply(DemandNotice(type="demand", demands=[demand_row(each) for each in demands]))
 
     def pair_opened(self, pair: Pair) -> None:
-        """A pair is open: its row goes out soon (``queue_due``)."""
+        """A pair is open: collect its row."""
         if self._up:
             self._collect(self._opened, opened_line(pair, self._relay.pairs.wall_offset_ns))
 
     def pair_closed(self, pair: Pair) -> None:
-        """A pair is over: its row goes out soon (``queue_due``)."""
+        """A pair is over: collect its row."""
         if self._up:
             self._collect(self._closed, closed_line(pair, self._relay.pairs.wall_offset_ns))
         self.commands.pair_changed()
@@ -212,21 +192,20 @@ class ControlLink:
         rows.append(line)
 
     def _report_access(self, lines: list[str]) -> None:
-        """Send the rows of pairs that are open, which nothing that comes later may overtake."""
+        """Queue the rows of pairs that are open, before every later message."""
         if self._up:
             self.queue_rows()
             self.writer.queue(RowsNotice(type="access"), lines)
             self.replied = True
 
-    # What control asks for.
+    # Commands.
 
     def work(self, until_ns: int) -> None:
-        """Go on with jobs until the time is over."""
+        """Go on with jobs until ``until_ns``."""
         self.commands.work(until_ns, time.monotonic_ns)
         self.watch()
 
-    def on_command(self, events: i64) -> None:
-        """The command socket is writable, or readable."""
+    def _on_command(self, events: int) -> None:
         try:
             if events & WRITABLE:
                 self.writer.flush()
@@ -244,10 +223,11 @@ class ControlLink:
             return
         self.watch()
 
-    # The connections it hands over.
+    # Connections.
 
-    def on_handover(self) -> None:
-        """Take over what waits, at most what the selector wants in one poll."""
+    def _on_handover(self, events: int) -> None:
+        """Take over the connections that wait, at most as many as the selector accepts in one poll."""
+        del events
         try:
             while self._selector.register_budget >= MAX_TOGETHER:
                 found = receive_handovers(self._handover)
@@ -261,7 +241,7 @@ class ControlLink:
             self.log("handover_failed", HandoverFailedRow(error=str(error)))
 
     def _take_over_safely(self, handover: Handover, descriptor: int) -> None:
-        """What raises costs this connection: those that came with it are taken over."""
+        """An exception costs this connection; those that came with it are taken over."""
         try:
             self._take_over(handover, descriptor)
         except Exception as error:
@@ -292,7 +272,7 @@ class ControlLink:
             self._refuse(handover, route, Cause.INTERNAL, str(error))
 
     def _take_over_process(self, handover: Handover, descriptor: int) -> None:
-        """A socket to a handler process, whose slot and generation stand where a connection has its peer."""
+        """A socket to a handler process; ``handover.peer`` is its slot and generation."""
         requests = self._settings.requests
         if requests is None:
             if descriptor >= 0:
@@ -316,12 +296,12 @@ class ControlLink:
         self._parted(handover, reason)
 
     def _parted(self, handover: Handover, error: str) -> None:
-        """A handler process is not joined with this one any more, or was not; unless this one ends, they are to be joined again."""
+        """Report that this processor has no socket to a handler process, so that control makes another; not while this processor ends."""
         if self._takes_over and not self._finishing:
             self.reply(PartedNotice(type="parted", pair=handover.accepted_ns, error=error))
 
     def _refuse(self, handover: Handover, route: Route, cause: Cause, detail: str) -> None:
-        """A connection that cannot be taken over ends with its row, like every other."""
+        """A connection that cannot be taken over has a closed row, like every other."""
         number = self._relay.refuse(route, cause)
         if self._up:
             offset_ns = self._relay.pairs.wall_offset_ns
@@ -329,10 +309,10 @@ class ControlLink:
                 self._closed, refused_line(number, route, handover.peer, handover.accepted_ns, self._selector.now_ns, offset_ns, cause, detail)
             )
 
-    # When its sockets are waited for, and its end.
+    # The events that are watched, and the end.
 
     def watch(self) -> None:
-        """Wait for what the link's sockets may be used for now."""
+        """Watch the sockets for the events that can be handled now."""
         self.working = self.commands.busy
         if not self._up or self._finishing:
             return
@@ -341,26 +321,26 @@ class ControlLink:
         interest = (0 if behind else READABLE) | (WRITABLE if pending > 0 else 0)
         if interest != self._interest:
             self._interest = interest
-            self._selector.watch(self._command.fileno(), _CommandSocket(self), interest)
+            self._selector.watch(self._command.fileno(), self._command_handler, interest)
         handing = not behind and self._takes_over
         if handing != self._handing:
             self._handing = handing
             if handing:
-                self._selector.watch(self._handover.fileno(), _HandoverSocket(self))
+                self._selector.watch(self._handover.fileno(), self._handover_handler)
             else:
                 self._selector.unwatch(self._handover.fileno())
 
     def take_no_more(self) -> None:
-        """Leave connections that wait to be handed over where they are."""
+        """Take no further connections over: those that wait stay in the socket."""
         self._takes_over = False
         self.watch()
 
     def finish(self) -> None:
-        """The selector is asked to wait for nothing any more; what is written now is written by ``flush`` and ``close``."""
+        """Watch no events any more; only ``flush`` and ``close`` write from now on."""
         self._finishing = True
 
     def close(self) -> None:
-        """Write what is queued, for as long as control takes it, and a second at most."""
+        """Write what is queued while control reads it, for ``LINK_CLOSE_MS`` at most."""
         self.queue_rows()
         if not self._up:
             return

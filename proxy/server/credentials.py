@@ -1,39 +1,75 @@
-"""The questions of a processor's authenticators, on their way to control and back. All in the selector's thread.
+"""The auth requests of a processor's authenticators (``proxy.auth.auth_requests``), on their way to control and back.
 
-What is secret passes through: it is kept nowhere here, and in no text. A question without an answer ends with its channel's handshake timeout,
-which has it forgotten; control is told, so that it does not work for nobody.
+A request is a notice ``question``, a response the command ``answer``. The row of either has the fields of its dataclass, which is its schema; bytes
+are written in hexadecimal. Many rows hold secrets: no secret is kept here, logged or quoted in an error. An auth request without a response ends
+with its channel's handshake timeout; then control gets the notice ``forget``.
 """
 
+import dataclasses
+import typing
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final, cast
 
-from framegate.proxy.auth.auth_requests import AuthResponse, CredentialSource, PendingAuth, Unavailable
+from framegate.proxy.auth.auth_requests import AuthRequest, AuthResponse, CredentialSource, PendingAuth, Unavailable
 from framegate.proxy.config.limits import client_key
 from framegate.proxy.server.messages import AnswerCommand, ForgetNotice, QuestionNotice
-from framegate.proxy.server.question_codec import answer_from_row, check_answer, row_of
+from framegate.proxy.server.schema import MessageError, check
 
-__all__ = ["MAX_OPEN", "MAX_QUESTION", "Credentials", "listener_auth_queue", "upstream_auth_queue"]
+__all__ = ["MAX_OPEN", "MAX_QUESTION", "Credentials", "listener_auth_queue", "question_from_row", "row_of", "upstream_auth_queue"]
 
 MAX_OPEN: Final = 1024
-"""Questions of a processor that control has not answered: more would wait longer than clients do. An address may have as many of them as are left, so
-that one alone has half, and others find room.
+"""Auth requests of a processor without a response: more would wait longer than clients do. A client address may have as many as are still free, so
+one address alone uses at most half of them.
 """
 MAX_QUESTION: Final = 65536
-"""Characters in the fields of one; what is longer is no password, and no token that anybody takes."""
+"""Characters in the fields of one auth request; no password and no accepted token is longer."""
+_QUESTIONS: Final[dict[str, Any]] = {each.__name__: each for each in typing.get_args(AuthRequest)}
+_ANSWERS: Final[dict[str, Any]] = {each.__name__: each for each in typing.get_args(AuthResponse)}
 
 
 def listener_auth_queue(name: str) -> str:
-    """The desk for the clients of a listener."""
+    """The name of the queue for the clients of a listener."""
     return f"listener:{name}"
 
 
 def upstream_auth_queue(name: str) -> str:
-    """The desk for our logins to an upstream."""
+    """The name of the queue for our logins to an upstream."""
     return f"upstream:{name}"
 
 
+def row_of(item: AuthRequest | AuthResponse) -> tuple[str, dict[str, Any]]:
+    """The kind of an auth request or response, and its row."""
+    values = {field.name: getattr(item, field.name) for field in dataclasses.fields(item)}
+    return type(item).__name__, {name: value.hex() if isinstance(value, bytes) else value for name, value in values.items()}
+
+
+def question_from_row(kind: str, row: dict[str, Any]) -> AuthRequest:
+    """The auth request of a row.
+
+    Raises:
+        MessageError: no auth request has that kind or row.
+    """
+    return cast(AuthRequest, _from_row(_declared("question", _QUESTIONS, kind, row), row))
+
+
+def _declared(what: str, classes: dict[str, Any], kind: str, row: dict[str, Any]) -> Any:
+    """The class of that kind, with which the row was compared."""
+    if kind not in classes:
+        raise MessageError(f"no {what} of the kind {kind:.100}")
+    check(kind, classes[kind], row)
+    return classes[kind]
+
+
+def _from_row(declared: Any, row: dict[str, Any]) -> object:
+    in_hex = {field.name for field in dataclasses.fields(declared) if field.type is bytes}
+    try:
+        return declared(**{name: bytes.fromhex(value) if name in in_hex else value for name, value in row.items()})
+    except (TypeError, ValueError):
+        raise MessageError(f"{declared.__name__} has a field that cannot be read") from None
+
+
 class Credentials:
-    """All that are open. ``attach`` comes before the first question."""
+    """All open auth requests of a processor, in the selector's thread. ``attach`` comes before the first."""
 
     def __init__(self) -> None:
         self._open: Final[dict[int, PendingAuth]] = {}
@@ -42,21 +78,21 @@ class Credentials:
         self._of_address: Final[dict[str, int]] = {}
         self._report: Callable[[Mapping[str, object]], None] | None = None
 
-    def attach(self, tell: Callable[[Mapping[str, object]], None]) -> None:
-        """``tell`` sends a message to control, which must arrive."""
-        self._report = tell
+    def attach(self, report: Callable[[Mapping[str, object]], None]) -> None:
+        """``report`` sends a message to control that must arrive."""
+        self._report = report
 
     @property
     def open(self) -> int:
-        """Questions without an answer."""
+        """How many auth requests have no response."""
         return len(self._open)
 
     def source(self, name: str) -> CredentialSource:
-        """Whom authenticators ask that have to do with one listener, or with upstreams."""
-        return _Desk(self, name)
+        """The source for the authenticators of one queue."""
+        return _Source(self, name)
 
     def ask(self, auth_queue: str, pending_auth: PendingAuth) -> None:
-        """Pass a question on; see ``CredentialSource.ask``."""
+        """Send an auth request to control; see ``CredentialSource.ask``."""
         if self._report is None:
             pending_auth.complete(Unavailable("the link to the control process is gone"))
             return
@@ -75,7 +111,7 @@ class Credentials:
             self._report(QuestionNotice(type="question", number=self._asked, desk=auth_queue, address=address, kind=kind, row=row))
 
     def forget(self, pending_auth: PendingAuth) -> None:
-        """Nobody waits for it any more; see ``CredentialSource.forget``."""
+        """Drop a cancelled auth request; see ``CredentialSource.forget``."""
         number = self._numbers.pop(pending_auth, 0)
         if number:
             del self._open[number]
@@ -84,12 +120,12 @@ class Credentials:
                 self._report(ForgetNotice(type="forget", number=number))
 
     def answered(self, message: AnswerCommand) -> None:
-        """Control's answer. One that is not wanted any more is passed over.
+        """Complete an auth request with control's response; a response to a request that was dropped is ignored.
 
         Raises:
-            MessageError: it is not as declared, and its question waits on; or it cannot be read all the same, and its question is ``Unavailable``.
+            MessageError: the row is not as declared, and the request goes on waiting; or it cannot be decoded, and the request is ``Unavailable``.
         """
-        check_answer(message["kind"], message["row"])
+        declared = _declared("answer", _ANSWERS, message["kind"], message["row"])
         pending_auth = self._open.pop(message["number"], None)
         if pending_auth is None:
             return
@@ -97,12 +133,12 @@ class Credentials:
         self._settled(pending_auth)
         answer: AuthResponse = Unavailable("control's answer cannot be read")
         try:
-            answer = answer_from_row(message["kind"], message["row"])
+            answer = cast(AuthResponse, _from_row(declared, message["row"]))
         finally:
             pending_auth.complete(answer)
 
     def _settled(self, pending_auth: PendingAuth) -> None:
-        """One fewer is open of its address."""
+        """Count one fewer for its client address."""
         address = client_key(pending_auth.peer)
         left = self._of_address[address] - 1
         if left:
@@ -111,7 +147,7 @@ class Credentials:
             del self._of_address[address]
 
     def lose(self) -> None:
-        """The link is gone: nothing will be answered any more."""
+        """The link is gone: complete every auth request as ``Unavailable``."""
         self._report = None
         waiting = list(self._open.values())
         self._open.clear()
@@ -121,7 +157,7 @@ class Credentials:
             pending_auth.complete(Unavailable("the link to the control process is gone"))
 
 
-class _Desk(CredentialSource):
+class _Source(CredentialSource):
     def __init__(self, credentials: Credentials, name: str) -> None:
         self._credentials: Final = credentials
         self._name: Final = name

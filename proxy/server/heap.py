@@ -1,12 +1,10 @@
-"""The heap: what was freed goes back to the system, once it is not needed for a while.
+"""Returns freed memory to the system when it has not been needed for a while.
 
-The allocator is set to keep what is freed (``control.fleet.processor``): giving it back and faulting it in again with each large frame costs time. So
-after a burst a processor would stay as large as it ever was: 94 MiB above idle after a pool of 64 MiB had been full, 7 MiB after eight frames of
-1 MB at a time. Four times a second the loop says what was held at most since the last look, and how many connections there are; when that has
-fallen, and has stayed so for another look, glibc is asked to give back what it has free (``malloc_trim``), pages within the heap included.
-Under a load that goes on nothing falls, and nothing is asked. It takes 2 ms for 64 MiB, which is as much as glibc keeps at the heap's end.
-
-Another C library than glibc has no ``malloc_trim``, and is left alone.
+The allocator is configured to keep freed memory (``control.fleet.processor``), because returning and faulting in pages for each large frame costs
+time. So a processor would stay large after a burst: 94 MiB above idle after a full pool of 64 MiB. Four times a second the loop passes the largest
+amount held since the last call and the number of connections. When one of them has fallen and stays low for another call, glibc's ``malloc_trim``
+returns all free pages, also those within the heap: 2 ms for 64 MiB. Under a steady load nothing falls, and nothing is trimmed. Other C libraries have
+no ``malloc_trim``; there nothing is done.
 """
 
 from collections.abc import Callable
@@ -16,11 +14,11 @@ __all__ = ["LEAST_BYTES", "LEAST_CHANNELS", "Heap", "HighWater", "find_trim"]
 
 LEAST_BYTES: Final = 1 << 20
 LEAST_CHANNELS: Final = 64  # over TLS about as much
-PART: Final = 8  # less than one part in so many is not worth a look through the heap
+PART: Final = 8  # a fall by less than an eighth is not worth a pass over the heap
 
 
 class HighWater:
-    """Tells when something has fallen: by ``least`` and by an eighth of what it was at most, and not only for one look."""
+    """Finds out when a value has fallen by ``least`` and by an eighth of its maximum, for more than one call."""
 
     def __init__(self, least: int) -> None:
         self._least: Final = least
@@ -28,7 +26,7 @@ class HighWater:
         self._last = 0
 
     def has_fallen(self, value: int) -> bool:
-        """Look at the highest value since the look before; True once for each fall."""
+        """Takes the highest value since the call before; True once for each fall."""
         recent = max(value, self._last)
         self._last = value
         fallen = self._high - recent >= max(self._least, self._high // PART)
@@ -38,13 +36,13 @@ class HighWater:
 
 
 class Heap:
-    """Asks for the heap to be trimmed when much of what it held is gone.
+    """Trims the heap when much memory was freed.
 
     Args:
-        find: gives what trims it, or None where there is nothing that does; called when it is needed first.
+        find: returns the function that trims, or None if there is none; called before the first trim.
 
     Attributes:
-        trims: how often it was asked for.
+        trims: how often the heap was trimmed, or would have been.
     """
 
     def __init__(self, find: Callable[[], Callable[[], object] | None] | None = None) -> None:
@@ -55,11 +53,11 @@ class Heap:
         self._channels: Final = HighWater(LEAST_CHANNELS)
 
     def look(self, held: int, channels: int) -> None:
-        """Trim when it is worth it.
+        """Trim if it is worth it.
 
         Args:
-            held: bytes booked at the memory pool, at most since the last look.
-            channels: how many there are.
+            held: the most bytes that were booked in the memory pool since the last call.
+            channels: the number of channels.
         """
         held_fell = self._held.has_fallen(held)
         channels_fell = self._channels.has_fallen(channels)
@@ -73,7 +71,7 @@ class Heap:
 
 
 def find_trim() -> Callable[[], object] | None:
-    """Glibc's ``malloc_trim``, or None without it. Not at import: ctypes is a third of a MiB, which a processor that held little does without."""
+    """Glibc's ``malloc_trim``, or None without it. ctypes is imported here, because it takes a third of a MiB."""
     try:
         import ctypes
 

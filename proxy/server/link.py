@@ -1,15 +1,15 @@
 """The link between control and one processor: two Unix sockets, one codec, used by both sides.
 
-Hand-over (SOCK_SEQPACKET): one message is some accepted connections, a line of words and one descriptor (SCM_RIGHTS) each. It must be read with
-``recvmsg``; a plain ``recv`` drops descriptors without a word.
+Hand-over (SOCK_SEQPACKET): one message is a few accepted connections, each a line of words and one descriptor (SCM_RIGHTS). It must be read with
+``recvmsg``, because ``recv`` drops descriptors silently.
 
-Commands (SOCK_STREAM): frames of a big-endian u32 length, then a UTF-8 JSON object with the key ``type``, and ``id`` where an answer is
-expected. Neither end ever blocks: what a socket refuses waits in ``LinkWriter``. A message is never dropped once ``send`` took it; a
-sender that may lose rows (most of ``log``) asks ``offer``, which refuses above a bound and counts.
+Commands (SOCK_STREAM): frames of a big-endian u32 length and a UTF-8 JSON object with the key ``type``, and ``id`` if an answer is expected. Neither
+end blocks: bytes that a socket refuses wait in ``LinkWriter``. A message that ``send`` or ``queue`` took is never dropped; ``offer``, for rows that
+may be lost, drops and counts them above a bound.
 
-Behind the object, in the same frame, may come lines, which the reader gives as ``rows``: the notices ``opened``, ``access`` and ``closed`` have one
-for each connection. Behind two numbers a line holds the row as the log prints it: it is encoded once (``pair_rows``), and decoded only where a
-reader needs what is in it. What the objects hold is declared in ``messages`` and ``rows`` and checked by ``protocol``: here they are any.
+In the same frame, after the object, may come lines, which the reader returns as ``rows``: the notices ``opened``, ``access`` and ``closed`` have one
+for each connection. A line is two numbers and the row as the log prints it: it is encoded once (``pair_rows``), and decoded only if a reader needs
+its keys. The objects are declared in ``messages`` and ``rows`` and checked by ``protocol``, not here.
 """
 
 import json
@@ -40,7 +40,7 @@ __all__ = [
 Message = dict[str, Any]
 
 MAX_FRAME: Final = 64 * 1024 * 1024
-"""Bytes of one JSON body; a longer one means that the stream is out of step."""
+"""Bytes of one frame's body; a longer one means that the stream is out of step."""
 _HEADER: Final = 4
 MAX_TOGETHER: Final = 10
 """Connections in one message."""
@@ -48,18 +48,18 @@ _HANDOVER_SIZE: Final = MAX_TOGETHER * 1024
 """A line is shorter: a Unix socket's name, escaped, has 432 characters at most."""
 _DESCRIPTOR_SIZE: Final = array("i").itemsize
 _DESCRIPTOR_SPACE: Final = socket.CMSG_SPACE((MAX_TOGETHER + 1) * _DESCRIPTOR_SIZE)
-SOL_SOCKET: Final = int(socket.SOL_SOCKET)  # these four as plain numbers: what is done with an enumeration's is a Python call
+SOL_SOCKET: Final = int(socket.SOL_SOCKET)  # these four as plain numbers: an operation with an enumeration is a Python call
 SCM_RIGHTS: Final = int(socket.SCM_RIGHTS)
 MSG_TRUNC: Final = int(socket.MSG_TRUNC)
 MSG_CMSG_CLOEXEC: Final = int(socket.MSG_CMSG_CLOEXEC)
 
 
 class LinkError(Exception):
-    """The other side broke the link's rules: our bug, and the link's end."""
+    """The other side broke the link's rules: our bug; the link ends."""
 
 
 _to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
-"""Made once: ``json.dumps`` with arguments makes an encoder for each call."""
+"""Made once, because ``json.dumps`` with arguments makes an encoder for each call."""
 _from_json: Final = json.JSONDecoder().raw_decode
 _SPACE: Final = " "
 _LINE: Final = "\n"
@@ -74,7 +74,7 @@ def encode(message: Mapping[str, object], rows: Sequence[str] = ()) -> bytes:
 
 
 class LinkReader:
-    """Turns the bytes of the command socket into messages, however they were cut."""
+    """Turns the bytes of the command socket into messages."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -124,8 +124,8 @@ _ROWS: Final[Mapping[str, Any]] = {"opened": OpenedRow, "access": AccessRow, "cl
 
 
 def split_line(event: str, line: str) -> tuple[int, int, str]:
-    """What a line of the notice ``event`` consists of: when the connection was accepted, which names it to control, its id, and the row as the log
-    prints it, where the id is text. Raises LinkError: it is none.
+    """The parts of a line of the notice ``event``: when the connection was accepted, which identifies it to control, its id, and the row as the log
+    prints it. Raises LinkError if it is malformed.
     """
     try:
         accepted_ns, number, text = line.split(_SPACE, 2)
@@ -138,10 +138,10 @@ def split_line(event: str, line: str) -> tuple[int, int, str]:
 
 
 def decode_row(event: str, number: int, text: str) -> dict[str, Any]:
-    """The row of a line, where the id is a number: an ``OpenedRow``, ``AccessRow`` or ``ClosedRow``, as the event says.
+    """The row of a line, with the number as its id: an ``OpenedRow``, ``AccessRow`` or ``ClosedRow``, by event.
 
     Raises:
-        LinkError: it cannot be read; of a row that has not the shape, the error names the key.
+        LinkError: it cannot be read, or is not as declared; then the error names the key.
     """
     try:
         row, end = _from_json(text)
@@ -157,7 +157,7 @@ def decode_row(event: str, number: int, text: str) -> dict[str, Any]:
 
 
 class LinkWriter:
-    """What waits to be written to the command socket, in order.
+    """The bytes that wait to be written to the command socket, in order.
 
     Args:
         sock: non-blocking.
@@ -172,11 +172,11 @@ class LinkWriter:
 
     @property
     def pending(self) -> int:
-        """Bytes the socket has not taken."""
+        """Bytes that wait."""
         return len(self._buffer)
 
     def queue(self, message: Mapping[str, object], rows: Sequence[str] = ()) -> None:
-        """Takes a message that must arrive; ``flush`` writes it, and whatever else was queued, in one go."""
+        """Takes a message that must arrive; ``flush`` writes all that is queued."""
         self._buffer += encode(message, rows)
 
     def send(self, message: Mapping[str, object]) -> bool:
@@ -185,7 +185,7 @@ class LinkWriter:
         return self.flush()
 
     def offer(self, message: Mapping[str, object]) -> bool:
-        """Queues a row that may be lost: False, and counted, when too much waits already."""
+        """Sends a row that may be lost: drops and counts it, and returns False, if too much waits."""
         if len(self._buffer) >= self._row_bytes:
             self.dropped_count += 1
             return False
@@ -193,7 +193,7 @@ class LinkWriter:
         return True
 
     def flush(self) -> bool:
-        """Writes what the socket takes; True when nothing waits. A peer that is gone raises ConnectionError."""
+        """Writes what the socket takes; True when nothing waits. Raises ConnectionError if the peer is gone."""
         while self._buffer:
             try:
                 count = self._socket.send(self._buffer)
@@ -204,15 +204,15 @@ class LinkWriter:
 
 
 HANDLER_PROCESS: Final = "@handler"
-"""Stands where a hand-over has the listener, in whose names there is no ``@``: the socket is one between a processor and a handler process."""
+"""Takes the place of the listener's name if the socket leads to a handler process; names of listeners have no ``@``."""
 
 
 class Handover(NamedTuple):
     """The facts of one accepted connection.
 
     Attributes:
-        accepted_ns: of the monotonic clock; no two connections of one control process have the same, and no two pairs of sockets between a
-            processor and a handler process, whose ends have the same.
+        accepted_ns: of the monotonic clock; unique among the connections of one control process. Both ends of a pair of sockets between a
+            processor and a handler process have the same.
         family: of the socket, AF_INET, AF_INET6 or AF_UNIX.
         listener: name of the listener that accepted it.
         peer: the client, ``host:port``, or ``unix:`` for a Unix socket.
@@ -225,8 +225,8 @@ class Handover(NamedTuple):
 
 
 def send_handovers(sock: socket.socket, handovers: Sequence[Handover], descriptors: Sequence[int]) -> bool:
-    """Passes connections on, all or none: 1 to ``MAX_TOGETHER``, each with its descriptor. The caller closes its own ones after True. False: the
-    queue is full, try the next processor.
+    """Passes connections on, all or none: 1 to ``MAX_TOGETHER``, each with its descriptor. After True the caller closes its own descriptors. False:
+    the queue is full, try the next processor.
 
     Raises:
         OSError: the processor is gone.
@@ -240,14 +240,14 @@ def send_handovers(sock: socket.socket, handovers: Sequence[Handover], descripto
 
 
 def receive_handovers(sock: socket.socket) -> list[tuple[Handover, int]]:
-    """The next connections that came together, each with its descriptor, which now belongs to the caller.
+    """The connections of the next message, each with its descriptor, which now belongs to the caller.
 
     Returns:
-        Nothing when none waits. A descriptor is -1 when it was lost on the way, because this process may not have more of them.
+        Empty if no message waits. A descriptor is -1 if it was lost, because this process may not have more of them.
 
     Raises:
         EOFError: control closed the socket.
-        LinkError: a message that is cut off, not ours, or with more descriptors than connections; those it had are closed.
+        LinkError: a message that is truncated, malformed, or has more descriptors than connections; its descriptors are closed.
     """
     try:
         body, ancillary, flags, _ = sock.recvmsg(_HANDOVER_SIZE, _DESCRIPTOR_SPACE, MSG_CMSG_CLOEXEC)

@@ -1,17 +1,16 @@
-"""The loop of a processor: one thread that polls the selector and, between polls, does what is not a channel's.
+"""The loop of a processor: one thread that polls the selector and, between polls, does everything that does not belong to a channel.
 
-After each poll: jobs of control for at most 1 ms, blocks of the tap that are due, and the cells, at most once a millisecond; a poll that
-follows one whose counts are not published yet waits no longer than what is left of that millisecond. Idle, the loop wakes ten times a
-second for the heartbeat.
+After each poll: jobs of control for at most 1 ms, blocks of the tap that are due, and the cells, at most once a millisecond; while counts are not
+published, the next poll waits no longer than the rest of that millisecond. An idle loop wakes ten times a second for the heartbeat.
 
-How it ends: ``stop``, SIGTERM after its drain, or the end of the link. What was received is written for a second more, every connection gets its
-row, the tap is flushed, the cells are published, and the link has what was queued for it. No way takes longer than 5 s, but for the drain that
-SIGTERM begins. A second SIGTERM does without the rest of the drain, and a third, or a second ``stop``, without the second of courtesy.
+It ends on ``stop``, on SIGTERM after a drain, or when the link ends. Then received frames are written for 1.5 s at most, every connection gets its
+closed row, the tap is flushed, the cells are published, and the link's queue is written. All of this takes 5 s at most, without the drain. A second
+SIGTERM ends the drain; a third, or a second ``stop``, ends the writing of received frames.
 
-What raises costs the connection, timer or command that it happened to (``network.faults``), and is logged, at most once a second for each place.
-Only an error of the selector itself ends the loop, in the same order as any other end, and the process with code 1.
+An exception costs the connection, timer or command in which it is raised (``network.faults``). It is logged, at most once a second for each place.
+Only an exception of the selector itself ends the loop: in the same order as any other end, and the process exits with code 1.
 
-The link to control, its commands and the connections it hands over are in ``control_link``.
+The link to control is in ``control_link``.
 """
 
 import gc
@@ -24,9 +23,8 @@ from mypy_extensions import i64
 
 from framegate.proxy.cause import Cause
 from framegate.proxy.cells import PROCESSOR_BLOCK, CellWriter, State
-from framegate.proxy.network.epoll import FdHandler
 from framegate.proxy.network.selector import Selector
-from framegate.proxy.network.timer import Timer
+from framegate.proxy.network.timer import CallbackTimer
 from framegate.proxy.relay import ending
 from framegate.proxy.relay.drain import Drain
 from framegate.proxy.relay.pair import Pair
@@ -34,7 +32,7 @@ from framegate.proxy.relay.publisher import Publisher
 from framegate.proxy.relay.relay import Relay
 from framegate.proxy.relay.upstream import Endpoint, Upstream
 from framegate.proxy.relay.watcher import PairWatcher
-from framegate.proxy.server.control_link import ControlLink
+from framegate.proxy.server.control_link import CallbackHandler, ControlLink
 from framegate.proxy.server.heap import Heap
 from framegate.proxy.server.link import LinkReader
 from framegate.proxy.server.messages import DrainedNotice, ReadyMessage
@@ -52,7 +50,7 @@ BEAT_MS: Final = 100
 OFFSET_NS: Final = 1_000_000_000
 HEAP_NS: Final = 250_000_000
 FAULTS_NS: Final = 1_000_000_000
-END_NS: Final = 1_500_000_000  # these two, ``LINK_CLOSE_MS``, and what a stuck disk takes more, are the 5 s
+END_NS: Final = 1_500_000_000  # with TAP_CLOSE_MS, LINK_CLOSE_MS and the delay of a stuck disk: 5 s
 TAP_CLOSE_MS: Final = 2_000
 GC_THRESHOLD: Final = 50_000
 SIGTERM: Final = 15
@@ -65,44 +63,8 @@ FAULTS: Final = PROCESSOR_BLOCK.at("framegate.processor.errors")
 DRAINING: Final = PROCESSOR_BLOCK.at("framegate.draining")
 
 
-class _Wakeup(FdHandler):
-    """A signal came."""
-
-    def __init__(self, loop: "Loop", sock: socket.socket) -> None:
-        self._loop: Final = loop
-        self._socket: Final = sock
-
-    def on_event(self, events: i64) -> None:
-        for number in self._socket.recv(256):
-            if number == SIGTERM:
-                self._loop.on_sigterm()
-
-
-class _TapWakeup(FdHandler):
-    """The tap's log may accept again."""
-
-    def __init__(self, loop: "Loop", fd: int) -> None:
-        self._loop: Final = loop
-        self._fd: Final = fd
-
-    def on_event(self, events: i64) -> None:
-        os.read(self._fd, 8)
-        self._loop.on_tap()
-
-
-class _EndTimer(Timer):
-    """The courtesy of the end is over."""
-
-    def __init__(self, loop: "Loop") -> None:
-        super().__init__()
-        self._loop: Final = loop
-
-    def fire(self, now_ns: i64) -> None:
-        self._loop.finished = True
-
-
 class Watcher(PairWatcher):
-    """Tells the loop of pairs; made before it."""
+    """Reports events of pairs to the loop, which is made after it."""
 
     def __init__(self) -> None:
         self.loop: Loop | None = None
@@ -134,11 +96,11 @@ class Loop:
     Args:
         relay, selector, settings: the data path.
         cells, publisher: the shared counters.
-        tap: the tap's writer, or None; ``tap_fd`` is the eventfd it wakes us with, or -1.
+        tap: the tap's writer, or None; ``tap_fd`` is the eventfd with which it wakes the loop, or -1.
         command, handover: the link's sockets, non-blocking.
         wakeup: the read end of the signal wake-up.
         reader: may hold the beginning of messages already.
-        heap: is told what is held.
+        heap: trims the heap when much memory was freed.
 
     Attributes:
         finished: the loop is to end.
@@ -201,7 +163,7 @@ class Loop:
         self._set_clock()
 
     def announce(self, message: ReadyMessage) -> None:
-        """Say that this processor is ready."""
+        """Report that this processor is ready."""
         self._cells.state(State.SERVING)
         self._publish(self._selector.now_ns)
         self.link.reply(message)
@@ -211,7 +173,7 @@ class Loop:
         """Serve until the end.
 
         Args:
-            early: messages that came along with ``start``.
+            early: messages that came with ``start``.
 
         Returns:
             Whether the end was asked for; False: an error ended it.
@@ -227,9 +189,9 @@ class Loop:
 
     def _serve(self, early: list[Message]) -> None:
         selector = self._selector
-        selector.watch(self._wakeup.fileno(), _Wakeup(self, self._wakeup))
+        selector.watch(self._wakeup.fileno(), CallbackHandler(self._on_signals))
         if self._tap_fd >= 0:
-            selector.watch(self._tap_fd, _TapWakeup(self, self._tap_fd))
+            selector.watch(self._tap_fd, CallbackHandler(self._on_tap))
         self.link.watch()
         for message in early:
             self.link.commands.handle(message)
@@ -242,7 +204,7 @@ class Loop:
             timeout_ms = self._between(selector.now_ns)
 
     def _between(self, now_ns: i64) -> i64:
-        """What is done between two polls; how long the next one may wait, in ms."""
+        """Do the work between two polls; returns how long the next one may wait, in ms."""
         timeout_ms: i64 = BEAT_MS
         busy_ns = self._selector.busy_ns
         self._lag.observe(busy_ns - self._busy_ns)
@@ -274,7 +236,7 @@ class Loop:
         return timeout_ms
 
     def _look_at_tap(self, tap: TapWriter, now_ns: i64, timeout_ms: i64) -> i64:
-        """Have the tap do what is due; how long the next poll may wait, in ms."""
+        """Let the tap write the blocks that are due; returns how long the next poll may wait, in ms."""
         try:
             due_ns = tap.poll_due(now_ns)
         except Exception as error:
@@ -284,7 +246,7 @@ class Loop:
         return timeout_ms if due_ns == 0 else min(timeout_ms, max((due_ns - now_ns) // 1_000_000, 0))
 
     def _look_at_rules(self, wall_ns: i64) -> None:
-        """Say which rules turned themselves off; what waited for the log by a rule that is over goes on."""
+        """Report the rules that turned themselves off; connections that waited for the log because of a rule that is over go on."""
         rules = self._relay.pairs.rules
         if rules is None:
             return
@@ -335,7 +297,7 @@ class Loop:
         for fault in self._selector.faults.take():
             self.link.log("internal_error", InternalErrorRow(place=fault.place, count=fault.times, error=fault.error, at=fault.at))
 
-    # What is told.
+    # Events.
 
     def on_pair_closed(self, pair: Pair) -> None:
         """A pair is over."""
@@ -360,14 +322,22 @@ class Loop:
         else:
             self.link.log("endpoint_up", endpoint_up_row(upstream, endpoint))
 
-    def on_tap(self) -> None:
+    def _on_tap(self, events: int) -> None:
         """The tap's log may accept again."""
+        del events
+        os.read(self._tap_fd, 8)
         self._relay.pairs.tap_accepts()
 
     # The end.
 
-    def on_sigterm(self) -> None:
-        """Drain, then exit; the second time, exit; the third time, at once."""
+    def _on_signals(self, events: int) -> None:
+        del events
+        for number in self._wakeup.recv(256):
+            if number == SIGTERM:
+                self._on_sigterm()
+
+    def _on_sigterm(self) -> None:
+        """Drain, then exit; the second time, exit without a drain; the third time, at once."""
         self._terminations += 1
         if self._terminations > 1:
             self.stop()
@@ -382,13 +352,16 @@ class Loop:
         self._drain.start(timeout_ms * 1_000_000)
 
     def stop(self) -> None:
-        """Write what was received, flush, exit; the second time, without what was received."""
+        """Write received frames, flush, exit; the second time, without the frames."""
         if self._ending:
-            self.finished = True
+            self._end_writing()
         self._begin_end("")
 
     def _link_lost(self) -> None:
         self._begin_end("control is gone")
+
+    def _end_writing(self) -> None:
+        self.finished = True
 
     def _begin_end(self, detail: str) -> None:
         if self._ending:
@@ -400,12 +373,12 @@ class Loop:
         for pair in list(pairs.open.values()):
             ending.end(pair, Cause.DRAINED, detail, "internal")
         if pairs.open:
-            self._selector.call_at(self._selector.now_ns + END_NS, _EndTimer(self))
+            self._selector.call_at(self._selector.now_ns + END_NS, CallbackTimer(self._end_writing))
         else:
             self.finished = True
 
     def _finish(self) -> None:
-        """Every step is taken whatever became of the one before."""
+        """Take every step, even if the one before failed."""
         self.link.finish()
         for step in (self.link.commands.end, self._close_pairs, self._close_tap, self._close_cells, self._close_link, self._selector.close):
             try:
@@ -414,7 +387,7 @@ class Loop:
                 self._selector.faults.note("loop", error)
 
     def _close_pairs(self) -> None:
-        """End those that are left; what is to be told of them goes out before the tap may take its time."""
+        """End the pairs that are left; their rows are sent before the tap is flushed, which may take long."""
         self._selector.close_channels(Cause.DRAINED)
         self.link.queue_rows()
         self._publish(self._selector.now_ns)

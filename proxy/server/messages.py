@@ -1,43 +1,11 @@
-"""What control and its children send each other over the command socket. Each message is declared once, here; the rows in it are in ``rows``.
+"""The messages that control and its child processes send each other over the command socket. Each is declared once, here; their rows in ``rows``.
 
-::
+Control's first message is ``start``; the child answers ``ready`` or ``failed``. Then control sends commands. Those with an id get one reply with the
+same id: of the types in ``protocol.REPLIES``, or ``error`` if the command cannot be read, fails, or is cut short by the end of the processor.
+``parts``, ``answer`` and ``stop`` get no reply. Notices are sent without a command; a handler process sends only ``log`` and ``parted``.
 
-    control sends                             a processor answers, with the same ``id``
-    start {wire, config, …}                   ready {wire, pid, modules} | failed {error}        without ids: the first messages
-    prepare {change}                          prepared | refused {reason}
-    commit | abort                            committed, aborted | refused {reason}   committed: when open connections follow
-    list {after, limit, listener|null}        result {rows, next}            next: 0 when that was all
-    describe {connection}                     result {row|null}
-    mute | unmute | close {connections | listener | principal, reason}
-                                              result {affected, missing, undone}   mute: when no further header will be read
-    evict {count, spared: listener|null}      result {affected}              the longest idle pairs are closed (cause limit)
-    upstreams                                 result {rows}                  of endpoints that are left out
-    holders {limit}                           result {rows}                  channels that hold most of the memory pool, most first
-    parts {default, parts}                    no answer: of the rates: see ``framegate.proxy.relay.quotas``; what is not named stays
-    answer {number, kind, row}                no answer: it is one itself, to the question of that number
-    access {after, limit, every_ms, since_ns, until_ns}
-                                              the notice access, where there are such; then result {next}: as of a page
-    drain {timeout_ms}                        result {} at once; later the notice drained {open, cut_off}
-    stop                                      no answer: flush and exit
-
-Each connection of a bulk command is in one of three lists. ``affected``: the command is in force. ``missing``: not here, or its end had begun.
-``undone``: here, and not in force: a mute that was taken away before it was, an error of ours, or the processor ended first. Where ``listener`` or
-``principal`` chose them, those that were not reached are undone.
-
-Anything else, and what cannot be read, is answered with ``error {error}``; so is a list that the end of the processor cut short.
-
-Notices come unasked: ``closed`` and, where ``rows_at_open``, ``opened`` (rows: see ``link.split_line``; of a connection ``opened`` comes first, then
-``access``, then ``closed``), ``log {level, event, fields}`` (``protocol.EVENTS``), ``drained``, ``demand {demands}``: five times a second, what is
-asked of the rates that connections wait for, where several processors share them, ``parted {pair, error}``, and
-``question {number, desk, kind, row}``: an authenticator's request (``question_codec``), to which control sends ``answer``, unless
-``forget {number}`` comes first.
-
-A handler process has the same link and sends less: it starts with ``start {wire, slot, generation, node, handlers, path}``, answers
-``ready {wire, pid, handlers}`` or ``failed {error}``, and sends ``log`` and ``parted`` until it gets ``stop``. How it stands is in shared cells
-(``framegate.proxy.handler.cells``).
-
-A sender calls the class, so that the type checker sees every key; a receiver has ``protocol`` check the message. ``link`` puts it on the wire. All
-that is declared here is public.
+A sender calls the class, so that the type checker sees every key; a receiver lets ``protocol`` check the message; ``link`` encodes it. All that is
+declared here is public.
 """
 
 from typing import Any, Literal, NotRequired, TypedDict
@@ -45,21 +13,21 @@ from typing import Any, Literal, NotRequired, TypedDict
 from framegate.proxy.server.rows import DemandRow, EndpointDownRow, HolderRow, LimitsRow, OpenRow, PartRow, StoresRow
 
 Endpoints = dict[str, list[list[str | int]]]
-"""Addresses by upstream: ``[host, family, path]`` or ``[host, family, address, port]``."""
+"""Addresses by upstream, each ``[host, family, path]`` or ``[host, family, address, port]``."""
 
 
 # The first messages.
 
 
 class StartMessage(TypedDict):
-    """What a processor starts with.
+    """The first message to a processor.
 
     Attributes:
         config: of ``framegate.proxy.config.model.to_wire``.
         share: bytes of the memory pool.
-        part: millionths of each rate, until ``parts`` says otherwise; without it all of it.
-        stores: of all that speak TLS; without it their files are read from the disk.
-        rows_at_open: whether each connection that opens has a row, in the notice ``opened``; without it none has.
+        part: millionths of each rate, until the first ``parts``; without it all of it.
+        stores: certificates and keys of all listeners and upstreams with TLS; without it their files are read from the disk.
+        rows_at_open: whether the notice ``opened`` is sent for each connection that opens; without it it is not.
     """
 
     type: Literal["start"]
@@ -76,7 +44,7 @@ class StartMessage(TypedDict):
 
 
 class ReadyMessage(TypedDict):
-    """A processor serves. ``modules``: the names and files of what runs in it."""
+    """A processor serves. ``modules``: the names and files of its modules."""
 
     type: Literal["ready"]
     wire: int
@@ -85,11 +53,11 @@ class ReadyMessage(TypedDict):
 
 
 class HandlerStartMessage(TypedDict):
-    """What a handler process starts with.
+    """The first message to a handler process.
 
     Attributes:
         handlers: ``package.module:name`` by listener.
-        path: folders in which Python looks behind all others, absolute.
+        path: absolute folders, searched after the rest of Python's path.
     """
 
     type: Literal["start"]
@@ -102,7 +70,7 @@ class HandlerStartMessage(TypedDict):
 
 
 class HandlerFacts(TypedDict):
-    """What a handler states about itself; ``description``: the first line of its docstring."""
+    """``directions``: of the frames that a handler handles; ``description``: the first line of its docstring."""
 
     directions: list[str]
     description: str
@@ -128,22 +96,22 @@ class FailedMessage(TypedDict):
 
 
 class RevokedRow(TypedDict):
-    """Of a listener: users that are gone or have other passwords, and serial numbers of certificates that are revoked; None: all."""
+    """Of a listener: users that were removed or have other passwords, and serial numbers of revoked certificates; None: all."""
 
     users: list[str] | None
     serials: list[str] | None
 
 
 class Change(TypedDict, total=False):
-    """What may change while a processor runs; what is not named stays.
+    """A change while a processor runs; a key that is missing changes nothing.
 
     Attributes:
         max_receive_size: bytes by listener.
-        limits: all quotas, in place of all that were.
+        limits: all quotas; they replace all previous ones.
         share: bytes of the memory pool.
-        stores: of certificates, those that take the place of others.
-        revoked: by listener, identities that are not valid any more.
-        tap_rules: all of them, of ``framegate.proxy.config.model.rules_to_wire``; ``tap_rule`` names the one that was changed, which is on again.
+        stores: the certificate stores that replace others.
+        revoked: by listener, identities that are no longer valid.
+        tap_rules: all rules, of ``framegate.proxy.config.model.rules_to_wire``; ``tap_rule`` names the changed one, which is turned on again.
     """
 
     max_receive_size: dict[str, int]
@@ -161,20 +129,20 @@ class _Asked(TypedDict):
 
 
 class PrepareCommand(_Asked):
-    """Check a change and keep it. What is in it is compared with what is in force: see ``settings``."""
+    """Check a change against what is in force, and keep it; see ``settings``."""
 
     type: Literal["prepare"]
     change: dict[str, Any]
 
 
 class PlainCommand(_Asked):
-    """Put the change of that id in force, or forget it; report the endpoints that are left out; flush and exit."""
+    """Put the change of that id in force, or forget it; report the endpoints that are down; flush and exit."""
 
     type: Literal["commit", "abort", "upstreams", "stop"]
 
 
 class ListCommand(_Asked):
-    """Up to ``limit`` rows of a listener, or all, of ids above ``after``."""
+    """Report up to ``limit`` pairs with ids above ``after``, of one listener or of all."""
 
     type: Literal["list"]
     after: NotRequired[int]
@@ -183,14 +151,14 @@ class ListCommand(_Asked):
 
 
 class DescribeCommand(_Asked):
-    """The row of one pair."""
+    """Report one pair."""
 
     type: Literal["describe"]
     connection: int
 
 
 class BulkCommand(_Asked):
-    """Mute, unmute or close pairs: those that are named, all of a listener, or all of a principal."""
+    """Mute, unmute or close the named pairs, all of a listener, or all of a principal. A mute is answered when no further header will be read."""
 
     type: Literal["mute", "unmute", "close"]
     connections: NotRequired[list[int]]
@@ -208,14 +176,14 @@ class EvictCommand(_Asked):
 
 
 class HoldersCommand(_Asked):
-    """Report the channels that hold most of the memory pool."""
+    """Report the ``limit`` channels that hold most of the memory pool."""
 
     type: Literal["holders"]
     limit: int
 
 
 class PartsCommand(TypedDict):
-    """Which part of each rate this processor has."""
+    """Set the part of each rate that this processor may use (``framegate.proxy.relay.quotas``); rates that are not named keep theirs."""
 
     type: Literal["parts"]
     default: int
@@ -223,11 +191,11 @@ class PartsCommand(TypedDict):
 
 
 class AccessCommand(_Asked):
-    """Rows of pairs that are open and have been for long: those whose moment, of one each ``every_ms``, lies behind ``since_ns`` and not behind
-    ``until_ns`` (``pair_rows.is_due``).
+    """Report open pairs in the notice ``access``: each pair once in ``every_ms``, if its time is after ``since_ns`` and not after ``until_ns``
+    (``pair_rows.is_due``).
 
     Attributes:
-        after, limit: up to so many rows, of ids above that.
+        after, limit: up to ``limit`` rows, of ids above ``after``.
         since_ns, until_ns: of the monotonic clock.
     """
 
@@ -240,14 +208,14 @@ class AccessCommand(_Asked):
 
 
 class DrainCommand(_Asked):
-    """Drain, or shorten the time that is left of a drain."""
+    """Drain, or shorten the rest of a drain. The reply is sent at once, the notice ``drained`` when it is over."""
 
     type: Literal["drain"]
     timeout_ms: int
 
 
 class AnswerCommand(TypedDict):
-    """The answer to an authenticator's question; ``row``: of that kind, of ``question_codec``."""
+    """The response to an auth request; ``row``: of that kind (``credentials``)."""
 
     type: Literal["answer"]
     number: int
@@ -274,7 +242,7 @@ Command = (
 
 
 class ErrorReply(TypedDict):
-    """A command that could not be read, a fault of ours, or a job that the end cut short."""
+    """A command that could not be read, an internal error, or a job that the end cut short."""
 
     type: Literal["error"]
     id: int | None
@@ -286,13 +254,13 @@ class _Answer(TypedDict):
 
 
 class DecidedReply(_Answer):
-    """The change can be and is kept; it is in force; or it is not kept."""
+    """The change is possible and kept; it is in force, for open connections too; or it is forgotten."""
 
     type: Literal["prepared", "committed", "aborted"]
 
 
 class RefusedReply(_Answer):
-    """The change cannot be, or is not the one that is kept."""
+    """The change is impossible, or is not the one that is kept."""
 
     type: Literal["refused"]
     reason: str
@@ -305,76 +273,71 @@ class DrainReply(_Answer):
 
 
 class ListReply(DrainReply):
-    """A page. ``next``: the last id of it when there may be more, 0 otherwise."""
+    """A page. ``next``: its last id if there may be more, else 0."""
 
     rows: list[OpenRow]
     next: int
 
 
 class DescribeReply(DrainReply):
-    """A pair, or None."""
+    """A pair; None: there is none with that id."""
 
     row: OpenRow | None
 
 
 class EvictReply(DrainReply):
-    """Ids of pairs whose end has begun."""
+    """Ids of pairs for which the command is in force."""
 
     affected: list[int]
 
 
 class BulkReply(EvictReply):
-    """Ids of pairs; see the module."""
+    """Ids of pairs, each in one of three lists.
+
+    Attributes:
+        missing: they do not exist, or their end had begun.
+        undone: they exist and the command is not in force: a mute that was taken away before, an internal error, or the end of the processor. If the
+            command chose pairs by listener or principal, these include pairs that were not reached.
+    """
 
     missing: list[int]
     undone: list[int]
 
 
 class UpstreamsReply(DrainReply):
-    """Endpoints that are left out."""
+    """Endpoints that are down."""
 
     rows: list[EndpointDownRow]
 
 
 class HoldersReply(DrainReply):
-    """The channels that hold most, most first."""
+    """The channels that hold most of the memory pool, the largest first."""
 
     rows: list[HolderRow]
 
 
 class AccessReply(DrainReply):
-    """The rows came before. ``next``: the last id that was looked at when there may be more, 0 otherwise."""
+    """Sent after the rows. ``next``: the last id that was visited if there may be more, else 0."""
 
     next: int
 
 
-Reply = (
-    ErrorReply
-    | DecidedReply
-    | RefusedReply
-    | DrainReply
-    | ListReply
-    | DescribeReply
-    | EvictReply
-    | BulkReply
-    | UpstreamsReply
-    | HoldersReply
-    | AccessReply
-)
+Reply = ErrorReply | DecidedReply | RefusedReply | DrainReply
+"""The other replies are DrainReplies with further keys."""
 
 
 # Notices.
 
 
 class RowsNotice(TypedDict):
-    """Connections that have opened, are still open, or are over; ``rows`` are the lines behind the message (``link.split_line``)."""
+    """Connections that have opened, are still open, or are over: in this order for each. ``rows``: the lines of the frame (``link.split_line``)."""
 
     type: Literal["opened", "access", "closed"]
     rows: NotRequired[list[str]]
 
 
 class LogNotice(TypedDict):
-    """A row for the log and for events."""
+    """A row of ``protocol.EVENTS``, for the log and for events."""
 
     type: Literal["log"]
     level: Literal["info", "warning", "error"]
@@ -383,7 +346,7 @@ class LogNotice(TypedDict):
 
 
 class DrainedNotice(TypedDict):
-    """A drain is over: pairs that are left, and pairs that did not become quiet in time."""
+    """A drain is over: how many pairs are left, and how many did not become quiet in time."""
 
     type: Literal["drained"]
     open: int
@@ -391,18 +354,18 @@ class DrainedNotice(TypedDict):
 
 
 class DemandNotice(TypedDict):
-    """What was asked of the rates that connections wait for, or that have a part of their own."""
+    """The demand for the rates that connections wait for, or that have a part of their own: five times a second if processors share them."""
 
     type: Literal["demand"]
     demands: list[DemandRow]
 
 
 class PartedNotice(TypedDict):
-    """A processor and a handler process are not connected any more, though both live: each reports its end of the pair of sockets.
+    """A processor and a handler process are no longer connected, though both run; each reports its end of the pair of sockets.
 
     Attributes:
-        pair: its number, ``Handover.accepted_ns``.
-        error: why; empty: the other end was closed.
+        pair: the number of the pair of sockets, ``Handover.accepted_ns``.
+        error: the reason; empty: the other end was closed.
     """
 
     type: Literal["parted"]
@@ -411,13 +374,13 @@ class PartedNotice(TypedDict):
 
 
 class QuestionNotice(TypedDict):
-    """An authenticator's question.
+    """An auth request, which control answers with the command ``answer``.
 
     Attributes:
-        number: of the question; one that is asked later has a greater one.
-        desk: the recipient, ``listener:NAME`` or ``upstream:NAME``.
-        address: of the client that it is about, as ``limits.client_key`` has it; empty: of none.
-        row: of that kind, of ``question_codec``.
+        number: later requests have greater numbers.
+        desk: the queue, ``listener:NAME`` or ``upstream:NAME``.
+        address: of the client, in the form of ``limits.client_key``; empty: it has none.
+        row: of that kind (``credentials``).
     """
 
     type: Literal["question"]
@@ -429,7 +392,7 @@ class QuestionNotice(TypedDict):
 
 
 class ForgetNotice(TypedDict):
-    """The answer is not wanted any more."""
+    """An auth request was cancelled."""
 
     type: Literal["forget"]
     number: int

@@ -1,4 +1,4 @@
-"""Pairs and endpoints as rows (``rows``). Times are nanoseconds of the time of day."""
+"""Rows of pairs and endpoints (``rows``). The frequent ones are written as JSON text by hand. Times are nanoseconds since 1970."""
 
 from json.encoder import encode_basestring
 from typing import Final, cast
@@ -24,6 +24,7 @@ __all__ = [
     "endpoint_up_row",
     "holder_row",
     "is_due",
+    "last_active_ns",
     "open_row",
     "opened_line",
     "refused_line",
@@ -31,36 +32,26 @@ __all__ = [
 
 NS_PER_MS: Final = 1_000_000
 _SPREAD: Final = 2_654_435_761
-"""Knuth's: the odd number next to 2^32 divided by the golden ratio."""
+"""Knuth's multiplier: the odd number next to 2^32 divided by the golden ratio."""
 _text: Final = encode_basestring
-"""A string as JSON, as ``json`` itself writes it where everything need not be ASCII."""
-_CAUSE_WORDS: Final[dict[Cause, str]] = {cause: str(cause) for cause in Cause}  # asking an enumeration costs a Python call
+"""A string as JSON, as ``json`` writes it with ``ensure_ascii=False``."""
+_CAUSE_WORDS: Final[dict[Cause, str]] = {cause: str(cause) for cause in Cause}  # an enumeration's attribute costs a Python call
 _STATE_WORDS: Final[dict[PairState, str]] = {state: str(state.value) for state in PairState}
 
 
-def _frames(pair: Pair) -> tuple[i64, i64]:
-    """Of the requests, and of the answers."""
+def _traffic(pair: Pair) -> tuple[i64, i64, i64, i64]:
+    """Frames of requests and of responses, and their bytes."""
     client, upstream = pair.client.channel, pair.upstream.channel
-    requests = i64(0) if client is None else client.frames_received
+    frames = i64(0) if client is None else client.frames_received
+    size = i64(0) if client is None else client.bytes_received
     if client is not None and pair.route.upstream is None:
-        return requests, client.write_half.frames_sent
-    return requests, i64(0) if upstream is None else upstream.frames_received
-
-
-def _bytes(pair: Pair) -> tuple[i64, i64]:
-    client, upstream = pair.client.channel, pair.upstream.channel
-    requests = i64(0) if client is None else client.bytes_received
-    if client is not None and pair.route.upstream is None:
-        return requests, client.write_half.bytes_sent
-    return requests, i64(0) if upstream is None else upstream.bytes_received
-
-
-def _traffic(both: tuple[i64, i64]) -> TrafficRow:
-    return TrafficRow(request=int(both[0]), response=int(both[1]))
+        return frames, client.write_half.frames_sent, size, client.write_half.bytes_sent
+    if upstream is None:
+        return frames, 0, size, 0
+    return frames, upstream.frames_received, size, upstream.bytes_received
 
 
 def _upstream_name(route: Route) -> str:
-    """Empty where a handler answers."""
     return "" if route.upstream is None else route.upstream.name
 
 
@@ -72,7 +63,6 @@ def _tls(channel: Channel | None) -> TlsRow | None:
 
 
 def _mechanism(client: Channel | None) -> str:
-    """Of SASL; empty: by none."""
     return "" if client is None or client.identity is None else client.identity.mechanism
 
 
@@ -83,23 +73,30 @@ def _state(pair: Pair) -> str:
 
 
 def demand_row(demand: KeyDemand) -> DemandRow:
-    """What was asked of one rate."""
+    """The demand for one rate."""
     level, counter = cast(RateLevel, demand.level), cast(RateCounter, demand.counter)
     return DemandRow(level=level, name=demand.name, counter=counter, used=int(demand.used), waiting=int(demand.waiting), wanting=int(demand.wanting))
+
+
+def last_active_ns(pair: Pair) -> i64:
+    """When a byte last passed on either side, or when the connection was accepted."""
+    last_ns = pair.opened_ns
+    for leg in (pair.client, pair.upstream):
+        if leg.channel is not None and leg.channel.last_active_ns > last_ns:
+            last_ns = leg.channel.last_active_ns
+    return last_ns
 
 
 def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
     """A pair that is not CLOSED."""
     client, upstream = pair.client.channel, pair.upstream.channel
-    last_active_ns = pair.opened_ns
+    traffic = _traffic(pair)
     pending: i64 = 0
     leased: i64 = pair.client.held_bytes() + pair.upstream.held_bytes()
     for channel in (client, upstream):
         if channel is not None:
             pending += channel.pending_send
             leased += channel.leased
-            if channel.last_active_ns > last_active_ns:
-                last_active_ns = channel.last_active_ns
     return OpenRow(
         id=int(pair.id),
         listener=pair.route.listener,
@@ -109,8 +106,8 @@ def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
         principal=(None if client is None else client.principal) or None,
         mechanism=_mechanism(client) or None,
         tls=_tls(client),
-        frames=_traffic(_frames(pair)),
-        bytes=_traffic(_bytes(pair)),
+        frames=TrafficRow(request=int(traffic[0]), response=int(traffic[1])),
+        bytes=TrafficRow(request=int(traffic[2]), response=int(traffic[3])),
         opened_ns=int(pair.opened_ns + wall_offset_ns),
         state=_state(pair),
         muted=[] if client is None else mute.cause_names(int(client.mute_causes)),
@@ -120,7 +117,7 @@ def open_row(pair: Pair, wall_offset_ns: i64) -> OpenRow:
         in_flight=0 if pair.pairing is None else int(pair.pairing.open),
         pending_send=int(pending),
         leased=int(leased),
-        last_active_ns=int(last_active_ns + wall_offset_ns),
+        last_active_ns=int(last_active_ns(pair) + wall_offset_ns),
     )
 
 
@@ -132,16 +129,13 @@ def opened_line(pair: Pair, wall_offset_ns: i64) -> str:
 def access_line(pair: Pair, wall_offset_ns: i64) -> str:
     """A pair that is not CLOSED, as a line of the notice ``access``."""
     client, upstream = pair.client.channel, pair.upstream.channel
-    last_active_ns = pair.opened_ns
-    for channel in (client, upstream):
-        if channel is not None and channel.last_active_ns > last_active_ns:
-            last_active_ns = channel.last_active_ns
     muted = "" if client is None else _words_text(mute.cause_names(int(client.mute_causes)))
     muted_upstream = "" if upstream is None else _words_text(mute.cause_names(int(upstream.mute_causes)))
     return (
         f'{pair.opened_ns} {pair.id} {_pair_head(pair, wall_offset_ns)}, "state": "{_state(pair)}", "muted": [{muted}], '
         f'"muted_upstream": [{muted_upstream}], "in_flight": {0 if pair.pairing is None else pair.pairing.open}, '
-        f'"last_active_ns": {last_active_ns + wall_offset_ns}, "lost": {_lost_text(pair.lost_bytes(pair.client), pair.lost_bytes(pair.upstream))}, '
+        f'"last_active_ns": {last_active_ns(pair) + wall_offset_ns}, '
+        f'"lost": {_lost_text(pair.lost_bytes(pair.client), pair.lost_bytes(pair.upstream))}, '
         f'"mutes": {{{_mutes_text(client)}}}}}'
     )
 
@@ -155,7 +149,7 @@ def closed_line(pair: Pair, wall_offset_ns: i64) -> str:
 
 
 def refused_line(pair_id: i64, route: Route, peer: str, accepted_ns: i64, now_ns: i64, wall_offset_ns: i64, cause: Cause, detail: str) -> str:
-    """The same of a connection that was handed over and never became a pair. Times are of the selector's clock."""
+    """The line ``closed`` of a connection that was handed over and could not become a pair. Times are of the selector's clock."""
     head = _head(
         pair_id,
         route,
@@ -165,8 +159,7 @@ def refused_line(pair_id: i64, route: Route, peer: str, accepted_ns: i64, now_ns
         principal="",
         mechanism="",
         tls="null",
-        frames=(0, 0),
-        size=(0, 0),
+        traffic=(0, 0, 0, 0),
         opening=_NEVER,
     )
     end = _end_text(cause, detail, "internal", PairState.HANDSHAKING, now_ns + wall_offset_ns)
@@ -177,7 +170,7 @@ _NEVER: Final = '"handshake_ns": null, "connect_ns": null, "connect_started_ns":
 
 
 def _pair_head(pair: Pair, wall_offset_ns: i64) -> str:
-    """What the three rows of a pair begin with."""
+    """The beginning of the three lines of a pair."""
     client = pair.client.channel
     return _head(
         pair.id,
@@ -188,8 +181,7 @@ def _pair_head(pair: Pair, wall_offset_ns: i64) -> str:
         principal="" if client is None else client.principal,
         mechanism=_mechanism(client),
         tls=_tls_text(client),
-        frames=_frames(pair),
-        size=_bytes(pair),
+        traffic=_traffic(pair),
         opening=_opening_text(pair, client, wall_offset_ns),
     )
 
@@ -204,24 +196,22 @@ def _head(
     principal: str,
     mechanism: str,
     tls: str,
-    frames: tuple[i64, i64],
-    size: tuple[i64, i64],
+    traffic: tuple[i64, i64, i64, i64],
     opening: str,
 ) -> str:
-    """The only place that knows how an ``OpeningRow`` is written, but for its end: by hand, since an object and ``json``'s encoder cost a tenth of
-    all that a connection costs.
+    """The text of an ``OpeningRow``, without its end. Written by hand: an object and ``json``'s encoder would cost a tenth of a connection's CPU
+    time.
     """
     return (
         f'{{"id": "{format_connection_id(int(number))}", "listener": {_text(route.listener)}, "peer": {_text(peer)}, '
         f'"upstream": {_text(_upstream_name(route))}, "endpoint": {_text(endpoint)}, '
         f'"principal": {_text(principal) if principal else "null"}, "mechanism": {_text(mechanism) if mechanism else "null"}, "tls": {tls}, '
-        f'"frames": {{"request": {frames[0]}, "response": {frames[1]}}}, "bytes": {{"request": {size[0]}, "response": {size[1]}}}, '
+        f'"frames": {{"request": {traffic[0]}, "response": {traffic[1]}}}, "bytes": {{"request": {traffic[2]}, "response": {traffic[3]}}}, '
         f'"opened_ns": {opened_ns}, {opening}'
     )
 
 
 def _opening_text(pair: Pair, client: Channel | None, wall_offset_ns: i64) -> str:
-    """How it came to be open, or to what that came."""
     handshake = connect = started = "null"
     if client is not None and (client.options.tls is not None or pair.route.authenticates):
         until_ns = client.ready_ns if client.ready_ns != 0 else client.closed_ns
@@ -270,7 +260,7 @@ def _mutes_text(client: Channel | None) -> str:
 
 
 def holder_row(pair: Pair, channel: Channel, kind: str, size: i64, wall_offset_ns: i64) -> HolderRow:
-    """What one channel of a pair holds of the memory pool, of one kind."""
+    """The memory that one channel of a pair holds, of one kind."""
     muted_ns = channel.mutes.first_ns
     return HolderRow(
         id=int(pair.id),
@@ -314,9 +304,10 @@ def endpoint_up_row(upstream: Upstream, endpoint: Endpoint) -> EndpointUpRow:
 
 
 def is_due(opened_ns: int, number: int, every_ns: int, since_ns: int, until_ns: int) -> bool:
-    """Whether the moment of a row ``access`` of the connection of that id, opened at that time, lies behind ``since_ns`` and not behind ``until_ns``:
-    the first is one ``every_ns`` after it was opened and up to a quarter more, the others each ``every_ns``. The quarter is spread by a hash of the
-    id: many that came together do not have their rows together.
+    """Whether a row ``access`` of a connection is due after ``since_ns`` and not after ``until_ns``.
+
+    The first is due between ``every_ns`` and a quarter more after the opening, given by a hash of the id ``number``, so that connections that were
+    opened together have their rows at different times. The next ones follow each ``every_ns``.
     """
     first_ns = opened_ns + ((number * _SPREAD & 0xFFFF_FFFF) * (every_ns // 4) >> 32)
     turns = (until_ns - first_ns) // every_ns

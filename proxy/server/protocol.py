@@ -1,8 +1,8 @@
-"""The protocol between control and its children: how a message is checked when it arrives, which reply belongs to which command, and the version.
+"""The protocol between control and its child processes: its version, the replies to each command, and the check of each message on arrival.
 
-Both ends state their version in their first message, and refuse another one (``WIRE_VERSION``): a new release may be installed while an old control
-runs, and starts a processor anew. Afterwards each message is compared with its declaration (``messages``, ``rows``) where it arrives, and what is not
-as declared is refused with the name of the key: a command by an error, an answer as if the processor had failed, a notice with an exception.
+Both ends state their version (``WIRE_VERSION``) in their first message and refuse another one: a new release may be installed while an old control
+runs and starts a processor. Every later message is compared with its declaration (``messages``, ``rows``) when it arrives. One that differs is
+refused with the name of the key: a command by ``error``, a reply as if the processor had answered ``error``, a notice by an exception.
 """
 
 import typing
@@ -44,15 +44,15 @@ __all__ = [
 ]
 
 WIRE_VERSION: Final = 7
-"""Of ``messages`` and ``rows``: one more with every release that changes one of them."""
+"""Of ``messages`` and ``rows``: increased by 1 by every release that changes one of them."""
 
 Message = dict[str, Any]
-"""One that was read, and not checked."""
+"""A decoded message that is not checked yet."""
 R = TypeVar("R")
 
 
 class Event(NamedTuple):
-    """What a row of the log is called by, besides its name."""
+    """The level and the fields of a log row."""
 
     level: Literal["info", "warning", "error"]
     row: type[rows.EventRow]
@@ -68,11 +68,11 @@ EVENTS: Final = {
     "tap_rule_off": Event("warning", rows.TapRuleOffRow),
     "tap_segment_deleted": Event("error", rows.TapSegmentDeletedRow),
 }
-"""What a processor or a handler process logs, by name."""
+"""The log rows of processors and handler processes, by name."""
 
 
 def event_notice(event: str, row: rows.EventRow) -> messages.LogNotice:
-    """The notice of a row that is in ``EVENTS``."""
+    """The notice for a row of ``EVENTS``."""
     return messages.LogNotice(type="log", level=EVENTS[event].level, event=event, fields=cast(dict[str, Any], row))
 
 
@@ -102,23 +102,23 @@ REPLIES: Final[dict[str, dict[str, Any]]] = {
     "access": {"result": messages.AccessReply},
     "drain": {"result": messages.DrainReply},
 }
-"""What may answer a command, besides an error: what is declared, by type. ``stop``, ``answer`` and ``parts`` have no answer."""
+"""The declarations of the replies to each command, by their type; ``error`` may answer every command. Other commands have no reply."""
 MAX_REVOKED: Final = 10_000
-"""Names in a change; beyond that all clients are asked to authenticate again."""
+"""Names in a change; if there are more, all clients must authenticate again."""
 
 
 def revoked_row(users: Sequence[str] = (), serials: Sequence[str] = ()) -> messages.RevokedRow:
-    """Identities that are not valid any more; all of a kind where there are more than ``MAX_REVOKED``."""
+    """Identities that are no longer valid; None, which means all, for a kind with more than ``MAX_REVOKED``."""
     return messages.RevokedRow(
         users=list(users) if len(users) <= MAX_REVOKED else None, serials=list(serials) if len(serials) <= MAX_REVOKED else None
     )
 
 
 def read_command(message: Message) -> messages.Command:
-    """A command of control.
+    """Check a command of control.
 
     Raises:
-        MessageError: it is none, or not what its type says.
+        MessageError: there is no such command, or it is not as declared.
     """
     kind = message["type"]
     declared = _COMMANDS.get(kind)
@@ -131,22 +131,20 @@ def read_command(message: Message) -> messages.Command:
 
 
 def read_notice(message: Message) -> messages.Notice:
-    """A notice of a processor; its type is in ``NOTICES``.
+    """Check a notice of a processor; its type is in ``NOTICES``.
 
     Raises:
-        MessageError: it is not what its type says, or the row of an event is not what its name says.
+        MessageError: it, or the row of an event, is not as declared.
     """
-    _check_notice(message, NOTICES)
-    return cast(messages.Notice, message)
+    return cast(messages.Notice, _checked_notice(message, NOTICES))
 
 
 def read_handler_notice(message: Message) -> messages.HandlerNotice:
-    """A notice of a handler process; its type is in ``HANDLER_NOTICES``. See ``read_notice``."""
-    _check_notice(message, HANDLER_NOTICES)
-    return cast(messages.HandlerNotice, message)
+    """Check a notice of a handler process; its type is in ``HANDLER_NOTICES``. See ``read_notice``."""
+    return cast(messages.HandlerNotice, _checked_notice(message, HANDLER_NOTICES))
 
 
-def _check_notice(message: Message, declared: Mapping[str, Any]) -> None:
+def _checked_notice(message: Message, declared: Mapping[str, Any]) -> Message:
     kind = message["type"]
     check(kind, declared[kind], message)
     if kind == "log":
@@ -154,36 +152,36 @@ def _check_notice(message: Message, declared: Mapping[str, Any]) -> None:
         if event is None:
             raise MessageError(f"no event {message['event']}")
         check(message["event"], event.row, message["fields"])
+    return message
 
 
 def read_start(message: Message) -> messages.StartMessage:
-    """Control's first message.
+    """Check control's first message to a processor.
 
     Raises:
-        MessageError: something else, or control has another version.
+        MessageError: it is another message, or of another version.
     """
-    _check_start(message, "this processor", messages.StartMessage)
-    return cast(messages.StartMessage, message)
+    return cast(messages.StartMessage, _checked_start(message, "this processor", messages.StartMessage))
 
 
 def read_handler_start(message: Message) -> messages.HandlerStartMessage:
-    """Control's first message to a handler process; see ``read_start``."""
-    _check_start(message, "this handler process", messages.HandlerStartMessage)
-    return cast(messages.HandlerStartMessage, message)
+    """Check control's first message to a handler process; see ``read_start``."""
+    return cast(messages.HandlerStartMessage, _checked_start(message, "this handler process", messages.HandlerStartMessage))
 
 
-def _check_start(message: Message, we: str, declared: Any) -> None:
+def _checked_start(message: Message, we: str, declared: Any) -> Message:
     if message["type"] != "start":
         raise MessageError(f"the first message is {message['type']}, not start")
     _check_version(message, "control", we)
     check("start", declared, message)
+    return message
 
 
 def read_ready(message: Message) -> messages.ReadyMessage:
-    """A processor's first message, if it did not fail.
+    """Check a processor's first message, if it is not ``failed``.
 
     Raises:
-        MessageError: something else, or it has another version.
+        MessageError: it is another message, or of another version.
     """
     _check_version(message, "it", "control")
     check("ready", messages.ReadyMessage, message)
@@ -191,7 +189,7 @@ def read_ready(message: Message) -> messages.ReadyMessage:
 
 
 def read_handler_ready(message: Message) -> messages.HandlerReadyMessage:
-    """A handler process's first message; see ``read_ready``."""
+    """Check a handler process's first message; see ``read_ready``."""
     _check_version(message, "it", "control")
     check("ready", messages.HandlerReadyMessage, message)
     return cast(messages.HandlerReadyMessage, message)
@@ -205,7 +203,7 @@ def _check_version(message: Message, they: str, we: str) -> None:
 
 
 class Request(Generic[R]):
-    """A command, and what may answer it.
+    """A command, and the type ``R`` of its reply.
 
     Args:
         message: without an id; its type is in ``REPLIES``.
@@ -217,7 +215,7 @@ class Request(Generic[R]):
         self.message: Final = message
 
     def read(self, answer: Message) -> R | ErrorReply:
-        """Check an answer. One that is not what it should be becomes an error, as if the processor had reported it."""
+        """Check a reply. One that is not as declared becomes an ``ErrorReply``, as if the processor had sent that."""
         kind = answer["type"]
         declared = ErrorReply if kind == "error" else REPLIES[self.message["type"]].get(kind)
         fault = f": {kind} is no answer" if declared is None else schema_of(declared).fault(answer)
@@ -237,12 +235,12 @@ def commit_request() -> Request[messages.DecidedReply | messages.RefusedReply]:
 
 
 def list_request(*, after: int, limit: int, listener: str | None) -> Request[messages.ListReply]:
-    """A page of rows."""
+    """One page of pairs."""
     return Request(messages.ListCommand(type="list", after=after, limit=limit, listener=listener))
 
 
 def describe_request(connection: int) -> Request[messages.DescribeReply]:
-    """One row."""
+    """One pair."""
     return Request(messages.DescribeCommand(type="describe", connection=connection))
 
 
@@ -252,25 +250,25 @@ def bulk_request(command: BulkCommand) -> Request[messages.BulkReply]:
 
 
 def evict_request(count: int, spared: str | None) -> Request[messages.EvictReply]:
-    """The end of the longest idle pairs."""
+    """Close the longest idle pairs."""
     return Request(messages.EvictCommand(type="evict", count=count, spared=spared))
 
 
 def upstreams_request() -> Request[messages.UpstreamsReply]:
-    """The endpoints that are left out."""
+    """The endpoints that are down."""
     return Request(messages.PlainCommand(type="upstreams"))
 
 
 def holders_request(limit: int) -> Request[messages.HoldersReply]:
-    """The channels that hold most."""
+    """The channels that hold most of the memory pool."""
     return Request(messages.HoldersCommand(type="holders", limit=limit))
 
 
 def access_request(*, after: int, limit: int, every_ms: int, since_ns: int, until_ns: int) -> Request[messages.AccessReply]:
-    """Rows of pairs that have been open for long."""
+    """Rows of pairs that are open for long."""
     return Request(messages.AccessCommand(type="access", after=after, limit=limit, every_ms=every_ms, since_ns=since_ns, until_ns=until_ns))
 
 
 def drain_request(timeout_ms: int) -> Request[messages.DrainReply]:
-    """A drain."""
+    """Begin a drain."""
     return Request(messages.DrainCommand(type="drain", timeout_ms=timeout_ms))

@@ -1,26 +1,23 @@
-"""The rows that go over the link: JSON objects, as the log, the API and events show them. Each is declared here, and only here.
+"""The rows that go over the link: JSON objects, as the log, the API and events show them. Each is declared once, here.
 
-The writer of a row calls its class, so that the type checker sees every key; the reader has its ``Schema`` check it. Times are nanoseconds of the
-time of day. A key that is ``X | None`` is None where it is not known: in the row that control writes of a connection whose processor is gone.
+The writer of a row calls its class, so that the type checker sees every key; the reader checks it with its ``Schema``. Times are nanoseconds since
+1970. A key that is ``X | None`` is None if it is not known: in the row that control writes for a connection whose processor died.
 
-Types only, and certificate stores as rows: control imports this, and must not pay for the data path. ``pair_rows`` makes rows of pairs. All that is
-declared here is public.
+Only types and certificate stores are here, because control imports this module; ``pair_rows`` makes rows of pairs. All that is declared is public.
 """
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Literal, NotRequired, TypedDict, final
 
+from framegate.proxy.config.limits import LimitOverride, RateLimits
+
 RateLevel = Literal["node", "listener", "address"]
 RateCounter = Literal["request_bytes", "request_frames", "response_bytes", "response_frames"]
 
 
 class TlsRow(TypedDict):
-    """What a handshake came to.
-
-    Attributes:
-        certificate: the fingerprint of the one that the client was shown; empty: not known.
-    """
+    """The result of a handshake. ``certificate``: the fingerprint of the one that the client was shown; empty: not known."""
 
     version: str
     cipher: str
@@ -35,7 +32,7 @@ class TrafficRow(TypedDict):
 
 
 class LostRow(TypedDict):
-    """Bytes received that were not passed on: both directions, and each."""
+    """Bytes that were received and not passed on: of both directions together, and of each."""
 
     bytes: int | None
     request: int | None
@@ -50,15 +47,15 @@ class MuteRow(TypedDict):
 
 
 class ChannelRow(TypedDict):
-    """What the rows of open and of closed pairs have.
+    """The keys that the rows of open and of closed pairs share.
 
     Attributes:
         id: a number on the link and in events; the log prints it as text (``format_connection_id``).
-        upstream: empty where a handler answers.
-        endpoint: the upstream's address tried last; empty: none.
-        mechanism: of SASL, by which the client proved to us who it is; None: by none.
+        upstream: empty if a handler answers.
+        endpoint: the upstream's address that was tried last; empty: none.
+        mechanism: of SASL, by which the client authenticated; None: it did not.
         tls: of the client; None: plaintext, or not known.
-        frames, bytes: received from the client, and from the upstream; or sent to the client, where a handler answers.
+        frames, bytes: received from the client, and received from the upstream (or sent to the client, if a handler answers).
     """
 
     id: int
@@ -79,10 +76,10 @@ class OpenRow(ChannelRow):
     """A pair that is not CLOSED.
 
     Attributes:
-        muted, muted_upstream: why the client, and the upstream, is not read.
-        muting: of the client, and not in force yet: a frame begun has not ended.
+        muted, muted_upstream: the causes for which the client, and the upstream, is not read.
+        muting: the client's mute is not in force yet, because a frame has begun.
         mute_reason: of an operator's mute.
-        in_flight: requests without an answer; 0 where nobody looks.
+        in_flight: requests without a response; 0 without pairing.
         pending_send, leased: bytes of both channels.
     """
 
@@ -98,15 +95,15 @@ class OpenRow(ChannelRow):
 
 
 class OpeningRow(ChannelRow):
-    """What the rows of a connection's life have besides: how it came to be open.
+    """The further keys of the rows ``opened``, ``access`` and ``closed``: how the connection was opened.
 
     Attributes:
-        handshake_ns: from when a processor had the client's connection until the client was let in, TLS and login together, or until that failed;
-            None: neither was asked for, it goes on, or it is not known.
-        connect_ns: from the first attempt to reach the upstream until one was READY, TLS and login included, or until the last one failed; None:
-            there was none, it goes on, or it is not known.
-        connect_started_ns: when that began; None: it did not, or that is not known.
-        attempts: to reach the upstream, each at one endpoint; None: not known.
+        handshake_ns: duration of the client's TLS handshake and authentication together, also of failed ones; None: there is neither, it is not
+            finished, or not known.
+        connect_ns: from the first attempt to connect to the upstream until one is READY, TLS and login included, or until the last one failed;
+            None: there was no attempt, it is not finished, or not known.
+        connect_started_ns: the time of the first attempt; None: there was none, or it is not known.
+        attempts: to connect to the upstream, each at one endpoint; None: not known.
     """
 
     handshake_ns: int | None
@@ -117,12 +114,12 @@ class OpeningRow(ChannelRow):
 
 @final
 class OpenedRow(OpeningRow):
-    """A connection is open: its client was let in, and its upstream, if it has one, is READY. What it has sent by then is not read yet."""
+    """A connection is open: its client is authenticated, and its upstream, if it has one, is READY. No frame is read yet."""
 
 
 @final
 class AccessRow(OpeningRow):
-    """A connection that is still open; ``frames`` and ``bytes`` count since it was opened, ``lost`` and ``mutes`` what has ended.
+    """A connection that is still open; ``frames`` and ``bytes`` count since it was opened, ``mutes`` the mutes that have ended.
 
     Attributes:
         muted, muted_upstream, in_flight, last_active_ns: as of ``OpenRow``.
@@ -145,7 +142,7 @@ class ClosedRow(OpeningRow):
     Attributes:
         cause: of ``framegate.proxy.cells.CAUSES``.
         side: who ended it: ``downstream``, ``upstream`` or ``internal``.
-        state: the one it was in when the cause came up; empty: not known.
+        state: when the cause occurred; empty: not known.
         mutes: of the client, by cause.
     """
 
@@ -159,10 +156,10 @@ class ClosedRow(OpeningRow):
 
 
 class HolderRow(TypedDict):
-    """What one channel of a pair holds of the memory pool, of one kind (``cells.MEMORY_KINDS``).
+    """The memory that one channel of a pair holds, of one kind (``cells.MEMORY_KINDS``).
 
     Attributes:
-        muted: why it is not read; ``muted_ns`` since when, 0 when nothing mutes it.
+        muted: the causes for which it is not read; ``muted_ns``: since when, 0 if it is read.
         last_active_ns: when a byte last moved.
     """
 
@@ -178,7 +175,7 @@ class HolderRow(TypedDict):
 
 
 class EndpointDownRow(TypedDict):
-    """An endpoint that is left out, and its last failure."""
+    """An endpoint that is down, and its last failure."""
 
     upstream: str
     endpoint: str
@@ -190,7 +187,7 @@ class EndpointDownRow(TypedDict):
 
 
 class EndpointUpRow(TypedDict):
-    """An endpoint that is used again, and how long it was left out."""
+    """An endpoint that is up again, and how long it was down."""
 
     upstream: str
     endpoint: str
@@ -200,7 +197,7 @@ class EndpointUpRow(TypedDict):
 
 
 class HandlerRaisedRow(TypedDict):
-    """A handler raised: for which connection, what, and where. ``suppressed``: how often one did since the last row, that have none."""
+    """A handler raised an exception. ``suppressed``: how many exceptions since the last row have no row."""
 
     listener: str
     handler: str
@@ -211,13 +208,13 @@ class HandlerRaisedRow(TypedDict):
 
 
 class HandoverFailedRow(TypedDict):
-    """A connection that could not be taken over, and has no listener to count it."""
+    """A connection that could not be taken over and belongs to no known listener."""
 
     error: str
 
 
 class InternalErrorRow(TypedDict):
-    """A fault of ours: where it was noted, how often, the last one's text, and where it was raised."""
+    """An internal error: where it was caught, how often, the text of the last one, and where that was raised."""
 
     place: str
     count: int
@@ -226,7 +223,7 @@ class InternalErrorRow(TypedDict):
 
 
 class TapRuleOffRow(TypedDict):
-    """A tap rule has turned itself off: for what, how much that was, and how much it might be."""
+    """A tap rule has turned itself off: the cause, the measured value, and its limit."""
 
     rule: str
     cause: str
@@ -235,13 +232,13 @@ class TapRuleOffRow(TypedDict):
 
 
 class TapIncompleteRow(TypedDict):
-    """The tap's log does not hold all that it was given."""
+    """The tap could not write everything to its log."""
 
     error: str
 
 
 class TapSegmentDeletedRow(TypedDict):
-    """Somebody else deleted a segment of the tap's log while it was written: what was in it is gone. ``segments``: how many, ``path`` of the last."""
+    """Segments of the tap's log were deleted from outside while they were written. ``segments``: how many; ``path``: of the last."""
 
     segments: int
     path: str
@@ -263,41 +260,17 @@ EventRow = (
 # Quotas.
 
 
-class RateRow(TypedDict):
-    """Quotas, of ``framegate.proxy.config.limits.RateLimits``. 0 is unlimited."""
-
-    connections: int
-    connection_rate: int
-    request_bytes_rate: int
-    response_bytes_rate: int
-    request_frames_rate: int
-    response_frames_rate: int
-
-
-class OverrideRow(TypedDict):
-    """Quotas of the addresses of a network, of ``framegate.proxy.config.limits.LimitOverride``. None: as ``per_address``."""
-
-    network: str
-    access: Literal["allow", "deny"]
-    connections: int | None
-    connection_rate: int | None
-    request_bytes_rate: int | None
-    response_bytes_rate: int | None
-    request_frames_rate: int | None
-    response_frames_rate: int | None
-
-
 class LimitsRow(TypedDict):
-    """All quotas; ``proxy.config.limits`` makes (``limits_to_wire``) and reads (``limits_from_wire``) it. ``listeners``: every one, by name."""
+    """All quotas; a dataclass is an object of its fields here. ``limits_to_wire`` makes it, ``limits_from_wire`` reads it. ``listeners``: by name."""
 
-    node: RateRow
-    listeners: dict[str, RateRow]
-    per_address: RateRow
-    overrides: list[OverrideRow]
+    node: RateLimits
+    listeners: dict[str, RateLimits]
+    per_address: RateLimits
+    overrides: list[LimitOverride]
 
 
 class PartRow(TypedDict):
-    """Millionths of one rate; -1: as of keys that are not named. ``name`` is empty for the node."""
+    """``part``: millionths of one rate; -1: the default of the command. ``name`` is empty for the node."""
 
     level: RateLevel
     name: str
@@ -306,12 +279,12 @@ class PartRow(TypedDict):
 
 
 class DemandRow(TypedDict):
-    """What was asked of one rate.
+    """The demand for one rate.
 
     Attributes:
         used: millionths of it.
-        waiting: how many connections waited for it, on average, in thousandths; 0: hardly any.
-        wanting: likewise, for it or for another that holds for them, too.
+        waiting: average number of connections that waited for it, in thousandths.
+        wanting: the same, for it or for another rate that holds for the same connections.
     """
 
     level: RateLevel
@@ -326,7 +299,7 @@ class DemandRow(TypedDict):
 
 
 class StoreRow(TypedDict):
-    """One store. ``files``: where in ``StoresRow.contents`` each file's content is, by path; the others as of ``Store``."""
+    """One store. ``files``: the index in ``StoresRow.contents`` of each file's content, by path; the rest as in ``Store``."""
 
     number: int
     shown: str
@@ -334,7 +307,7 @@ class StoreRow(TypedDict):
 
 
 class StoresRow(TypedDict):
-    """Stores by owner. ``contents``: what is in files, each once, however many stores have it; each character stands for one byte (Latin-1)."""
+    """Stores by owner. ``contents``: contents of files, each once, however many stores have it; each character is one byte (Latin-1)."""
 
     contents: list[str]
     stores: dict[str, StoreRow]
@@ -342,12 +315,12 @@ class StoresRow(TypedDict):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Store:
-    """What one listener, or one upstream, has of files, all of one moment.
+    """The contents of the files of one listener or one upstream, all read at the same time.
 
     Attributes:
-        number: 1 for what was there at the start of control, one more for each that replaced it.
+        number: 1 at the start of control, one more for each store that replaced it.
         shown: the fingerprint of the certificate that peers are shown; empty: none is.
-        files: what is in each file, by path; Latin-1.
+        files: the content of each file, by path; Latin-1.
     """
 
     number: int
@@ -356,12 +329,12 @@ class Store:
 
 
 def listener_owner(name: str) -> str:
-    """Who a listener's store belongs to, as it is called everywhere."""
+    """The owner of a listener's store."""
     return f"listener/{name}"
 
 
 def upstream_owner(name: str) -> str:
-    """Who an upstream's store belongs to."""
+    """The owner of an upstream's store."""
     return f"upstream/{name}"
 
 
@@ -378,10 +351,10 @@ def pack_stores(stores: Mapping[str, Store]) -> StoresRow:
 
 
 def read_stores(row: StoresRow) -> dict[str, Store]:
-    """The inverse.
+    """The inverse of ``pack_stores``.
 
     Raises:
-        ValueError: a store has content that did not come along.
+        ValueError: the content of a file is missing.
     """
     contents = row["contents"]
     found = {}

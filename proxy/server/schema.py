@@ -1,8 +1,8 @@
-"""What a JSON value must look like, as the types say with which the link's messages and rows are declared (``messages``, ``rows``,
+"""Checks JSON values against the types with which the link's messages and rows are declared (``messages``, ``rows``,
 ``framegate.proxy.auth.auth_requests``).
 
-A declaration is read once (``schema_of``); ``Schema.fault`` then checks values, without an object or an exception for one that is right. Compiled:
-control has it check every closed row, and a hundred rows of a list within a slice of 1 ms.
+A declaration is read once (``schema_of``); ``Schema.fault`` then checks values, without an object or an exception for a right one. Compiled, because
+control checks every closed row, and a hundred rows of a list in 1 ms.
 """
 
 import abc
@@ -19,7 +19,7 @@ _MISSING: Final = object()
 
 
 class MessageError(Exception):
-    """A message that is not what its type says; the text names the key."""
+    """A message is not as declared; the text names the key."""
 
 
 class Schema(abc.ABC):
@@ -27,7 +27,7 @@ class Schema(abc.ABC):
 
     @abc.abstractmethod
     def fault(self, value: object) -> str:
-        """What is wrong with a value, behind the path that leads to it, as in ``.lost.bytes must be int, not str``; empty when nothing is."""
+        """The fault of a value, after the path to it, as in ``.lost.bytes must be int, not str``; empty: the value is right."""
 
 
 class _Any(Schema):
@@ -36,7 +36,7 @@ class _Any(Schema):
 
 
 class _Plain(Schema):
-    """One of some types of JSON, with any content; a number that may be a fraction may be whole."""
+    """A value of one of these JSON types; where a float is declared, an int is right too."""
 
     def __init__(self, names: list[type]) -> None:
         self._text: Final = " or ".join("null" if item is type(None) else item.__name__ for item in names)
@@ -47,8 +47,6 @@ class _Plain(Schema):
 
 
 class _Word(Schema):
-    """One of some words."""
-
     def __init__(self, words: tuple[Any, ...]) -> None:
         self._words: Final = words
 
@@ -95,7 +93,7 @@ class _Map(Schema):
 
 
 class _Fields(Schema):
-    """An object with certain keys, and no others."""
+    """An object with these keys and no others."""
 
     def __init__(self, schemas: dict[str, Schema], optional: frozenset[str]) -> None:
         self._required: Final = [(name, schema) for name, schema in schemas.items() if name not in optional]
@@ -126,11 +124,7 @@ class _Fields(Schema):
 
 
 def check(name: str, declared: Any, value: object) -> None:
-    """Compare a value with its declaration.
-
-    Raises:
-        MessageError: it is not as declared; the text begins with ``name``.
-    """
+    """Compare a value with its declaration; raises MessageError, whose text begins with ``name``, if it is not as declared."""
     fault = schema_of(declared).fault(value)
     if fault:
         raise MessageError(f"{name}{fault}")
@@ -138,8 +132,8 @@ def check(name: str, declared: Any, value: object) -> None:
 
 @functools.cache
 def schema_of(declared: Any) -> Schema:
-    """Read a declaration: a ``TypedDict`` or a dataclass, a type of JSON, bytes (in hexadecimal), lists and dicts by str of them, a ``Literal``,
-    ``None`` beside any of them. It is read when it is needed first: a processor gets no replies, and is to start fast.
+    """Read a declaration: a ``TypedDict`` or a dataclass, a type of JSON, bytes (in hexadecimal), lists and dicts by str of them, a ``Literal``, or
+    one of them and ``None``. Call it when the schema is needed, not at import: a processor needs few of them, and starts faster.
 
     Raises:
         TypeError: anything else.

@@ -1,32 +1,18 @@
-"""What the ``start`` message becomes: routes with their limits, TLS stores and endpoints, and the changes that may be made to them.
+"""The settings of a processor, made from the ``start`` message: routes with their limits, TLS stores and endpoints; and changes to them.
 
-A change is prepared (judged against what is in force now), then committed or aborted; one at a time. Everything it may name exists from the
-start: limits, the pool's share, endpoints, quotas, the tap, stores of certificates.
+A change is prepared (checked against what is in force), then committed or aborted; one at a time. It can only change what exists from the start:
+limits, the pool's share, endpoints, quotas, tap rules, stores of certificates.
 """
 
 import socket
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from framegate.proxy.auth import factories
 from framegate.proxy.cells import LISTENER_BLOCK, MECHANISMS, UPSTREAM_BLOCK
+from framegate.proxy.config import model
 from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.limits import LimitsInForce, limits_from_wire
-from framegate.proxy.config.model import (
-    CUT_ABOVE,
-    MAX_RECEIVE_SIZE,
-    Forward,
-    HeaderConfig,
-    ListenerConfig,
-    ProxyConfig,
-    SocketConfig,
-    UpstreamConfig,
-    forwarding_of,
-    from_wire,
-    largest_whole,
-    quotas_to_wire,
-    rule_from_wire,
-    whole_request,
-)
 from framegate.proxy.errors import ConfigError
 from framegate.proxy.network.framing import Framing
 from framegate.proxy.network.framings import framing_of
@@ -61,12 +47,10 @@ __all__ = ["ChangeError", "Settings"]
 
 Address = list[str | int]  # one of ``messages.Endpoints``
 NS_PER_MS: Final = 1_000_000
-KAFKA_HEAD: Final = 131_200  # what pairing may have to see of a request: as much as it looks at, see ``framegate.proxy.relay.pairing``
+KAFKA_HEAD: Final = 131_200  # bytes of a request that pairing may have to read, see ``framegate.proxy.relay.pairing``
 
 
 class _Prepared(NamedTuple):
-    """A change that was judged."""
-
     number: int
     change: Change
     endpoints: dict[str, list[Endpoint]]
@@ -76,15 +60,21 @@ class _Prepared(NamedTuple):
 
 
 class ChangeError(Exception):
-    """A change that cannot be made; the text is for the operator."""
+    """A change is impossible; the text is for the operator."""
 
 
 def _literal(endpoint: str) -> Address:
-    """An endpoint that needs no resolver: a number, or a Unix socket."""
+    """The row of an endpoint that is a number or a Unix socket."""
     address = parse_address(endpoint)
     if address.kind == "name":
         raise ConfigError(f"the endpoint {endpoint} came without an address")
     return ["", address.family, address.host] if address.kind == "unix" else [address.host, address.family, address.host, address.port]
+
+
+def _check_known(fault: str, names: Iterable[str], known: Container[str]) -> None:
+    unknown = {name for name in names if name not in known}
+    if unknown:
+        raise ChangeError(f"{fault} {', '.join(sorted(unknown))}")
 
 
 class Settings:
@@ -95,25 +85,25 @@ class Settings:
 
     Attributes:
         config: as it was at the start.
-        pool: the memory pool of this processor, sized to its share.
-        counters: of everything named in the configuration.
-        upstreams: by name; each is shared by the routes of all listeners before it.
+        pool: the memory pool of this processor, with the size of its share.
+        counters: of all listeners and upstreams.
+        upstreams: by name; shared by the routes of all listeners that use it.
         routes: by listener.
         limits: max_receive_size by listener.
-        requests: the way to the handler processes; None: no listener has a handler.
-        credentials: the way to control's answers for authenticators; None: nothing here authenticates with SASL.
+        requests: sends frames to the handler processes; None: no listener has a handler.
+        credentials: sends auth requests to control; None: no listener or upstream uses SASL.
 
     Raises:
         ConfigError: certificates cannot be used, or an endpoint has no address.
     """
 
     def __init__(self, message: StartMessage, pool: MemoryPool) -> None:
-        self.config: Final[ProxyConfig] = from_wire(message["config"])
+        self.config: Final[model.ProxyConfig] = model.from_wire(message["config"])
         self.pool: Final = pool
         self.counters: Final = Counters([item.name for item in self.config.listeners], [item.name for item in self.config.upstreams])
         self._upstream_configs: Final = {item.name: item for item in self.config.upstreams}
         self._stores: Final = Stores(self.config, message.get("stores"))
-        self._framings: Final[dict[HeaderConfig, Framing]] = {}
+        self._framings: Final[dict[model.HeaderConfig, Framing]] = {}
         self._upstream_limits: Final = {item.name: ReceiveLimit(item.max_receive_size) for item in self.config.upstreams}
         given = message.get("endpoints") or {}
         self.upstreams: Final = {
@@ -136,35 +126,35 @@ class Settings:
         self._relay: Relay | None = None
         self._tap: TapWriter | None = None
         self._retirement: Retirement | None = None
-        self._selector: Selector | None = None
         self._sessions_end: Final = CallbackTimer(self._end_sessions)
         self._part: Final = message.get("part", WHOLE)
         self._set_largest()
 
     def attach(self, relay: Relay, tap: TapWriter | None, retirement: Retirement | None = None) -> None:
-        """Name those whose rules and quotas may change, the log of what they record (without one rules cannot change), and who ends connections whose
-        certificate was replaced.
+        """Set the objects to which changes are applied, before the first change. Without ``tap`` the tap's rules cannot change; ``retirement`` ends
+        connections whose certificate was replaced.
         """
         self._retirement = retirement
         self._relay = relay
-        self._selector = relay.pairs.selector
         self._tap = tap
         if self.requests is not None:
             self.requests.attach(relay.pairs.selector)
         relay.pairs.quotas.show_in(self.counters)
         relay.pairs.quotas.set_parts(self._part, [])
-        relay.pairs.quotas.set_limits(limits_from_wire(quotas_to_wire(self.config)))
+        relay.pairs.quotas.set_limits(limits_from_wire(model.quotas_to_wire(self.config)))
         if self._stores.verifies:
-            self._selector.call_at(self._selector.now_ns + SESSION_NS, self._sessions_end)
+            self._end_sessions_later(relay.pairs.selector)
+
+    def _end_sessions_later(self, selector: Selector) -> None:
+        selector.call_at(selector.now_ns + SESSION_NS, self._sessions_end)
 
     def _end_sessions(self) -> None:
-        """Have clients that are verified be verified again: a certificate, or a revocation list, may have ended since."""
-        selector = self._selector
-        assert selector is not None, "it was attached"
-        selector.call_at(selector.now_ns + SESSION_NS, self._sessions_end)
+        """Clients with certificates must show them again: a certificate, or a revocation list, may have expired."""
+        assert self._relay is not None, "the timer is set by attach"
+        self._end_sessions_later(self._relay.pairs.selector)
         self._serve(self._stores.renewed())
 
-    def _route(self, listener: ListenerConfig) -> Route:
+    def _route(self, listener: model.ListenerConfig) -> Route:
         counters = self.counters.listeners[listener.name]
         times = listener.timeouts
         upstream = None if listener.upstream is None else self._upstream_configs[listener.upstream]
@@ -180,14 +170,14 @@ class Settings:
             stall_ns=times.stall_ms * NS_PER_MS,
             min_rate=listener.min_rate,
             tls=self._stores.listener(listener.name),
-            authenticators=factories.of_clients(listener, self._sasl(listener)),
+            authenticators=self._sasl(listener) or factories.of_clients(listener),
             account=self._accounts[listener.name],
-            cut_from=_cut_from(forwarding_of(listener).requests),
+            cut_from=_cut_from(model.forwarding_of(listener).requests),
             first_piece=0 if listener.protocol == "framed" else KAFKA_HEAD,
             framing=speaks,
             onward=onward if onward is not speaks else None,
             socket=_socket(listener.socket),
-            sasl_limit=NEVER_CUT if listener.sasl is None else min(listener.sasl.max_frame, CUT_ABOVE - HEADER),
+            sasl_limit=NEVER_CUT if listener.sasl is None else min(listener.sasl.max_frame, model.CUT_ABOVE - HEADER),
         )
         return Route(
             listener=listener.name,
@@ -204,8 +194,8 @@ class Settings:
             revoked=Revocations(times.handshake_ms * NS_PER_MS) if listener.close_revoked else None,
         )
 
-    def _sasl(self, listener: ListenerConfig) -> "AuthenticatorFactory | None":
-        """What asks a listener's clients who they are; None: it does not."""
+    def _sasl(self, listener: model.ListenerConfig) -> "AuthenticatorFactory | None":
+        """The SASL authenticators of a listener's clients; None: it uses none."""
         sasl = listener.sasl
         if sasl is None or self.credentials is None:
             return None
@@ -227,8 +217,8 @@ class Settings:
         )
         return SaslServerAuthenticators(settings, self.credentials.source(listener_auth_queue(listener.name)), count=count)
 
-    def _upstream_logins(self, upstream: UpstreamConfig) -> "Logins | None":
-        """Who we are to an upstream; None: it does not ask."""
+    def _upstream_logins(self, upstream: model.UpstreamConfig) -> "Logins | None":
+        """Our logins to an upstream; None: it needs none."""
         if upstream.sasl is None or self.credentials is None:
             return None
         from framegate.proxy.server.credentials import upstream_auth_queue
@@ -241,7 +231,7 @@ class Settings:
 
         return UpstreamLogins(upstream.name, upstream.sasl, self.credentials.source(upstream_auth_queue(upstream.name)), count)
 
-    def _upstream_options(self, listener: ListenerConfig, upstream: UpstreamConfig) -> dict[str, ChannelOptions]:
+    def _upstream_options(self, listener: model.ListenerConfig, upstream: model.UpstreamConfig) -> dict[str, ChannelOptions]:
         """The options of channels to an upstream, by the server name of the endpoint."""
         speaks, onward = self._framing(upstream), self._framing(listener)
         names = {_server_name(upstream, _host(endpoint)) for endpoint in upstream.endpoints}
@@ -256,7 +246,7 @@ class Settings:
                 tls=self._stores.upstream(upstream.name, name),
                 authenticators=factories.of_upstream(upstream),
                 account=self._accounts[listener.name],
-                cut_from=_cut_from(forwarding_of(listener).responses),
+                cut_from=_cut_from(model.forwarding_of(listener).responses),
                 framing=speaks,
                 onward=onward if onward is not speaks else None,
                 socket=_socket(upstream.socket),
@@ -264,13 +254,13 @@ class Settings:
             for name in names
         }
 
-    def _framing(self, side: ListenerConfig | UpstreamConfig) -> Framing:
+    def _framing(self, side: model.ListenerConfig | model.UpstreamConfig) -> Framing:
         return framing_of(side.framing, side.header, self._framings)
 
     def _set_largest(self) -> None:
-        """Tell the pool how large the frames are that pass whole."""
-        requests = [whole_request(int(self.limits[item.name].value), forwarding_of(item).requests) for item in self.config.listeners]
-        answer = largest_whole(self.config)[1]
+        """Set the largest frames that pass whole in the pool."""
+        requests = [model.whole_request(int(self.limits[item.name].value), model.forwarding_of(item).requests) for item in self.config.listeners]
+        answer = model.largest_whole(self.config)[1]
         framings = [*map(self._framing, self.config.listeners), *map(self._framing, self.config.upstreams)]
         header = max(framing.most_header for framing in framings)
         self.pool.set_largest(int(header) + max(requests), int(header) + answer if answer else 0)
@@ -278,81 +268,68 @@ class Settings:
     # Changes.
 
     def prepare(self, change_id: int, asked: dict[str, Any]) -> None:
-        """Judge a change and keep it.
+        """Check a change and keep it.
 
         Raises:
-            ChangeError: it cannot be made; nothing is kept.
+            ChangeError: it is impossible, and is not kept.
         """
         if self._prepared is not None:
             raise ChangeError(f"change {self._prepared.number} is prepared and not decided")
-        unknown = set(asked) - set(Change.__annotations__)
-        if unknown:
-            raise ChangeError(f"cannot change {', '.join(sorted(unknown))}")
+        _check_known("cannot change", asked, Change.__annotations__)
         fault = schema_of(Change).fault(asked)
         if fault:
             raise ChangeError(f"a change that cannot be read: change{fault}")
         change = cast(Change, asked)
         limits = {name: int(limit.value) for name, limit in self.limits.items()}
         for name, size in change.get("max_receive_size", {}).items():
-            if name not in limits:
-                raise ChangeError(f"no listener {name}")
-            if not MAX_RECEIVE_SIZE.takes(size):
-                raise ChangeError(f"max_receive_size {size} of {name} is not within {MAX_RECEIVE_SIZE.least} and {MAX_RECEIVE_SIZE.most}")
+            _check_known("no listener", [name], limits)
+            if not model.MAX_RECEIVE_SIZE.takes(size):
+                raise ChangeError(f"max_receive_size {size} of {name} is not within {model.MAX_RECEIVE_SIZE.least} and {model.MAX_RECEIVE_SIZE.most}")
             limits[name] = size
         self._check_share(change.get("share", int(self.pool.size)), limits)
         endpoints = change.get("endpoints", {})
-        unknown = set(endpoints) - set(self.upstreams)
-        if unknown:
-            raise ChangeError(f"no upstream {', '.join(sorted(unknown))}")
+        _check_known("no upstream", endpoints, self.upstreams)
         try:
             fresh = {name: _endpoints(self._upstream_configs[name], rows) for name, rows in endpoints.items()}
             stores = self._stores.prepare(change["stores"]) if "stores" in change else {}
         except ConfigError as error:
             raise ChangeError(str(error)) from error
-        unknown = set(change.get("revoked", {})) - set(self.routes)
-        if unknown:
-            raise ChangeError(f"no listener {', '.join(sorted(unknown))}")
+        _check_known("no listener", change.get("revoked", {}), self.routes)
         rules = self._rules(change["tap_rules"]) if "tap_rules" in change else None
         limits_in_force = self._quotas(change["limits"]) if "limits" in change else None
         self._prepared = _Prepared(change_id, change, fresh, rules, limits_in_force, stores)
 
     def _quotas(self, row: LimitsRow) -> LimitsInForce:
-        """Quotas, ready to be asked."""
         try:
             limits = limits_from_wire(row)
         except (KeyError, TypeError, ValueError) as error:
             raise ChangeError(f"limits that cannot be: {error}") from error
-        unknown = set(limits.listeners) - set(self.limits)
-        if unknown:
-            raise ChangeError(f"no listener {', '.join(sorted(unknown))}")
+        _check_known("no listener", limits.listeners, self.limits)
         return limits
 
     def _rules(self, rows: list[dict[str, Any]]) -> TapRules:
-        """The tap's rules, ready to be asked."""
         if self._tap is None:
             raise ChangeError("there is no tap")
         try:
-            rules = tuple(rule_from_wire(row) for row in rows)
-            unknown = {listener for rule in rules for listener in rule.listeners} - set(self.limits)
-            if unknown:
-                raise ChangeError(f"no listener {', '.join(sorted(unknown))}")
+            rules = tuple(model.rule_from_wire(row) for row in rows)
+            _check_known("no listener", [listener for rule in rules for listener in rule.listeners], self.limits)
             return TapRules(rules, self._tap)
         except (KeyError, TypeError, ValueError) as error:
             raise ChangeError(f"tap rules that cannot be: {error}") from error
 
     def _check_share(self, share: int, limits: dict[str, int]) -> None:
-        """A share holds each frame that passes whole."""
+        """A share must hold every frame that passes whole."""
         for listener in self.config.listeners:
-            size = whole_request(limits[listener.name], forwarding_of(listener).requests)
+            size = model.whole_request(limits[listener.name], model.forwarding_of(listener).requests)
             if size > share:
                 raise ChangeError(f"the share of {share} bytes is below the max_receive_size of {listener.name}, {size}")
-        answer = largest_whole(self.config)[1]
+        answer = model.largest_whole(self.config)[1]
         if answer > share:
             raise ChangeError(f"the share of {share} bytes is below the max_receive_size of an upstream whose answers pass whole, {answer}")
 
     def commit(self, change_id: int) -> bool:
-        """Put the prepared change in force; False when it is not that one. Of tap rules, and of rates that
-        hold for whom none did: for new pairs; the caller has the others follow. Of what is revoked likewise.
+        """Put the prepared change in force; False if another one, or none, is prepared. New tap rules, rates and revocations apply to new pairs; the
+        caller applies them to open pairs (``jobs.FollowJob``).
         """
         prepared = self._prepared
         if prepared is None or prepared.number != change_id:
@@ -380,11 +357,10 @@ class Settings:
         return True
 
     def revokes(self, change_id: int) -> bool:
-        """Whether the prepared change takes back somebody's proof of who they are."""
+        """Whether the prepared change revokes identities."""
         return self._prepared is not None and self._prepared.number == change_id and "revoked" in self._prepared.change
 
     def _put_stores(self, made: dict[str, MadeStore]) -> None:
-        """Have new connections begin with these."""
         if not made:
             return
         max_ages = {item.name: item.tls.max_age_ms * NS_PER_MS for item in self.config.listeners if item.tls is not None}
@@ -405,41 +381,37 @@ class Settings:
                     options.tls = self._stores.upstream(upstream, server_name)
 
     def abort(self, change_id: int) -> None:
-        """Forget the prepared change; harmless when it is another."""
+        """Forget the prepared change; no effect if another one is prepared."""
         if self._prepared is not None and self._prepared.number == change_id:
             self._prepared = None
 
 
-def _socket(config: SocketConfig) -> SocketConfig | None:
-    return None if config == SocketConfig() else config
+def _socket(config: model.SocketConfig) -> model.SocketConfig | None:
+    return None if config == model.SocketConfig() else config
 
 
-def _request_channel(config: ProxyConfig) -> "RequestChannel | None":
+def _request_channel(config: model.ProxyConfig) -> "RequestChannel | None":
     if all(listener.handler is None for listener in config.listeners):
         return None
-    from framegate.proxy.relay.request_channel import RequestChannel  # here: a processor without handlers does without
+    from framegate.proxy.relay.request_channel import RequestChannel  # here: only processors with handlers need it
 
     return RequestChannel(config.handlers.queue, config.handlers.timeout_ms * NS_PER_MS)
 
 
-def _credentials(config: ProxyConfig) -> "Credentials | None":
+def _credentials(config: model.ProxyConfig) -> "Credentials | None":
     if all(listener.sasl is None for listener in config.listeners) and all(upstream.sasl is None for upstream in config.upstreams):
         return None
-    from framegate.proxy.server.credentials import Credentials  # here: a processor without SASL does without
+    from framegate.proxy.server.credentials import Credentials  # here: only processors with SASL need it
 
     return Credentials()
 
 
-def _cut_from(forward: Forward) -> int:
-    return CUT_ABOVE if forward == "cut_through" else NEVER_CUT
+def _cut_from(forward: model.Forward) -> int:
+    return model.CUT_ABOVE if forward == "cut_through" else NEVER_CUT
 
 
-def _endpoints(upstream: UpstreamConfig, rows: list[Address]) -> list[Endpoint]:
-    """Rows of the link, ``[host, family, path]`` or ``[host, family, address, port]``, as endpoints.
-
-    Raises:
-        ConfigError: a host that the configuration does not name.
-    """
+def _endpoints(upstream: model.UpstreamConfig, rows: list[Address]) -> list[Endpoint]:
+    """The endpoints of rows (``messages.Endpoints``); raises ConfigError for a host that the configuration does not name."""
     hosts = {_host(endpoint) for endpoint in upstream.endpoints}
     endpoints = []
     for host, family, *rest in rows:
@@ -457,10 +429,10 @@ def _host(endpoint: str) -> str:
     return "" if address.kind == "unix" else address.host
 
 
-def _server_name(upstream: UpstreamConfig, host: str) -> str:
-    """The name that an endpoint's certificate is verified against, and SNI when it is no number; empty for plaintext.
+def _server_name(upstream: model.UpstreamConfig, host: str) -> str:
+    """The name that an endpoint's certificate must have, also sent as SNI if it is no number; empty for plaintext.
 
-    A dot at the end keeps a resolver from trying search domains; it is no part of the name, in SNI or in a certificate.
+    A final dot only tells a resolver not to try search domains; it is no part of the name in SNI or in a certificate.
     """
     if upstream.tls is None:
         return ""

@@ -1,7 +1,7 @@
-"""TLS as the files say: a context for each listener and upstream that speaks it, and how another takes its place.
+"""The certificate stores of a processor: a TLS context for each listener and upstream with TLS, made of its files, and its replacement.
 
-A store is prepared (its context is built, and nothing else happens), then put in place or dropped. Connections that are being opened, or are open,
-keep the context that they began with; the last of them to end lets it go.
+A store is prepared (its context is made, and nothing else happens), then put in force or dropped. A connection keeps the context with which it began;
+a replaced context is freed when its last connection ends.
 """
 
 import base64
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 __all__ = ["SESSION_NS", "MadeStore", "Stores"]
 
 SESSION_NS: Final = 7200 * 1_000_000_000
-"""How long clients that are verified resume a session, at most. OpenSSL says as much of each, but one that is resumed in TLS 1.3 begins anew."""
-Files = dict[str, bytes] | None
+"""For how long clients with certificates may resume sessions. OpenSSL has the same limit for each session, but resuming in TLS 1.3 makes a new one.
+"""
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", re.DOTALL)
 
 
 class MadeStore(NamedTuple):
-    """A store that can be served.
+    """A store with its contexts.
 
     Attributes:
-        context: of an upstream, or for clients that ask for no host of their own.
+        context: of an upstream, or of a listener for hosts without a certificate of their own.
         server: all contexts of a listener; None: it is an upstream's.
-        shown_by: the fingerprints of what clients are shown who ask for hosts that have their own.
+        shown_by: the fingerprints of certificates of named hosts, by context.
     """
 
     store: Store
@@ -46,7 +46,7 @@ class Stores:
     """All stores of a processor, by owner.
 
     Args:
-        row: what control sent; None: the files are read here.
+        row: from control; None: the files are read from the disk.
 
     Raises:
         ConfigError: one of them cannot be used.
@@ -63,10 +63,10 @@ class Stores:
         }
 
     def prepare(self, row: StoresRow) -> dict[str, MadeStore]:
-        """What is to take the place of what is in force: that alone which is another.
+        """Make the stores that differ from those in force.
 
         Raises:
-            ConfigError: one cannot be used, or nobody has it.
+            ConfigError: one cannot be used, or its owner does not exist.
         """
         given = _read(row)
         unknown = set(given) - set(self._sections)
@@ -77,20 +77,20 @@ class Stores:
         }
 
     def renewed(self) -> dict[str, MadeStore]:
-        """Those of listeners that verify their clients, made anew of the same files: no session of before is resumed."""
+        """The stores of listeners that verify their clients, made again of the same files: earlier sessions cannot be resumed."""
         return {owner: self._make(owner, made.store, has_files=True) for owner, made in self._in_force.items() if _verifies(made)}
 
     @property
     def verifies(self) -> bool:
-        """Whether there are such."""
+        """Whether a listener verifies its clients."""
         return any(map(_verifies, self._in_force.values()))
 
     def put(self, made: dict[str, MadeStore]) -> None:
-        """Have what was prepared; who serves asks for it anew."""
+        """Put prepared stores in force; the caller updates its ``TlsSettings``."""
         self._in_force.update(made)
 
     def listener(self, name: str) -> TlsSettings | None:
-        """How a listener's clients are spoken to; None: not in TLS."""
+        """TLS towards a listener's clients; None: plaintext."""
         made = self._in_force.get(listener_owner(name))
         if made is None:
             return None
@@ -98,20 +98,31 @@ class Stores:
         return TlsSettings(made.context, server_side=True, store=made.server, number=store.number, shown=store.shown, shown_by=made.shown_by)
 
     def upstream(self, name: str, server_name: str) -> TlsSettings | None:
-        """How an endpoint of an upstream is spoken to, whose certificate must have that name."""
+        """TLS towards an endpoint of an upstream, whose certificate must have that name; None: plaintext."""
         made = self._in_force.get(upstream_owner(name))
         if made is None:
             return None
         return TlsSettings(made.context, server_side=False, server_name=server_name, number=made.store.number, shown=made.store.shown)
 
     def _make(self, owner: str, store: Store, *, has_files: bool) -> MadeStore:
+        from framegate.proxy.network.tls_context import server_store, upstream_context  # here: it loads OpenSSL
+
         files = {path: content.encode("latin-1") for path, content in store.files.items()} if has_files else None
         section = self._sections[owner]
-        return _server(section, store, files) if isinstance(section, ListenerConfig) else _client(section, store, files)
+        if isinstance(section, UpstreamConfig):
+            assert section.tls is not None, "a section with a store has TLS"
+            return MadeStore(store, upstream_context(section.tls, files))
+        tls = section.tls
+        assert tls is not None, "a section with a store has TLS"
+        made = server_store(tls, files)
+        if files is None:
+            return MadeStore(store, made.default, made)
+        shown_by = {made.context(item.names[0].lower().rstrip(".")): _fingerprint(files[item.certificate]) for item in tls.certificates}
+        return MadeStore(store, made.default, made, shown_by)
 
 
 def _verifies(made: MadeStore) -> bool:
-    return bool(made.store.files) and made.server is not None and made.context.verify_mode != 0  # ssl.CERT_NONE; not everybody loads OpenSSL
+    return bool(made.store.files) and made.server is not None and made.context.verify_mode != 0  # ssl.CERT_NONE, without loading OpenSSL here
 
 
 def _read(row: StoresRow) -> dict[str, Store]:
@@ -121,27 +132,8 @@ def _read(row: StoresRow) -> dict[str, Store]:
         raise ConfigError(str(error)) from error
 
 
-def _server(listener: ListenerConfig, store: Store, files: Files) -> MadeStore:
-    from framegate.proxy.network.tls_context import server_store  # it loads OpenSSL
-
-    tls = listener.tls
-    assert tls is not None, "who has a store speaks TLS"
-    made = server_store(tls, files)
-    shown_by = (
-        {} if files is None else {made.context(item.names[0].lower().rstrip(".")): _fingerprint(files[item.certificate]) for item in tls.certificates}
-    )
-    return MadeStore(store, made.default, made, shown_by)
-
-
-def _client(upstream: UpstreamConfig, store: Store, files: Files) -> MadeStore:
-    from framegate.proxy.network.tls_context import upstream_context  # it loads OpenSSL
-
-    assert upstream.tls is not None, "who has a store speaks TLS"
-    return MadeStore(store, upstream_context(upstream.tls, files))
-
-
 def _fingerprint(pem: bytes) -> str:
-    """Of the first certificate of a file, as ``Store.shown``; OpenSSL has read it."""
+    """The fingerprint of the first certificate of a file, as in ``Store.shown``."""
     import hashlib  # here: it loads OpenSSL, and only TLS needs it
 
     first = _CERTIFICATE.search(pem)

@@ -1,12 +1,12 @@
-"""Our logins to an upstream, as its configuration says."""
+"""Our logins to an upstream, as configured."""
 
 from typing import Final
 
 from framegate.proxy.auth.auth_requests import CredentialSource
 from framegate.proxy.auth.client import Count, SaslClientAuthenticators, SaslClientSettings
 from framegate.proxy.auth.mapping_rules import MappingRules
-from framegate.proxy.config.upstream_sasl import Login as LoginConfig
-from framegate.proxy.config.upstream_sasl import UpstreamSasl, logins_of
+from framegate.proxy.config.sasl import Login as LoginConfig
+from framegate.proxy.config.sasl import UpstreamSasl, logins_of
 from framegate.proxy.relay.login import Login, Logins
 
 __all__ = ["UpstreamLogins"]
@@ -15,16 +15,16 @@ _RULE: Final = "RULE:"
 
 
 class UpstreamLogins(Logins):
-    """Those of one upstream; all the listeners before it share them.
+    """The logins to one upstream, shared by the listeners that use it.
 
     Args:
         upstream: its name.
-        sasl: of its configuration.
-        source: whom to ask for passwords and tokens.
-        count: is told how each login comes out.
+        sasl: its configuration.
+        source: for passwords and tokens.
+        count: called with the result of each login.
 
     Raises:
-        RuleError: a rule of a principal cannot be read, which control has read.
+        RuleError: a rule for principals cannot be read (control has validated it).
     """
 
     def __init__(self, upstream: str, sasl: UpstreamSasl, source: CredentialSource, count: Count = lambda mechanism, error: None) -> None:
@@ -35,7 +35,7 @@ class UpstreamLogins(Logins):
 
 
 class _Row:
-    """One login, and whose it is."""
+    """One login, and the principals that use it."""
 
     def __init__(self, config: LoginConfig, source: CredentialSource, count: Count) -> None:
         settings = SaslClientSettings(config.mechanism, config.user, config.credential)

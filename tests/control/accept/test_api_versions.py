@@ -15,7 +15,7 @@ from framegate.control.accept.api_versions import ApiVersions, Tls, common, comm
 from framegate.control.identity.auth_responder import UnknownApisError
 from framegate.control.meters import Meters
 from framegate.control.task_monitor import TaskMonitor
-from framegate.proxy.auth.certificate_pins import key_pin
+from framegate.proxy.auth.certificates import key_pin
 from framegate.proxy.auth.messages import ApiRange, ApiVersionsAnswer, RequestHeader, answer_writer
 from framegate.proxy.auth.wire import Tags
 from tests.fakes.cases import each_of

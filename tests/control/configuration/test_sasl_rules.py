@@ -8,8 +8,7 @@ import pytest
 from framegate.control.configuration.load import validate
 from framegate.control.identity.passwords import new_credentials
 from framegate.control.identity.users_file import UsersFile
-from framegate.proxy.config.sasl import ListenerSasl, TokenConfig
-from framegate.proxy.config.upstream_sasl import logins_of
+from framegate.proxy.config.sasl import ListenerSasl, TokenConfig, logins_of
 from tests.control.identity.conftest import Signer
 from tests.fakes.configuration import faults, put, warnings
 

@@ -18,8 +18,8 @@ from framegate.control.doctor.finding import Finding
 from framegate.control.doctor.probe import look_at_all
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.control.doctor.upstreams import address_probes
+from framegate.proxy.config.sasl import UpstreamSasl
 from framegate.proxy.config.tls import UpstreamTls
-from framegate.proxy.config.upstream_sasl import UpstreamSasl
 from tests.fakes.certificates import YEAR, Authority
 from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.surroundings import config_of, levels

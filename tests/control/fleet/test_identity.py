@@ -18,9 +18,8 @@ from framegate.control.meters import Meters
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.auth.messages import ApiRange
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
-from framegate.proxy.config.sasl import ListenerSasl
+from framegate.proxy.config.sasl import ListenerSasl, UpstreamSasl
 from framegate.proxy.config.tls import UpstreamTls
-from framegate.proxy.config.upstream_sasl import UpstreamSasl
 from framegate.proxy.server.messages import QuestionNotice
 from framegate.proxy.server.rows import Store
 from tests.fakes.fleet import MemoryLog

@@ -10,7 +10,7 @@ from framegate.control.telemetry.__main__ import main
 from framegate.control.telemetry.catalogue import EXPORTED, document
 from framegate.control.telemetry.names import prometheus_name
 from framegate.control.telemetry.variables import CHOICES, LISTS
-from framegate.proxy.cells.metrics import Metric
+from framegate.proxy.cells.metric import Metric
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "deploy" / "metrics.md"
 UNITS = {"s", "By", "By/s"}  # not "1": the collector makes ``_ratio`` of it

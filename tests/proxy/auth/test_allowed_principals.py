@@ -37,14 +37,11 @@ def test_a_pattern_may_name_its_groups_as_java_does_and_a_broken_one_is_refused(
         AllowedPrincipals(["RULE:("])
 
 
-def test_who_is_known_by_a_certificate_is_judged_at_once() -> None:
+def test_a_principal_that_is_known_from_the_handshake_is_checked_at_once() -> None:
     factory = AllowedPrincipalsAuthenticators(AllowedPrincipals(["CN=app"]), CertificateAuthenticators())
     assert factory.make(Identity(subject="CN=app")).principal == "CN=app"
     with pytest.raises(AuthenticationError, match="the principal 'CN=other' is none of allowed_principals"):
         factory.make(Identity(subject="CN=other"))
-
-
-def test_nobody_comes_in_only_when_that_is_said() -> None:
     with pytest.raises(AuthenticationError, match="'ANONYMOUS'"):
         AllowedPrincipalsAuthenticators(AllowedPrincipals(["CN=app"]), AnonymousAuthenticators()).make(Identity())
     assert AllowedPrincipalsAuthenticators(AllowedPrincipals([ANONYMOUS]), AnonymousAuthenticators()).make(Identity()).principal == ANONYMOUS

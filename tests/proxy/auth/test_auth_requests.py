@@ -1,4 +1,4 @@
-"""framegate.proxy.auth.auth_requests: an inquiry is settled once, and who has given up is not woken. Secrets are in no repr."""
+"""framegate.proxy.auth.auth_requests: a request is completed once. Secrets are in no repr."""
 
 from framegate.proxy.auth.auth_requests import Accepted, CheckPassword, CheckToken, PendingAuth, Refused, ScramCredential, ScramKeys, Secret
 from tests.fakes.cases import each_of
@@ -6,7 +6,7 @@ from tests.fakes.clock import FakeClock
 from tests.proxy.network.test_authenticator import Alarm
 
 
-def test_the_first_answer_counts_and_wakes_once() -> None:
+def test_a_request_is_completed_and_wakes_once_and_not_after_it_was_cancelled() -> None:
     alarm = Alarm(FakeClock())
     pending_auth = PendingAuth(CheckToken("t"), alarm)
     pending_auth.complete(Accepted("a"))
@@ -14,9 +14,6 @@ def test_the_first_answer_counts_and_wakes_once() -> None:
     assert (pending_auth.answer, alarm.woken) == (Accepted("a"), 1)
     pending_auth.cancel()
     assert not pending_auth.is_cancelled, "it was answered"
-
-
-def test_who_has_given_up_is_not_woken() -> None:
     alarm = Alarm(FakeClock())
     pending_auth = PendingAuth(CheckToken("t"), alarm)
     pending_auth.cancel()

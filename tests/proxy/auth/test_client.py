@@ -21,6 +21,7 @@ from framegate.proxy.network.run import Run
 from framegate.proxy.network.state import ChannelState
 from framegate.proxy.network.timer import NEVER
 from framegate.proxy.network.transport import DONE, Identity
+from tests.fakes.cases import each_of
 from tests.fakes.clock import MS, SECOND
 from tests.fakes.network import NetBench, frame, tcp_pair
 from tests.fakes.sasl_frames import (
@@ -40,6 +41,7 @@ from tests.proxy.auth.conftest import AuthSource, Talk, usual_answer
 
 ID = FIRST_CORRELATION_ID
 KNOWN = (ApiRange(17, 0, 1), ApiRange(36, 0, 2))
+PLAIN = SaslClientSettings("PLAIN", "user", "a", "c")
 
 
 def client(auth_source: AuthSource, mechanism: str = "PLAIN", *, chance: random.Random | None = None) -> SaslClientAuthenticator:
@@ -99,72 +101,45 @@ def test_ids_are_kafkas_eight_and_come_round(auth_source: AuthSource) -> None:
     assert ids[7] == 0x7FFFFFFF
 
 
-@pytest.mark.parametrize(
-    ("ranges", "words"),
+STAGES: tuple[bytes, ...] = (offered(*KNOWN), answered(handshake_answer("PLAIN"), ID + 1), answered(token_answer(), ID + 2))
+"""The good answers to the three requests of PLAIN."""
+
+
+@each_of(
+    ("stage", "answer", "words", "counted"),
     [
-        ((), "wants no SASL"),
-        ((ApiRange(36, 0, 2),), "wants no SASL"),
-        ((ApiRange(17, 2, 3), ApiRange(36, 0, 2)), "wants no SASL"),
+        (0, offered(), "wants no SASL", "protocol"),
+        (0, offered(ApiRange(36, 0, 2)), "wants no SASL", "protocol"),
+        (0, offered(ApiRange(17, 2, 3), ApiRange(36, 0, 2)), "wants no SASL", "protocol"),
+        (0, offered(error=35), "error 35", "protocol"),
+        (0, versions_answer(0, *KNOWN), "correlation id 7 where", "protocol"),
+        (0, offered(*KNOWN)[:-1], "ApiVersions of 2 elements", "protocol"),
+        (0, offered(*KNOWN) + b"x", "1 bytes behind", "protocol"),
+        (0, struct.pack(">ihi", ID, 0, 0x7FFFFFFF), "ApiVersions of 2147483647 elements", "protocol"),
+        (0, b"", "correlation id", "protocol"),
+        (1, handshake_answer("PLAIN", "GSS\nAPI", error=33), "PLAIN is not enabled; enabled are PLAIN, GSS?API", "mechanism"),
+        (1, handshake_answer(error=34), "is there SASL at this address", "protocol"),
+        (1, handshake_answer(error=-1), "error -1", "protocol"),
+        (2, token_answer(error=58, message="Authentication failed: Invalid username or password"), "Invalid username or password", "credentials"),
+        (2, token_answer(error=58), "no reason", "credentials"),
+        (2, token_answer(error=34, message="x"), "error 34: x", "protocol"),
+        (2, token_answer(error=-1), "error -1", "unavailable"),
+        (2, token_answer(error=58, message="a\x1b[31m\nb" + "c" * 300), "a?[31m?bc", "credentials"),
+        (2, token_answer(b"more?"), "5 bytes where the server has nothing to say", "credentials"),
     ],
+    fresh={"auth_source": AuthSource},
 )
-def test_an_upstream_without_sasl(auth_source: AuthSource, ranges: tuple[ApiRange, ...], words: str) -> None:
-    one = Talk(client(auth_source))
+def test_a_refusal_or_a_malformed_answer_ends_the_login(auth_source: AuthSource, stage: int, answer: bytes, words: str, counted: str) -> None:
+    found: list[tuple[str, str]] = []
+    one = Talk(SaslClientAuthenticators(PLAIN, auth_source, nonce=lambda: CLIENT_NONCE, count=lambda *what: found.append(what)).make(Identity()))
     one.say()
-    assert words in str(one.refused(offered(*ranges)))
-
-
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (offered(error=35), "error 35"),
-        (versions_answer(0, *KNOWN), "correlation id 7 where"),
-        (offered(*KNOWN)[:-1], "ApiVersions of 2 elements"),
-        (offered(*KNOWN) + b"x", "1 bytes behind"),
-        (struct.pack(">ihi", ID, 0, 0x7FFFFFFF), "ApiVersions of 2147483647 elements"),
-        (b"", "correlation id"),
-    ],
-)
-def test_an_answer_to_versions_that_is_none(auth_source: AuthSource, answer: bytes, words: str) -> None:
-    one = Talk(client(auth_source))
-    one.say()
-    error = one.refused(answer)
-    assert words in str(error)
-    assert error.answer == b"", "a client answers nothing"
-
-
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (handshake_answer("PLAIN", "GSS\nAPI", error=33), "PLAIN is not enabled; enabled are PLAIN, GSS?API"),
-        (handshake_answer(error=34), "is there SASL at this address"),
-        (handshake_answer(error=-1), "error -1"),
-    ],
-)
-def test_a_handshake_that_is_refused(auth_source: AuthSource, answer: bytes, words: str) -> None:
-    assert words in str(begun(auth_source).refused(answered(answer, ID + 1)))
-
-
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (
-            token_answer(error=58, message="Authentication failed: Invalid username or password"),
-            "Authentication failed: Invalid username or password",
-        ),
-        (token_answer(error=58), "no reason"),
-        (token_answer(error=34, message="x"), "error 34: x"),
-        (token_answer(error=58, message="a\x1b[31m\nb" + "c" * 300), "a?[31m?bc"),
-        (token_answer(b"more?"), "5 bytes where the server has nothing to say"),
-    ],
-)
-def test_a_login_that_is_refused(auth_source: AuthSource, answer: bytes, words: str) -> None:
-    one = begun(auth_source)
-    accept(one)
-    error = one.refused(answered(answer, ID + 2))
+    one.say(*STAGES[:stage])
+    assert found == []
+    error = one.refused(answered(answer, ID + stage) if stage else answer)
     assert words in str(error)
     assert str(error).startswith("PLAIN as user: ")
     assert isinstance(error, LoginError)
-    assert error.refused
+    assert (error.refused, error.answer, found) == (True, b"", [("PLAIN", counted)]), "a client answers nothing"
     assert len(str(error)) <= 220
     assert "pencil" not in str(error)
 
@@ -176,50 +151,31 @@ def test_a_refusal_of_oauthbearer_is_confirmed_before_its_words_come(auth_source
     assert "invalid_token" in str(one.refused(answered(token_answer(error=58, message='{"status":"invalid_token"}'), ID + 3)))
 
 
-def test_an_upstream_that_does_not_know_the_password_is_not_believed(auth_source: AuthSource) -> None:
+def test_an_upstream_with_a_wrong_signature_is_refused(auth_source: AuthSource) -> None:
     one = begun(auth_source, SCRAM_SHA_256)
     accept(one, SCRAM_SHA_256)
     one.say(answered(token_answer(scram_exchange(SCRAM_SHA_256).server[0]), ID + 2))
     assert "its signature is wrong" in str(one.refused(answered(token_answer(b"v=AAAA"), ID + 3)))
 
 
-@pytest.mark.parametrize(
-    ("bodies", "answer", "counted"),
-    [
-        ([offered(*KNOWN), answered(handshake_answer("PLAIN"), ID + 1), answered(token_answer(), ID + 2)], None, ""),
-        ([offered(*KNOWN), answered(handshake_answer("PLAIN"), ID + 1), answered(token_answer(error=58), ID + 2)], None, "credentials"),
-        ([offered(*KNOWN), answered(handshake_answer("PLAIN"), ID + 1), answered(token_answer(b"x"), ID + 2)], None, "credentials"),
-        ([offered(*KNOWN), answered(handshake_answer("PLAIN"), ID + 1), answered(token_answer(error=-1), ID + 2)], None, "unavailable"),
-        ([offered(*KNOWN), answered(handshake_answer("PLAIN"), ID + 1), answered(token_answer(error=34), ID + 2)], None, "protocol"),
-        ([offered(*KNOWN), answered(handshake_answer("PLAIN"), ID + 1)], q.Unavailable("gone"), "unavailable"),
-        ([offered(*KNOWN), answered(handshake_answer("GSSAPI", error=33), ID + 1)], None, "mechanism"),
-        ([offered(*KNOWN), answered(handshake_answer(error=34), ID + 1)], None, "protocol"),
-        ([offered(error=35)], None, "protocol"),
-        ([b"x"], None, "protocol"),
-    ],
-)
-def test_what_became_of_it_is_counted_once(auth_source: AuthSource, bodies: list[bytes], answer: q.AuthResponse | None, counted: str) -> None:
+def test_what_became_of_it_is_counted_once(auth_source: AuthSource) -> None:
     found: list[tuple[str, str]] = []
-    if answer is not None:
-        auth_source.answer = lambda auth_request: answer
-    settings = SaslClientSettings("PLAIN", "user", "a", "c")
-    one = Talk(SaslClientAuthenticators(settings, auth_source, count=lambda *what: found.append(what)).make(Identity()))
+    factory = SaslClientAuthenticators(PLAIN, auth_source, count=lambda *what: found.append(what))
+    one = Talk(factory.make(Identity()))
     one.say()
-    for body in bodies[:-1]:
-        one.say(body)
-    assert found == []
-    if counted:
-        one.refused(bodies[-1])
-    else:
-        one.say(bodies[-1])
-        assert one.one.step() == DONE
-    assert found == [("PLAIN", counted)]
+    one.say(*STAGES)
+    assert (one.one.step(), found) == (DONE, [("PLAIN", "")])
+    auth_source.answer = lambda auth_request: q.Unavailable("gone")
+    one = Talk(factory.make(Identity()))
+    one.say()
+    one.refused(*STAGES[:2])
+    assert found[1:] == [("PLAIN", "unavailable")]
 
 
 # Who has to be asked.
 
 
-def test_the_password_is_waited_for_and_given_up(auth_source: AuthSource) -> None:
+def test_the_login_waits_for_the_password_and_cancels_its_request(auth_source: AuthSource) -> None:
     auth_source.late = True
     one = begun(auth_source)
     assert accept(one) == []
@@ -235,7 +191,7 @@ def test_the_password_is_waited_for_and_given_up(auth_source: AuthSource) -> Non
     assert (auth_source.forgotten, pending_auth.is_cancelled) == ([pending_auth], True)
 
 
-def test_a_secret_that_is_not_there_is_the_end(auth_source: AuthSource) -> None:
+def test_without_a_secret_the_login_fails(auth_source: AuthSource) -> None:
     auth_source.answer = lambda auth_request: q.Unavailable("password.txt cannot be read")
     error = begun(auth_source).refused(answered(handshake_answer("PLAIN"), ID + 1))
     assert str(error) == "PLAIN as user: the secret is not available: password.txt cannot be read"
@@ -246,7 +202,7 @@ def test_a_secret_that_is_not_there_is_the_end(auth_source: AuthSource) -> None:
 # How long it is good.
 
 
-@pytest.mark.parametrize("lifetime", [0, -1, 1, 10_000, 1 << 41, (1 << 63) - 1])
+@each_of("lifetime", [0, -1, 1, 10_000, 1 << 41, (1 << 63) - 1], fresh={"auth_source": AuthSource})
 def test_it_is_renewed_before_it_ends(auth_source: AuthSource, lifetime: int) -> None:
     one = begun(auth_source, chance=random.Random(1))
     accept(one)
@@ -334,7 +290,7 @@ def test_a_client_that_hangs_up_while_somebody_is_asked_frees_the_question(net: 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
 @pytest.mark.parametrize("write", [str, lambda text: base64.b64encode(f"\0user\0{text}".encode()).decode(), lambda text: f"x{text[1:-1]}x"])
-def test_what_a_server_says_of_a_secret_is_in_no_line_of_ours(auth_source: AuthSource, mechanism: str, write: Callable[[str], str]) -> None:
+def test_a_secret_in_a_servers_text_is_redacted(auth_source: AuthSource, mechanism: str, write: Callable[[str], str]) -> None:
     auth_source.answer = lambda auth_request: q.Secret("canary.7f3a9c")
     one = begun(auth_source, mechanism)
     accept(one, mechanism)
@@ -342,7 +298,7 @@ def test_what_a_server_says_of_a_secret_is_in_no_line_of_ours(auth_source: AuthS
     assert str(error).partition(": ")[2] == REDACTED
 
 
-def test_what_a_server_makes_of_the_keys_of_a_password_is_in_no_line_of_ours(auth_source: AuthSource) -> None:
+def test_the_keys_of_a_password_in_a_servers_text_are_redacted(auth_source: AuthSource) -> None:
     exchange = scram_exchange(SCRAM_SHA_256)
     one = begun(auth_source, SCRAM_SHA_256)
     accept(one, SCRAM_SHA_256)
@@ -354,7 +310,7 @@ def test_what_a_server_makes_of_the_keys_of_a_password_is_in_no_line_of_ours(aut
     assert str(error) == f"SCRAM-SHA-256 as user: {REDACTED}"
 
 
-def test_who_is_let_in_keeps_no_secret(auth_source: AuthSource) -> None:
+def test_after_a_login_no_secret_is_kept(auth_source: AuthSource) -> None:
     one = begun(auth_source)
     accept(one)
     authenticator = cast(SaslClientAuthenticator, one.one)
@@ -364,10 +320,9 @@ def test_who_is_let_in_keeps_no_secret(auth_source: AuthSource) -> None:
     assert (one.code, authenticator._mechanism) == (DONE, None)
 
 
-def test_who_logs_in_again_begins_with_the_handshake(auth_source: AuthSource) -> None:
+def test_a_later_login_begins_with_the_handshake(auth_source: AuthSource) -> None:
     """Kafka's brokers take nothing else behind the end of a session, and have said that they know these versions."""
-    settings = SaslClientSettings("PLAIN", "user", "a", "c")
-    one = Talk(SaslClientAuthenticators(settings, auth_source).again(Identity(), "CN=broker"))
+    one = Talk(SaslClientAuthenticators(PLAIN, auth_source).again(Identity(), "CN=broker"))
     assert one.say() == [handshake("PLAIN", ID)]
     assert one.say(answered(handshake_answer("PLAIN"), ID)) == [token(plain_token(), ID + 1, 1)]
     one.say(answered(token_answer(version=1, lifetime=60_000), ID + 1))

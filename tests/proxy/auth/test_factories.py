@@ -10,7 +10,7 @@ from framegate.proxy.auth.factories import of_clients, of_upstream
 from framegate.proxy.config.model import ListenerConfig, UpstreamConfig
 from framegate.proxy.config.tls import ListenerTls, PrincipalConfig, UpstreamTls
 from framegate.proxy.errors import AuthenticationError
-from framegate.proxy.network.authenticator import ANONYMOUS, AnonymousAuthenticators
+from framegate.proxy.network.authenticator import ANONYMOUS
 from framegate.proxy.network.transport import Identity
 from tests.proxy.auth.test_certificates import SPIFFE
 
@@ -29,28 +29,17 @@ def test_the_name_that_is_configured_through_the_rules_that_are() -> None:
     assert principal(tls=ASKED, principal=rules) == "app"
     assert principal(tls=ASKED, principal=PrincipalConfig(from_="uri", rules=(r"RULE:spiffe:\/\/td\/ns\/(.*)\/sa\/(.*)/$2@$1/",))) == "y@x"
     assert principal(tls=ASKED, principal=PrincipalConfig(from_="dns")) == "h"
-
-
-def test_a_rule_with_a_comma_is_one_rule() -> None:
     assert principal(tls=ASKED, principal=PrincipalConfig(rules=(r"RULE:^CN=(\w{1,9}),O=(.*)$/$1,$2/", "DEFAULT"))) == "App,x"
 
 
-def test_whom_nobody_asks_is_anonymous() -> None:
+def test_clients_without_certificates_are_anonymous_and_only_allowed_principals_may_connect() -> None:
     assert principal() == ANONYMOUS
     assert principal(tls=ListenerTls(certificate="c", key="k")) == ANONYMOUS
-
-
-def test_who_may_come_in() -> None:
     assert principal(tls=ASKED, allowed_principals=("RULE:CN=App,.*",)) == "CN=App,O=x"
     with pytest.raises(AuthenticationError, match="'CN=App,O=x' is none of allowed_principals"):
         principal(tls=ASKED, allowed_principals=("CN=app,O=x",))
     with pytest.raises(AuthenticationError, match=ANONYMOUS):
         principal(allowed_principals=("CN=app",))
-
-
-def test_who_asks_clients_itself_judges_them_itself() -> None:
-    asks = AnonymousAuthenticators()
-    assert of_clients(ListenerConfig(name="l", address="127.0.0.1:0", allowed_principals=("CN=app",)), asks) is asks
 
 
 def test_an_upstream_is_its_subject_and_with_pins_one_of_their_keys() -> None:

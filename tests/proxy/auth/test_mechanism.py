@@ -9,20 +9,13 @@ from framegate.proxy.auth.mechanism import Mechanism, Next, RefusalError, Reply,
 from framegate.proxy.errors import InternalError
 from tests.fakes.cases import each_of
 
-AWKWARD = ("user=1", "user,1", "a b", "=", ",", "=,=,", "user\\", "%", "=2C", "=3D", "Ü,=ß")
-
 
 class Silent(Mechanism):
     def evaluate(self, token: bytes) -> Next:
         return Reply(token)
 
 
-@each_of("name", AWKWARD)
-def test_awkward_names_come_back(name: str) -> None:
-    assert unescape_name(escape_name(name)) == name
-
-
-@given(st.text(min_size=1).filter(lambda text: "\0" not in text))
+@given(st.text(min_size=1).filter(lambda text: "\0" not in text) | st.sampled_from(["user=1", "=,=,", "user\\", "=2C", "=3D", "Ü,=ß"]))
 def test_every_name_comes_back(name: str) -> None:
     text = escape_name(name)
     assert "," not in text
@@ -46,5 +39,5 @@ def test_an_answer_is_of_the_kind_that_was_asked_for_or_a_refusal_or_a_bug() -> 
         Silent().resume(Accepted("a"))
 
 
-def test_what_is_said_is_in_no_repr() -> None:
+def test_a_reply_is_in_no_repr() -> None:
     assert "canary" not in repr(Reply(b"canary"))

@@ -51,6 +51,8 @@ def test_the_example_of_the_rfc() -> None:
     assert not other.complete
     assert other.evaluate(SERVER_FINAL) is None
     assert other.complete
+    exchange = scram_exchange(SCRAM_SHA_256)
+    assert (exchange.client, exchange.server) == ((CLIENT_FIRST, CLIENT_FINAL), (SERVER_FIRST, SERVER_FINAL)), "the fakes compute the same"
 
 
 def test_the_formulas_are_those_of_rfc_5802(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,6 +113,7 @@ def test_a_final_message_that_is_not_the_one(name: str) -> None:
     with pytest.raises(RefusalError) as caught:
         one.evaluate(FINALS[name])
     assert (one.complete, one.principal, caught.value.told) == (False, "", "")
+    assert ("librdkafka before 2.6.1" in str(caught.value)) is (name == "the client's half twice")
 
 
 @each_of("bit", range(0, 256, 5))
@@ -122,12 +125,10 @@ def test_every_bit_of_the_proof_counts(bit: int) -> None:
         server().evaluate(head + b",p=" + base64.b64encode(changed))
 
 
-def test_old_librdkafka_is_refused_by_its_name() -> None:
-    with pytest.raises(RefusalError, match=r"librdkafka before 2\.6\.1"):
-        server().evaluate(FINALS["the client's half twice"])
-
-
 def test_a_wrong_password_a_wrong_name_and_who_cannot_be_checked_are_told_the_same() -> None:
+    one = ScramServer(SCRAM_SHA_256, lambda: SERVER_NONCE)
+    one.evaluate(CLIENT_FIRST)
+    assert said(one.resume(stored(SCRAM_SHA_256, is_known=False))) == SERVER_FIRST, "an unknown user gets a salt"
     refusals = []
     for one in (server(password="wrong"), server(is_known=False), server(password="wrong", is_known=False)):
         with pytest.raises(RefusalError) as caught:
@@ -140,12 +141,6 @@ def test_a_wrong_password_a_wrong_name_and_who_cannot_be_checked_are_told_the_sa
     refusals.append((str(caught.value), caught.value.told))
     assert [reason for reason, _ in refusals] == ["wrong password", "no such user", "no such user", "cannot be checked: queue full"]
     assert {told for _, told in refusals} == {""}
-
-
-def test_who_is_not_there_gets_a_salt_like_everybody() -> None:
-    one = ScramServer(SCRAM_SHA_256, lambda: SERVER_NONCE)
-    one.evaluate(CLIENT_FIRST)
-    assert said(one.resume(stored(SCRAM_SHA_256, is_known=False))) == SERVER_FIRST
 
 
 @each_of(("header", "good"), [(b"n,a=user,", True), (b"n,a=admin,", False)])
@@ -163,14 +158,10 @@ def test_an_authorization_id_must_be_the_user(header: bytes, good: bool) -> None
 
 
 def test_a_delegation_token_is_no_user() -> None:
-    for text, good in ((b"true", False), (b"TRUE", False), (b"false", True)):
-        one = ScramServer(SCRAM_SHA_256)
-        message = CLIENT_FIRST + b",tokenauth=" + text
-        if good:
-            assert one.evaluate(message) == Ask(WantCredential(SCRAM_SHA_256, "user"))
-            continue
+    assert isinstance(ScramServer(SCRAM_SHA_256).evaluate(CLIENT_FIRST + b",tokenauth=false"), Ask)
+    for text in (b"true", b"TRUE"):
         with pytest.raises(RefusalError, match="delegation token"):
-            one.evaluate(message)
+            ScramServer(SCRAM_SHA_256).evaluate(CLIENT_FIRST + b",tokenauth=" + text)
 
 
 @each_of(
@@ -178,6 +169,8 @@ def test_a_delegation_token_is_no_user() -> None:
     [
         (SERVER_FIRST.replace(b"r=rOpr", b"r=xOpr"), "does not go on from ours"),
         (SERVER_FIRST.replace(SERVER_NONCE.encode(), b""), "does not go on from ours"),
+        (SERVER_FIRST, ""),
+        (SERVER_FIRST.replace(b"i=4096", b"i=16384"), ""),
         (SERVER_FIRST.replace(b"i=4096", b"i=4095"), "4095 iterations"),
         (SERVER_FIRST.replace(b"i=4096", b"i=16385"), "16385 iterations"),
         (SERVER_FIRST.replace(b"i=4096", b"i=2147483647"), "2147483647 iterations"),
@@ -188,15 +181,11 @@ def test_a_delegation_token_is_no_user() -> None:
 def test_a_client_asks_for_keys_only_of_a_good_server(first: bytes, words: str) -> None:
     one = client()
     one.begin()
-    with pytest.raises(RefusalError, match=words):
-        one.evaluate(first)
-
-
-@each_of("iterations", [4096, 16384])
-def test_the_bounds_of_the_iterations_are_within(iterations: int) -> None:
-    one = client()
-    one.begin()
-    assert isinstance(one.evaluate(SERVER_FIRST.replace(b"i=4096", f"i={iterations}".encode())), Ask)
+    if words:
+        with pytest.raises(RefusalError, match=words):
+            one.evaluate(first)
+    else:
+        assert isinstance(one.evaluate(first), Ask)
 
 
 @each_of(
@@ -218,9 +207,3 @@ def test_a_client_believes_only_who_knows_the_user(final: bytes, words: str) -> 
     with pytest.raises(RefusalError, match=words):
         one.evaluate(final)
     assert not one.complete
-
-
-def test_the_fakes_compute_what_the_rfc_says() -> None:
-    exchange = scram_exchange(SCRAM_SHA_256)
-    assert exchange.client == (CLIENT_FIRST, CLIENT_FINAL)
-    assert exchange.server == (SERVER_FIRST, SERVER_FINAL)

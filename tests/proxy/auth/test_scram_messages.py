@@ -63,7 +63,10 @@ def test_what_must_be_understood_is_not() -> None:
             kind.read(message)
 
 
-def test_a_good_server_first() -> None:
+def test_other_good_messages() -> None:
+    final = ClientFinal.read(b"c=biws,r=abc,x=y,p=cHJvb2Y=")
+    assert (final.binding, final.nonce, final.proof, final.unproven) == (b"n,,", "abc", b"proof", "c=biws,r=abc,x=y")
+    assert ClientFinal.of("n,,", "abc").write(b"proof") == b"c=biws,r=abc,p=cHJvb2Y="
     found = ServerFirst.read(b"r=abc,s=c2FsdA==,i=4096")
     assert (found.nonce, found.salt, found.iterations) == ("abc", b"salt", 4096)
     assert ServerFirst.of("abc", b"salt", 4096) == found
@@ -93,26 +96,27 @@ def test_what_is_no_server_first(message: bytes) -> None:
         ServerFirst.read(message)
 
 
-def test_a_good_client_final() -> None:
-    found = ClientFinal.read(b"c=biws,r=abc,x=y,p=cHJvb2Y=")
-    assert (found.binding, found.nonce, found.proof, found.unproven) == (b"n,,", "abc", b"proof", "c=biws,r=abc,x=y")
-    assert ClientFinal.of("n,,", "abc").write(b"proof") == b"c=biws,r=abc,p=cHJvb2Y="
-
-
-@each_of("message", [b"c=biws,r=abc", b"c=biws,p=cHJvb2Y=", b"r=abc,p=cHJvb2Y=", b"c=b!ws,r=abc,p=cHJvb2Y=", b"c=biws,r=abc,p=!", b""])
-def test_what_is_no_client_final(message: bytes) -> None:
-    with pytest.raises(RefusalError):
-        ClientFinal.read(message)
-
-
 def test_a_server_final_is_a_signature_or_an_error() -> None:
     assert ServerFinal.read(b"v=cHJvb2Y=") == ServerFinal(b"proof")
     assert ServerFinal.read(b"v=cHJvb2Y=,x=y") == ServerFinal(b"proof")
     assert ServerFinal.read(b"e=invalid-proof") == ServerFinal(error="invalid-proof")
     assert ServerFinal(b"proof").write() == b"v=cHJvb2Y="
-    for message in (b"", b"v=!", b"e=", b"x=y", b"v=cHJvb2Y=,x"):
-        with pytest.raises(RefusalError):
-            ServerFinal.read(message)
+
+
+@each_of(
+    ("kind", "message"),
+    [
+        *(
+            (ClientFinal, text)
+            for text in (b"c=biws,r=abc", b"c=biws,p=cHJvb2Y=", b"r=abc,p=cHJvb2Y=", b"c=b!ws,r=abc,p=cHJvb2Y=", b"c=biws,r=abc,p=!")
+        ),
+        *((ServerFinal, text) for text in (b"v=!", b"e=", b"x=y", b"v=cHJvb2Y=,x")),
+        *((kind, b"") for kind in (ClientFinal, ServerFinal)),
+    ],
+)
+def test_what_is_no_final_message(kind: type[ClientFinal | ServerFinal], message: bytes) -> None:
+    with pytest.raises(RefusalError):
+        kind.read(message)
 
 
 @given(st.binary(max_size=60), st.sampled_from([ClientFirst, ServerFirst, ClientFinal, ServerFinal]))

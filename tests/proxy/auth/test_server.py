@@ -25,7 +25,8 @@ from framegate.proxy.auth.wire import MAX_TAGS
 from framegate.proxy.errors import AuthenticationError, WrongProtocolError
 from framegate.proxy.network.authenticator import WAIT
 from framegate.proxy.network.timer import NEVER
-from framegate.proxy.network.transport import DONE, WANT_READ, Identity
+from framegate.proxy.network.transport import DONE, Identity
+from tests.fakes.cases import each_of
 from tests.fakes.clock import SECOND
 from tests.fakes.sasl_frames import (
     SERVER_NONCE,
@@ -73,6 +74,7 @@ def test_without_versions_and_with_each_version_of_the_tokens(auth_source: AuthS
     ]
     assert one.one.complete
     assert one.one.can_reauthenticate is (version > 0)  # type: ignore[attr-defined]
+    assert talk(auth_source).say(handshake("PLAIN", version=0), plain_token()) == [handshake_answer(*ALL), b""], "bare, and sent although it is empty"
 
 
 @pytest.mark.parametrize("mechanism", [SCRAM_SHA_256, SCRAM_SHA_512])
@@ -85,11 +87,6 @@ def test_scram_in_requests_and_in_bare_tokens(auth_source: AuthSource, mechanism
     assert one.say(first) == [exchange.server[0] if bare else token_answer(exchange.server[0])]
     assert one.say(final) == [exchange.server[1] if bare else token_answer(exchange.server[1])]
     assert (one.one.complete, one.one.principal) == (True, "user")
-
-
-def test_an_empty_answer_is_sent_all_the_same(auth_source: AuthSource) -> None:
-    one = talk(auth_source)
-    assert one.say(handshake("PLAIN", version=0), plain_token()) == [handshake_answer(*ALL), b""]
 
 
 # Versions.
@@ -167,20 +164,29 @@ def test_a_token_before_the_handshake_is_refused(auth_source: AuthSource) -> Non
     assert auth_source.asked == []
 
 
-@pytest.mark.parametrize("body", [b"", b"\0", b"\0\x11\0\1", b"\x60\x82\x01\x02gssapi of old", handshake("PLAIN")[:-1], handshake("PLAIN") + b"x"])
-def test_what_is_no_request_is_refused(auth_source: AuthSource, body: bytes) -> None:
-    assert talk(auth_source).refused(body).answer == b""
-
-
-@pytest.mark.parametrize("body", [handshake("PLAIN", version=2), request(36, 3, 1, b"\0", flexible=True), request(0, 0, 1, b"")])
-def test_a_version_that_cannot_be_answered(auth_source: AuthSource, body: bytes) -> None:
-    assert talk(auth_source).refused(body).answer == b""
-
-
-@pytest.mark.parametrize("body", [request(36, 3, 1, b"\0", flexible=True), request(3, 1, 1, b""), handshake("PLAIN"), b"\xff", b""])
-def test_only_tokens_come_after_the_handshake(auth_source: AuthSource, body: bytes) -> None:
+@each_of(
+    ("before", "body"),
+    [
+        ((), b""),
+        ((), b"\0"),
+        ((), b"\0\x11\0\1"),
+        ((), b"\x60\x82\x01\x02gssapi of old"),
+        ((), handshake("PLAIN")[:-1]),
+        ((), handshake("PLAIN") + b"x"),
+        ((), handshake("PLAIN", version=2)),
+        ((), request(36, 3, 1, b"\0", flexible=True)),
+        ((), request(0, 0, 1, b"")),
+        ((handshake("PLAIN"),), request(36, 3, 1, b"\0", flexible=True)),
+        ((handshake("PLAIN"),), request(3, 1, 1, b"")),
+        ((handshake("PLAIN"),), handshake("PLAIN")),
+        ((handshake("PLAIN"),), b"\xff"),
+        ((handshake("PLAIN"),), b""),
+    ],
+    fresh={"auth_source": AuthSource},
+)
+def test_what_is_no_request_is_refused(auth_source: AuthSource, before: tuple[bytes, ...], body: bytes) -> None:
     one = talk(auth_source)
-    one.say(handshake("PLAIN"))
+    one.say(*before)
     assert one.refused(body).answer == b""
 
 
@@ -245,7 +251,7 @@ def test_what_clients_of_oauthbearer_are_told(auth_source: AuthSource) -> None:
     assert one.refused(token(b"\x01", 8)).answer == told('{"status": "invalid_token"}')
 
 
-def test_why_a_token_was_refused_is_told_of_clients_that_do_not_look(auth_source: AuthSource) -> None:
+def test_the_log_has_the_reason_for_clients_that_ignore_a_refused_token(auth_source: AuthSource) -> None:
     """aiokafka takes the refusal for a welcome, and asks on."""
     counted: list[tuple[str, str, int]] = []
     factory = SaslServerAuthenticators(SaslServerSettings(("OAUTHBEARER",)), auth_source, count=lambda *what: counted.append(what))
@@ -351,32 +357,21 @@ def test_scrams_lifetime_is_told_at_its_end_only(auth_source: AuthSource) -> Non
 # Once more.
 
 
-def test_who_is_known_may_prove_it_once_more(auth_source: AuthSource) -> None:
-    one = talk(auth_source, session=Session("user", "PLAIN"), max_session_ms=5000)
+def test_an_authenticated_client_may_authenticate_again_as_the_same_user_with_the_same_mechanism(auth_source: AuthSource) -> None:
+    known = Session("user", "PLAIN")
+    one = talk(auth_source, session=known, max_session_ms=5000)
     assert one.say(handshake("PLAIN"), token(plain_token())) == [handshake_answer(*ALL), token_answer(lifetime=5000)]
     assert one.one.principal == "user"
-
-
-def test_as_somebody_else_it_may_not(auth_source: AuthSource) -> None:
-    auth_source.answer = lambda auth_request: q.Accepted("other")
-    error = fail(auth_source, "PLAIN", plain_token(user="other"), session=Session("user", "PLAIN"))
-    assert "was 'user' and is 'other'" in str(error)
-    assert error.answer == told("Cannot change principals during re-authentication")
-
-
-def test_by_another_mechanism_it_is_refused_with_the_next_token(auth_source: AuthSource) -> None:
-    one = talk(auth_source, session=Session("user", "PLAIN"))
+    one = talk(auth_source, session=known)
     assert one.say(handshake(SCRAM_SHA_256)) == [handshake_answer(*ALL)]
     assert "not the one" in str(one.refused(token(scram_exchange(SCRAM_SHA_256).client[0])))
-
-
-def test_the_text_says_that_it_was_once_more(auth_source: AuthSource) -> None:
-    error = fail(auth_source, "PLAIN", b"no", session=Session("user", "PLAIN"))
+    assert talk(auth_source, session=known).refused(versions(3)).answer == b""
+    error = fail(auth_source, "PLAIN", b"no", session=known)
     assert error.answer == told(NEUTRAL.replace("during authentication", "during re-authentication") + "PLAIN")
-
-
-def test_versions_are_not_asked_for_once_more(auth_source: AuthSource) -> None:
-    assert talk(auth_source, session=Session("user", "PLAIN")).refused(versions(3)).answer == b""
+    auth_source.answer = lambda auth_request: q.Accepted("other")
+    error = fail(auth_source, "PLAIN", plain_token(user="other"), session=known)
+    assert "was 'user' and is 'other'" in str(error)
+    assert error.answer == told("Cannot change principals during re-authentication")
 
 
 # Anything.
@@ -404,7 +399,7 @@ FRAMES = [
 
 @given(st.lists(st.sampled_from(FRAMES), max_size=8), st.booleans())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_comes_only_a_proof_makes_it_known(sent: list[bytes], late: bool) -> None:
+def test_after_any_frames_only_a_proof_gives_a_principal(sent: list[bytes], late: bool) -> None:
     auth_source = AuthSource()
     auth_source.late = late
     one = talk(auth_source)
@@ -421,15 +416,6 @@ def test_whatever_comes_only_a_proof_makes_it_known(sent: list[bytes], late: boo
     assert (one.one.principal == "user") is one.one.complete
     assert proved or not one.one.complete
     one.one.close()
-
-
-def test_the_factory_makes_one_for_each(auth_source: AuthSource) -> None:
-    factory = SaslServerAuthenticators(SaslServerSettings(("PLAIN",)), auth_source)
-    first, second = factory.make(Identity()), factory.make(Identity())
-    assert first is not second
-    assert Talk(first).say(handshake("PLAIN")) == [handshake_answer("PLAIN")]
-    other = Talk(second)
-    assert (second.mechanism_name, other.say(), other.code) == ("", [], WANT_READ)
 
 
 def of_clients(auth_source: AuthSource, counted: list[tuple[str, str, int]], **settings: object) -> SaslServerAuthenticators:
@@ -469,7 +455,7 @@ def test_what_became_of_it_is_counted_once(
 
 
 @pytest.mark.parametrize("entries", [["user"], ["RULE:us.."], ["other", "RULE:.*"]])
-def test_who_may_come_in_is_told_so(auth_source: AuthSource, entries: list[str]) -> None:
+def test_an_allowed_principal_is_accepted(auth_source: AuthSource, entries: list[str]) -> None:
     found: list[tuple[str, str, int]] = []
     one = Talk(of_clients(auth_source, found, allowed_principals=AllowedPrincipals(entries)).make(Identity()))
     assert one.say(handshake("PLAIN"), token(plain_token()))[1] == token_answer(lifetime=60_000)
@@ -477,7 +463,7 @@ def test_who_may_come_in_is_told_so(auth_source: AuthSource, entries: list[str])
 
 
 @pytest.mark.parametrize("entries", [["other"], ["RULE:use"], ["User"]])
-def test_who_may_not_is_told_that_and_not_that_its_password_was_good(auth_source: AuthSource, entries: list[str]) -> None:
+def test_a_principal_that_is_not_allowed_is_told_so_after_its_proof_only(auth_source: AuthSource, entries: list[str]) -> None:
     found: list[tuple[str, str, int]] = []
     one = Talk(of_clients(auth_source, found, allowed_principals=AllowedPrincipals(entries)).make(Identity()))
     error = one.refused(handshake("PLAIN"), token(plain_token()))
@@ -490,7 +476,7 @@ def test_who_may_not_is_told_that_and_not_that_its_password_was_good(auth_source
 
 
 @pytest.mark.parametrize(("size", "words"), [(MAX_MESSAGE, "PLAIN: "), (MAX_MESSAGE + 1, f"a message of {MAX_MESSAGE + 1} bytes")])
-def test_a_message_that_no_client_needs_is_refused_as_one_that_is_not_good(auth_source: AuthSource, size: int, words: str) -> None:
+def test_a_message_above_the_limit_counts_as_wrong_credentials(auth_source: AuthSource, size: int, words: str) -> None:
     found: list[tuple[str, str, int]] = []
     one = Talk(of_clients(auth_source, found).make(Identity()))
     assert words in str(one.refused(handshake("PLAIN"), token(b"\0user\0" + b"p" * (size - 6), version=1)))
@@ -498,7 +484,7 @@ def test_a_message_that_no_client_needs_is_refused_as_one_that_is_not_good(auth_
 
 
 @pytest.mark.parametrize("first", [b"n,a=" + b"\x01" * 60_000 + b",n=user,r=xyz", b"n,a=user,n=" + b"u" * 60_000 + b",r=x"])
-def test_what_nobody_has_proved_makes_no_long_lines(auth_source: AuthSource, first: bytes) -> None:
+def test_texts_of_unauthenticated_clients_are_cut_in_errors(auth_source: AuthSource, first: bytes) -> None:
     error = Talk(of_clients(auth_source, []).make(Identity())).refused(handshake(SCRAM_SHA_256), token(first, version=1))
     assert "wants to be" in str(error)
     assert len(str(error)) < 1000
@@ -511,7 +497,7 @@ def tagged(count: int) -> bytes:
     return versions(3)[:-1] + varint + tags
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("bodies", "words"),
     [
         ((tagged(MAX_TAGS),), ""),
@@ -520,8 +506,9 @@ def tagged(count: int) -> bytes:
         ((handshake(SCRAM_SHA_256), token(b"n,,n=user,r=xyz" + b",a=b" * (MAX_EXTENSIONS + 1), version=1)), "129 extensions"),
         ((handshake("OAUTHBEARER"), token(b"n,,\1auth=Bearer good\1" + b"a=b\1" * (MAX_PAIRS + 1) + b"\1", version=1)), "130 pairs"),
     ],
+    fresh={"auth_source": AuthSource},
 )
-def test_what_nobody_has_proved_holds_up_nobody_for_long(auth_source: AuthSource, bodies: tuple[bytes, ...], words: str) -> None:
+def test_messages_of_unauthenticated_clients_have_few_fields(auth_source: AuthSource, bodies: tuple[bytes, ...], words: str) -> None:
     one = Talk(SaslServerAuthenticators(SaslServerSettings(MECHANISMS), auth_source).make(Identity()))
     if words:
         assert words in str(one.refused(*bodies))
@@ -529,7 +516,7 @@ def test_what_nobody_has_proved_holds_up_nobody_for_long(auth_source: AuthSource
         assert len(one.say(*bodies)) == len(bodies)
 
 
-def test_who_has_proved_it_is_to_do_it_by_the_same_mechanism_again(auth_source: AuthSource) -> None:
+def test_the_factory_remembers_the_mechanism_for_the_next_authentication(auth_source: AuthSource) -> None:
     found: list[tuple[str, str, int]] = []
     factory, identity = of_clients(auth_source, found), Identity()
     one = Talk(factory.make(identity))
@@ -544,7 +531,7 @@ def test_who_has_proved_it_is_to_do_it_by_the_same_mechanism_again(auth_source: 
     assert found == [("PLAIN", "", 0), ("PLAIN", "", 0), (SCRAM_SHA_256, "credentials", 0)]
 
 
-def test_where_nobody_does_it_again_the_time_runs_out_untold(auth_source: AuthSource) -> None:
+def test_clients_that_cannot_authenticate_again_are_not_told_the_lifetime(auth_source: AuthSource) -> None:
     factory, identity = of_clients(auth_source, [], reauthenticates=False), Identity()
     one = Talk(factory.make(identity))
     assert one.say(handshake("PLAIN"), token(plain_token()))[1] == token_answer(lifetime=0)

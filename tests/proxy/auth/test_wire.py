@@ -79,8 +79,5 @@ def test_tagged_fields_are_passed_over_in_order_only() -> None:
     for data in (b"\x02\x05\x00\x05\x00", b"\x01\x00\x7f", b"\xff\xff\xff\xff\x0f"):
         with pytest.raises(MalformedError):
             Reader(data).tags("x")
-
-
-def test_nothing_may_be_behind_the_end() -> None:
     with pytest.raises(MalformedError, match="2 bytes behind x"):
         Reader(b"ab").end("x")

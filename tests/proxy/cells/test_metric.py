@@ -1,8 +1,20 @@
-"""What a metric is."""
+"""What a metric is, and the bounds of histograms, each of which is a series of each set of labels."""
+
+import itertools
 
 import pytest
 
+from framegate.proxy.cells import metric
 from framegate.proxy.cells.metric import Metric
+from tests.fakes.cases import each_of
+
+
+@each_of("name", [name for name in vars(metric) if name.endswith("_BOUNDS")])
+def test_bounds_go_up_and_are_few(name: str) -> None:
+    values = getattr(metric, name)
+    assert all(one < other for one, other in itertools.pairwise(values))
+    assert values[0] > 0
+    assert len(values) <= (17 if name == "HANDLER_BOUNDS" else 14)
 
 
 def test_what_is_counted_in_nanoseconds_is_exported_in_seconds() -> None:

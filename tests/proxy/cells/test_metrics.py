@@ -1,9 +1,7 @@
 """The table of metrics."""
 
-from framegate.proxy.cells import (
-    CAUSES,
-    METRICS,
-)
+from framegate.proxy.cells import CAUSES, MEASURED_APIS, METRICS
+from framegate.proxy.config.selection import KAFKA_APIS, api_key
 
 
 def test_names_are_unique_and_described():
@@ -20,11 +18,8 @@ def test_causes_are_listed_once():
     assert len(set(CAUSES)) == len(CAUSES) == 24
 
 
-def test_times_are_kept_in_nanoseconds_and_all_else_as_it_is():
-    assert {metric.scale for metric in METRICS if metric.unit == "s"} == {1e-9}
-    assert {metric.scale for metric in METRICS if metric.unit != "s"} == {1.0}
-
-
-def test_keys_are_in_the_order_of_the_attributes():
-    rejected = next(metric for metric in METRICS if metric.name == "framegate.frame.rejected")
-    assert rejected.keys == ("framegate.listener", "framegate.side", "framegate.reason")
+def test_every_measured_api_is_one_of_kafkas():
+    *names, last = MEASURED_APIS
+    assert last == "other"
+    assert len(set(names)) == len(names) == 23
+    assert [KAFKA_APIS[api_key(name)] for name in names] == names

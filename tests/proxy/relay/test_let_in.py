@@ -9,7 +9,7 @@ import pytest
 
 from framegate.proxy.auth.server import CANNOT_LOG_IN, NOT_ADMITTED, SaslServerAuthenticators, SaslServerSettings
 from framegate.proxy.cause import Cause
-from framegate.proxy.config.upstream_sasl import UpstreamIdentity, UpstreamSasl
+from framegate.proxy.config.sasl import UpstreamIdentity, UpstreamSasl
 from framegate.proxy.relay import ending
 from framegate.proxy.relay.login import FIRST_NS
 from framegate.proxy.server.upstream_logins import UpstreamLogins

@@ -13,7 +13,7 @@ from framegate.proxy.auth.auth_requests import CredentialSource
 from framegate.proxy.auth.client import FIRST_CORRELATION_ID
 from framegate.proxy.auth.scram import HASHES
 from framegate.proxy.cause import Cause
-from framegate.proxy.config.upstream_sasl import UpstreamIdentity, UpstreamSasl
+from framegate.proxy.config.sasl import UpstreamIdentity, UpstreamSasl
 from framegate.proxy.errors import AuthenticationError
 from framegate.proxy.network.authenticator import AnonymousAuthenticators, AuthenticatorFactory
 from framegate.proxy.relay import ending

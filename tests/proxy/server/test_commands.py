@@ -4,9 +4,8 @@ import pytest
 
 from framegate.proxy.cause import Cause
 from framegate.proxy.config.limits import RateLimits
-from framegate.proxy.config.model import TapConfig
 from framegate.proxy.server.jobs import Job
-from framegate.proxy.tap.writer import TapWriter
+from tests.fakes.cases import each_of
 from tests.fakes.limited import limits
 from tests.fakes.steered import Steered
 
@@ -26,10 +25,9 @@ def test_describe_gives_one_row_or_none(steered):
 
 def test_an_error_of_a_job_is_its_answer_and_the_next_job_goes_on(steered):
     class Failing(Job):
-        def step(self) -> bool:
+        def _visit(self, number: int, pair: object) -> None:
             if self.id == 1:
                 raise RuntimeError("a bug")
-            return True
 
         def result(self) -> dict:
             raise RuntimeError("a bug in the answer")
@@ -37,10 +35,10 @@ def test_an_error_of_a_job_is_its_answer_and_the_next_job_goes_on(steered):
         def cut(self) -> dict:
             raise RuntimeError("a bug in the end")
 
-    steered.commands._jobs.extend(Failing(number) for number in (1, 2))
+    steered.commands._jobs.extend(Failing(number, steered.world.relay, [99]) for number in (1, 2))
     steered.commands.handle({"type": "list", "id": 3})
     steered.work()
-    steered.commands._jobs.append(Failing(4))
+    steered.commands._jobs.append(Failing(4, steered.world.relay, [99]))
     steered.commands.end()
     answers = {answer["id"]: answer.get("error") for answer in steered.answers}
     assert answers == {1: "RuntimeError: a bug", 2: "RuntimeError: a bug in the answer", 3: None, 4: "RuntimeError: a bug in the end"}
@@ -48,8 +46,10 @@ def test_an_error_of_a_job_is_its_answer_and_the_next_job_goes_on(steered):
 
 
 def test_a_change_is_prepared_then_committed(steered):
-    assert steered.ask("prepare", change={"max_receive_size": {"l": 5}}) == {"type": "prepared"}
-    assert steered.ask("commit") == {"type": "committed"}
+    steered.commands.handle({"type": "prepare", "id": 3, "change": {"max_receive_size": {"l": 5}}})
+    steered.commands.handle({"type": "commit", "id": 3})
+    assert [answer["type"] for answer in steered.answers] == ["prepared", "committed"]
+    assert not steered.commands.busy, "at once: open pairs have nothing to follow"
     assert steered.ask("commit")["type"] == "refused"
     assert steered.ask("prepare", change={"share": 1})["type"] == "refused"
     assert steered.ask("abort") == {"type": "aborted"}
@@ -62,7 +62,7 @@ def test_drain_is_answered_at_once_and_stop_is_not_answered(steered):
     assert (steered.stops, steered.answers) == (1, [])
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("message", "text"),
     [
         ({"type": "dance"}, "no command dance"),
@@ -75,10 +75,9 @@ def test_drain_is_answered_at_once_and_stop_is_not_answered(steered):
     ],
 )
 def test_what_cannot_be_read_is_answered_with_an_error_that_names_the_key(steered, message, text):
-    steered.commands.handle({"id": 3, **message})
-    steered.work()
-    assert [(answer["type"], answer["id"]) for answer in steered.answers] == [("error", 3)]
-    assert text in steered.answers[0]["error"]
+    answer = steered.ask(message.pop("type"), **message)
+    assert answer["type"] == "error"
+    assert text in answer["error"]
     assert steered.world.selector.faults.take()[0].place == "command"
 
 
@@ -88,21 +87,6 @@ def test_endpoints_that_are_left_out_are_told(steered):
     upstream.failed(upstream.pick(None, 0), Cause.TLS_FAILED, "no", 5)
     row = {"upstream": "u", "endpoint": "127.0.0.1:1", "failures": 1, "reason": "tls", "detail": "no", "backoff_ms": 1000}
     assert steered.ask("upstreams") == {"type": "result", "rows": [row]}
-
-
-@pytest.fixture
-def tapped(tmp_path):
-    """With a tap and the rule all."""
-    steered = Steered(TapWriter(TapConfig(directory=str(tmp_path)), "n", "0", "b"))
-    yield steered
-    steered.world.close()
-
-
-def test_a_change_without_rules_is_committed_at_once(tapped):
-    tapped.commands.handle({"type": "prepare", "id": 3, "change": {"share": 1 << 29}})
-    tapped.commands.handle({"type": "commit", "id": 3})
-    assert [answer["type"] for answer in tapped.answers] == ["prepared", "committed"]
-    assert not tapped.commands.busy
 
 
 def test_parts_of_rates_hold_at_once(steered):

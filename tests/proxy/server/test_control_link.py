@@ -1,4 +1,4 @@
-"""The link as a processor has it: behind, unread, or gone. Nothing that must arrive is lost, and nobody waits for long."""
+"""A processor's end of the link: while control is behind, does not read, or is gone. Nothing that must arrive is lost."""
 
 import socket
 import threading
@@ -54,8 +54,8 @@ def test_a_link_that_is_behind_gets_every_row_and_every_count_at_the_end(tmp_pat
         assert bench.cells.state == State.STOPPED
 
 
-def test_rows_that_say_a_state_come_over_a_link_that_loses_others(tmp_path: Path) -> None:
-    """That a rule is off control is told once, and so it is at the end that the tap is not complete. It reads the link from then on only."""
+def test_rows_that_control_keeps_as_state_arrive_when_others_are_dropped(tmp_path: Path) -> None:
+    """A rule that turned itself off, and a tap that is not complete, are reported once. Control reads the link only at the end."""
     reads = threading.Event()
     use = RuleUse("dear", 0.0, 30.0)
     use.evaluate(1)
@@ -94,7 +94,7 @@ def test_rows_that_say_a_state_come_over_a_link_that_loses_others(tmp_path: Path
         rows = [row for row in bench.of("log") if row["event"] != "handover_failed"]
         assert bench.cells.cell("framegate.link.dropped") > 100
     assert [row["event"] for row in rows] == ["tap_rule_off", "tap_incomplete"]
-    assert rows[0]["fields"] == {"rule": "dear", "cause": "cpu", "percent": 50.0, "limit": 30.0}
+    assert (rows[0]["level"], rows[0]["fields"]) == ("warning", {"rule": "dear", "cause": "cpu", "percent": 50.0, "limit": 30.0})
 
 
 @pytest.mark.slow
@@ -157,7 +157,7 @@ def test_closed_rows_wait_for_others_until_they_are_many_or_the_first_has_waited
 
 
 def test_rows_of_connections_that_opened_go_before_those_that_closed_and_both_before_what_is_told_later() -> None:
-    """One may have closed before the row of its opening was sent; and nobody is told that one is open behind the row of its end."""
+    """A connection may close before its opened row is sent; no row that says that it is open follows its closed row."""
     with LoopBench() as bench:
         link, now_ns = bench.loop.link, bench.selector.now_ns
         link._collect(link._closed, line_of(closed_row(), 1))
@@ -176,7 +176,7 @@ def test_rows_of_connections_that_opened_go_before_those_that_closed_and_both_be
 
 
 def test_connections_of_one_message_are_taken_over_each_by_itself() -> None:
-    """One that is for nobody, one that is no socket, one without its descriptor and one that cannot be said cost no other anything."""
+    """An unknown listener, a descriptor that is no socket, a lost descriptor and an impossible family cost no other connection."""
     with LoopBench() as bench:
         clients = [bench.accepted() for _ in range(2)]
         with open(__file__) as no_socket:
@@ -198,7 +198,7 @@ def test_connections_of_one_message_are_taken_over_each_by_itself() -> None:
 
 
 @pytest.mark.parametrize("together", [1, MAX_TOGETHER - 3, MAX_TOGETHER])
-def test_no_more_connections_are_taken_over_in_one_poll_than_the_selector_wants(together: int) -> None:
+def test_one_poll_takes_over_at_most_as_many_connections_as_the_selector_accepts(together: int) -> None:
     with LoopBench() as bench:
         pairs = [bench.accepted() for _ in range(3 * MAX_REGISTERED)]
         for first in range(0, len(pairs), together):
@@ -219,7 +219,7 @@ def test_no_more_connections_are_taken_over_in_one_poll_than_the_selector_wants(
         assert bench.loop.run([])
 
 
-def test_what_is_in_demand_is_told_where_rates_are_shared_and_not_to_a_link_that_is_behind() -> None:
+def test_demand_is_sent_unless_the_link_is_behind() -> None:
     with LoopBench() as bench:
         quotas = bench.relay.pairs.quotas
         watcher = quotas.watcher
@@ -238,7 +238,7 @@ def login(bench: LoopBench) -> None:
     bench.connect().sendall(frame(handshake("PLAIN")) + frame(token(plain_token())))
 
 
-def test_the_question_of_a_client_is_asked_and_the_answer_ends_it() -> None:
+def test_an_auth_request_is_sent_and_its_response_ends_it() -> None:
     with LoopBench(sasl=ListenerSasl(mechanisms=("PLAIN",))) as bench:
         credentials = bench.settings.credentials
         assert credentials is not None
@@ -256,7 +256,7 @@ def test_the_question_of_a_client_is_asked_and_the_answer_ends_it() -> None:
         assert "no answer of the kind Nonsense" in error["error"]
 
 
-def test_a_link_that_is_lost_ends_who_waits_for_an_answer() -> None:
+def test_a_lost_link_ends_open_auth_requests() -> None:
     with LoopBench(sasl=ListenerSasl(mechanisms=("PLAIN",))) as bench:
         credentials = bench.settings.credentials
         assert credentials is not None

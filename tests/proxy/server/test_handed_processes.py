@@ -13,6 +13,8 @@ import pytest
 from framegate.proxy.config.model import MIB, DrainConfig, HandlersConfig, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
 from framegate.proxy.relay import handler_wire as wire
 from tests.fakes.server import ServerProcess, receive_all, receive_exactly
+from tests.fakes.tap_keeper import until
+from tests.fakes.upstream import frame
 
 pytestmark = pytest.mark.slow
 
@@ -23,10 +25,7 @@ CONFIG = ProxyConfig(
     handlers=HandlersConfig(timeout_ms=500),
     drain=DrainConfig(timeout_ms=3000, quiet_ms=100),
 )
-
-
-def frame(body: bytes) -> bytes:
-    return struct.pack(">i", len(body)) + body
+HELLO = wire.encode_hello({"wire": wire.WIRE, "slot": 0, "handlers": {"plain": {"directions": ["request"]}}})
 
 
 @contextlib.contextmanager
@@ -64,7 +63,7 @@ def answer(sock: socket.socket, asked: bytes) -> None:
 
 def test_a_connection_is_answered_by_a_handler_process() -> None:
     with processor(CONFIG) as process, hand(process, "0.1") as handler:
-        handler.sendall(wire.encode_hello({"wire": wire.WIRE, "slot": 0, "handlers": {"plain": {"directions": ["request"]}}}))
+        handler.sendall(HELLO)
         client = process.connect(peer="192.0.2.7:77")
         client.sendall(frame(b"question"))
         opened, asked = records(handler, 2)
@@ -80,10 +79,7 @@ def test_a_connection_is_answered_by_a_handler_process() -> None:
         closed = process.notice("closed")["row"]
         assert (closed["cause"], closed["upstream"], closed["lost"]["bytes"]) == ("peer_closed", "", 0)
         assert wire.read_closed(records(handler, 1)[0], 0) == number
-        deadline = time.monotonic() + 5
-        while process.cells.cell("framegate.handler.requests", "plain", "answer") != 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: process.cells.cell("framegate.handler.requests", "plain", "answer") == 1)
         assert process.cells.cell("framegate.handler.queue.size", "plain") == 0
 
 
@@ -98,8 +94,7 @@ def test_without_a_handler_process_a_connection_ends_in_time() -> None:
 
 
 def test_a_socket_that_cannot_be_taken_over_is_logged_and_closed() -> None:
-    upstream = dataclasses.replace(CONFIG, listeners=(dataclasses.replace(CONFIG.listeners[0]),))
-    with processor(upstream) as process:
+    with processor(CONFIG) as process:
         process.handover.send(b"77 1 @handler 3.4")
         assert process.notice("log")["fields"]["error"] == "handler process 3.4: no descriptor to be had"
         assert process.notice("parted") == {"type": "parted", "pair": 77, "error": "no descriptor to be had"}
@@ -108,7 +103,6 @@ def test_a_socket_that_cannot_be_taken_over_is_logged_and_closed() -> None:
 def test_after_a_record_that_cannot_be_another_socket_takes_the_connections_that_had_no_request() -> None:
     """The handler process lives. Who had a request there is lost, who had none goes on, and no descriptor is left."""
     config = dataclasses.replace(CONFIG, handlers=HandlersConfig(timeout_ms=10_000))
-    hello = wire.encode_hello({"wire": wire.WIRE, "slot": 0, "handlers": {"plain": {"directions": ["request"]}}})
     with processor(config) as process:
 
         def descriptors() -> int:
@@ -120,7 +114,7 @@ def test_after_a_record_that_cannot_be_another_socket_takes_the_connections_that
         before = descriptors()
         for _ in range(20):
             with hand(process, "0.1") as handler:
-                handler.sendall(hello)
+                handler.sendall(HELLO)
                 calm.sendall(frame(b"calm"))
                 answer(handler, records(handler, 2)[1])
                 assert receive_exactly(calm, 8) == frame(b"calm")
@@ -139,7 +133,7 @@ def test_after_a_record_that_cannot_be_another_socket_takes_the_connections_that
 
 def test_a_drain_and_the_end_leave_the_handler_process_with_the_end_of_its_socket() -> None:
     with processor(CONFIG) as process, hand(process, "0.1") as handler:
-        handler.sendall(wire.encode_hello({"wire": wire.WIRE, "slot": 0, "handlers": {"plain": {"directions": ["request"]}}}))
+        handler.sendall(HELLO)
         client = process.connect()
         client.sendall(frame(b"question"))
         records(handler, 2)

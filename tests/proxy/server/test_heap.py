@@ -1,6 +1,5 @@
 """framegate.proxy.server.heap: what was freed goes back to the system, once, when it is not needed for a while."""
 
-import builtins
 import ctypes
 import socket
 import subprocess
@@ -14,19 +13,15 @@ import pytest
 from framegate.control.fleet.child import _ALLOCATOR
 from framegate.proxy.config.model import MIB, ListenerConfig, MemoryPoolConfig, ProxyConfig, UpstreamConfig
 from framegate.proxy.server.heap import LEAST_BYTES, LEAST_CHANNELS, Heap, HighWater, find_trim
+from tests.fakes.cases import each_of
 from tests.fakes.server import Echo, ServerProcess, receive_exactly
+from tests.fakes.tap_keeper import until
 
 GLIBC = hasattr(ctypes.CDLL(None), "malloc_trim")
 needs_glibc = pytest.mark.skipif(not GLIBC, reason="no malloc_trim in this C library")
 
 
-def falls(values: list[int], least: int = 10) -> list[int]:
-    """The looks at which something has fallen."""
-    water = HighWater(least)
-    return [index for index, value in enumerate(values) if water.has_fallen(value)]
-
-
-@pytest.mark.parametrize(
+@each_of(
     ("values", "expected"),
     [
         ([0, 0, 0], []),
@@ -40,8 +35,9 @@ def falls(values: list[int], least: int = 10) -> list[int]:
         ([10, 20, 30, 40], []),
     ],
 )
-def test_a_fall_is_told_once_it_has_lasted(values: list[int], expected: list[int]) -> None:
-    assert falls(values) == expected
+def test_a_fall_is_found_once_when_it_lasts(values: list[int], expected: list[int]) -> None:
+    water = HighWater(10)
+    assert [index for index, value in enumerate(values) if water.has_fallen(value)] == expected
 
 
 def test_the_heap_is_trimmed_when_bytes_or_channels_are_gone() -> None:
@@ -70,29 +66,16 @@ def test_the_heap_is_trimmed_when_bytes_or_channels_are_gone() -> None:
     assert len(found) == 1
 
 
-def test_a_system_that_cannot_trim_is_asked_once() -> None:
+def test_a_system_that_cannot_trim_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     heap = Heap(lambda: asked.append(True))
     for held in (LEAST_BYTES, 0, 0) * 3:
         heap.look(held, 0)
     assert (heap.trims, len(asked)) == (3, 1)
-
-
-def test_another_c_library_has_nothing_to_offer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
-    assert find_trim() is None
-
-
-def test_neither_has_a_python_without_ctypes(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *arguments: object, **named: object) -> object:
-        if name == "ctypes":
-            raise ImportError(name)
-        return real(name, *arguments, **named)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    assert find_trim() is None
+    assert find_trim() is None, "another C library"
+    monkeypatch.setitem(sys.modules, "ctypes", None)
+    assert find_trim() is None, "a Python without ctypes"
 
 
 PROGRAM = """
@@ -146,13 +129,6 @@ def process(allocator: None) -> Iterator[ServerProcess]:
 def resident(process: ServerProcess) -> int:
     with open(f"/proc/{process.popen.pid}/statm") as file:
         return int(file.read().split()[1]) * 4096
-
-
-def until(done: Callable[[], object], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.01)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from framegate.proxy.config.model import TapConfig, TapRule, rules_to_wire
 from framegate.proxy.network import mute
 from framegate.proxy.relay import ending, handling
 from framegate.proxy.tap.writer import TapWriter
+from tests.fakes.cases import each_of
 from tests.fakes.handled import HandledWorld
 from tests.fakes.runs import run_of
 from tests.fakes.steered import Steered
@@ -24,39 +25,52 @@ def steered():
     steered.world.close()
 
 
-def test_a_long_list_is_made_in_slices(steered):
-    for _ in range(20):
-        steered.world.client()
-    steered.commands.handle({"type": "list", "id": 1, "after": 0, "limit": 100, "listener": None})
-    steps = 0
-    while steered.commands.busy:
-        steered.commands.work(0, lambda: 1)
-        steps += 1
-    assert steps == 3
-    assert len(steered.answers[0]["rows"]) == 20
+def clients(steered, count: int) -> list:
+    return [steered.world.client()[1] for _ in range(count)]
 
 
-def test_a_pair_that_closes_between_two_slices_is_left_out(steered):
-    pairs = [steered.world.client()[1] for _ in range(12)]
-    steered.commands.handle({"type": "list", "id": 1, "after": 0, "limit": 100, "listener": None})
+def step(steered) -> None:
+    """One slice of the oldest job."""
     steered.commands.work(0, lambda: 1)
-    steered.commands.handle({"type": "close", "id": 2, "connections": [int(pairs[10].id)], "reason": ""})
-    ending.abort(pairs[10], Cause.ADMIN, "", "internal")
-    steered.world.until(lambda: pairs[10].state.value == "closed")
-    steered.work()
-    listing = next(answer for answer in steered.answers if answer["id"] == 1)
-    assert pairs[10].id not in [row["id"] for row in listing["rows"]]
+
+
+def steps(steered, between=lambda: None) -> int:
+    """Work on all jobs; the number of slices. ``between`` is called after the first."""
+    count = 0
+    while steered.commands.busy:
+        step(steered)
+        if count == 0:
+            between()
+        count += 1
+    return count
+
+
+def abort(steered, *pairs) -> None:
+    for pair in pairs:
+        ending.abort(pair, Cause.ADMIN, "", "internal")
+    steered.world.until(lambda: all(pair.state.value == "closed" for pair in pairs))
+
+
+def begun(steered, size: int = 6, body: bytes = b"begun"):
+    """A client that has sent so many bytes of a frame, and its pair."""
+    client, upstream, pair = steered.world.pair()
+    client.sendall(frame(body)[:size])
+    steered.world.until(lambda: pair.client.channel.staged == size)
+    return client, upstream, pair
+
+
+def test_long_lists_and_bulk_commands_are_made_in_slices(steered):
+    pairs = clients(steered, 20)
+    steered.commands.handle({"type": "list", "id": 1, "after": 0, "limit": 100, "listener": None})
+    assert steps(steered, lambda: abort(steered, pairs[10])) == 3
+    assert [row["id"] for row in steered.answers[0]["rows"]] == [pair.id for pair in pairs if pair is not pairs[10]], "without the one that closed"
+    steered.commands.handle({"type": "mute", "id": 1, "listener": "other", "reason": ""})
+    assert steps(steered) == 3
 
 
 def begin(steered, count: int) -> list:
     """Pairs whose clients have each begun a frame, the later ones of more bytes."""
-    pairs = []
-    for number in range(count):
-        client, _, pair = steered.world.pair()
-        client.sendall(frame(bytes(2000))[: 100 * (number + 1)])
-        steered.world.until(lambda pair=pair, size=100 * (number + 1): pair.client.channel.staged == size)
-        pairs.append(pair)
-    return pairs
+    return [begun(steered, 100 * (number + 1), bytes(2000))[2] for number in range(count)]
 
 
 def held_by(pairs) -> list[tuple[int, int]]:
@@ -64,7 +78,7 @@ def held_by(pairs) -> list[tuple[int, int]]:
     return sorted(((int(pair.client.channel.read_half.receive.booked), int(pair.id)) for pair in pairs), key=lambda item: (-item[0], item[1]))
 
 
-def test_who_holds_most_comes_first_and_no_more_than_were_asked_for(steered):
+def test_the_largest_holders_come_first_up_to_the_limit(steered):
     steered.world.pair()  # holds nothing
     held = held_by(begin(steered, 4))
     for limit in (1, 2, 4, 100):
@@ -95,7 +109,7 @@ def test_a_side_counts_for_each_kind_and_says_why_it_is_not_read(steered):
     pair.upstream.channel.unmute(mute.TAP)
 
 
-def test_a_client_that_is_slow_to_read_a_frame_that_is_cut_through_is_named_though_the_pool_holds_nothing_for_it():
+def test_a_slow_client_of_a_frame_that_is_cut_through_is_a_holder_of_0_bytes():
     steered = Steered(world=World(limit=1 << 30, answer_limit=1 << 30, cut_answers=True))
     client, upstream, pair = steered.world.pair()
     upstream.setblocking(False)
@@ -116,7 +130,7 @@ def test_a_client_that_is_slow_to_read_a_frame_that_is_cut_through_is_named_thou
     steered.world.close()
 
 
-def test_whose_frames_wait_for_a_handler_is_named():
+def test_frames_that_wait_for_a_handler_count_for_their_connection():
     world = HandledWorld()
     _, pair = world.served()
     booked = handling.book(pair.client, run_of([bytes(2000)]))
@@ -126,48 +140,49 @@ def test_whose_frames_wait_for_a_handler_is_named():
     world.close()
 
 
-def test_those_who_hold_are_looked_for_in_slices_and_one_that_closes_meanwhile_is_left_out(steered):
+def test_holders_are_searched_in_slices_without_pairs_that_close_meanwhile(steered):
     pairs = begin(steered, 20)
     steered.commands.handle({"type": "holders", "id": 1, "limit": 3})
-    steps = 0
-    while steered.commands.busy:
-        steered.commands.work(0, lambda: 1)
-        if steps == 0:
-            ending.abort(pairs[19], Cause.ADMIN, "", "internal")
-            steered.world.until(lambda: pairs[19].state.value == "closed")
-        steps += 1
-    assert steps == 3
+    assert steps(steered, lambda: abort(steered, pairs[19])) == 3
     assert [(row["bytes"], row["id"]) for row in steered.answers[0]["rows"]] == held_by(pairs[:19])[:3]
 
 
-def test_a_search_for_holders_that_the_end_cuts_short_is_an_error(steered):
-    begin(steered, 1)
-    steered.commands.handle({"type": "holders", "id": 1, "limit": 3})
+@each_of(
+    ("command", "answer"),
+    [
+        ({"type": "holders", "limit": 3}, {"type": "error", "error": "the processor ends"}),
+        (
+            {"type": "access", "after": 0, "limit": 9, "every_ms": 1, "since_ns": 0, "until_ns": 1 << 62},
+            {"type": "error", "error": "the processor ends"},
+        ),
+        ({"type": "evict", "count": 3, "spared": None}, {"type": "result", "affected": []}),
+    ],
+    fresh={"steered": Steered},
+)
+def test_the_end_answers_what_is_not_done(steered, command, answer):
+    clients(steered, 20)
+    steered.commands.handle({"id": 1, **command})
+    step(steered)
     steered.commands.end()
-    assert steered.answers == [{"type": "error", "id": 1, "error": "the processor ends"}]
+    assert (steered.answers, steered.access) == ([{"id": 1, **answer}], [])
+    steered.world.close()
 
 
 def test_mute_is_answered_when_no_further_header_will_be_read(steered):
-    world = steered.world
-    client, upstream, pair = world.pair()
-    _, _, other = world.pair()
-    begun = frame(b"begun")
-    client.sendall(begun[:6])
-    world.until(lambda: pair.client.channel.staged == 6)
+    client, upstream, pair = begun(steered)
+    _, _, other = steered.world.pair()
     steered.commands.handle({"type": "mute", "id": 1, "listener": "l", "reason": "why"})
     steered.work()
     assert steered.answers == []
     assert (pair.reason, other.client.channel.mute_causes) == ("why", mute.ADMIN)
-    client.sendall(begun[6:])
-    assert world.read(upstream, len(begun)) == begun
+    client.sendall(frame(b"begun")[6:])
+    assert steered.world.read(upstream, 9) == frame(b"begun")
     steered.commands.pair_changed()
     assert steered.answers == [{"type": "result", "id": 1, "affected": [int(other.id), int(pair.id)], "missing": [], "undone": []}]
 
 
 def test_a_mute_that_waits_ends_with_its_pair(steered):
-    client, _, pair = steered.world.pair()
-    client.sendall(frame(b"begun")[:6])
-    steered.world.until(lambda: pair.client.channel.staged == 6)
+    _, _, pair = begun(steered)
     steered.commands.handle({"type": "mute", "id": 1, "connections": [int(pair.id), 99]})
     steered.work()
     ending.abort(pair, Cause.ADMIN, "", "internal")
@@ -176,22 +191,11 @@ def test_a_mute_that_waits_ends_with_its_pair(steered):
     assert steered.answers == [{"type": "result", "id": 1, "affected": [], "missing": [99, int(pair.id)], "undone": []}]
 
 
-def test_a_listeners_channels_are_all_of_it_and_no_others(steered):
+def test_a_bulk_command_for_a_listener_affects_all_its_pairs_and_no_others(steered):
     _, _, pair = steered.world.pair()
     assert steered.ask("mute", listener="other", reason="") == {"type": "result", "affected": [], "missing": [], "undone": []}
     assert pair.client.channel.mute_causes == 0
     assert steered.ask("mute", listener="l", reason="") == {"type": "result", "affected": [int(pair.id)], "missing": [], "undone": []}
-
-
-def test_a_listeners_channels_are_chosen_in_slices(steered):
-    for _ in range(20):
-        steered.world.client()
-    steered.commands.handle({"type": "mute", "id": 1, "listener": "other", "reason": ""})
-    steps = 0
-    while steered.commands.busy:
-        steered.commands.work(0, lambda: 1)
-        steps += 1
-    assert steps == 3
 
 
 def test_unmute_takes_the_admin_cause_away_and_no_other(steered):
@@ -203,7 +207,7 @@ def test_unmute_takes_the_admin_cause_away_and_no_other(steered):
     assert channel.mute_causes == mute.TAP
 
 
-def test_what_has_begun_to_end_is_missing(steered):
+def test_a_pair_whose_end_has_begun_is_missing(steered):
     _, _, pair = steered.world.pair()
     ending.end(pair, Cause.IDLE, "", "downstream")
     for verb in ("mute", "unmute", "close"):
@@ -212,9 +216,7 @@ def test_what_has_begun_to_end_is_missing(steered):
 
 
 def test_a_mute_that_was_taken_away_before_it_was_in_force_is_undone(steered):
-    client, _, pair = steered.world.pair()
-    client.sendall(frame(b"begun")[:6])
-    steered.world.until(lambda: pair.client.channel.staged == 6)
+    _, _, pair = begun(steered)
     steered.commands.handle({"type": "mute", "id": 1, "connections": [int(pair.id)]})
     steered.work()
     steered.commands.handle({"type": "unmute", "id": 2, "connections": [int(pair.id)]})
@@ -225,16 +227,12 @@ def test_a_mute_that_was_taken_away_before_it_was_in_force_is_undone(steered):
 
 @pytest.mark.parametrize("by", ["listener", "connections"])
 def test_the_end_answers_what_is_begun_and_what_is_not(steered, by):
-    pairs = [steered.world.pair() for _ in range(20)]
-    client, _, first = pairs[0]
-    ids = [int(pair.id) for _, _, pair in pairs]
-    client.sendall(frame(b"begun")[:6])
-    steered.world.until(lambda: first.client.channel.staged == 6)
+    ids = [int(pair.id) for _, _, pair in (begun(steered), *(steered.world.pair() for _ in range(19)))]
     chosen = {"listener": "l"} if by == "listener" else {"connections": [*ids, 99]}
     for number in (1, 2):
         steered.commands.handle({"type": "mute", "id": number, **chosen})
     steered.commands.handle({"type": "list", "id": 3})
-    steered.commands.work(0, lambda: 1)
+    step(steered)
     steered.commands.end()
     missing = [] if by == "listener" else [99]
     assert steered.answers == [
@@ -283,35 +281,34 @@ def test_open_pairs_follow_the_taps_rules_in_slices_and_the_commit_is_answered_a
     put_rules(tapped, 2, TapRule(name="some", on_full="mute"))
     late = tapped.world.pair()[2]
     assert gated([*pairs, late]) == [False] * 20 + [True]
-    tapped.commands.work(0, lambda: 1)
+    step(tapped)
     assert (gated(pairs), tapped.answers) == ([True] * 8 + [False] * 12, [])
     ending.end(pairs.pop(15), Cause.ADMIN, "", "internal")
-    tapped.commands.work(0, lambda: 1)
-    tapped.commands.work(0, lambda: 1)
+    step(tapped)
+    step(tapped)
     assert (gated(pairs), tapped.answers) == ([True] * 19, [{"type": "committed", "id": 2}])
     tapped.work()
     assert [answer["id"] for answer in tapped.answers] == [2, 1]
 
 
 def test_the_end_of_the_processor_answers_a_commit_whose_pairs_have_not_all_followed(tapped):
-    for _ in range(20):
-        tapped.world.pair()
+    clients(tapped, 20)
     put_rules(tapped, 2)
-    tapped.commands.work(0, lambda: 1)
+    step(tapped)
     tapped.commands.end()
     assert tapped.answers == [{"type": "committed", "id": 2}]
 
 
-def idle_since(pair, now_ns):
-    """As if no byte had passed since then."""
-    for leg in (pair.client, pair.upstream):
+def idle_since(pair, client_ns, upstream_ns=0):
+    """As if no byte had passed since then; the times count from when the pair was opened."""
+    for leg, passed_ns in ((pair.client, client_ns), (pair.upstream, upstream_ns)):
         if leg.channel is not None:
-            leg.channel.last_active_ns = now_ns
+            leg.channel.last_active_ns = pair.opened_ns + passed_ns
 
 
-def test_the_idlest_are_closed_and_of_two_that_are_as_idle_the_older(steered):
+def test_the_idlest_pairs_are_closed_the_older_first(steered):
     """Number 194, on a processor's side."""
-    pairs = [steered.world.client()[1] for _ in range(30)]
+    pairs = clients(steered, 30)
     for number, pair in enumerate(pairs):
         idle_since(pair, 1_000 + number // 2)
     idle_since(pairs[29], 7)
@@ -319,43 +316,28 @@ def test_the_idlest_are_closed_and_of_two_that_are_as_idle_the_older(steered):
     ended = [pair for pair in pairs if pair.cause is not None]
     assert ended == [*pairs[:3], pairs[29]]
     assert {(pair.cause, pair.side) for pair in ended} == {(Cause.LIMIT, "internal")}
-    assert steered.ask("evict", count=100, spared=None)["affected"] == [pair.id for pair in pairs[3:29]], "those that end are asked no more"
+    assert steered.ask("evict", count=100, spared=None)["affected"] == [pair.id for pair in pairs[3:29]], "those that end are not counted again"
+    assert [steered.ask("evict", count=count, spared=None)["type"] for count in (0, -1, 10_001)] == ["error"] * 3
 
 
 def test_a_pair_is_as_idle_as_the_less_idle_of_its_sides(steered):
     pairs = [steered.world.pair()[2] for _ in range(2)]
-    for pair, (client_ns, upstream_ns) in zip(pairs, ((1, 9), (8, 2)), strict=True):
-        pair.client.channel.last_active_ns = client_ns
-        pair.upstream.channel.last_active_ns = upstream_ns
+    idle_since(pairs[0], 1, 9)
+    idle_since(pairs[1], 8, 2)
     assert steered.ask("evict", count=1, spared=None)["affected"] == [pairs[1].id]
 
 
-def test_who_moved_since_it_was_looked_at_or_is_gone_is_not_closed(steered):
-    pairs = [steered.world.client()[1] for _ in range(8)]
+def test_a_pair_that_moved_since_it_was_visited_or_ended_is_not_evicted(steered):
+    pairs = clients(steered, 8)
     for pair in pairs:
         idle_since(pair, 5)
     steered.commands.handle({"type": "evict", "id": 1, "count": 3, "spared": None})
-    steered.commands.work(0, lambda: 1)  # all are looked at
+    step(steered)  # all are looked at
     idle_since(pairs[1], 6)
     ending.end(pairs[2], Cause.ADMIN, "", "internal")
     steered.work()
     assert steered.answers.pop() == {"type": "result", "id": 1, "affected": [pairs[0].id]}
     assert [pair.cause for pair in pairs] == [Cause.LIMIT, None, Cause.ADMIN] + [None] * 5
-
-
-@pytest.mark.parametrize("count", [0, -1, 10_001])
-def test_no_pairs_or_too_many_are_an_error(steered, count):
-    steered.world.client()
-    assert steered.ask("evict", count=count, spared=None)["type"] == "error"
-
-
-def test_evictions_that_the_end_cuts_short_say_what_was_done(steered):
-    for _ in range(20):
-        steered.world.client()
-    steered.commands.handle({"type": "evict", "id": 1, "count": 3, "spared": None})
-    steered.commands.work(0, lambda: 1)
-    steered.commands.end()
-    assert steered.answers.pop() == {"type": "result", "id": 1, "affected": []}
 
 
 def test_open_pairs_follow_the_limits_in_slices_and_the_commit_is_answered_after_the_last(steered):
@@ -364,9 +346,9 @@ def test_open_pairs_follow_the_limits_in_slices_and_the_commit_is_answered_after
     steered.ask("prepare", change={"limits": row})
     steered.commands.handle({"type": "commit", "id": 7})
     assert gated(pairs) == [False] * 20
-    steered.commands.work(0, lambda: 1)
+    step(steered)
     assert (gated(pairs), steered.answers) == ([True] * 8 + [False] * 12, [])
-    ending.end(pairs.pop(15), Cause.ADMIN, "", "internal")
+    abort(steered, pairs.pop(15))
     steered.work()
     assert (gated(pairs), steered.answers) == ([True] * 19, [{"type": "committed", "id": 7}])
     assert not any(pair.upstream.channel.gated for pair in pairs)
@@ -382,44 +364,27 @@ def access(steered, after: int = 0, limit: int = 100, until_s: int = 20) -> tupl
     return [int(line.split(" ")[1]) for line in steered.access], answer["next"]
 
 
-@pytest.mark.parametrize(("limit", "pages"), [(6, [6, 6, 6, 2]), (19, [19, 1]), (20, [20]), (21, [20])])
-def test_rows_of_pairs_that_are_still_open_come_in_pages(steered, limit, pages):
-    pairs = [steered.world.client()[1] for _ in range(20)]
-    seen, after = [], 0
-    while not seen or after:
-        page, after = access(steered, after, limit)
-        seen.append(page)
-    assert [len(page) for page in seen] == pages
-    assert [number for page in seen for number in page] == [pair.id for pair in pairs]
+def test_rows_of_pairs_that_are_still_open_come_in_pages_once_they_are_old_enough(steered):
+    pairs = clients(steered, 20)
+    assert (access(steered, until_s=9), len(access(steered, until_s=13)[0])) == (([], 0), 20)
+    for limit, pages in ((6, [6, 6, 6, 2]), (19, [19, 1]), (20, [20]), (21, [20])):
+        seen, after = [], 0
+        while not seen or after:
+            page, after = access(steered, after, limit)
+            seen.append(page)
+        assert [len(page) for page in seen] == pages
+        assert [number for page in seen for number in page] == [pair.id for pair in pairs]
 
 
-def test_pairs_that_are_young_have_no_row_yet(steered):
-    steered.world.client()
-    assert access(steered, until_s=9) == ([], 0)
-    assert len(access(steered, until_s=13)[0]) == 1
-
-
-def test_of_a_pair_that_closed_since_its_turn_nothing_is_told(steered):
-    """Its closed row is on its way already; a row behind that would say that it is open."""
-    pairs = [steered.world.client()[1] for _ in range(12)]
+def test_a_pair_that_closed_after_it_was_visited_has_no_access_row(steered):
+    """Its closed row is sent before; a later row would say that it is open."""
+    pairs = clients(steered, 12)
     steered.commands.handle({"type": "access", "id": 1, "after": 0, "limit": 100, "until_ns": int(steered.world.clock.ns) + 20 * SECOND, **ACCESS})
-    steered.commands.work(0, lambda: 1)
-    ending.abort(pairs[0], Cause.ADMIN, "", "internal")
-    ending.abort(pairs[10], Cause.ADMIN, "", "internal")
-    steered.world.until(lambda: len(steered.world.rows) == 2)
-    steered.work()
+    steps(steered, lambda: abort(steered, pairs[0], pairs[10]))
     assert [int(line.split(" ")[1]) for line in steered.access] == [pair.id for pair in pairs if pair not in (pairs[0], pairs[10])]
 
 
-def test_an_access_that_the_end_cuts_short_is_an_error(steered):
-    steered.world.client()
-    steered.commands.handle({"type": "access", "id": 1, "after": 0, "limit": 100, "until_ns": 1, **ACCESS})
-    steered.commands.end()
-    assert steered.answers == [{"type": "error", "id": 1, "error": "the processor ends"}]
-    assert steered.access == []
-
-
-def test_all_of_a_principal_are_chosen_wherever_they_came_in(steered):
+def test_a_bulk_command_for_a_principal_affects_all_listeners(steered):
     pairs = [steered.world.pair()[2] for _ in range(3)]
     for pair, name in zip(pairs, ("alice", "bob", "alice"), strict=True):
         pair.client.channel.principal = name
@@ -431,7 +396,7 @@ def test_all_of_a_principal_are_chosen_wherever_they_came_in(steered):
     assert [(row["cause"], row["detail"]) for row in steered.world.rows] == [("admin", "gone")] * 2
 
 
-def test_open_pairs_of_who_is_revoked_end_before_the_commit_is_answered(steered):
+def test_open_pairs_of_revoked_users_end_before_the_commit_is_answered(steered):
     for name, closes in (("other", False), ("alice", True)):
         _, _, pair = steered.world.pair()
         pair.client.channel.principal = "alice"

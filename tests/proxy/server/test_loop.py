@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import signal
 import socket
-import struct
 import sys
 import time
 
@@ -25,31 +24,24 @@ from framegate.proxy.config.model import (
 from framegate.proxy.server.link import MAX_FRAME
 from tests.fakes.server import Echo, ServerProcess, receive_all, receive_exactly
 from tests.fakes.tap_files import stored
+from tests.fakes.tap_keeper import until
 from tests.fakes.tls import TlsWorld
+from tests.fakes.upstream import frame
 
 pytestmark = pytest.mark.slow
 
 
-def frame(body: bytes) -> bytes:
-    return struct.pack(">i", len(body)) + body
-
-
 @pytest.fixture
-def echo():
+def config():
     echo = Echo()
-    yield echo
-    echo.close()
-
-
-@pytest.fixture
-def config(echo) -> ProxyConfig:
-    return ProxyConfig(
+    yield ProxyConfig(
         node="n",
         listeners=(ListenerConfig(name="plain", address="x", upstream="u", max_receive_size=MIB),),
         upstreams=(UpstreamConfig(name="u", endpoints=(f"127.0.0.1:{echo.port}",)),),
         memory_pool=MemoryPoolConfig(size=16 * MIB),
         drain=DrainConfig(timeout_ms=3000, quiet_ms=100),
     )
+    echo.close()
 
 
 @pytest.fixture
@@ -70,24 +62,14 @@ def exchange(client: socket.socket, body: bytes) -> None:
     assert receive_exactly(client, 4 + len(body)) == frame(body)
 
 
-def until(done, seconds: float = 3.0) -> None:
-    end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.002)
-
-
 def test_it_starts_with_the_start_message_and_says_where_its_modules_are(config, launch):
     process = launch(config)
     assert process.ready["type"] == "ready"
     assert process.ready["pid"] == process.popen.pid == process.cells.pid
     modules = process.ready["modules"]
-    assert {"framegate.proxy.network.channel", "framegate.proxy.relay.pair", "framegate.proxy.server.loop", "framegate.proxy.tap.writer"} <= set(
-        modules
-    )
+    assert {f"framegate.proxy.{name}" for name in ("network.channel", "relay.pair", "server.loop", "tap.writer")} <= set(modules)
+    assert all(name.startswith("framegate.proxy.") for name in modules)
     assert (process.cells.generation, process.cells.state) == (5, State.SERVING)
-    foreign = {name for name in modules if not name.startswith("framegate.proxy.")}
-    assert not foreign
 
 
 def test_it_stays_small(config, launch, tmp_path):
@@ -235,19 +217,12 @@ def test_a_start_that_fails_says_why(config, launch):
     assert process.wait() == 1
 
 
-@pytest.mark.parametrize(("key", "value", "text"), [("share", None, "start.share is missing"), ("slot", "3", "start.slot must be int, not str")])
-def test_a_start_that_is_not_what_it_should_be_is_refused_with_the_name_of_the_key(config, launch, key, value, text):
-    process = launch(config, start=False)
-    process.send({name: each for name, each in process.start_message(**{key: value}).items() if each is not None})
-    assert process.notice("failed")["error"] == f"MessageError: {text}"
-    assert process.wait() == 1
-
-
-def test_a_first_message_that_is_no_start_is_answered(config, launch):
-    process = launch(config, start=False)
-    process.send({"type": "list"})
-    assert process.notice("failed")["error"] == "MessageError: the first message is list, not start"
-    assert process.wait() == 1
+def test_a_first_message_that_is_no_good_start_is_refused_with_the_reason(config, launch):
+    for first, text in (("slot", "start.slot must be int, not str"), ("list", "the first message is list, not start")):
+        process = launch(config, start=False)
+        process.send({"type": "list"} if first == "list" else process.start_message(slot="3"))
+        assert process.notice("failed")["error"] == f"MessageError: {text}"
+        assert process.wait() == 1
 
 
 def test_control_that_goes_away_before_the_start_is_no_error(config, launch):

@@ -10,7 +10,6 @@ from framegate.proxy.cells import CellWriter, State
 from framegate.proxy.config.model import TapRule
 from framegate.proxy.tap.gap import Gap
 from framegate.proxy.tap.record import REASON_QUEUE_FULL
-from framegate.proxy.tap.rule_use import WINDOW_NS, RuleUse
 from framegate.proxy.tap.rules import TapRules
 from tests.fakes.disk import FakeDisk
 from tests.fakes.loop import Act, LoopBench
@@ -119,26 +118,6 @@ def test_a_tap_thread_that_raises_or_dies_loses_one_block_says_so_and_goes_on(tm
 
 
 # The end.
-
-
-def test_a_rule_that_turned_itself_off_is_a_row(tmp_path: Path) -> None:
-    use = RuleUse("dear", 0.0, 30.0)
-    use.evaluate(1)
-    use.spent_ns = WINDOW_NS // 2
-    assert use.evaluate(1 + WINDOW_NS)
-    with LoopBench(str(tmp_path)) as bench:
-        rules = bench.relay.pairs.rules
-        assert rules is not None
-
-        def turn_off() -> None:
-            rules._turned_off.append(use)
-            bench.when(lambda: not rules._turned_off, lambda: bench.send(STOP))
-
-        bench.when(lambda: True, turn_off)
-        assert bench.loop.run([])
-        bench.end()
-        rows = [row for row in bench.of("log") if row["event"] == "tap_rule_off"]
-    assert [(row["level"], row["fields"]) for row in rows] == [("warning", {"rule": "dear", "cause": "cpu", "percent": 50.0, "limit": 30.0})]
 
 
 def test_a_source_that_waits_for_the_log_goes_on_when_its_rule_has_expired(tmp_path: Path) -> None:

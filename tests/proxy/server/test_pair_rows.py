@@ -29,14 +29,21 @@ from framegate.proxy.server.pair_rows import (
 )
 from framegate.proxy.server.rows import AccessRow, ClosedRow, DemandRow, EndpointDownRow, EndpointUpRow, HolderRow, OpenedRow, OpenRow
 from framegate.proxy.server.schema import schema_of
+from tests.fakes.cases import each_of
 from tests.fakes.rows import decode_line
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
 from tests.fakes.world import World, frame
 
 
-def test_an_open_row_shows_what_is_true_now():
+@pytest.fixture
+def world():
     world = World()
+    yield world
+    world.close()
+
+
+def test_an_open_row_shows_what_is_true_now(world):
     client, upstream, pair = world.pair()
     client.sendall(frame(b"abc") + frame(b"")[:2])
     world.read(upstream, 7)
@@ -56,13 +63,9 @@ def test_an_open_row_shows_what_is_true_now():
     assert row["leased"] > 0
     assert row["opened_ns"] == world.clock.ns + 10**18
     assert row["last_active_ns"] == world.clock.ns + 10**18
-    ending.abort(pair, Cause.ADMIN, "", "internal")
-    world.poll()
-    world.close()
 
 
-def test_a_closed_row_says_why_and_what_was_lost():
-    world = World()
+def test_a_closed_row_has_the_cause_and_the_loss_also_without_a_pair(world):
     client, upstream, pair = world.pair()
     client.sendall(frame(b"abc"))
     world.read(upstream, 7)
@@ -77,13 +80,18 @@ def test_a_closed_row_says_why_and_what_was_lost():
     assert row["closed_ns"] - row["opened_ns"] == 5
     assert row["lost"] == {"bytes": 0, "request": 0, "response": 0}
     assert row["mutes"]["peer"]["count"] == 1
-    world.close()
+    line = refused_line(77, world.route, "192.0.2.1:7", 5, 9, 1000, Cause.LIMIT, "no descriptor to be had")
+    assert line.startswith("5 77 ")
+    row = decode_line(line)
+    assert (row["id"], row["peer"], row["listener"], row["upstream"]) == (77, "192.0.2.1:7", "l", "u")
+    assert (row["cause"], row["detail"], row["side"], row["state"]) == ("limit", "no descriptor to be had", "internal", "handshaking")
+    assert (row["opened_ns"], row["closed_ns"], row["principal"], row["mutes"]) == (1005, 1009, None, {})
+    assert {*row["frames"].values(), *row["bytes"].values(), *row["lost"].values()} == {0}
 
 
 @pytest.mark.parametrize("told", ['said "no"', "a\\b\n\r\t\0\x1f", "naïve €\u2028\U0001f600", "\udc80", "}, {", ""])
-def test_what_is_written_of_a_closed_pair_is_what_json_writes(told):
+def test_what_is_written_of_a_closed_pair_is_what_json_writes(world, told):
     """Whatever a peer had us say about it: the same bytes, on one line."""
-    world = World()
     _, _, pair = world.pair()
     channel = pair.client.channel
     channel.principal = told
@@ -106,11 +114,9 @@ def test_what_is_written_of_a_closed_pair_is_what_json_writes(told):
     assert row["mutes"] == {name: {"count": int(count), "ns": int(ns)} for name, (count, ns) in counted.items() if count}
     assert (list(row["mutes"]), row["mutes"]["admin"]) == (["peer", "admin"], {"count": 1, "ns": 5})
     assert list(row) == list(ClosedRow.__annotations__)
-    world.close()
 
 
-def test_the_row_of_a_pair_that_is_still_open_says_what_it_has_come_to():
-    world = World()
+def test_the_row_of_a_pair_that_is_still_open_says_what_it_has_come_to(world):
     client, upstream, pair = world.pair()
     client.sendall(frame(b"abc"))
     world.read(upstream, 7)
@@ -130,9 +136,6 @@ def test_the_row_of_a_pair_that_is_still_open_says_what_it_has_come_to():
     assert row["last_active_ns"] == row["opened_ns"] == pair.opened_ns + 10**18, "the frame came before the clock moved"
     channel.mute(mute.ADMIN)
     assert decode_line(access_line(pair, 0), "access")["muted"] == ["throttle", "admin"]
-    ending.abort(pair, Cause.ADMIN, "", "internal")
-    world.poll()
-    world.close()
 
 
 OPENING = ("handshake_ns", "connect_ns", "connect_started_ns", "attempts")
@@ -143,8 +146,7 @@ def opening_of(line: str, event: str) -> tuple[int | None, ...]:
     return tuple(row[name] for name in OPENING)
 
 
-def test_in_plaintext_there_is_no_handshake_and_a_connect_has_its_time():
-    world = World()
+def test_in_plaintext_there_is_no_handshake_and_a_connect_has_its_time(world):
     world.relay.pairs.reports_open = True
     _, pair = world.client()
     assert opening_of(access_line(pair, 0), "access") == (None, None, None, 0), "nothing was tried yet"
@@ -157,7 +159,6 @@ def test_in_plaintext_there_is_no_handshake_and_a_connect_has_its_time():
     ending.abort(pair, Cause.ADMIN, "", "internal")
     world.poll()
     assert tuple(world.row[name] for name in OPENING) == (None, 0, began_ns, 1)
-    world.close()
 
 
 def test_an_attempt_that_goes_on_has_no_time_yet_and_one_that_is_given_up_has_it(tmp_path):
@@ -184,8 +185,6 @@ def test_each_endpoint_that_is_tried_is_an_attempt_and_the_time_is_that_of_all()
         world.clock.ns += 9
         world.until(lambda: pair.state.value == "open")
         assert opening_of(opened_line(pair, 0), "opened") == (None, 9, began_ns, 2)
-        ending.abort(pair, Cause.ADMIN, "", "internal")
-        world.poll()
         world.close()
 
 
@@ -235,34 +234,22 @@ def test_a_handler_that_answers_is_reached_without_a_connect():
     world.close()
 
 
-def test_a_holders_row_names_the_side_its_peer_and_since_when_it_is_not_read():
-    world = World()
+def test_a_holders_row_names_the_side_its_peer_and_since_when_it_is_not_read(world):
     client, _, pair = world.pair()
     client.sendall(frame(b"abc")[:5])
     world.until(lambda: pair.client.channel.staged == 5)
     row = json.loads(json.dumps(holder_row(pair, pair.client.channel, "begun", 77, 10**18)))
     assert schema_of(HolderRow).fault(row) == ""
-    assert row == {
-        "id": int(pair.id),
-        "listener": "l",
-        "side": "downstream",
-        "peer": "192.0.2.1:1",
-        "kind": "begun",
-        "bytes": 77,
-        "muted": [],
-        "muted_ns": 0,
-        "last_active_ns": world.clock.ns + 10**18,
-    }
+    assert (row["id"], row["listener"], row["side"], row["peer"]) == (pair.id, "l", "downstream", "192.0.2.1:1")
+    assert (row["kind"], row["bytes"], row["muted"], row["muted_ns"]) == ("begun", 77, [], 0)
+    assert row["last_active_ns"] == world.clock.ns + 10**18
     world.pass_time(1)
     pair.upstream.channel.mute(mute.PEER)
     row = holder_row(pair, pair.upstream.channel, "tls", 5, 10**18)
     assert (row["side"], row["peer"], row["muted"], row["muted_ns"]) == ("upstream", pair.endpoint, ["peer"], world.clock.ns + 10**18)
-    ending.abort(pair, Cause.ADMIN, "", "internal")
-    world.poll()
-    world.close()
 
 
-def test_an_endpoints_row_says_why_it_is_down_and_then_for_how_long_it_was():
+def test_rows_of_endpoints_and_demands_are_as_declared():
     endpoint = Endpoint(socket.AF_INET6, ("::1", 9), "broker")
     upstream = Upstream("u", UpstreamCounters(), [endpoint])
     upstream.failed(upstream.pick(None, 5), Cause.UPSTREAM_TIMEOUT, "not ready in 5000 ms", 5)
@@ -272,21 +259,6 @@ def test_an_endpoints_row_says_why_it_is_down_and_then_for_how_long_it_was():
     upstream.answered(upstream.pick(None, 6), 5 + 7_000_000)
     assert endpoint_up_row(upstream, endpoint) == {**common, "down_ms": 7}
     assert schema_of(EndpointUpRow).fault(endpoint_up_row(upstream, endpoint)) == ""
-
-
-def test_a_connection_that_never_became_a_pair_has_the_row_of_one_from_which_nothing_came():
-    world = World()
-    line = refused_line(77, world.route, "192.0.2.1:7", 5, 9, 1000, Cause.LIMIT, "no descriptor to be had")
-    assert line.startswith("5 77 ")
-    row = decode_line(line)
-    assert (row["id"], row["peer"], row["listener"], row["upstream"]) == (77, "192.0.2.1:7", "l", "u")
-    assert (row["cause"], row["detail"], row["side"], row["state"]) == ("limit", "no descriptor to be had", "internal", "handshaking")
-    assert (row["opened_ns"], row["closed_ns"], row["principal"], row["mutes"]) == (1005, 1009, None, {})
-    assert {*row["frames"].values(), *row["bytes"].values(), *row["lost"].values()} == {0}
-    world.close()
-
-
-def test_a_demands_row_names_the_rate():
     row = demand_row(KeyDemand("listener", "l", "request_frames", 5, 1500, 1600))
     assert row == {"level": "listener", "name": "l", "counter": "request_frames", "used": 5, "waiting": 1500, "wanting": 1600}
     assert schema_of(DemandRow).fault(row) == ""
@@ -308,15 +280,12 @@ def test_the_first_row_is_between_one_time_and_one_and_a_quarter_after_the_openi
     assert all(200 < count < 300 for count in quarters), quarters
 
 
-@pytest.mark.parametrize("turn", [1, 2, 1000])
-def test_a_row_is_due_in_the_stretch_of_time_that_holds_its_moment_and_in_no_other(turn: int) -> None:
+@each_of("turn", [1, 2, 1000])
+def test_a_row_is_due_once_in_the_interval_that_contains_its_time(turn: int) -> None:
     moment = first_of(7, 50) + (turn - 1) * EVERY
     assert [is_due(50, 7, EVERY, at - 1, at) for at in (moment - 1, moment, moment + 1)] == [False, True, False]
     assert is_due(50, 7, EVERY, moment - 1, moment + 9 * EVERY), "one, however much time was left out"
     assert not is_due(50, 7, EVERY, moment, moment), "no time"
-
-
-def test_before_its_first_moment_none_is_due_whatever_is_asked() -> None:
     assert not is_due(10**9, 7, EVERY, 0, 10**9)
     assert not is_due(10**9, 7, EVERY, 0, first_of(7, 10**9) - 1)
     assert is_due(10**9, 7, EVERY, 0, first_of(7, 10**9))

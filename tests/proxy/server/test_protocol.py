@@ -47,6 +47,8 @@ from framegate.proxy.server.protocol import (
     upstreams_request,
 )
 from framegate.proxy.server.rows import DemandRow, HandlerRaisedRow, TapRuleOffRow
+from framegate.proxy.server.schema import schema_of
+from tests.fakes.cases import each_of
 from tests.fakes.rows import open_row
 
 START = StartMessage(
@@ -73,7 +75,7 @@ def sent(message: Any) -> Any:
     return json.loads(json.dumps(message))
 
 
-@pytest.mark.parametrize("request_", REQUESTS, ids=lambda each: each.message["type"])
+@each_of("request_", REQUESTS)
 def test_what_control_asks_is_what_a_processor_takes(request_: Request[Any]) -> None:
     message = sent({**request_.message, "id": 5})
     assert read_command(message) == message
@@ -82,13 +84,27 @@ def test_what_control_asks_is_what_a_processor_takes(request_: Request[Any]) -> 
         read_command(sent(request_.message))
 
 
-def test_each_command_has_its_replies_but_those_that_nobody_answers() -> None:
-    commands = [word for each in typing.get_args(messages.Command) for word in typing.get_args(typing.get_type_hints(each)["type"])]
+def words(declared: Any) -> tuple[str, ...]:
+    return typing.get_args(typing.get_type_hints(declared)["type"])
+
+
+def test_each_message_can_be_checked_and_has_a_word_of_its_own_kind() -> None:
+    for declared in (each for each in vars(messages).values() if typing.is_typeddict(each) and "type" in each.__annotations__):
+        assert schema_of(declared).fault({}) != ""
+        assert words(declared)
+        assert "type" in declared.__required_keys__
+    for union in (messages.Command, messages.Notice, messages.HandlerNotice):
+        found = [word for each in typing.get_args(union) for word in words(each)]
+        assert len(set(found)) == len(found)
+
+
+def test_each_command_has_replies_but_those_without_a_reply() -> None:
+    commands = [word for each in typing.get_args(messages.Command) for word in words(each)]
     assert sorted(commands) == sorted([*REPLIES, "answer", "parts", "stop"])
     assert read_command({"type": "stop"}) == {"type": "stop"}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("answer", "text"),
     [
         ({"type": "result", "rows": [open_row()]}, "result.next is missing"),
@@ -109,14 +125,14 @@ def test_an_answer_and_an_error_are_given_as_they_are() -> None:
         assert request.read(sent(answer)) == answer
 
 
-@pytest.mark.parametrize("key", sorted(StartMessage.__required_keys__ - {"type", "wire"}))
+@each_of("key", sorted(StartMessage.__required_keys__ - {"type", "wire"}))
 def test_a_start_without_a_key_is_refused_with_its_name(key: str) -> None:
     assert read_start(sent(START)) == START
     with pytest.raises(MessageError, match=rf"^start\.{key} is missing$"):
         read_start({name: value for name, value in START.items() if name != key})
 
 
-@pytest.mark.parametrize("wire", [WIRE_VERSION - 1, WIRE_VERSION + 1, None, str(WIRE_VERSION), "nonsense" * 100])
+@each_of("wire", [WIRE_VERSION - 1, WIRE_VERSION + 1, None, str(WIRE_VERSION), "nonsense" * 100])
 def test_another_version_or_none_is_refused_by_both_ends_before_anything_else_is_judged(wire: Any) -> None:
     start, ready = {"type": "start", "colour": "red"}, {"type": "ready", "colour": "red"}
     for read, first in ((read_start, start), (read_ready, ready), (read_handler_start, start), (read_handler_ready, ready)):
@@ -127,23 +143,19 @@ def test_another_version_or_none_is_refused_by_both_ends_before_anything_else_is
         assert len(str(caught.value)) < 150
 
 
-def test_the_first_words_are_judged() -> None:
-    assert read_ready(sent(READY)) == READY
-    with pytest.raises(MessageError, match=r"^ready\.pid must be int, not str$"):
-        read_ready({**READY, "pid": "1"})
-    with pytest.raises(MessageError, match="the first message is list, not start"):
-        read_start({"type": "list"})
-
-
-def test_the_first_words_of_a_handler_process_are_judged() -> None:
-    assert read_handler_start(sent(HANDLER_START)) == HANDLER_START
-    assert read_handler_ready(sent(HANDLER_READY)) == HANDLER_READY
-    with pytest.raises(MessageError, match="the first message is stop, not start"):
-        read_handler_start({"type": "stop"})
-    with pytest.raises(MessageError, match=r"^start\.handlers\.l must be str, not int$"):
-        read_handler_start({**HANDLER_START, "handlers": {"l": 1}})
-    with pytest.raises(MessageError, match=r"^ready\.handlers\.l\.description is missing$"):
-        read_handler_ready({**HANDLER_READY, "handlers": {"l": {"directions": []}}})
+def test_the_first_messages_are_checked() -> None:
+    right: list[tuple[Any, Any]] = [(read_ready, READY), (read_handler_start, HANDLER_START), (read_handler_ready, HANDLER_READY)]
+    assert [read(sent(message)) for read, message in right] == [message for _, message in right]
+    wrong: list[tuple[Any, Any, str]] = [
+        (read_ready, {**READY, "pid": "1"}, r"^ready\.pid must be int, not str$"),
+        (read_start, {"type": "list"}, "the first message is list, not start"),
+        (read_handler_start, {"type": "stop"}, "the first message is stop, not start"),
+        (read_handler_start, {**HANDLER_START, "handlers": {"l": 1}}, r"^start\.handlers\.l must be str, not int$"),
+        (read_handler_ready, {**HANDLER_READY, "handlers": {"l": {"directions": []}}}, r"^ready\.handlers\.l\.description is missing$"),
+    ]
+    for read, message, text in wrong:
+        with pytest.raises(MessageError, match=text):
+            read(message)
 
 
 def test_the_notices_of_a_handler_process_are_judged() -> None:
@@ -163,7 +175,7 @@ def test_events_are_told_by_the_names_and_levels_of_the_table() -> None:
     assert len(declared) == len(EVENTS)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("message", "text"),
     [
         ({"type": "log", "level": "loud", "event": "tap_incomplete", "fields": {}}, "log.level must be info or warning or error"),

@@ -10,11 +10,12 @@ import pytest
 from framegate.proxy.server import messages, rows
 from framegate.proxy.server.rows import DemandRow, PartRow, RateCounter, RateLevel, Store, listener_owner, pack_stores, read_stores, upstream_owner
 from framegate.proxy.server.schema import schema_of
+from tests.fakes.cases import each_of
 
 ROOT = Path(__file__).parents[3]
 ROOMS = ("proxy", "control", "tests/fakes")
-ROWS = [each for each in vars(rows).values() if typing.is_typeddict(each) and each not in (rows.RateRow, rows.OverrideRow, rows.LimitsRow)]
-"""But those of quotas, which ``framegate.proxy.config.limits`` makes of its classes."""
+ROWS = [each for each in vars(rows).values() if typing.is_typeddict(each) and each is not rows.LimitsRow]
+"""Without that of quotas, which ``framegate.proxy.config.limits`` makes."""
 DECLARED = {each.__name__: frozenset(each.__annotations__) for each in ROWS if len(each.__annotations__) > 3}
 TYPES = frozenset(
     word
@@ -51,7 +52,7 @@ def copies(source: str) -> Iterator[str]:
                 yield f"line {node.lineno}: a {name}"
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@each_of("room", ROOMS)
 def test_nobody_writes_a_row_or_a_message_but_by_calling_its_class(room: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}: {copy}"
@@ -62,24 +63,17 @@ def test_nobody_writes_a_row_or_a_message_but_by_calling_its_class(room: str) ->
     assert found == []
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("source", "found"),
     [
-        (
-            'row = {"id": 1, "listener": "a", "peer": "p", "upstream": "u", "cause": "c", "detail": "", "side": "", "lost": 0, "mutes": 0, "tls": 1, '
-            '"frames": 1, "bytes": 1}',
-            "a ClosedRow",
-        ),
+        (f"row = {dict.fromkeys([*rows.ClosedRow.__annotations__][:12], 1)}", "a ClosedRow"),
         ('row = dict(rule="r", cause="c", percent=1.0, limit=2.0)', "a TapRuleOffRow"),
         ('row["closed_ns"] = 5', "closed_ns"),
         ('link.post({"type": "commit", "id": number})', "a message commit"),
     ],
 )
-def test_who_does_is_found(source: str, found: str) -> None:
+def test_a_copy_is_found_but_not_a_reader_or_a_call_of_the_class(source: str, found: str) -> None:
     assert f"line 1: {found}" in list(copies(source))
-
-
-def test_who_reads_a_row_or_calls_its_class_is_not() -> None:
     assert list(copies('x = ClosedRow(id=row["id"], listener="a", cause="b", closed_ns=row["closed_ns"])\nrow["peer"] = "p"\n')) == []
 
 
@@ -104,7 +98,4 @@ def test_stores_arrive_as_they_were_and_what_several_have_is_sent_once() -> None
     row["contents"].clear()
     with pytest.raises(ValueError, match="files of listener/a was not sent along"):
         read_stores(row)
-
-
-def test_keys_are_not_shown() -> None:
     assert "secret" not in repr(Store(1, "", {"k": "secret"}))

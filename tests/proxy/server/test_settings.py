@@ -4,6 +4,8 @@ import dataclasses
 import json
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -29,9 +31,8 @@ from framegate.proxy.config.model import (
     rules_to_wire,
     to_wire,
 )
-from framegate.proxy.config.sasl import ListenerSasl
+from framegate.proxy.config.sasl import ListenerSasl, UpstreamSasl
 from framegate.proxy.config.tls import PrincipalConfig
-from framegate.proxy.config.upstream_sasl import UpstreamSasl
 from framegate.proxy.errors import AuthenticationError, ConfigError
 from framegate.proxy.network.authenticator import AnonymousAuthenticators
 from framegate.proxy.network.memory_pool import BEGUN, PENDING, MemoryPool
@@ -41,6 +42,7 @@ from framegate.proxy.server.rows import Store, pack_stores
 from framegate.proxy.server.settings import ChangeError, Settings
 from framegate.proxy.tap.rules import TapRules
 from framegate.proxy.tap.writer import TapWriter
+from tests.fakes.cases import each_of
 from tests.fakes.tls import TlsWorld
 from tests.fakes.world import SECOND, World
 
@@ -58,6 +60,16 @@ CONFIG = ProxyConfig(
     ),
     memory_pool=MemoryPoolConfig(size=8 * MIB),
 )
+
+
+def changed(**sections: dict[str, Any] | None) -> ProxyConfig:
+    """The configuration with other keys of the listeners a and b and the upstreams u and v; without those that are None."""
+    keys = {"a": {}, "b": {}, "u": {}, "v": {}, **sections}
+
+    def those(items: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(dataclasses.replace(item, **keys[item.name]) for item in items if keys[item.name] is not None)
+
+    return dataclasses.replace(CONFIG, listeners=those(CONFIG.listeners), upstreams=those(CONFIG.upstreams))
 
 
 def settings_of(config: ProxyConfig = CONFIG, **message: object) -> Settings:
@@ -78,10 +90,10 @@ def test_routes_follow_the_configuration():
     assert settings.routes["b"].kafka
 
 
-def test_clients_are_asked_who_they_are_where_the_listener_says_so():
+def test_a_listener_with_sasl_authenticates_its_clients():
     assert settings_of().credentials is None
     sasl = ListenerSasl(mechanisms=("PLAIN", "SCRAM-SHA-256"), users="/users", max_session_ms=5000, max_frame=2048)
-    settings = settings_of(dataclasses.replace(CONFIG, listeners=(CONFIG.listeners[0], dataclasses.replace(CONFIG.listeners[1], sasl=sasl))))
+    settings = settings_of(changed(b={"sasl": sasl}))
     told = []
     settings.credentials.attach(told.append)
     factory = settings.routes["b"].options.authenticators
@@ -95,27 +107,24 @@ def test_clients_are_asked_who_they_are_where_the_listener_says_so():
     counts = settings.counters.listeners["b"].counts
     assert [histogram.count for histogram in settings.counters.loop.authentications] == [0, 1, 0, 0, 0]
     assert counts.cells[LISTENER_BLOCK.at("framegate.authentication.count", "PLAIN", "credentials")] == 1
-    handled = dataclasses.replace(CONFIG.listeners[1], sasl=sasl, upstream=None, handler="m:h")
-    assert not settings_of(dataclasses.replace(CONFIG, listeners=(handled,))).routes["b"].options.authenticators._settings.reauthenticates
+    handled = settings_of(changed(b={"sasl": sasl, "upstream": None, "handler": "m:h"}))
+    assert not handled.routes["b"].options.authenticators._settings.reauthenticates
 
 
-def test_frames_to_authenticate_with_again_are_never_those_that_pass_in_pieces():
+def test_frames_of_a_later_authentication_are_limited_to_those_that_pass_whole():
     for max_frame, most in ((2048, 2048), (262140, 262140), (262141, 262140), (1 << 20, 262140)):
-        sasl = ListenerSasl(mechanisms=("PLAIN",), users="/users", max_frame=max_frame)
-        listeners = (CONFIG.listeners[0], dataclasses.replace(CONFIG.listeners[1], sasl=sasl))
-        routes = settings_of(dataclasses.replace(CONFIG, listeners=listeners)).routes
-        assert [routes[item.name].options.sasl_limit for item in listeners] == [NEVER_CUT, most]
+        routes = settings_of(changed(b={"sasl": ListenerSasl(mechanisms=("PLAIN",), users="/users", max_frame=max_frame)})).routes
+        assert [routes[name].options.sasl_limit for name in ("a", "b")] == [NEVER_CUT, most]
 
 
-def test_our_logins_are_counted_where_the_upstream_is():
-    sasl = UpstreamSasl(mechanism="OAUTHBEARER", token_file="/t")
-    settings = settings_of(dataclasses.replace(CONFIG, upstreams=(CONFIG.upstreams[0], dataclasses.replace(CONFIG.upstreams[1], sasl=sasl))))
+def test_our_logins_are_counted_for_their_upstream():
+    settings = settings_of(changed(v={"sasl": UpstreamSasl(mechanism="OAUTHBEARER", token_file="/t")}))
     settings._logins["v"].choose("anybody").factory._count("OAUTHBEARER", "unavailable")
     at = UPSTREAM_BLOCK.at("framegate.upstream.authentication.count", "OAUTHBEARER", "unavailable")
     assert [settings.counters.upstreams[name].counts.cells[at] for name in ("u", "v")] == [0, 1]
 
 
-def test_what_a_listener_holds_of_the_pool_is_known_to_who_publishes():
+def test_the_counters_of_a_listener_have_its_account():
     settings = settings_of()
     settings.routes["a"].options.account.charge(BEGUN, 7)
     settings.routes["a"].upstream_options[""].account.charge(PENDING, 8)
@@ -124,9 +133,8 @@ def test_what_a_listener_holds_of_the_pool_is_known_to_who_publishes():
 
 def test_sockets_and_refusals_follow_the_configuration():
     told = SocketConfig(receive_buffer=5, keep_alive=KeepAlive())
-    listener = dataclasses.replace(CONFIG.listeners[0], socket=told, timeouts=ListenerTimeouts(failed_authentication_ms=7))
-    upstream = dataclasses.replace(CONFIG.upstreams[1], socket=SocketConfig(send_buffer=6))
-    settings = settings_of(dataclasses.replace(CONFIG, listeners=(listener, CONFIG.listeners[1]), upstreams=(CONFIG.upstreams[0], upstream)))
+    listener = {"socket": told, "timeouts": ListenerTimeouts(failed_authentication_ms=7)}
+    settings = settings_of(changed(a=listener, v={"socket": SocketConfig(send_buffer=6)}))
     first, second = settings.routes["a"], settings.routes["b"]
     assert (first.options.socket, first.upstream_options[""].socket) == (told, None)
     assert (second.options.socket, second.upstream_options[""].socket) == (None, SocketConfig(send_buffer=6))
@@ -135,8 +143,7 @@ def test_sockets_and_refusals_follow_the_configuration():
 
 
 def test_listeners_of_one_upstream_share_its_endpoints():
-    listeners = (CONFIG.listeners[0], dataclasses.replace(CONFIG.listeners[1], upstream="u"))
-    settings = settings_of(dataclasses.replace(CONFIG, listeners=listeners))
+    settings = settings_of(changed(b={"upstream": "u"}))
     assert settings.routes["a"].upstream is settings.routes["b"].upstream
     assert settings.routes["a"].upstream_options[""].stats is not settings.routes["b"].upstream_options[""].stats
 
@@ -146,12 +153,8 @@ def test_addresses_that_control_resolved_come_first():
     settings = settings_of(endpoints=endpoints)
     assert [endpoint.address for endpoint in settings.upstreams["u"].endpoints] == [("10.0.0.1", 5), "/x"]
     assert settings.upstreams["v"].endpoints == []
-
-
-def test_a_name_without_an_address_cannot_start():
-    upstream = dataclasses.replace(CONFIG.upstreams[0], endpoints=("broker:9092",))
     with pytest.raises(ConfigError, match="broker:9092"):
-        settings_of(dataclasses.replace(CONFIG, upstreams=(upstream, CONFIG.upstreams[1])))
+        settings_of(changed(u={"endpoints": ("broker:9092",)}))
 
 
 def test_a_change_is_in_force_after_commit_and_not_before():
@@ -179,10 +182,11 @@ def test_an_aborted_change_leaves_nothing():
     settings.abort(1)
     assert not settings.commit(1)
     assert settings.limits["a"].value == MIB
-    settings.prepare(3, {})
+    settings.prepare(3, {"max_receive_size": {"a": 9 * MIB}, "share": 16 * MIB})
+    assert settings.commit(3), "a larger limit with a larger share is one change"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("change", "reason"),
     [
         ({"max_receive_size": {"c": 5}}, "no listener c"),
@@ -204,32 +208,18 @@ def test_a_bad_change_is_refused_in_words(change, reason):
 
 
 def test_what_is_cut_through_needs_no_share_and_answers_that_pass_whole_do():
-    listeners = (
-        dataclasses.replace(CONFIG.listeners[0], forwarding=Forwarding(requests="cut_through")),
-        dataclasses.replace(CONFIG.listeners[1], forwarding=Forwarding(responses="whole")),
-    )
-    upstreams = (CONFIG.upstreams[0], dataclasses.replace(CONFIG.upstreams[1], max_receive_size=3 * MIB))
-    settings = settings_of(dataclasses.replace(CONFIG, listeners=listeners, upstreams=upstreams))
+    a, b = {"forwarding": Forwarding(requests="cut_through")}, {"forwarding": Forwarding(responses="whole")}
+    settings = settings_of(changed(a=a, b=b, v={"max_receive_size": 3 * MIB}))
     settings.prepare(1, {"max_receive_size": {"a": 1024 * MIB}, "share": 3 * MIB})
     assert settings.commit(1)
     with pytest.raises(ChangeError, match="below the max_receive_size of an upstream whose answers pass whole"):
         settings.prepare(2, {"share": 3 * MIB - 1})
 
 
-def test_a_larger_limit_with_a_larger_share_is_one_change():
-    settings = settings_of()
-    settings.prepare(1, {"max_receive_size": {"a": 9 * MIB}, "share": 16 * MIB})
-    assert settings.commit(1)
-
-
 def test_tls_contexts_come_from_the_paths(tmp_path):
     world = TlsWorld.make(tmp_path)
-    listener = dataclasses.replace(CONFIG.listeners[0], tls=ListenerTls(certificate=world.server[0], key=world.server[1]))
-    upstream = dataclasses.replace(CONFIG.upstreams[0], tls=UpstreamTls(ca=world.authority))
-    settings = settings_of(dataclasses.replace(CONFIG, listeners=(listener,), upstreams=(upstream,)))
-    options = settings.routes["a"].options
-    assert options.tls is not None
-    assert options.tls.server_side
+    settings = settings_of(changed(a={"tls": world.listener()}, b=None, u={"tls": UpstreamTls(ca=world.authority)}, v=None))
+    assert settings.routes["a"].options.tls.server_side
     assert names_of(settings) == {"127.0.0.1:1": "127.0.0.1", "[::1]:2": "::1", "unix:/run/u.sock": "localhost"}
 
 
@@ -237,9 +227,8 @@ def test_clients_and_upstreams_are_judged_as_their_settings_say(tmp_path):
     world = TlsWorld.make(tmp_path)
     tls = world.listener(client_auth="required", client_ca=world.authority)
     rules = PrincipalConfig(rules=("RULE:^CN=(.*?),.*$/$1/U",))
-    listener = dataclasses.replace(CONFIG.listeners[0], tls=tls, principal=rules, allowed_principals=("APP",))
-    upstream = dataclasses.replace(CONFIG.upstreams[0], tls=UpstreamTls(ca=world.authority, pins=("sha256/x",)))
-    route = settings_of(dataclasses.replace(CONFIG, listeners=(listener,), upstreams=(upstream,))).routes["a"]
+    listener = {"tls": tls, "principal": rules, "allowed_principals": ("APP",)}
+    route = settings_of(changed(a=listener, u={"tls": UpstreamTls(ca=world.authority, pins=("sha256/x",))})).routes["a"]
     assert route.options.authenticators.make(Identity(subject="CN=app,O=x")).principal == "APP"
     with pytest.raises(AuthenticationError, match="'OTHER' is none of allowed_principals"):
         route.options.authenticators.make(Identity(subject="CN=other,O=x"))
@@ -258,8 +247,7 @@ def names_of(settings: Settings) -> dict[str, str]:
 def test_each_address_is_verified_against_the_host_that_it_came_from(tmp_path):
     world = TlsWorld.make(tmp_path)
     hosts = ("broker-a:9", "broker-b.:9", "10.0.0.3:9", "[0:0::1]:9")
-    upstream = dataclasses.replace(CONFIG.upstreams[0], tls=UpstreamTls(ca=world.authority), endpoints=hosts)
-    config = dataclasses.replace(CONFIG, listeners=CONFIG.listeners[:1], upstreams=(upstream,))
+    config = changed(b=None, u={"tls": UpstreamTls(ca=world.authority), "endpoints": hosts}, v=None)
     rows = [["broker-a", 2, "10.0.0.1", 9], ["broker-b.", 2, "10.0.0.2", 9], ["10.0.0.3", 2, "10.0.0.3", 9], ["::1", 10, "::1", 9]]
     assert names_of(settings_of(config, endpoints={"u": rows})) == {
         "10.0.0.1:9": "broker-a",
@@ -269,23 +257,16 @@ def test_each_address_is_verified_against_the_host_that_it_came_from(tmp_path):
     }
     both = [["broker-a", 2, "10.0.0.1", 9], ["broker-b.", 2, "10.0.0.1", 9]]
     assert [item.server_name for item in settings_of(config, endpoints={"u": both}).upstreams["u"].endpoints] == ["broker-a", "broker-b"]
-    named = dataclasses.replace(upstream, tls=UpstreamTls(ca=world.authority, server_name="kafka.internal"))
-    settings = settings_of(dataclasses.replace(config, upstreams=(named,)), endpoints={"u": rows})
-    assert set(names_of(settings).values()) == {"kafka.internal"}
-
-
-def test_a_certificate_that_cannot_be_used_is_named(tmp_path):
-    listener = dataclasses.replace(CONFIG.listeners[0], tls=ListenerTls(certificate=str(tmp_path / "no.crt"), key=str(tmp_path / "no.key")))
-    with pytest.raises(ConfigError, match=r"no\.crt"):
-        settings_of(dataclasses.replace(CONFIG, listeners=(listener,)))
+    named = changed(b=None, u={"tls": UpstreamTls(ca=world.authority, server_name="kafka.internal"), "endpoints": hosts}, v=None)
+    assert set(names_of(settings_of(named, endpoints={"u": rows})).values()) == {"kafka.internal"}
 
 
 def test_tls_is_made_of_what_control_sent_not_of_the_files(tmp_path):
     world = TlsWorld.make(tmp_path)
     tls = ListenerTls(certificate="/nowhere/a.crt", key="/nowhere/a.key")
-    listener = dataclasses.replace(CONFIG.listeners[0], tls=tls)
-    upstream = dataclasses.replace(CONFIG.upstreams[0], tls=UpstreamTls(ca="/nowhere/ca.crt"))
-    config = dataclasses.replace(CONFIG, listeners=(listener, CONFIG.listeners[1]), upstreams=(upstream, CONFIG.upstreams[1]))
+    config = changed(a={"tls": tls}, u={"tls": UpstreamTls(ca="/nowhere/ca.crt")})
+    with pytest.raises(ConfigError, match=r"a\.crt"):
+        settings_of(config)
     sources = {"/nowhere/a.crt": world.server[0], "/nowhere/a.key": world.server[1], "/nowhere/ca.crt": world.authority}
     files = {name: "é\n" + Path(path).read_text() for name, path in sources.items()}
     stores = {"listener/a": Store(3, "abc", {name: files[name] for name in (tls.certificate, tls.key)}), "upstream/u": Store(1, "", files)}
@@ -297,9 +278,7 @@ def test_tls_is_made_of_what_control_sent_not_of_the_files(tmp_path):
 
 def test_a_store_takes_the_place_of_another_for_those_who_come_then_or_of_none(tmp_path):
     world = TlsWorld.make(tmp_path)
-    listener = dataclasses.replace(CONFIG.listeners[0], tls=ListenerTls(certificate="c", key="k"))
-    upstream = dataclasses.replace(CONFIG.upstreams[0], tls=UpstreamTls(ca="a", server_name="broker"))
-    config = dataclasses.replace(CONFIG, listeners=(listener, CONFIG.listeners[1]), upstreams=(upstream, CONFIG.upstreams[1]))
+    config = changed(a={"tls": ListenerTls(certificate="c", key="k")}, u={"tls": UpstreamTls(ca="a", server_name="broker")})
     pair = dict(zip(("c", "k"), (Path(path).read_text() for path in world.server), strict=True))
     authority = {"a": Path(world.authority).read_text()}
     settings = settings_of(config, stores=pack_stores({"listener/a": Store(1, "one", pair), "upstream/u": Store(1, "", authority)}))
@@ -342,9 +321,10 @@ class Tapped:
         self.settings.prepare(1, {"tap_rules": rules_to_wire(rules), "tap_rule": changed})
         assert self.settings.commit(1)
 
-    def turn_off(self, name: str) -> None:
-        """What happens to a rule that passes a limit of its own."""
-        self.tap.watched[name].off = True
+    def turn_off(self, *names: str) -> None:
+        """As rules do that exceed a limit of their own."""
+        for name in names:
+            self.tap.watched[name].off = True
 
     @property
     def in_force(self) -> list[str]:
@@ -372,7 +352,7 @@ def test_tap_rules_are_in_force_after_commit_and_not_before(tapped):
     assert tapped.in_force == []
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("rows", "reason"),
     [
         (rules_to_wire((TapRule(name="x"), TapRule(name="x"))), "tap rules that cannot be: x: is the name of two rules"),
@@ -391,9 +371,8 @@ def test_tap_rules_that_cannot_be_are_refused_in_words_and_those_before_stay(tap
     assert (tapped.in_force, tapped.settings.limits["a"].value) == (["a", "b"], MIB)
 
 
-def test_a_rule_that_turned_itself_off_stays_so_until_it_is_meant_by_a_change(tapped):
-    tapped.turn_off("a")
-    tapped.turn_off("b")
+def test_a_rule_that_turned_itself_off_stays_off_until_a_change_names_or_changes_it(tapped):
+    tapped.turn_off("a", "b")
     a, b = tapped.rules
     tapped.change(a, b, TapRule(name="c"), changed="c")
     assert tapped.in_force == ["c"]
@@ -409,35 +388,23 @@ def test_a_rule_that_turned_itself_off_stays_so_until_it_is_meant_by_a_change(ta
     assert tapped.in_force == ["a", "b"]
 
 
-class Limited:
-    """Settings with the relay of a processor."""
-
-    def __init__(self) -> None:
-        self.world = World()
-        rates = RateLimits(request_bytes_rate=70)
-        listeners = (dataclasses.replace(CONFIG.listeners[0], limits=rates), *CONFIG.listeners[1:])
-        self.settings = settings_of(dataclasses.replace(CONFIG, listeners=listeners))
-        self.settings.attach(self.world.relay, None)
-        self.quotas = self.world.relay.pairs.quotas
-
-
 @pytest.fixture
 def limited():
-    made = Limited()
-    yield made
-    made.world.close()
+    """Settings and quotas of a processor."""
+    world = World()
+    settings = settings_of(changed(a={"limits": RateLimits(request_bytes_rate=70)}))
+    settings.attach(world.relay, None)
+    yield SimpleNamespace(settings=settings, quotas=world.relay.pairs.quotas)
+    world.close()
 
 
 def row_of(**listeners):
     return limits_to_wire(LimitsConfig(response_frames_rate=9), listeners)
 
 
-def test_quotas_are_in_force_from_the_start(limited):
+def test_quotas_are_in_force_from_the_start_and_after_a_commit(limited):
     assert limited.quotas.limits.listeners["a"] == RateLimits(request_bytes_rate=70)
     assert limited.quotas.active
-
-
-def test_quotas_are_in_force_after_commit_and_not_before(limited):
     limited.settings.prepare(1, {"limits": row_of(a=RateLimits(connections=1))})
     assert limited.quotas.limits.node == RateLimits()
     limited.settings.abort(1)
@@ -449,7 +416,7 @@ def test_quotas_are_in_force_after_commit_and_not_before(limited):
     assert limited.quotas.buckets["node", "", "response_frames"].rate == 9
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("row", "reason"),
     [
         (row_of(nobody=RateLimits()), "no listener nobody"),
@@ -472,11 +439,10 @@ def test_quotas_that_cannot_be_are_refused_in_words_and_those_before_stay(limite
 @pytest.mark.parametrize("client_auth", ["none", "requested", "required"])
 def test_clients_that_are_verified_resume_no_session_for_longer_than_two_hours(tmp_path, client_auth):
     tls = TlsWorld.make(tmp_path)
-    section = ListenerTls(certificate=tls.server[0], key=tls.server[1], client_auth=client_auth, client_ca=tls.authority)
-    listener = dataclasses.replace(CONFIG.listeners[0], tls=section)
+    section = tls.listener(client_auth=client_auth, client_ca=tls.authority)
     files = {path: Path(path).read_text() for path in (*tls.server, tls.authority)}
     stores = pack_stores({"listener/a": Store(1, "shown", files)})
-    settings = settings_of(dataclasses.replace(CONFIG, listeners=(listener, *CONFIG.listeners[1:])), stores=stores)
+    settings = settings_of(changed(a={"tls": section}), stores=stores)
     world = World()
     settings.attach(world.relay, None)
     options = settings.routes["a"].options

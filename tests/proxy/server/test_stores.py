@@ -35,12 +35,6 @@ def row(world: TlsWorld, number: int) -> StoresRow:
     return pack_stores({"listener/a": Store(number, f"f{number}", {"c": certificate, "k": key})})
 
 
-def test_who_speaks_no_tls_has_no_settings(world: TlsWorld) -> None:
-    stores = Stores(CONFIG, row(world, 1))
-    assert stores.listener("b") is None
-    assert stores.upstream("u", "host") is None
-
-
 def test_without_a_row_files_are_read_here(world: TlsWorld) -> None:
     listener = dataclasses.replace(CONFIG.listeners[0], tls=ListenerTls(certificate=world.server[0], key=world.server[1]))
     upstream = dataclasses.replace(CONFIG.upstreams[0], tls=UpstreamTls(ca=world.authority))
@@ -51,8 +45,9 @@ def test_without_a_row_files_are_read_here(world: TlsWorld) -> None:
     assert stores.listener("a") is not None
 
 
-def test_content_that_did_not_come_along_is_refused(world: TlsWorld) -> None:
+def test_a_row_without_a_files_content_is_refused_and_an_upstream_without_tls_has_no_settings(world: TlsWorld) -> None:
     stores = Stores(CONFIG, row(world, 1))
+    assert (stores.listener("b"), stores.upstream("u", "host")) == (None, None)
     broken = row(world, 2)
     broken["contents"].clear()
     with pytest.raises(ConfigError, match="was not sent along"):
