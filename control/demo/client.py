@@ -1,6 +1,6 @@
-"""One connection of the load generator: writes frames, reads answers, checks every byte of them.
+"""One connection of the load generator. It writes frames, reads answers and compares every byte of them.
 
-Without a loop of its own: the generator calls ``on_ready`` when the socket is ready for what ``wanted`` says.
+It has no loop: the generator calls ``on_ready`` when the socket is ready for the events in ``wanted``.
 """
 
 import select
@@ -22,20 +22,20 @@ _BLOCKED: Final = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
 
 
 class Client:
-    """A connection with a number; made when it is connected, and its handshake done.
+    """A connection, made after it is connected and its handshake is done.
 
     Args:
-        number: goes into every body.
+        number: is part of every body.
         address: of the proxy's listener; its certificate must have the host.
         context: TLS, or None for plaintext.
         payloads: the table that bodies come from.
-        latency: times of answers go there.
+        latency: the times of answers are added to it.
         send_buffer: bytes of the socket's send buffer; 0 leaves the system's.
 
     Attributes:
         wanted: events of epoll.
-        closed: why it has ended: ``client`` when we ended it in order; None: it has not.
-        blocked_since_ns: since when the socket takes nothing; 0: it does.
+        closed: why the connection ended: ``client`` if the generator ended it in order; None: it is open.
+        blocked_since_ns: since when the socket takes no bytes; 0: it takes them.
         wrong: answers that are not what was sent.
     """
 
@@ -89,7 +89,7 @@ class Client:
         self._submit(count, self._payloads.frames(self.number, self.begun_count, count))
 
     def submit_sized(self, count: int, size: int, part: int | None = None) -> None:
-        """Send frames with payloads of one size; only `part` bytes of them when given, and the rest with ``finish``."""
+        """Send frames with payloads of one size; with ``part`` only that many bytes now, and the rest with ``finish``."""
         whole = bytearray()
         for sequence in range(self.begun_count, self.begun_count + count):
             payload = (b"%016d" % sequence * (size // 16 + 1))[:size]
@@ -100,11 +100,11 @@ class Client:
         self._submit(count, whole[:end])
 
     def finish(self) -> None:
-        """Send the rest of a frame begun."""
+        """Send the rest of a frame that has begun."""
         self._submit(0, self._rest)
 
     def on_ready(self, events: int) -> None:
-        """Go on with the writes and the reads that the events allow."""
+        """Continue the writes and the reads that the events allow."""
         if self.closed is not None:
             return
         try:
@@ -118,12 +118,12 @@ class Client:
             self.close(type(error).__name__)
 
     def shut(self) -> None:
-        """Say that nothing more comes; the connection has ended when ``closed`` says so."""
+        """End the stream; ``closed`` is set when the peer has ended it as well."""
         self._shutting = True
         self.on_ready(select.EPOLLIN)
 
     def close(self, reason: str = "client") -> None:
-        """End at once."""
+        """End the connection at once."""
         self.closed = self.closed or reason
         self._socket.close()
 
@@ -135,7 +135,7 @@ class Client:
             self._write()
 
     def _write(self) -> bool:
-        """Write until the socket takes no more; False when it is gone."""
+        """Write until the socket takes no more; whether the connection is still open."""
         try:
             while self._outbox:
                 # a record at a time: Python's SSLSocket says nothing of a write before all of it is taken
@@ -151,7 +151,6 @@ class Client:
         return self.closed is None
 
     def _shut(self) -> None:
-        """Send the end of stream and wait for the peer's."""
         try:
             if isinstance(self._socket, ssl.SSLSocket):
                 self._socket.unwrap()
@@ -166,7 +165,6 @@ class Client:
         self.close()
 
     def _read(self) -> None:
-        """Read what came, a bounded number of times, and check it."""
         pieces = [self._tail]
         try:
             for _ in range(_READS_AT_ONCE):
@@ -181,7 +179,7 @@ class Client:
             self._check(b"".join(pieces))
 
     def _check(self, data: bytes) -> None:
-        """Compare the whole frames in the data with what was sent, in order; book the times of batches that were answered whole."""
+        """Compare the whole frames in the data with what was sent, in order, and add the times of batches that are answered."""
         position, length = 0, len(data)
         while length - position >= FRAME_HEADER.size:
             size, number, sequence, _ = FRAME_HEADER.unpack_from(data, position)

@@ -1,4 +1,4 @@
-"""What the demo sends: frames that tell where they belong and whether they arrived whole.
+"""The demo's frames, and the upstream that sends them back.
 
 A frame is a big-endian int32 size and a body::
 
@@ -7,18 +7,21 @@ A frame is a big-endian int32 size and a body::
     | number |  sequence  | crc32  | payload
     +--------+------------+--------+---------...
 
-number: the connection's, int32. sequence: of the frame on its connection, int64, from 0. crc32: of the payload, uint32. All big endian.
-The upstream answers every frame with the same body, so one check serves both directions. Payloads come from one table, by number and
-sequence, so a receiver knows what must come without keeping what was sent.
+number: of the connection, int32. sequence: of the frame on its connection, int64, from 0. crc32: of the payload, uint32. All big endian.
+The upstream answers every frame with the same body, so one check serves both directions. A payload is chosen from a table by number and sequence,
+so a receiver knows what must come without a copy of what was sent.
 """
 
+import json
 import random
 import struct
 import zlib
 from collections import Counter
 from typing import Final
 
-__all__ = ["BODY_HEADER_SIZE", "FRAME_HEADER", "SIZE_HEADER_SIZE", "Latency", "Payloads", "frame"]
+from framegate.proxy.handler import Context
+
+__all__ = ["BODY_HEADER_SIZE", "FRAME_HEADER", "SIZE_HEADER_SIZE", "Latency", "Payloads", "Upstream", "frame"]
 
 FRAME_HEADER: Final = struct.Struct(">iiqI")
 SIZE_HEADER_SIZE: Final = 4
@@ -30,12 +33,12 @@ _ALPHABET: Final = b"0123456789abcdef"
 
 
 def frame(number: int, sequence: int, payload: bytes) -> bytes:
-    """A whole frame, size header included."""
+    """A whole frame with its size header."""
     return FRAME_HEADER.pack(BODY_HEADER_SIZE + len(payload), number, sequence, zlib.crc32(payload)) + payload
 
 
 class Payloads:
-    """The table of payloads; the same in every process with the same seed."""
+    """The table of payloads; it is the same in every process with the same seed."""
 
     def __init__(self, seed: int = 20_000) -> None:
         source = random.Random(seed)
@@ -49,7 +52,7 @@ class Payloads:
         return self._table[(number * 37 + sequence) % _TABLE_SIZE]
 
     def frames(self, number: int, first: int, count: int) -> bytes:
-        """So many frames from sequence `first` on."""
+        """``count`` frames from the sequence number ``first`` on."""
         pieces: list[bytes] = []
         pack, table, checksums = FRAME_HEADER.pack, self._table, self._checksums
         for sequence in range(first, first + count):
@@ -60,7 +63,7 @@ class Payloads:
 
 
 class Latency:
-    """A histogram of times: microseconds, to two significant digits."""
+    """A histogram of times in microseconds, to two significant digits."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -69,7 +72,7 @@ class Latency:
         self._counts[int(float(f"{elapsed_ns / 1000:.1e}"))] += count
 
     def figures(self) -> dict[str, int]:
-        """How many ``frames`` there were, ``p50_us`` and ``p99_us``; 0 when there are none."""
+        """The number of ``frames``, ``p50_us`` and ``p99_us``; 0 when there are none."""
         return {"frames": self._counts.total(), "p50_us": self._quantile_us(0.5), "p99_us": self._quantile_us(0.99)}
 
     def _quantile_us(self, share: float) -> int:
@@ -79,3 +82,20 @@ class Latency:
             if seen >= share * self._counts.total():
                 return value_us
         return 0
+
+
+class Upstream:
+    """Answers every frame with itself; at its end it prints what it counted, in one JSON line."""
+
+    def __init__(self) -> None:
+        self.frame_count = 0
+        self.body_bytes = 0
+
+    def handle(self, frame: bytes, context: Context) -> bytes:
+        self.frame_count += 1
+        self.body_bytes += len(frame)
+        return frame
+
+    def stop(self) -> None:
+        """Print the counts; ``bytes`` are those of frames with their size headers."""
+        print(json.dumps({"frames": self.frame_count, "bytes": self.body_bytes + 4 * self.frame_count}), flush=True)

@@ -1,5 +1,6 @@
-"""The demo's child processes: started in sessions of their own, read as JSON lines, ended in order and never left behind."""
+"""The demo's child processes: each has a session of its own, its output is read as JSON lines, and it ends with the demo."""
 
+import contextlib
 import json
 import os
 import re
@@ -31,7 +32,7 @@ class ChildError(Exception):
 
 
 def find_java() -> str | None:
-    """The path of a Java runtime that is new enough: of ``JAVA_HOME`` when that is set, else of the path; None when there is none."""
+    """The path of a Java runtime that is new enough, from ``JAVA_HOME`` if that is set, else from the path; None when there is none."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(os.path.join(home, "bin", "java")) if home else shutil.which("java")
     if java is None:
@@ -42,7 +43,7 @@ def find_java() -> str | None:
 
 
 def ending_with_us(command: Sequence[str]) -> list[str]:
-    """The command, started so that Linux sends it SIGTERM when the process that started it is gone, however that ended."""
+    """The command, started so that Linux sends it SIGTERM when the process that started it has ended, even by SIGKILL."""
     return [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, *command]
 
 
@@ -54,7 +55,7 @@ class Child:
         command: program and arguments.
         log: a file for standard output and standard error.
         on_row: called on the reading thread with every row that is no reply.
-        environment: in addition to ours.
+        environment: added to that of this process.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Child:
         return self._process.poll() is None
 
     def wait_for(self, wanted: Callable[[dict[str, Any]], bool], timeout_s: float) -> dict[str, Any]:
-        """The first row, past or coming, that is wanted.
+        """The first row, past or future, that is wanted.
 
         Raises:
             ChildError: the process ended without one, or the time passed.
@@ -131,12 +132,10 @@ class Child:
             raise ChildError(f"{self.name} is gone: {self.tail()}") from error
 
     def close_input(self) -> None:
-        """End the process's standard input, which the demo's own processes take as the sign to stop."""
-        if self._process.stdin is not None and not self._process.stdin.closed:
-            try:
+        """Close the process's standard input, which ends the demo's own processes."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):  # it ended before it read everything
                 self._process.stdin.close()
-            except OSError:
-                return  # it went before it read everything
 
     def terminate(self) -> None:
         """Send SIGTERM."""
@@ -144,7 +143,7 @@ class Child:
             self._process.terminate()
 
     def wait(self, timeout_s: float) -> int:
-        """Wait for the end; kills the process and its session when the time has passed.
+        """Wait for the end; after the timeout, kill the process and its session.
 
         Returns:
             The exit code; negative for a signal.
@@ -152,7 +151,8 @@ class Child:
         try:
             code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            self._kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             code = self._process.wait()
         self._thread.join(5.0)
         self.close_input()
@@ -162,27 +162,18 @@ class Child:
         return code
 
     def end_at_once(self, patience_s: float = 2.0) -> None:
-        """End it in haste: SIGTERM, SIGTERM again, which our programs take as haste, then SIGKILL."""
+        """Send SIGTERM, then SIGTERM again, on which framegate's programs stop at once, then SIGKILL."""
         for _ in range(2):
             self.terminate()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(patience_s)
-            except subprocess.TimeoutExpired:
-                continue
-            break
+                break
         self.wait(patience_s)
 
     def tail(self) -> str:
         """The last lines of its log."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return " | ".join(lines[-_TAIL_LINES:]) or "no output"
-
-    def _kill(self) -> None:
-        """Kill the process and everything in its session's group."""
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
 
     def _read(self) -> None:
         assert self._process.stdout is not None, "the pipe is made at start"

@@ -7,16 +7,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 from framegate.control.demo import certificates
+from framegate.control.demo.ending import signals_ignored
 from framegate.control.demo.processes import Child, ChildError
-from framegate.control.demo.signals import signals_ignored
 from framegate.control.demo.workspace import Workspace
 from framegate.proxy.pipeline.session import remove_leftovers
 from framegate.proxy.tap import log_reader
-from framegate.proxy.tap.completeness import Verdict, verify
 from framegate.proxy.tap.log_block import LogBlock
 from framegate.proxy.tap.record import DIRECTIONS, FRAME_HEADER_BYTES
 
@@ -50,7 +48,7 @@ class Serving(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class LogCount:
-    """What a reader of the tap's log counted, by direction; ``lost`` frames are those that gaps account for."""
+    """The frames and bytes in the tap's log, by direction; ``lost`` frames are those that gaps account for."""
 
     frames: dict[str, int] = dataclasses.field(default_factory=lambda: {"request": 0, "response": 0})
     bytes: dict[str, int] = dataclasses.field(default_factory=lambda: {"request": 0, "response": 0})
@@ -63,7 +61,7 @@ class LogCount:
 
 
 class Stage:
-    """One run's processes and files; leaving the context ends every process, at once when an exception does.
+    """One run's processes and files. Leaving the context ends every process, at once after an exception.
 
     Args:
         workspace: the run's folder.
@@ -81,7 +79,7 @@ class Stage:
     def __enter__(self) -> "Stage":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         with signals_ignored():
             for child in reversed(self.children):
                 child.terminate()
@@ -100,11 +98,11 @@ class Stage:
         return child
 
     def start_module(self, module: str, *arguments: str, **options: Any) -> Child:
-        """Start one of our own modules as a process."""
+        """Start one of framegate's modules as a process."""
         return self.start(module.rpartition(".")[2], [sys.executable, "-m", module, *arguments], **options)
 
     def start_framegate(self, name: str, path: Path, configuration: Mapping[str, Any]) -> Child:
-        """Write the configuration and start ``framegate serve``; it prints ``serving`` when it does."""
+        """Write the configuration and start ``framegate serve``, which prints the row ``serving``."""
         path.write_text(json.dumps(configuration, indent=2) + "\n")  # JSON is YAML
         return self.start(name, [*_COMMAND, "serve", "--config", str(path)])
 
@@ -117,7 +115,7 @@ class Stage:
         """Stop it after the last client; what its handler counted.
 
         Raises:
-            ChildError: it did not say so, or not whole.
+            ChildError: it did not print the counts, or failed.
         """
         self.upstream.terminate()
         row = self.upstream.wait_for_event("handler_output", _STOP_S)
@@ -141,50 +139,34 @@ class Stage:
         return Serving(port=_port(row), prometheus=row["prometheus"], admin=self.workspace.admin)
 
     def stop_proxy(self) -> int:
-        """Stop it as Kubernetes would; its exit code."""
+        """Stop it as Kubernetes does; its exit code."""
         self.proxy.terminate()
         return self.proxy.wait(_STOP_S)
 
     def start_pipeline(self) -> None:
-        """Start ``framegate pipeline run`` on the tap's log; it follows the log until it is stopped. Spark takes seconds to come up."""
+        """Start ``framegate pipeline run``, which follows the tap's log until it is stopped. Spark starts within seconds."""
         bounds = ["--max-bytes-per-trigger", str(_BATCH_BYTES)]
         command = [*_COMMAND, "pipeline", "run", "--source", str(self.workspace.tap), "--output", str(self.workspace.tables), *bounds]
         self.pipeline = self.start("pipeline", command, environment=_JAVA)
 
     def wait_for_spark(self) -> None:
-        """Wait until Spark is up and its query runs.
-
-        Raises:
-            ChildError: it is not.
-        """
+        """Wait until Spark's query runs. Raises ChildError: it does not."""
         self.pipeline.wait_for_event("started", _SPARK_START_S)
 
     def wait_for_rows(self, frames: int, timeout_s: float) -> bool:
-        """Wait until Spark's tables hold so many frames; whether they do.
-
-        Raises:
-            ChildError: Spark ended meanwhile.
-        """
+        """Wait until Spark's tables have so many frames; whether they do. Raises ChildError: Spark ended meanwhile."""
         return self._wait_for_pipeline(lambda: self.table_rows() >= frames, timeout_s)
 
     def drain_pipeline(self) -> None:
-        """Let the job read what is left of the log, then stop it. What comes last in the log has no frames, but totals.
-
-        Raises:
-            ChildError: the job failed.
-        """
+        """Let the job read the rest of the log, whose last rows are totals, then stop it. Raises ChildError: the job failed."""
         root = str(self.workspace.tap)
         size = sum(log_reader.end_offset(root, stream) for stream in log_reader.streams(root))
         self._wait_for_pipeline(lambda: sum(row["bytes"] for row in list(self.pipeline.rows) if row.get("event") == "batch") >= size, _DRAIN_S)
         self.pipeline.terminate()
         self._ended(self.pipeline)
 
-    def verify_log(self) -> Verdict:
-        """What the log says of itself; the proxy has ended."""
-        return verify(str(self.workspace.tap))
-
     def table_rows(self) -> int:
-        """Rows of the table ``frames`` published so far."""
+        """Rows of the table ``frames`` so far."""
         try:
             progress = json.loads((self.workspace.tables / "_progress.json").read_text())
         except FileNotFoundError:
@@ -192,11 +174,7 @@ class Stage:
         return int(progress["total"]["frames"])
 
     def ask_tables(self, statements: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
-        """Rows of SELECT statements over the tables.
-
-        Raises:
-            ChildError: Spark failed.
-        """
+        """Rows of SELECT statements over the tables. Raises ChildError: Spark failed."""
         query = self.start_module("framegate.proxy.pipeline.query", str(self.workspace.tables), environment=_JAVA)
         query.send(dict(statements))
         query.close_input()
@@ -208,7 +186,7 @@ class Stage:
             query.wait(_STOP_S)
 
     def count_log(self) -> LogCount:
-        """Read the whole log, verify its checksums, and count frames by walking over their sizes."""
+        """Read the whole log with its checksums, and count the frames by their sizes."""
         count, root, joiner = LogCount(), str(self.workspace.tap), log_reader.Joiner()
         for stream in log_reader.streams(root):
             for reference in log_reader.walk(root, stream):
@@ -242,7 +220,7 @@ class Stage:
             "memory_pool": {"size": "64MiB"},
             "handlers": {"timeout": 0},
             "listeners": [
-                {"name": LISTENER, "address": "127.0.0.1:0", "handler": "framegate.control.demo.upstream:Upstream", "max_receive_size": "8MiB"}
+                {"name": LISTENER, "address": "127.0.0.1:0", "handler": "framegate.control.demo.load:Upstream", "max_receive_size": "8MiB"}
             ],
         }
 
@@ -264,19 +242,14 @@ class Stage:
 
 
 def _port(serving: Mapping[str, Any]) -> int:
-    """That of the one listener."""
     return int(serving["listeners"][LISTENER].rpartition(":")[2])
 
 
 def _count_block(block: LogBlock, count: LogCount) -> None:
     for row in block.rows:
-        data = block.chunk_data(row)
-        position = 0
-        frames = 0
+        data, direction, position = block.chunk_data(row), DIRECTIONS[row.direction], 0
         while position < len(data):
             position += FRAME_HEADER_BYTES + int.from_bytes(data[position : position + FRAME_HEADER_BYTES], "big")
-            frames += 1
-        direction = DIRECTIONS[row.direction]
-        count.frames[direction] += frames
+            count.frames[direction] += 1
         count.bytes[direction] += len(data)
     count.lost += sum(gap.frames for gap in block.gaps())

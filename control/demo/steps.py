@@ -1,6 +1,6 @@
-"""What the demo changes over gRPC while the load runs, and what was seen.
+"""The changes that the demo makes over gRPC while the load runs, and their effects.
 
-Each step uses connections of its own, beside those of the load, and asserts what it says: what was not seen fails the step, and the demo.
+Each step uses connections of its own and checks each effect that it reports: an effect that was not seen fails the step, and the demo.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ _STILL_S: Final = 0.5
 
 
 class NotSeenError(Exception):
-    """What should have been seen was not."""
+    """An expected effect was not seen."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -37,8 +37,8 @@ class Step:
 
     Attributes:
         title: what is changed.
-        seen: what was seen, in order.
-        failure: what was not seen, or None.
+        seen: the effects, in order.
+        failure: the effect that was not seen, or None.
     """
 
     title: str
@@ -47,7 +47,7 @@ class Step:
 
 
 class _Client(NamedTuple):
-    """A connection of a step: the generator's number and port, the proxy's channel."""
+    """A connection of a step: the generator's number, the client's port, the proxy's channel."""
 
     number: int
     port: int
@@ -55,13 +55,13 @@ class _Client(NamedTuple):
 
 
 class Steps:
-    """The script.
+    """The steps.
 
     Args:
         steering: the proxy's control API.
         generator: the load generator's process.
         pool_size: of the memory pool at start, which is restored.
-        note: called with every line that was seen.
+        note: called with every line about an effect.
     """
 
     def __init__(self, steering: Steering, generator: Child, pool_size: int, note: Callable[[str], None]) -> None:
@@ -84,7 +84,7 @@ class Steps:
         return [functools.partial(self._perform, title, step) for title, step in self._titles.items()]
 
     def skip(self) -> None:
-        """The steps that have not begun count as not seen."""
+        """Mark the steps that have not begun as not seen."""
         begun = {step.title for step in self.done}
         self.done += [Step(title, failure="interrupted before it") for title in self._titles if title not in begun]
 
@@ -159,7 +159,7 @@ class Steps:
         self._ask("shut", client)
 
     def _shrink_the_pool(self) -> None:
-        """Two large frames that stop before their end hold all the memory that there may be: small frames pass, the next large one waits."""
+        """Two large frames that are held back use all the memory: small frames pass, the next large one waits."""
         clients = self._on_one_processor(4)
         first, second, waiter, other = clients
         self._steering.set_limit(MIB)
@@ -191,7 +191,6 @@ class Steps:
         self._steering.set_limit(self._initial_limit)
 
     def _begin_and_stop(self, client: _Client, size: int) -> None:
-        """A frame of 1 MiB, of which only `size` bytes come for now."""
         self._ask("begin", client, size=MIB - BODY_HEADER_SIZE, part=size)
         self._until_proxy(client, "most of a frame held", lambda channel: channel.leased_bytes >= size - 16 * KIB)
 
@@ -223,7 +222,6 @@ class Steps:
         self._until(client, f"{what} answered", lambda seen: seen["answered"] == count)
 
     def _until(self, client: _Client, what: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Look at the client's side until it is as wanted."""
 
         def look() -> dict[str, Any] | None:
             seen = self._ask("inspect", client)
@@ -233,7 +231,6 @@ class Steps:
         return self._wait(what, look)
 
     def _until_proxy(self, client: _Client, what: str, wanted: Callable[[Channel], bool]) -> None:
-        """Look at the proxy's side until it is as wanted."""
         self._wait(what, lambda: wanted(self._steering.describe(client.channel.id)))
 
     def _wait(self, what: str, look: Callable[[], Found | None]) -> Found:

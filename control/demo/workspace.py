@@ -20,18 +20,18 @@ class WorkspaceError(Exception):
 
 
 class Workspace:
-    """A folder of the demo's own, emptied of the run before.
+    """A folder that only this demo uses; the files of the run before are removed.
 
     Args:
         directory: new, empty or an earlier demo's; None: ``NAME-<uid>`` in the folder for temporary files.
-        name: of that folder; each demo has its own, so that none deletes what another one made.
+        name: of that folder; each kind of demo has its own.
 
     Attributes:
         configuration, upstream_configuration: files of the proxy and of the upstream.
         admin, upstream_admin: addresses of their control APIs: in the folder, or elsewhere when the path is too long for a Unix socket.
 
     Raises:
-        WorkspaceError: it cannot be written to or holds something else, or another demo uses it.
+        WorkspaceError: the folder cannot be written or holds other files, or another demo uses it.
     """
 
     def __init__(self, directory: Path | None = None, name: str = "framegate-demo") -> None:
@@ -50,7 +50,7 @@ class Workspace:
             raise WorkspaceError(f"{self.root} cannot be used: {error.strerror}") from error
 
     def release(self) -> None:
-        """Let the next demo have it."""
+        """Let the next demo use the folder."""
         for name in ("admin", "upstream"):
             _short_socket(name).unlink(missing_ok=True)  # a proxy that was killed left it
         self._lock.close()
