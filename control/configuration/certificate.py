@@ -1,6 +1,6 @@
-"""What certificates say: whose they are, who made them, when they begin and end.
+"""What certificates and revocation lists say: subject, issuer, names, begin and end.
 
-``cryptography`` reads them: 45 ms and 16 MiB, which only a process pays that reads a configuration or renewed files and then ends (``child``,
+``cryptography`` takes 45 ms and 16 MiB to load, so it is loaded only in processes that read a configuration or renewed files and then end (``child``,
 ``framegate.control.rotation.validator``).
 """
 
@@ -32,8 +32,8 @@ class CertificateFacts:
     """One certificate, or one revocation list.
 
     Attributes:
-        subject, issuer: in RFC 4514 form; a subject may be empty, and is, of a list.
-        names: the alternative ones, as ``DNS:…``, ``IP:…``, ``URI:…``, ``email:…`` or ``other:…``, sorted.
+        subject, issuer: in RFC 4514 form; the subject of a list is empty, that of a certificate may be.
+        names: the alternative names, as ``DNS:…``, ``IP:…``, ``URI:…``, ``email:…`` or ``other:…``, sorted.
         serial: in hexadecimal.
         fingerprint: SHA-256 of its DER form, in hexadecimal.
         begins, ends: seconds since 1970.
@@ -49,23 +49,19 @@ class CertificateFacts:
 
 
 def short_fingerprint(fingerprint: str) -> str:
-    """As much of it as tells one from another."""
+    """The first 16 digits, as they are shown."""
     return fingerprint[:_SHORT]
 
 
 def describe(pem: bytes) -> list[CertificateFacts]:
-    """All certificates of a PEM file, in order; what else is in it is passed over.
-
-    Raises:
-        ValueError: there is none, or one is broken.
-    """
+    """All certificates of a PEM file, in order; other contents are ignored. Raises ValueError: there is none, or one is broken."""
     from cryptography import x509
 
     return [facts_of(item) for item in x509.load_pem_x509_certificates(pem)]
 
 
 def facts_of(certificate: "x509.Certificate") -> CertificateFacts:
-    """One of them. Raises ValueError: it is broken where only a closer look shows it."""
+    """The facts of one certificate. Raises ValueError: a part of it is broken."""
     from cryptography.hazmat.primitives import hashes
 
     return CertificateFacts(
@@ -95,7 +91,7 @@ def _names(certificate: "x509.Certificate") -> tuple[str, ...]:
 
 
 def _name(name: "x509.GeneralName") -> str:
-    """Names that mean the same are the same text."""
+    """A name as text; names that mean the same give the same text."""
     from cryptography import x509
 
     if isinstance(name, x509.DNSName):
@@ -115,7 +111,7 @@ def _name(name: "x509.GeneralName") -> str:
 
 
 def hosts(pem: bytes) -> list[str]:
-    """The DNS names of the first certificate of a PEM file, in lower case; without any its common name, as clients read it then.
+    """The DNS names of the first certificate of a PEM file, in lower case; if it has none, its common name, as clients read it then.
 
     Raises:
         ValueError: there is none, or it is broken.
@@ -131,20 +127,14 @@ def hosts(pem: bytes) -> list[str]:
 
 
 def revocations(pem: bytes) -> "list[x509.CertificateRevocationList]":
-    """The revocation lists of a PEM file.
-
-    Raises:
-        ValueError: one is broken.
-    """
+    """The revocation lists of a PEM file. Raises ValueError: one is broken."""
     from cryptography import x509
 
     return [x509.load_pem_x509_crl(block) for block in _REVOCATIONS.findall(pem)]
 
 
 def describe_revocations(pem: bytes) -> list[CertificateFacts]:
-    """All revocation lists of a PEM file, in order, with what certificates have of it: who made it, and from when on until when it is in force. One
-    without an end lasts as long as the calendar; errors as above.
-    """
+    """All revocation lists of a PEM file, in order; a list without an end ends with the calendar. Raises ValueError: one is broken."""
     from cryptography.hazmat.primitives import hashes
 
     return [

@@ -206,7 +206,7 @@ def _default_text(key: Key, value: object) -> str:
 
 
 def example_text() -> str:
-    """``deploy/examples/framegate.yaml``: a configuration that has every key, with all that is known of each."""
+    """``deploy/examples/framegate.yaml``: a configuration that has every key, with all facts of each."""
     out: list[str] = []
     rest = iter(SOURCE.read_text(encoding="utf-8").splitlines())
     for name, comment, _ in _lines(SOURCE.read_text(encoding="utf-8")):

@@ -1,6 +1,6 @@
-"""Rules between keys: names that must be unique or known, addresses that must not collide, files that must fit, a pool that must hold a frame.
+"""Rules between keys: names that must be unique or known, addresses that must not collide, endpoints, exports over OTLP.
 
-They read the model, in which a value that was already found wrong is missing: one fault causes no second one (``document.WRONG``).
+The rules read the model. It has ``document.WRONG`` for a value that is already known to be wrong, so one fault causes no second one.
 """
 
 import re
@@ -26,7 +26,7 @@ _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def apply_rules(document: Document, config: ProxyConfig) -> list[tuple[Path, Address]]:
-    """Add to ``document.faults`` every rule between keys that a model breaks, to its warnings what has no effect.
+    """Add faults for every rule between keys that a model breaks, and warnings for what has no effect.
 
     Returns:
         Every address that is to be bound, as far as it could be read, with its key.
@@ -77,7 +77,7 @@ def _known_upstreams(document: Document, listeners: Listeners, upstreams: Upstre
 
 
 def _bound_addresses(document: Document, config: ProxyConfig, listeners: Listeners) -> list[tuple[Path, Address]]:
-    """Everything that will be bound; faults: malformed, used twice."""
+    """The addresses that will be bound; faults: malformed, used twice."""
     wanted: list[tuple[Path, str | None]] = [((*path, "address"), item.address) for path, item in listeners]
     sections: dict[Path, object] = {
         ("admin", "address"): config.admin,

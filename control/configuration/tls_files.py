@@ -1,7 +1,7 @@
-"""Certificates, keys and authorities: which files a configuration names, and what is in them when framegate starts.
+"""Certificates, keys and authorities: the files that a configuration names, and what is in them when framegate starts.
 
-All processors serve the same, whenever they are started: not what lies on the disk then, but what control read, judged and sent them. Files that
-are replaced later are taken by ``framegate.control.rotation``.
+All processors serve the contents that control read, judged and sent to them at its start, whenever they are started themselves. Files that are
+replaced later are handled in ``framegate.control.rotation``.
 """
 
 import contextlib
@@ -41,8 +41,8 @@ class TlsFile(NamedTuple):
     """A file that a section of the configuration names.
 
     Attributes:
-        owner: whose section it is, as ``framegate.proxy.server.rows`` calls it.
-        key: of the whole configuration, as in ``listeners[0].tls.key``; ``name`` is its last part.
+        owner: of the section, as in ``framegate.proxy.server.rows``.
+        key: the whole key, as in ``listeners[0].tls.key``; ``name`` is its last part.
     """
 
     owner: str
@@ -52,7 +52,7 @@ class TlsFile(NamedTuple):
 
 
 def tls_sections(config: ProxyConfig) -> dict[str, tuple[str, ListenerTls | UpstreamTls]]:
-    """Every section that speaks TLS, with its key, by owner."""
+    """Every section of TLS with its key, by owner."""
     found: dict[str, tuple[str, ListenerTls | UpstreamTls]] = {}
     for index, listener in enumerate(config.listeners):
         if listener.tls is not None:
@@ -64,7 +64,7 @@ def tls_sections(config: ProxyConfig) -> dict[str, tuple[str, ListenerTls | Upst
 
 
 def tls_files(config: ProxyConfig) -> list[TlsFile]:
-    """All files that are named, in the order of the configuration; one that several name comes several times."""
+    """All files that are named, in the order of the configuration; a file is there once for each key that names it."""
     return [TlsFile(owner, *found) for owner, (key, section) in tls_sections(config).items() for found in named_paths(section, key)]
 
 
@@ -81,10 +81,10 @@ def named_paths(section: Any, key: str = "") -> Iterator[tuple[str, str, str]]:
 
 
 def read_tls_files(config: ProxyConfig) -> dict[str, str]:
-    """What is in the files that a configuration names, by path; each character stands for one byte (Latin-1).
+    """The contents of the files that a configuration names, by path; each character stands for one byte (Latin-1).
 
     Raises:
-        ConfigurationError: one cannot be read, they are too large, or what was read does not fit together: a file changed since it was validated.
+        ConfigurationError: one cannot be read, they are too large, or they do not fit together: a file changed since it was validated.
     """
     files: dict[str, bytes] = {}
     faults: list[Fault] = []
@@ -108,7 +108,7 @@ def read_tls_files(config: ProxyConfig) -> dict[str, str]:
 
 
 def _misfits(config: ProxyConfig, files: dict[str, bytes]) -> list[Fault]:
-    """Build what the processors will build."""
+    """Faults when the contexts are built that the processors will build."""
     if not files:
         return []
     from framegate.proxy.network.tls_context import server_store, upstream_context  # it loads OpenSSL
@@ -126,7 +126,7 @@ def _misfits(config: ProxyConfig, files: dict[str, bytes]) -> list[Fault]:
 
 
 def describe_files(files: Mapping[str, str]) -> dict[str, list[CertificateFacts]]:
-    """The certificates, or revocation lists, that are in files, by path; a file that has none, or that only OpenSSL can read, has an empty list."""
+    """The certificates or revocation lists in files, by path; an empty list for a file with neither, or that only OpenSSL can read."""
     return {path: _described(content.encode("latin-1")) for path, content in files.items()}
 
 
@@ -138,7 +138,7 @@ def _described(pem: bytes) -> list[CertificateFacts]:
 
 
 def first_stores(config: ProxyConfig, files: Mapping[str, str], certificates: Mapping[str, list[CertificateFacts]]) -> dict[str, Store]:
-    """What each owner has at the start, of what was read."""
+    """The store of each owner at the start."""
     named = tls_files(config)
     return {
         owner: Store(1, shown_of(section, certificates), {item.path: files[item.path] for item in named if item.owner == owner})
@@ -147,20 +147,20 @@ def first_stores(config: ProxyConfig, files: Mapping[str, str], certificates: Ma
 
 
 def identities(section: ListenerTls | UpstreamTls) -> list[tuple[str, str]]:
-    """What peers may be shown: the file of each, behind the first of the hosts that it is for; nothing stands for all others."""
+    """The files of the certificates that peers may be shown, with the first of the hosts that each is for; "" is for all other hosts."""
     own = [] if section.certificate is None else [("", section.certificate)]
     others = section.certificates if isinstance(section, ListenerTls) else ()
     return own + [(item.names[0], item.certificate) for item in others]
 
 
 def shown_of(section: ListenerTls | UpstreamTls, certificates: Mapping[str, list[CertificateFacts]]) -> str:
-    """The fingerprint of the certificate that peers are shown who ask for no host of their own; empty: none."""
+    """The short fingerprint of the certificate that is shown to peers who ask for no other host; empty: none."""
     return next((short_fingerprint(certificates[path][0].fingerprint) for host, path in identities(section) if not host and certificates[path]), "")
 
 
 def ends_of(owner: str, section: ListenerTls | UpstreamTls, certificates: Mapping[str, list[CertificateFacts]]) -> dict[str, float]:
-    """When each certificate ends that peers are shown, of those that can be read, by what it is for: the owner, and ``OWNER/HOST`` for one that is
-    for certain hosts, of which that is the first. And when the first of its revocation lists does, as ``OWNER/crl``.
+    """When each readable certificate ends that peers may be shown: by owner, or ``OWNER/HOST`` with the first of its hosts; and when the first of the
+    section's revocation lists ends, as ``OWNER/crl``.
     """
     found = {f"{owner}/{host}" if host else owner: certificates[path][0].ends for host, path in identities(section) if certificates[path]}
     lists = [facts.ends for path in revocation_lists(section) for facts in certificates[path]]
@@ -168,7 +168,7 @@ def ends_of(owner: str, section: ListenerTls | UpstreamTls, certificates: Mappin
 
 
 def revocation_lists(section: ListenerTls | UpstreamTls) -> list[str]:
-    """The files of them that a section names."""
+    """The files of revocation lists that a section names."""
     if not isinstance(section, ListenerTls):
         return []
     return [*section.crl, *(path for item in section.certificates for path in item.crl)]

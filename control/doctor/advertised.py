@@ -1,6 +1,6 @@
-"""Where the brokers of an upstream send clients: Kafka's clients connect to the addresses that Metadata names, whatever address they came from.
+"""Where the brokers of an upstream send clients: Kafka's clients connect to the addresses in Metadata, whatever address they came from.
 
-Those must be listeners here, one for each broker, or clients walk past framegate, or meet a broker that is not the one they want.
+Each of those must be a listener here that leads to this broker alone; else clients bypass framegate, or reach another broker than the one they want.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,7 +18,7 @@ __all__ = ["Broker", "brokers_in", "finding", "metadata_question"]
 _METADATA: Final = 3
 _LEAST: Final = 1
 _MOST: Final = 8
-"""Versions that are asked: before 1 an empty list of topics means all of them, and from 9 on the encoding is another one."""
+"""Versions that are asked: before 1 an empty list of topics means all topics, and from 9 on the encoding is another one."""
 _CORRELATION: Final = 1
 _SHOWN: Final = 3
 _ADVICE: Final = (
@@ -28,7 +28,7 @@ _ADVICE: Final = (
 
 
 class Broker(NamedTuple):
-    """One of a cluster, as Metadata names it to clients."""
+    """A broker of a cluster, as Metadata names it to clients."""
 
     node: int
     host: str
@@ -39,7 +39,7 @@ class Broker(NamedTuple):
 
 
 def metadata_question(ranges: Sequence[ApiRange]) -> tuple[int, bytes] | None:
-    """The version that is asked, and the frame, with its size, that asks for all brokers and no topic; None: there is no version that both know."""
+    """The newest version that both know, and the frame, with its size, that asks for all brokers and no topic; None: there is no such version."""
     known = next((item for item in ranges if item.key == _METADATA), None)
     if known is None or known.most < _LEAST or known.least > _MOST:
         return None
@@ -51,7 +51,7 @@ def metadata_question(ranges: Sequence[ApiRange]) -> tuple[int, bytes] | None:
 
 
 def brokers_in(body: bytes, version: int) -> list[Broker]:
-    """The brokers that an answer names, without its size. Raises MalformedError: it is no answer to the question."""
+    """The brokers in an answer without its size. Raises MalformedError: it does not answer the question."""
     reader = answer_reader(body, RequestHeader(_METADATA, version, _CORRELATION))
     if version >= 3:
         reader.int32("throttle time")
@@ -65,13 +65,13 @@ def _broker(reader: Reader) -> Broker:
 
 
 def finding(subject: str, config: ProxyConfig, upstream: UpstreamConfig, addresses: Collection[Any], brokers: list[Broker]) -> Finding:
-    """What is to be said of the addresses that an upstream's clients are sent to.
+    """Judge the addresses that an upstream's clients are sent to.
 
     Args:
         subject: the address that was asked.
-        config: whose listeners clients should come back to.
-        upstream: that the address belongs to.
-        addresses: all that its endpoints have, as the link has them.
+        config: its listeners are where clients should come back.
+        upstream: of the address.
+        addresses: of all endpoints, as the link has them.
         brokers: of Metadata.
     """
     ports = {_port(item.address) for item in config.listeners if item.protocol == "kafka"} - {None, 0}
@@ -97,5 +97,4 @@ def _named(brokers: list[Broker]) -> str:
 
 
 def _port(address: str) -> int | None:
-    """None: it is a path."""
     return parse_address(address, port_zero=True, unix=True).port

@@ -1,9 +1,8 @@
 """The certificates, keys, authorities and revocation lists that the configuration names.
 
-Whether they are good is the word of those who judge them while framegate runs (``control.rotation.validator``): files are what they should be,
-the key
-fits, the chain is whole and in order, nothing has ended or not begun, OpenSSL takes them, a handshake succeeds. Beside it: how long they have yet,
-weak keys, names, and where a chain ends; ``days``, ``ends_soon`` and ``weakness`` judge those of upstreams, too.
+``control.rotation.validator``, which judges them while framegate runs, decides whether they are good: the key fits, the chain is complete and in
+order, nothing has ended or not begun, OpenSSL takes them, a handshake succeeds. This module adds the time that is left, weak keys, names, and where a
+chain ends. ``days``, ``ends_soon`` and ``weakness`` also judge the certificates of upstreams.
 """
 
 import functools
@@ -44,12 +43,12 @@ _told = functools.partial(told, "certificates")
 
 
 def ends_soon(begins: float, ends: float, now: float) -> bool:
-    """Whether less is left than 14 days, and than a quarter of its life: who renews does so earlier, also of what lives for a day only."""
+    """Whether less than 14 days and less than a quarter of its life are left: renewal usually comes earlier, also for certificates of a day."""
     return ends - now < min(_SOON_S, (ends - begins) / 4)
 
 
 def days(ends: float, now: float) -> str:
-    """The time left, in words; of what has ended, how long ago."""
+    """The time left, in words; if it has ended, how long ago."""
     left = ends - now
     if left < 0:
         return f"ended {_long(-left)} ago"
@@ -61,7 +60,7 @@ def _long(seconds: float) -> str:
 
 
 def weakness(certificate: "x509.Certificate") -> str | None:
-    """What is weak of a certificate's key, or its maker's signature; None when nothing is. A signature of one's own on oneself proves nothing."""
+    """What is weak about a certificate's key or signature; None when nothing is. The signature of a root on itself is not judged."""
     from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
 
     key = certificate.public_key()
@@ -78,7 +77,7 @@ def weakness(certificate: "x509.Certificate") -> str | None:
 
 
 def look(around: Surroundings) -> Iterator[Finding]:
-    """Each section that speaks TLS."""
+    """Each section of TLS."""
     config = around.config
     if config is None or not tls_sections(config):
         nothing = unknown("certificates", "files", "nothing was looked at, for there is no valid configuration")
@@ -125,7 +124,7 @@ def _certificates(pem: bytes) -> "list[x509.Certificate]":
 
 
 def _known(section: Tls, files: Files) -> "list[x509.Certificate]":
-    """Authorities that this machine can name: those of the section, a ``ca.crt`` beside the chain (as of cert-manager), the system's."""
+    """Authorities that this machine knows: those of the section, a ``ca.crt`` beside the chain (as of cert-manager), the system's."""
     from cryptography import x509
 
     found = [item for path in _authorities(section) for item in _certificates(files[path])]
@@ -159,7 +158,7 @@ def _chain(subject: str, path: str, pem: bytes, known: "list[x509.Certificate]",
 def _ends(
     subject: str, path: str, what: str, facts: "Iterator[CertificateFacts] | list[CertificateFacts] | map[CertificateFacts]", now: float
 ) -> Iterator[Finding]:
-    """When the first of them ends. What has ended already is the judge's to tell, but for an authority beside which another goes on."""
+    """When the first of them ends. The validator reports what has ended already, but not an authority beside which another is valid."""
     found = sorted(facts, key=lambda item: item.ends)
     if not found or (found[0].ends <= now and what != "authority"):
         return

@@ -1,5 +1,5 @@
-"""The disk below the tap's directory: room, kind, and how fast it is, tried with a file without a name that is gone at once; and what is mounted
-where: ``/proc/self/mountinfo`` (proc_pid_mountinfo(5)).
+"""The disk of the tap's directory: room, kind, and speed, measured with a file without a name; and the mounts of ``/proc/self/mountinfo``
+(proc_pid_mountinfo(5)).
 """
 
 import errno
@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from framegate.control.configuration.places import free_bytes, nearest_folder
+from framegate.control.configuration.machine import free_bytes, nearest_folder
 from framegate.control.configuration.units import format_size
 from framegate.control.doctor.finding import Finding, told, unknown
 from framegate.control.doctor.surroundings import Surroundings
@@ -20,7 +20,7 @@ from framegate.proxy.config.model import KIB, MIB
 __all__ = ["PROBE_BYTES", "Mount", "look", "mount_of", "mounts"]
 
 PROBE_BYTES: Final = 4 * MIB
-"""At most; and at most an eighth of what is free, so that a tap that needs the rest has it."""
+"""Written at most; and at most an eighth of the free bytes, which a tap may need."""
 _BLOCK: Final = 64 * KIB
 _LEAST: Final = 64 * MIB
 _FEW_INODES: Final = 1_000
@@ -35,7 +35,7 @@ _UNFIT: Final = {
         "take a local disk: when a remote one hangs, the tap's writer hangs, and frames are dropped or wait (on_full)",
     ),
 }
-"""What to do about kinds of file systems, by how they begin."""
+"""Advice about kinds of file systems, by the beginning of their names."""
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 _FIXED: Final = 6
 """Fields of a mount before the optional ones, which end with a hyphen."""
@@ -43,7 +43,7 @@ _told = functools.partial(told, "disk")
 
 
 class Mount(NamedTuple):
-    """One of them. ``root``: the folder, or file, of its file system that is mounted; ``point``: where."""
+    """One mount. ``root``: the folder, or file, of its file system that is mounted; ``point``: where."""
 
     root: str
     point: str
@@ -52,7 +52,7 @@ class Mount(NamedTuple):
 
 
 def mounts(text: str) -> list[Mount]:
-    """All of them, in the kernel's order; lines of another form are passed over."""
+    """All mounts in the kernel's order; lines of another form are ignored."""
     found = []
     for line in text.splitlines():
         fields = line.split(" ")
@@ -64,13 +64,13 @@ def mounts(text: str) -> list[Mount]:
 
 
 def mount_of(path: str, all_of_them: Iterable[Mount]) -> Mount | None:
-    """The one that an absolute path without links lies in: the longest, and of the same the last, which lies over the others."""
+    """The mount of an absolute path without links: the longest, and of several at one point the last, which covers the others."""
     inside = [item for item in all_of_them if item.point in (path, "/") or path.startswith(item.point + "/")]
     return max(reversed(inside), key=lambda item: len(item.point), default=None)
 
 
 def look(around: Surroundings) -> Iterator[Finding]:
-    """Where there is a tap."""
+    """Look at the disk if there is a tap."""
     if around.config is None:
         yield unknown("disk", "tap", "nothing was looked at, for there is no valid configuration")
     elif around.config.tap is None:
@@ -119,7 +119,7 @@ def _speed(directory: str) -> Finding:
 
 
 def _tried(folder: str, size: int) -> tuple[float, float]:
-    """Seconds to write, and to have it on the disk."""
+    """Seconds to write, and to flush to the disk."""
     block = os.urandom(_BLOCK)  # a file system that compresses is to work as well
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         begun = time.perf_counter()

@@ -1,5 +1,5 @@
-"""How names are looked up (``/etc/resolv.conf``), and the names of upstreams, looked up as framegate does it (``control.accept.resolver``): what they
-stand for, and how long it took.
+"""The resolver's settings (``/etc/resolv.conf``), and a look-up of the upstreams' names as framegate does it (``control.accept.resolver``), with its
+time.
 """
 
 import functools
@@ -17,13 +17,13 @@ __all__ = ["Lookups", "Resolver", "look", "resolver_of"]
 
 _MANY: Final = 3
 _MOST_ASKED: Final = 3
-"""More name servers than glibc asks (MAXNS) have no effect."""
+"""glibc asks only so many name servers (MAXNS)."""
 _SLOW_S: Final = 1.0
 _told = functools.partial(told, "names")
 
 
 class Resolver(NamedTuple):
-    """What the file says, with resolv.conf(5)'s defaults."""
+    """The file's settings, with resolv.conf(5)'s defaults."""
 
     servers: tuple[str, ...]
     search: tuple[str, ...]
@@ -31,7 +31,7 @@ class Resolver(NamedTuple):
 
 
 def resolver_of(text: str) -> Resolver:
-    """Of the file's text; the last ``search``, or ``domain``, counts."""
+    """The settings in the file's text; the last ``search`` or ``domain`` counts."""
     servers: list[str] = []
     search: tuple[str, ...] = ()
     ndots = 1
@@ -48,7 +48,7 @@ def resolver_of(text: str) -> Resolver:
 
 
 def look(around: Surroundings) -> Iterator[Finding]:
-    """The file, and what it makes of each upstream's names."""
+    """The settings, and how they apply to each upstream's names."""
     path, text = around.root / "etc/resolv.conf", around.text("etc/resolv.conf")
     if text is None:
         yield unknown("names", str(path), "cannot be read: the resolver asks a name server on this machine")
@@ -72,7 +72,7 @@ def _hosts(around: Surroundings) -> Iterator[tuple[UpstreamConfig, str, str]]:
 
 
 def _searched(host: str, resolver: Resolver) -> Finding:
-    """A name with fewer dots than ``ndots`` is tried with each search domain first, IPv4 and IPv6 each, as it is last."""
+    """A name with fewer dots than ``ndots`` is tried with each search domain first, for IPv4 and for IPv6."""
     before = 0 if host.endswith(".") or host.count(".") >= resolver.ndots else len(resolver.search)
     many = before >= _MANY and "." in host and not host.endswith((".svc", ".cluster.local"))
     words = f"is tried with {before} search domains{f' ({2 * before} questions)' if many else ''} before it is as it stands"
@@ -81,7 +81,7 @@ def _searched(host: str, resolver: Resolver) -> Finding:
 
 
 class Lookups:
-    """Attributes: ``addresses``: of each upstream, as ``Resolution`` has them, once ``look`` has ended; literal ones need no look-up."""
+    """After ``look``, ``addresses`` has those of each upstream in the form of ``Resolution``, with literal ones."""
 
     def __init__(self, around: Surroundings, lookup: Lookup = system_lookup) -> None:
         self.addresses: dict[str, list[list[Any]]] = {}
@@ -90,7 +90,7 @@ class Lookups:
         self._seconds: Final[dict[str, float]] = {}
 
     def look(self) -> Iterator[Finding]:
-        """Each name, all at once."""
+        """Look up all names at once."""
         upstreams = () if self._around.config is None else self._around.config.upstreams
         found = Names(upstreams, self._timed, self._around.timeout_s).ask()
         self.addresses = {name: resolution.addresses for name, resolution in found.items()}

@@ -1,4 +1,4 @@
-"""What this process may do beyond its work; and of a pod, how volumes are mounted, and what cannot be seen from inside."""
+"""Rights of this process beyond those that framegate needs; and in a pod, how volumes are mounted, and what cannot be seen from inside."""
 
 import functools
 import os
@@ -19,14 +19,14 @@ _SECRET: Final = ("key", "password_file", "token_file", "users")
 _BIND_LOW_PORTS: Final = 1 << 10
 """CAP_NET_BIND_SERVICE."""
 _ATOMIC: Final = re.compile(r"/\.\.\d{4}_\d\d_\d\d_")
-"""The folder that a kubelet turns the link ``..data`` to: what is mounted out of one of them stays there."""
+"""The folder to which a kubelet turns the link ``..data``. A mount out of such a folder is never renewed."""
 BESIDE_DRAIN_S: Final = 12
-"""What `framegate inject` asks for beside the drain: preStop, and the tap's last blocks."""
+"""Seconds that `framegate inject` asks for beside the drain: preStop, and the tap's last blocks."""
 _told = functools.partial(told, "permissions")
 
 
 def look(around: Surroundings) -> Iterator[Finding]:
-    """The user, its rights, the root file system. Of files with secrets and of the socket's folder ``framegate check`` warns."""
+    """The user, its rights, the root file system. ``framegate check`` warns about files with secrets and the socket's folder."""
     status = _status(around)
     user = int((status.get("Uid") or str(os.geteuid())).split()[0])
     advice = (
@@ -62,7 +62,7 @@ def _rights(around: Surroundings, status: dict[str, str]) -> Iterator[Finding]:
 
 
 def look_at_pod(around: Surroundings) -> Iterator[Finding]:
-    """The pod's grace period, and of each file that is to be replaced while framegate runs whether it can be."""
+    """The pod's grace period, and for each file that is to be replaced at run time, whether it can be."""
     if not around.in_kubernetes:
         yield told("kubernetes", "pod", "this is none")
     elif around.config is not None:

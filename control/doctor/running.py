@@ -1,4 +1,4 @@
-"""The framegate that runs here, when its control plane answers: how it is, and whether it is what the file and this program are."""
+"""The framegate that runs here, if its control plane answers: its state, and whether it runs with the file and the version of this program."""
 
 import functools
 import importlib.metadata
@@ -28,13 +28,13 @@ __all__ = ["Running", "own_version"]
 
 _PAGE: Final = 1000
 _STEP_S: Final = 10.0
-"""A start takes less than a second, on a machine that is busy several, by which the two may differ."""
+"""Two clocks may differ by so much: a start takes less than a second, on a busy machine several."""
 _told = functools.partial(told, "running")
 _PROGRAMS: Final = (b"framegate", b"framegate.control.cli", b"framegate.control.serve")
 
 
 def own_version() -> str:
-    """Of this program; empty where it is not installed."""
+    """The version of this program; empty where it is not installed."""
     try:
         return importlib.metadata.version("framegate")
     except importlib.metadata.PackageNotFoundError:
@@ -42,16 +42,16 @@ def own_version() -> str:
 
 
 class Running:
-    """Asks.
+    """Asks the control plane.
 
     Args:
         address: of the control plane.
-        why: says why nobody answers at an address.
+        why: says why there is no answer from an address.
         version: of this program; empty: not known.
 
     Attributes:
-        answered: whether there is one.
-        pid: its process, when it can be seen from here.
+        answered: whether there was an answer.
+        pid: of its process, if it can be seen from here.
     """
 
     def __init__(self, around: Surroundings, address: str, why: Callable[[str], str], version: str) -> None:
@@ -63,7 +63,7 @@ class Running:
         self._version: Final = version
 
     def look(self) -> Iterator[Finding]:
-        """All that it says of itself."""
+        """All findings about it."""
         timeout_s = self._around.timeout_s
         try:
             with grpc.insecure_channel(self._address) as channel:
@@ -100,7 +100,7 @@ class Running:
         return _told("control plane", f"{there}: {error.details()} ({code.name})", fault=advice)
 
     def _is_seen(self, pid: int) -> bool:
-        """Whether that number is this framegate's here as well: from another container it is not, or is somebody else's."""
+        """Whether the process with this number here is this framegate: in another container it is not."""
         try:
             line = (self._around.root / f"proc/{pid}/cmdline").read_bytes()
         except OSError:
@@ -131,7 +131,7 @@ class Running:
         return _told("version", f"{proxy.version}, {words}", figures, warning=None if proxy.compiled else advice)
 
     def _clock(self, proxy: "Proxy") -> Iterator[Finding]:
-        """When it started by its own word, and by the kernel's clock that is never set."""
+        """Compare the start time that it reports with the one by the kernel's clock that is never set."""
         if self.pid is None:
             return
         try:
@@ -158,7 +158,7 @@ class Running:
 def _differences(
     config: ProxyConfig, proxy: "Proxy", processors: "ProcessorPool", pool: "MemoryPool", listeners: dict[str, Any], upstreams: dict[str, Any]
 ) -> Iterator[str]:
-    """What the API shows of both. Numbers that are found at the start (0) are not compared."""
+    """What differs between the file and the API. Numbers that are chosen at the start (0) are not compared."""
     yield from _differ("node", config.node, proxy.node)
     if config.processors:
         yield from _differ("processors", config.processors, processors.size)

@@ -1,7 +1,7 @@
-"""Each address of each upstream: does it take a connection, does TLS succeed with our identity, do frames pass, and how long does each take.
+"""Each address of each upstream: whether it takes a connection, whether TLS succeeds, whether it answers, and how long each takes.
 
-Nothing is changed there. Of ``protocol: kafka`` ApiVersions is asked, which brokers answer before anybody has logged in, and, where no login is
-configured, Metadata, which says where clients are sent (``advertised``); to others nothing is sent at all, they only have to stay. Nobody logs in.
+Nothing is changed there. With ``protocol: kafka`` the probe sends ApiVersions, which brokers answer before a login, and, if no login is configured,
+Metadata, which says where clients are sent (``advertised``). To others nothing is sent; they only have to keep the connection. There is no login.
 """
 
 import contextlib
@@ -18,8 +18,7 @@ from framegate.control.configuration.certificate import CertificateFacts, facts_
 from framegate.control.doctor import advertised
 from framegate.control.doctor.advertised import Broker
 from framegate.control.doctor.certificates import DAY_S, days, ends_soon, weakness
-from framegate.control.doctor.finding import Figure, Finding, told, unknown
-from framegate.control.doctor.probe import Deadline, Probe
+from framegate.control.doctor.finding import Deadline, Figure, Finding, Probe, told, unknown
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.proxy.auth.certificate_pins import key_pin
 from framegate.proxy.auth.messages import ApiRange
@@ -32,9 +31,9 @@ from framegate.proxy.network.tls_context import upstream_context
 __all__ = ["MOST", "address_probes"]
 
 MOST: Final = 256
-"""Addresses that are met; all at once, each on a thread."""
+"""Addresses that are tried; all at once, each on a thread."""
 STAYS_S: Final = 0.3
-"""Who takes a connection, and ends it at once, does so within it."""
+"""A server that ends each new connection does so within this time."""
 _TLS_ALERT: Final = b"\x15\x03"
 _NOT_YET_VALID: Final = 9
 _ADVICE: Final[Mapping[int, str]] = {
@@ -51,7 +50,7 @@ _ADVICE: Final[Mapping[int, str]] = {
 
 
 class _StageError(Exception):
-    """Where it ended. Attributes: ``words``, ``advice``."""
+    """Where a probe ended: what was found, and what to do."""
 
     def __init__(self, words: str, advice: str) -> None:
         super().__init__(words)
@@ -61,7 +60,7 @@ class _StageError(Exception):
 
 @dataclasses.dataclass
 class _Meeting:
-    """One address, on the way."""
+    """The state of the probe of one address."""
 
     around: Surroundings
     upstream: UpstreamConfig
@@ -82,12 +81,12 @@ class _Meeting:
 
     @property
     def name(self) -> str:
-        """That the certificate must have."""
+        """The name that the certificate must have."""
         return (self.upstream.tls.server_name if self.upstream.tls else None) or self.wire[0].rstrip(".") or "localhost"
 
 
 def address_probes(around: Surroundings, addresses: Mapping[str, list[list[Any]]]) -> list[Probe]:
-    """One for each address of each upstream, ``MOST`` at most."""
+    """One probe for each address of each upstream, ``MOST`` at most."""
     config = around.config
     if config is None:
         return [_said(unknown("upstreams", "all", "none was met, for there is no valid configuration"))]
@@ -109,7 +108,6 @@ def address_probes(around: Surroundings, addresses: Mapping[str, list[list[Any]]
 
 
 def _said(finding: Finding) -> Probe:
-    """What is known without a look."""
     return Probe("upstreams", finding.subject, lambda: [finding])
 
 
@@ -135,7 +133,6 @@ def _look(around: Surroundings, upstream: UpstreamConfig, wire: list[Any], wires
 
 
 def _advertised(meeting: _Meeting, subject: str, wires: list[list[Any]]) -> Iterator[Finding]:
-    """Whether the listeners here are what clients are sent to."""
     config = meeting.around.config
     if meeting.brokers is not None and config is not None:
         yield advertised.finding(subject, config, meeting.upstream, wires, meeting.brokers)
@@ -144,7 +141,7 @@ def _advertised(meeting: _Meeting, subject: str, wires: list[list[Any]]) -> Iter
 
 
 def _certificate(meeting: _Meeting, subject: str) -> Iterator[Finding]:
-    """What is to be said of the peer's beside whether it is good now."""
+    """Findings about the peer's certificate beside whether TLS accepts it now."""
     peer, now = meeting.peer, meeting.around.now()
     if peer is None:
         return
@@ -242,7 +239,7 @@ def _facts(der: bytes) -> tuple[CertificateFacts | None, str | None]:
 
 
 def _shown_by(meeting: _Meeting) -> str:
-    """Whom a refused certificate is of: it is met once more, unverified, with no identity of ours; nothing is said to it."""
+    """What the refused certificate says: the address is connected once more, without verification and without a certificate of ours."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
@@ -258,7 +255,6 @@ def _shown_by(meeting: _Meeting) -> str:
 
 
 def _answered(meeting: _Meeting, sock: socket.socket) -> None:
-    """Kafka: one question."""
     begun: Callable[[], contextlib.AbstractContextManager[None]] = functools.partial(_timed, meeting, "frames")
     head = b""
     try:
@@ -289,7 +285,7 @@ def _answered(meeting: _Meeting, sock: socket.socket) -> None:
 
 
 def _ask_metadata(meeting: _Meeting, sock: socket.socket, ranges: Sequence[ApiRange]) -> None:
-    """Where clients are sent; a broker whose clients log in ends the connection instead, which is no fault."""
+    """Ask where clients are sent. A broker that needs a login ends the connection instead, which is no fault."""
     asked = advertised.metadata_question(ranges)
     if asked is None:
         meeting.unasked = "no version of Metadata is known both here and there"
@@ -305,7 +301,7 @@ def _ask_metadata(meeting: _Meeting, sock: socket.socket, ranges: Sequence[ApiRa
 
 
 def _alert(sock: socket.socket) -> ssl.SSLError | None:
-    """What a peer said that ended TLS while we wrote: of TLS 1.3 it judges our certificate behind the handshake, and goes."""
+    """The alert of a peer that ended TLS while we wrote: with TLS 1.3 it judges our certificate after the handshake."""
     if not isinstance(sock, ssl.SSLSocket):
         return None
     try:
@@ -339,7 +335,7 @@ def _exactly(meeting: _Meeting, sock: socket.socket, size: int) -> bytes:
 
 
 def _stays(meeting: _Meeting, sock: socket.socket) -> None:
-    """Others: whoever ends the connection before a byte was said to it will not take frames."""
+    """A server that ends a silent connection will not take frames."""
     try:
         sock.settimeout(min(STAYS_S, meeting.deadline.left()))
         spoke = sock.recv(1)

@@ -19,17 +19,16 @@ from tests.fakes.certificates import YEAR, Authority
 from tests.fakes.surroundings import around, levels, one
 from tests.fakes.upstream import ScriptedUpstream
 
+GOOD: dict[str, Any] = {
+    "node": "n",
+    "listeners": [{"name": "in", "address": "127.0.0.1:0", "upstream": "up"}],
+    "upstreams": [{"name": "up", "endpoints": ["127.0.0.1:1"]}],
+}
+
 
 def write(folder: Path, **keys: Any) -> Path:
-    data = {
-        "node": "n",
-        "processors": 1,
-        "admin": {"address": f"unix:{folder}/admin.sock"},
-        "listeners": [{"name": "in", "address": "127.0.0.1:0", "upstream": "up", "max_receive_size": "1MiB"}],
-        "upstreams": [{"name": "up", "endpoints": ["127.0.0.1:1"]}],
-        **keys,
-    }
-    (folder / "f.yaml").write_text(json.dumps(data))
+    small = {"admin": {"address": f"unix:{folder}/admin.sock"}, "processors": 1, "listeners": [{**GOOD["listeners"][0], "max_receive_size": "1MiB"}]}
+    (folder / "f.yaml").write_text(json.dumps({**GOOD, **small, **keys}))
     return folder / "f.yaml"
 
 
@@ -42,7 +41,7 @@ def test_every_area_says_something_with_a_configuration_and_without(tmp_path: Pa
         assert {item.area for item in examine(path).findings} == set(AREAS)
 
 
-def test_whom_it_asks_is_named_by_the_caller_or_the_file_or_the_default(tmp_path: Path) -> None:
+def test_the_address_that_is_asked_is_the_callers_or_the_files_or_the_default(tmp_path: Path) -> None:
     path = write(tmp_path)
     assert examine(path).address == f"unix:{tmp_path}/admin.sock"
     assert examine(path, address="unix:/other.sock").address == "unix:/other.sock"
@@ -135,17 +134,15 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     assert (sorted(os.listdir(tmp_path)), os.listdir(tmp_path / "tap")) == (before, [])
 
 
-GOOD: dict[str, Any] = {
-    "node": "n",
-    "listeners": [{"name": "in", "address": "127.0.0.1:0", "upstream": "up"}],
-    "upstreams": [{"name": "up", "endpoints": ["127.0.0.1:1"]}],
-}
+def checks(folder: Path, **keys: Any) -> list[Finding]:
+    path = folder / "f.yaml"
+    path.write_text(json.dumps({**GOOD, **keys}, indent=1))
+    return list(checked(path, examine_file(path)))
 
 
-def test_what_check_finds_is_told_once_with_its_line(tmp_path: Path) -> None:
+def test_what_check_finds_is_in_its_area_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
-    path.write_text(json.dumps({**GOOD, "colour": "red", "tap": {"directory": "/proc/x"}}, indent=1))
-    found = list(checked(path, examine_file(path)))
+    found = checks(tmp_path, colour="red", tap={"directory": "/proc/x"})
     assert [(item.area, item.level, item.subject) for item in found] == [
         ("configuration", "fault", "colour"),
         ("disk", "fault", "tap.directory = /proc/x"),
@@ -153,50 +150,33 @@ def test_what_check_finds_is_told_once_with_its_line(tmp_path: Path) -> None:
     ]
     assert found[0].advice.startswith(f"change line 18 of {path}")
     assert found[2].advice == f"framegate check --config {path}"
+    assert levels(checks(tmp_path)) == ["ok"]
+    assert levels(checks(tmp_path, upstreams=[*GOOD["upstreams"], {"name": "spare", "endpoints": ["127.0.0.1:2"]}])) == ["warning", "ok"]
+    assert levels(checks(tmp_path, tap={"directory": "/proc/x"})) == ["fault", "ok"], "the file is valid"
+    (none,) = checked(None, examine_file(tmp_path))
+    assert (none.level, "framegate doctor --config FILE" in none.advice) == ("unknown", True)
 
 
-def test_a_good_one_is_good_and_its_warnings_are_warnings(tmp_path: Path) -> None:
-    path = tmp_path / "f.yaml"
-    path.write_text(json.dumps(GOOD))
-    assert levels(checked(path, examine_file(path))) == ["ok"]
-    path.write_text(json.dumps({**GOOD, "upstreams": [*GOOD["upstreams"], {"name": "spare", "endpoints": ["127.0.0.1:2"]}]}))
-    assert levels(checked(path, examine_file(path))) == ["warning", "ok"]
-
-
-def test_a_key_that_everybody_may_read_is_told_among_the_permissions(tmp_path: Path) -> None:
+def test_a_key_that_everybody_may_read_is_a_warning_among_the_permissions(tmp_path: Path) -> None:
     certificate, key = Authority(tmp_path).leaf("server")
     os.chmod(key, 0o644)
-    path = tmp_path / "f.yaml"
-    path.write_text(json.dumps({**GOOD, "listeners": [{**GOOD["listeners"][0], "tls": {"certificate": certificate, "key": key}}]}))
-    told = one(checked(path, examine_file(path)), "tls.key")
-    assert (told.area, told.level, told.found.partition(";")[0]) == ("permissions", "warning", "can be read or written by everybody on this machine")
+    found = one(checks(tmp_path, listeners=[{**GOOD["listeners"][0], "tls": {"certificate": certificate, "key": key}}]), "tls.key")
+    assert (found.area, found.level, found.found.partition(";")[0]) == (
+        "permissions", "warning", "can be read or written by everybody on this machine",
+    )  # fmt: skip
 
 
-def test_a_good_one_that_this_machine_cannot_run_is_valid_and_its_faults_are_faults(tmp_path: Path) -> None:
-    path = tmp_path / "f.yaml"
-    path.write_text(json.dumps({**GOOD, "tap": {"directory": "/proc/x"}}))
-    assert levels(checked(path, examine_file(path))) == ["fault", "ok"]
-
-
-def test_without_a_file_that_is_said(tmp_path: Path) -> None:
-    (found,) = checked(None, examine_file(tmp_path))
-    assert (found.level, "framegate doctor --config FILE" in found.advice) == ("unknown", True)
-
-
-@pytest.mark.parametrize(
-    ("key", "area"),
-    [
-        ("listeners[0].tls.key", "certificates"),
-        ("upstreams[1].tls.ca", "certificates"),
-        ("listeners[0].backlog", "kernel"),
-        ("upstreams[0].socket.send_buffer", "kernel"),
-        ("memory_pool.size", "memory"),
-        ("tap.directory", "disk"),
-        ("tap.budget", "disk"),
-        ("tap.rules[0].name", "configuration"),
-        ("admin.address", "permissions"),
-        ("", "configuration"),
-    ],
-)
-def test_each_key_has_an_area(key: str, area: str) -> None:
-    assert area_of(key) == area
+def test_each_key_has_an_area() -> None:
+    areas = {
+        "listeners[0].tls.key": "certificates",
+        "upstreams[1].tls.ca": "certificates",
+        "listeners[0].backlog": "kernel",
+        "upstreams[0].socket.send_buffer": "kernel",
+        "memory_pool.size": "memory",
+        "tap.directory": "disk",
+        "tap.budget": "disk",
+        "tap.rules[0].name": "configuration",
+        "admin.address": "permissions",
+        "": "configuration",
+    }
+    assert {key: area_of(key) for key in areas} == areas
