@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from framegate.control.kubernetes.manifest import Fault, Node
+from framegate.control.kubernetes.manifest import Fault, Node, Workload
 from framegate.control.kubernetes.pod_requirements import PodRequirements
 from framegate.control.kubernetes.sidecar import CONTAINER, USER, Options, grace_least_s
-from framegate.control.kubernetes.workload import Workload
 
 __all__ = ["faults_of", "grace_is_nobodys"]
 
@@ -159,7 +158,6 @@ def _keeps_its_modes(volume: Node) -> bool:
 
 
 def _readable_by_groups(source: Node) -> bool:
-    """Whether all modes of a volume of files already allow a group to read."""
     for name, value in source.entries:
         if name.text in ("defaultMode", "mode") and not (isinstance(value.value, int) and value.value & 0o440 == 0o440):
             return False
@@ -169,7 +167,6 @@ def _readable_by_groups(source: Node) -> bool:
 
 
 def _claim(workload: Workload) -> Iterator[Fault]:
-    """A claim can be used by one framegate at a time."""
     root = workload.root
     if workload.kind == "DaemonSet":
         yield Fault(root.line, f"has a pod on each node, and with --tap-claim all would use one claim: {_ONE_AT_A_TIME}")

@@ -1,4 +1,4 @@
-"""The requirements of a configuration on its pod: ports, volumes, grace period. This machine, which is not the pod, is not examined."""
+"""What a configuration needs from its pod: ports, volumes, grace period. This machine, which is not the pod, is not examined."""
 
 import dataclasses
 import hashlib
@@ -38,7 +38,7 @@ class PodRequirements:
     """What the pod must have.
 
     Attributes:
-        data_ports: of listeners that others reach, in order.
+        data_ports: of listeners that other pods reach, in order.
         inner_ports: of those that only this pod reaches.
         metrics_port: None: Prometheus has nothing to scrape.
         health_port: gRPC's; None: there is none.
@@ -47,9 +47,9 @@ class PodRequirements:
         drain_s: ``drain.timeout`` in whole seconds, rounded up.
         tls_folder: of the certificates; None: there are none.
         tls_files: what is read there, with the key that names each.
-        secret_folders: of other files that are read, with the key that names one; a volume must hold each.
+        secret_folders: of other files that are read, with the key that names one; each must be in a volume.
         tap_folder: None: nothing is recorded.
-        tap_bytes: how much may lie there.
+        tap_bytes: the most bytes in it.
         text: of the configuration; None: it is in a ConfigMap already.
     """
 
@@ -69,7 +69,7 @@ class PodRequirements:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """All that are bound, on whatever address."""
+        """All that are bound, on any address."""
         others = (self.metrics_port, self.health_port, self.http_port)
         return (*self.data_ports, *self.inner_ports, *(port for port in others if port is not None))
 
@@ -80,7 +80,7 @@ class PodRequirements:
 
     @property
     def digest(self) -> str | None:
-        """What changes when the configuration does; None when it is not known."""
+        """Changes with the configuration; None when it is not known."""
         return None if self.text is None else hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
 
@@ -89,7 +89,7 @@ DEFAULT_REQUIREMENTS: Final = PodRequirements()
 
 
 def read_configuration(path: pathlib.Path) -> tuple[ProxyConfig, str, list[str]]:
-    """The model of a file, its text and what it is warned of, as the pod will read it: its files need not be here.
+    """The model of a file, its text and its warnings, as in the pod: the files that it names need not be here.
 
     Raises:
         ConfigurationError: with every fault.
@@ -104,7 +104,7 @@ def read_configuration(path: pathlib.Path) -> tuple[ProxyConfig, str, list[str]]
 
 
 def requirements_of(config: ProxyConfig, text: str, processors: int) -> PodRequirements:
-    """What a configuration asks of its pod. ``processors``: so many will run.
+    """What a configuration needs from its pod; ``processors``: their number.
 
     Raises:
         PodRequirementsError: it cannot work in a pod: no health listener, one that the kubelet cannot reach, ports that are not fixed, files where no
@@ -137,7 +137,7 @@ def requirements_of(config: ProxyConfig, text: str, processors: int) -> PodRequi
 
 
 def _tap_bytes(tap: TapConfig, processors: int) -> int:
-    """What may lie in the tap's directory: each processor has a segment open, which no sweep takes, and may write one more between two."""
+    """Each processor has an open segment, which no sweep removes, and may write one more between two sweeps."""
     return tap.budget + (processors + 1) * tap.segment_size + _TAP_BESIDE
 
 
@@ -159,7 +159,6 @@ def _is_loopback(address: Address) -> bool:
 
 
 def _health(config: ProxyConfig, reasons: list[str]) -> tuple[int | None, int | None]:
-    """The ports of probes, by gRPC and by HTTP."""
     if config.health is None:
         reasons.append('there is no health section, which the probes of the kubelet need: add health: {address: "0.0.0.0:9901"}')
         return None, None
@@ -201,14 +200,13 @@ def _files(config: ProxyConfig, reasons: list[str]) -> list[tuple[str, str]]:
 
 
 def _tls_folder(files: list[tuple[str, str]]) -> str | None:
-    """Of listeners' certificates, else upstreams', else of other files of theirs."""
+    """The folder of listeners' certificates, else of upstreams', else of other files of TLS."""
     of_certificates = [path for key, path in files if key.endswith(".certificate")]
     chosen = of_certificates or [path for key, path in files if ".tls." in key]
     return os.path.dirname(chosen[0]) if chosen else None
 
 
 def _first_keys(named: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Each name once, with the key that has it first."""
     found: dict[str, str] = {}
     for name, key in named:
         found.setdefault(name, key)
@@ -216,7 +214,6 @@ def _first_keys(named: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]
 
 
 def _paths(model: type, values: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
-    """Every path that a configuration holds, with its key."""
     known, types_of = keys(model), field_types(model)
     for name, value in values.items():
         section = next((item for item in (types_of[name], *typing.get_args(types_of[name])) if dataclasses.is_dataclass(item)), None)

@@ -1,4 +1,4 @@
-"""What a pod gains, as ``sidecar.yaml`` has it, fitted to a configuration and to what the user asked for."""
+"""What a pod gets: ``sidecar.yaml``, adapted to a configuration and to the user's options."""
 
 import copy
 import dataclasses
@@ -31,13 +31,13 @@ FILE_NAME: Final = "framegate.yaml"
 SIDECAR_LABEL: Final = "framegate.io/sidecar"
 USER: Final = 10001
 PRE_STOP_S: Final = 2
-"""For the hook, which only tells framegate to drain: a process is started for it."""
+"""For the hook, which starts a process that tells framegate to drain."""
 TAP_S: Final = 10
-"""For the tap's last blocks, once connections have ended."""
+"""For the tap's last blocks, after the connections have ended."""
 APPLICATION_S: Final = 18
-"""For the application's own end, which comes between, where the user has not said how long the pod may take."""
+"""For the application's end, between hook and drain, if the user has set no grace period."""
 START_CPU_MS: Final = 1500
-"""Of processor time until framegate serves, roughly."""
+"""Processor time until framegate serves, roughly."""
 _START_LEAST_S: Final = 30
 _FIRST_PORT: Final = "framegate-data"
 _REQUESTED_CPU_M: Final = 200
@@ -46,7 +46,7 @@ _REQUESTED_MEMORY: Final = 192 * MIB
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the user may choose.
+    """The user's choices.
 
     Attributes:
         image: of framegate; empty: that of this version.
@@ -55,7 +55,7 @@ class Options:
         secrets: further Secrets and the folders that they are mounted at.
         tap_claim: the PersistentVolumeClaim of the tap; None: it ends with the pod.
         fs_group: whether a pod with that claim gets an fsGroup, through which framegate may write there.
-        probes: what the kubelet speaks.
+        probes: the protocol of the kubelet's probes.
         memory: the container's limit, in bytes.
         cpu_m: the container's limit, in thousandths of a CPU.
     """
@@ -72,12 +72,12 @@ class Options:
 
 
 def template_text() -> str:
-    """``sidecar.yaml`` as it is."""
+    """The text of ``sidecar.yaml``."""
     return importlib.resources.files("framegate.control.kubernetes").joinpath("sidecar.yaml").read_text(encoding="utf-8")
 
 
 def grace_least_s(needs: PodRequirements) -> int:
-    """The shortest ``terminationGracePeriodSeconds`` that leaves framegate its end."""
+    """The shortest ``terminationGracePeriodSeconds`` with which framegate ends in order."""
     return PRE_STOP_S + needs.drain_s + TAP_S
 
 

@@ -3,10 +3,9 @@
 import dataclasses
 
 from framegate.control.kubernetes.checks import faults_of
-from framegate.control.kubernetes.manifest import Fault, read_manifest
+from framegate.control.kubernetes.manifest import Fault, read_manifest, workloads
 from framegate.control.kubernetes.pod_requirements import DEFAULT_REQUIREMENTS, PodRequirements
 from framegate.control.kubernetes.sidecar import Options, pod_template
-from framegate.control.kubernetes.workload import workloads
 from tests.fakes.cases import each_of
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n"

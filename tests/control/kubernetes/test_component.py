@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 
 from framegate.control.kubernetes.component import files
-from framegate.control.kubernetes.workload import KINDS
+from framegate.control.kubernetes.manifest import KINDS
 
 ROOT = Path(__file__).resolve().parents[3]
 

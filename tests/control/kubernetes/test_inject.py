@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from framegate.control.kubernetes.inject import RECORD, Injector, remove
-from framegate.control.kubernetes.manifest import ManifestError
+from framegate.control.kubernetes.manifest import KINDS, ManifestError
 from framegate.control.kubernetes.objects import Wanted
 from framegate.control.kubernetes.pod_requirements import PodRequirements
 from framegate.control.kubernetes.sidecar import Options
-from framegate.control.kubernetes.workload import KINDS
 from tests.fakes.cases import each_of
 
 DEPLOYMENT = """\
