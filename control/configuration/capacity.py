@@ -42,11 +42,8 @@ _KEPT: Final = 4
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """The most memory that a configuration may need.
-
-    Attributes:
-        parts: names and bytes.
-        uncounted: listeners whose connections are not counted, since their number is not limited.
+    """The most memory that a configuration may need: ``parts`` has names and bytes; the connections of ``uncounted`` listeners are not limited in
+    number and not included.
     """
 
     parts: tuple[tuple[str, int], ...]

@@ -64,11 +64,10 @@ def memory_limit(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> int | 
 
 def memory_usage(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> int | None:
     """Bytes that the innermost cgroup uses, without cached files that the kernel can drop, as the kubelet counts. None when it is not known."""
-    for controller, current, inactive in (("", "memory.current", "inactive_file"), ("memory", "memory.usage_in_bytes", "total_inactive_file")):
-        for folder in _folders(root, own, controller):
-            used = _words(folder / current)
-            if used and used[0].isdigit():
-                return max(0, int(used[0]) - _table(folder / "memory.stat").get(inactive, 0))
+    for folder, words in _read(root, own, ("", "memory.current"), ("memory", "memory.usage_in_bytes")):
+        if words and words[0].isdigit():
+            stat = _table(_words(folder / "memory.stat"))
+            return max(0, int(words[0]) - stat.get("total_inactive_file", stat.get("inactive_file", 0)))
     return None
 
 
@@ -105,38 +104,33 @@ def cpu_quota(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> float | N
 
 def throttling(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> Throttling | None:
     """Throttling of the innermost group that has a quota, since it was made; None when the kernel does not say."""
-    for controller, name, unit in (("", "throttled_usec", 1e6), ("cpu", "throttled_time", 1e9)):
-        for folder in _folders(root, own, controller):
-            found = _table(folder / "cpu.stat")
-            if "nr_periods" in found and "nr_throttled" in found:
-                return Throttling(found["nr_periods"], found["nr_throttled"], found.get(name, 0) / unit)
+    for _, words in _read(root, own, ("", "cpu.stat"), ("cpu", "cpu.stat")):
+        found = _table(words)
+        if "nr_periods" in found and "nr_throttled" in found:
+            seconds = found.get("throttled_usec", 0) / 1e6 + found.get("throttled_time", 0) / 1e9
+            return Throttling(found["nr_periods"], found["nr_throttled"], seconds)
     return None
 
 
 def killed_for_memory(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> int | None:
     """Number of processes that the kernel killed for memory in the innermost group that counts them; None when none does."""
-    for controller, name in (("", "memory.events"), ("memory", "memory.oom_control")):
-        for folder in _folders(root, own, controller):
-            found = _table(folder / name)
-            if "oom_kill" in found:
-                return found["oom_kill"]
-    return None
+    tables = (_table(words) for _, words in _read(root, own, ("", "memory.events"), ("memory", "memory.oom_control")))
+    return next((found["oom_kill"] for found in tables if "oom_kill" in found), None)
 
 
 def tasks(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> tuple[int, int] | None:
     """Processes and threads in the group with the least room for more, and its limit; None when they are not limited."""
     found = []
-    for controller in ("", "pids"):
-        for folder in _folders(root, own, controller):
-            current, most = _words(folder / "pids.current"), _words(folder / "pids.max")
-            if current and most and current[0].isdecimal() and most[0].isdecimal():
-                found.append((int(current[0]), int(most[0])))
+    for folder, current in _read(root, own, ("", "pids.current"), ("pids", "pids.current")):
+        most = _words(folder / "pids.max")
+        if current and most and current[0].isdecimal() and most[0].isdecimal():
+            found.append((int(current[0]), int(most[0])))
     return min(found, key=lambda item: item[1] - item[0], default=None)
 
 
 def _quotas(root: pathlib.Path, own: pathlib.Path) -> Iterator[float | None]:
-    found = [_words(folder / "cpu.max") for folder in _folders(root, own, "")]
-    found += [[*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")] for folder in _folders(root, own, "cpu")]
+    found = [words for _, words in _read(root, own, ("", "cpu.max"))]
+    found += [[*words, *_words(folder / "cpu.cfs_period_us")] for folder, words in _read(root, own, ("cpu", "cpu.cfs_quota_us"))]
     for words in found:
         if len(words) == 2 and words[0] in _NONE:
             yield None
@@ -145,13 +139,19 @@ def _quotas(root: pathlib.Path, own: pathlib.Path) -> Iterator[float | None]:
 
 
 def _limits(root: pathlib.Path, own: pathlib.Path) -> Iterator[int | None]:
-    for controller, name in (("", "memory.max"), ("memory", "memory.limit_in_bytes")):
+    for _, words in _read(root, own, ("", "memory.max"), ("memory", "memory.limit_in_bytes")):
+        word = next(iter(words), "")
+        if word in _NONE or (word.isdigit() and int(word) >= _UNLIMITED):
+            yield None
+        elif word.isdigit():
+            yield int(word)
+
+
+def _read(root: pathlib.Path, own: pathlib.Path, *files: tuple[str, str]) -> Iterator[tuple[pathlib.Path, list[str]]]:
+    """Each folder of each controller ("" for version 2) with the words of a file in it."""
+    for controller, name in files:
         for folder in _folders(root, own, controller):
-            word = next(iter(_words(folder / name)), "")
-            if word in _NONE or (word.isdigit() and int(word) >= _UNLIMITED):
-                yield None
-            elif word.isdigit():
-                yield int(word)
+            yield folder, _words(folder / name)
 
 
 def _folders(root: pathlib.Path, own: pathlib.Path, controller: str) -> Iterator[pathlib.Path]:
@@ -175,8 +175,7 @@ def _own_path(own: pathlib.Path, controller: str) -> pathlib.PurePosixPath:
     return pathlib.PurePosixPath()
 
 
-def _table(path: pathlib.Path) -> dict[str, int]:
-    words = _words(path)
+def _table(words: list[str]) -> dict[str, int]:
     return {name: int(value) for name, value in zip(words[::2], words[1::2], strict=False) if value.isdecimal()}
 
 

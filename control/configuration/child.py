@@ -20,13 +20,8 @@ __all__ = ["Loaded", "load_in_child"]
 
 
 class Loaded(NamedTuple):
-    """A model without a fault.
-
-    Attributes:
-        config: the model.
-        warnings: of ``examine``.
-        tls_files: what ``read_tls_files`` found in the files that the model names.
-        certificates: what ``describe_files`` found in them, by path.
+    """A model without a fault, its warnings, and by path the contents (``read_tls_files``) and certificates (``describe_files``) of the files that it
+    names.
     """
 
     config: ProxyConfig

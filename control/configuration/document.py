@@ -77,13 +77,8 @@ class Fault:
 
 
 class Findings(NamedTuple):
-    """The faults and warnings of a configuration, by line.
-
-    Attributes:
-        config: the model; None when there are faults.
-        faults: with one, framegate does not start.
-        warnings: framegate starts, but perhaps not as it was meant.
-        model: the model even if only this machine is at fault.
+    """The faults and warnings of a configuration, by line. ``config``: the model; None when there are faults. With a fault framegate does not start;
+    with a warning it starts, but perhaps not as it was meant. ``model``: the model even if only this machine is at fault.
     """
 
     config: ProxyConfig | None

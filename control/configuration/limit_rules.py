@@ -22,7 +22,7 @@ from framegate.proxy.config.model import (
     whole_response,
 )
 
-__all__ = ["MAX_OVERRIDES", "limit_faults", "limit_rules", "pool_rules", "quota_faults", "share_rules"]
+__all__ = ["limit_faults", "limit_rules", "pool_rules", "quota_faults", "share_rules"]
 
 Listeners = list[tuple[Path, ListenerConfig]]
 Upstreams = list[tuple[Path, UpstreamConfig]]
@@ -56,11 +56,8 @@ def _network(document: Document, path: Path, text: str, first: dict[str, Path]) 
 
 
 def limit_faults(limits: LimitsConfig, listeners: Sequence[str]) -> list[tuple[str, str]]:
-    """The faults of quotas that came over the API: each field's path, as in ``overrides[0].network``, and a sentence without it.
-
-    Args:
-        limits: its values have their fields' types.
-        listeners: the names of all there are.
+    """The faults of quotas that came over the API: each field's path, as in ``overrides[0].network``, and a sentence without it. ``listeners``: the
+    names of all there are.
     """
     row = dataclasses.asdict(limits)
     document = document_of({"limits": row})

@@ -21,9 +21,7 @@ __all__ = ["examine", "judge", "load", "validate"]
 def examine(path: str | pathlib.Path, *, in_use: bool = False) -> Findings:
     """All faults and warnings of a file on this machine.
 
-    Args:
-        path: of the file.
-        in_use: warn of what another process uses now, such as the framegate that is to be replaced. A start finds out by itself.
+    ``in_use``: warn of what another process uses now, such as the framegate that is to be replaced; a start finds out by itself.
     """
     try:
         return judge(read_document(pathlib.Path(path)), machine=True, in_use=in_use)
@@ -49,12 +47,8 @@ def _model_or_raise(document: Document) -> ProxyConfig:
 
 
 def judge(document: Document, *, machine: bool, in_use: bool = False) -> Findings:
-    """All faults and warnings of a document.
-
-    Args:
-        document: as read.
-        machine: whether this machine must provide what the document asks for; otherwise no folder, file or address is looked at.
-        in_use: as of ``examine``.
+    """All faults and warnings of a document. ``machine``: whether this machine must provide what the document asks for; otherwise no folder, file or
+    address is looked at. ``in_use``: as of ``examine``.
     """
     if not isinstance(document.data, dict):
         return Findings(None, document.faults, [])

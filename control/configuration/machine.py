@@ -17,7 +17,7 @@ from typing import Final
 
 from framegate.control.configuration.capacity import fitted, memory_warning
 from framegate.control.configuration.cgroup import container
-from framegate.control.configuration.document import Document, Path, key_of
+from framegate.control.configuration.document import Document, Path, entries, key_of
 from framegate.control.configuration.listener_rules import handler_places
 from framegate.control.configuration.units import format_size
 from framegate.proxy.config.address import Address, format_sockaddr, parse_address
@@ -28,7 +28,6 @@ __all__ = [
     "IN_USE",
     "apply_machine",
     "bind_fault",
-    "bound_address",
     "folder_fault",
     "free_bytes",
     "is_served",
@@ -47,11 +46,10 @@ _KERNEL: Final = "/proc/sys/net/core"
 
 
 def apply_machine(document: Document, config: ProxyConfig, bound: Bound, *, in_use: bool) -> None:
-    """Add to the document's faults and warnings what this machine does not provide.
+    """Add faults and warnings about what this machine does not provide.
 
     Args:
-        document: the configuration.
-        config: the model; where the document has faults, without the values that are wrong.
+        document, config: where the document has faults, the model lacks the values that are wrong.
         bound: every address that is to be bound, with its key; without those that are faulty already.
         in_use: warn of what another process uses now.
     """
@@ -61,8 +59,7 @@ def apply_machine(document: Document, config: ProxyConfig, bound: Bound, *, in_u
     handler_places(document, config)
     if not document.faults:
         _memory(document, config)
-        _backlogs(document, config)
-        _buffers(document, config)
+        _kernel_limits(document, config)
         if config.tap is not None:
             _budget(document, config.tap)
 
@@ -146,27 +143,20 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def _backlogs(document: Document, config: ProxyConfig) -> None:
+def _kernel_limits(document: Document, config: ProxyConfig) -> None:
+    """Warn of backlogs and socket buffers that the kernel makes smaller."""
     most = _kernel_limit("somaxconn")
-    if most is None:
-        return
-    for index, listener in enumerate(config.listeners):
-        if listener.backlog > most:
-            document.warn(("listeners", index, "backlog"), f"is cut to {most} by the kernel (net.core.somaxconn)", listener.backlog)
-
-
-def _buffers(document: Document, config: ProxyConfig) -> None:
-    sides = [("listeners", [item.socket for item in config.listeners]), ("upstreams", [item.socket for item in config.upstreams])]
+    for path, listener in entries(("listeners",), config.listeners):
+        if most is not None and listener.backlog > most:
+            document.warn((*path, "backlog"), f"is cut to {most} by the kernel (net.core.somaxconn)", listener.backlog)
+    sides = [*entries(("listeners",), config.listeners), *entries(("upstreams",), config.upstreams)]
     for name, limit in (("receive_buffer", "rmem_max"), ("send_buffer", "wmem_max")):
         most = _kernel_limit(limit)
-        if most is None:
-            continue
-        for section, sockets in sides:
-            for index, item in enumerate(sockets):
-                asked: int = getattr(item, name)
-                if asked > most:
-                    path: Path = (section, index, "socket", name)
-                    document.warn(path, f"is cut to {format_size(most)} by the kernel (net.core.{limit})", format_size(asked))
+        for path, side in sides:
+            asked: int = getattr(side.socket, name)
+            if most is not None and asked > most:
+                words = f"is cut to {format_size(most)} by the kernel (net.core.{limit})"
+                document.warn((*path, "socket", name), words, format_size(asked))
 
 
 def _kernel_limit(name: str) -> int | None:

@@ -38,11 +38,8 @@ MAX_BYTES: Final = 16 * 1024 * 1024
 
 
 class TlsFile(NamedTuple):
-    """A file that a section of the configuration names.
-
-    Attributes:
-        owner: of the section, as in ``framegate.proxy.server.rows``.
-        key: the whole key, as in ``listeners[0].tls.key``; ``name`` is its last part.
+    """A file that a section of the configuration names: the section's owner, as in ``framegate.proxy.server.rows``, the whole key, as in
+    ``listeners[0].tls.key``, and its last part.
     """
 
     owner: str

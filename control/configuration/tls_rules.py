@@ -16,16 +16,10 @@ from framegate.proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTl
 __all__ = [
     "EXPOSED",
     "authority_fault",
-    "cipher_fault",
-    "curve_fault",
     "exposure_warning",
-    "host_warning",
     "identity_fault",
     "listener_tls_rules",
-    "readable_fault",
     "readable_file",
-    "revocation_fault",
-    "revocation_warning",
     "upstream_tls_rules",
     "validity_warning",
 ]
@@ -246,11 +240,8 @@ def host_warning(path: str, host: str) -> str | None:
 
 
 def validity_warning(path: str, *, all_of_them: bool = False) -> str | None:
-    """Whether a file's certificate has ended or not begun; None also if the file cannot be read.
-
-    Args:
-        path: a PEM file.
-        all_of_them: it has authorities, one of which is enough; otherwise a chain, of which each is needed.
+    """Whether a file's certificate has ended or not begun; None also if the file cannot be read. ``all_of_them``: it has authorities, one of which is
+    enough; otherwise a chain, of which each is needed.
     """
     found, now = _read(path, describe), time.time()
     ended = [item.ends for item in found if item.ends <= now]

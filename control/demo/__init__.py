@@ -6,7 +6,7 @@
     report        the comparison of the counts; the log's proof of completeness
     ending        signals, exit codes, the last lines
     stage         the processes: upstream, proxy, Spark; questions to log and tables
-    generator     the load generator; ``client`` is one connection, ``load`` the frames, and the handler that sends them back
+    generator     the load generator; ``load`` has its frames and connections, and the handler that sends frames back
     steering      the calls to the control API, and a scrape of the metrics
     certificates  an authority, a server and a client for a day
     processes     child processes; which Java there is

@@ -44,12 +44,7 @@ class TerminatedError(BaseException):
 
 
 def exit_code(perform: Callable[[], int], *errors: type[Exception]) -> int:
-    """The exit code of a demo; an error is printed as one line.
-
-    Args:
-        perform: the demo; returns its exit code.
-        errors: further exceptions that mean that the demo failed.
-    """
+    """The exit code of a demo; an error is printed as one line. ``errors``: further exceptions that mean that the demo failed."""
     failures: tuple[type[Exception], ...] = (ChildError, grpc.RpcError, OSError, *errors)
     try:
         with _handlers({signal.SIGTERM: _terminate}):
@@ -96,14 +91,7 @@ def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def conclude(console: Console, place: Workspace, checks: Sequence[tuple[str, bool]], notes: Iterable[str] = ()) -> bool:
-    """Print the last lines; whether every check is good.
-
-    Args:
-        console: where to.
-        place: of the demo that ended.
-        checks: a text, and whether it is good.
-        notes: lines between checks and result.
-    """
+    """Print the checks (a text, and whether it is good), the notes and the last lines of a demo; whether every check is good."""
     good = all(fine for _, fine in checks)
     look = f"SparkSession.builder.getOrCreate().read.parquet('{place.tables}/frames').groupBy('listener', 'direction').count().show()"
     lines = [

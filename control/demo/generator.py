@@ -21,8 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from framegate.control.demo.client import Client
-from framegate.control.demo.load import Latency, Payloads
+from framegate.control.demo.load import Client, Latency, Payloads
 
 __all__ = ["FIRST_SPECIAL", "Generator", "Options", "main"]
 
@@ -61,13 +60,7 @@ class Options:
 
 
 class Generator:
-    """One loop over all connections.
-
-    Args:
-        options: where to and how much.
-        commands: the descriptor of the commands; its end of file means stop.
-        write: called with each row.
-    """
+    """One loop over all connections. ``commands``: the descriptor of the commands; its end of file means stop. ``write``: called with each row."""
 
     def __init__(self, options: Options, commands: int, write: Callable[[dict[str, Any]], None]) -> None:
         self._options = options

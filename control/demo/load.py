@@ -1,4 +1,4 @@
-"""The demo's frames, and the upstream that sends them back.
+"""The demo's frames, the connections that send them and check the answers, and the upstream that sends them back.
 
 A frame is a big-endian int32 size and a body::
 
@@ -12,16 +12,21 @@ The upstream answers every frame with the same body, so one check serves both di
 so a receiver knows what must come without a copy of what was sent.
 """
 
+import contextlib
 import json
 import random
+import select
+import socket
+import ssl
 import struct
+import time
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from typing import Final
 
 from framegate.proxy.handler import Context
 
-__all__ = ["BODY_HEADER_SIZE", "FRAME_HEADER", "SIZE_HEADER_SIZE", "Latency", "Payloads", "Upstream", "frame"]
+__all__ = ["BODY_HEADER_SIZE", "FRAME_HEADER", "SIZE_HEADER_SIZE", "Client", "Latency", "Payloads", "Upstream", "frame"]
 
 FRAME_HEADER: Final = struct.Struct(">iiqI")
 SIZE_HEADER_SIZE: Final = 4
@@ -99,3 +104,186 @@ class Upstream:
     def stop(self) -> None:
         """Print the counts; ``bytes`` are those of frames with their size headers."""
         print(json.dumps({"frames": self.frame_count, "bytes": self.body_bytes + 4 * self.frame_count}), flush=True)
+
+
+_CONNECT_S: Final = 10.0
+_READ_SIZE: Final = 256 * 1024
+_WRITE_SIZE: Final = 16 * 1024
+_READS_AT_ONCE: Final = 16
+_BLOCKED: Final = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
+
+
+class Client:
+    """A connection of the load generator, made after it is connected and its handshake is done.
+
+    It has no loop: the generator calls ``on_ready`` when the socket is ready for the events in ``wanted``, which are epoll's.
+
+    Args:
+        number: is part of every body.
+        address: of the proxy's listener; its certificate must have the host.
+        context: TLS, or None for plaintext.
+        payloads, latency: the table that bodies come from; the times of answers are added to the histogram.
+        send_buffer: bytes of the socket's send buffer; 0 leaves the system's.
+
+    Attributes:
+        closed: why the connection ended: ``client`` if the generator ended it in order; None: it is open.
+        blocked_since_ns: since when the socket takes no bytes; 0: it takes them.
+        wrong: answers that are not what was sent.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        address: tuple[str, int],
+        context: ssl.SSLContext | None,
+        payloads: Payloads,
+        latency: Latency,
+        send_buffer: int = 0,
+    ) -> None:
+        self.number, self.latency = number, latency
+        self.begun_count = self.sent_bytes = self.answered_count = self.answered_bytes = self.blocked_since_ns = 0
+        self.wrong: list[str] = []
+        self.closed: str | None = None
+        self.wanted = select.EPOLLIN
+        self._payloads = payloads
+        self._special: dict[int, bytes] = {}
+        self._outbox = bytearray()
+        self._rest = b""
+        self._tail = b""
+        self._times: deque[tuple[int, int, int]] = deque()
+        self._shutting = False
+        self._socket = plain = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        if send_buffer:
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        plain.settimeout(_CONNECT_S)
+        plain.connect(address)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.local_port: int = plain.getsockname()[1]
+        if context is not None:
+            self._socket = context.wrap_socket(plain, server_hostname=address[0])
+        self._socket.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def in_flight(self) -> int:
+        return self.begun_count - self.answered_count
+
+    @property
+    def outbox_bytes(self) -> int:
+        """Bytes that the socket has not taken."""
+        return len(self._outbox)
+
+    def submit(self, count: int) -> None:
+        """Send frames with payloads of the table."""
+        self._submit(count, self._payloads.frames(self.number, self.begun_count, count))
+
+    def submit_sized(self, count: int, size: int, part: int | None = None) -> None:
+        """Send frames with payloads of one size; with ``part`` only that many bytes now, and the rest with ``finish``."""
+        whole = bytearray()
+        for sequence in range(self.begun_count, self.begun_count + count):
+            payload = (b"%016d" % sequence * (size // 16 + 1))[:size]
+            self._special[sequence] = payload
+            whole += frame(self.number, sequence, payload)
+        end = len(whole) if part is None else part
+        self._rest = bytes(whole[end:])
+        self._submit(count, whole[:end])
+
+    def finish(self) -> None:
+        """Send the rest of a frame that has begun."""
+        self._submit(0, self._rest)
+
+    def on_ready(self, events: int) -> None:
+        """Continue the writes and the reads that the events allow."""
+        if self.closed is not None:
+            return
+        try:
+            if self._outbox and not self._write():
+                return
+            if self._shutting and not self._outbox:
+                self._shut()
+            elif events & ~select.EPOLLOUT:
+                self._read()
+        except (ConnectionError, ssl.SSLError) as error:
+            self.close(type(error).__name__)
+
+    def shut(self) -> None:
+        """End the stream; ``closed`` is set when the peer has ended it as well."""
+        self._shutting = True
+        self.on_ready(select.EPOLLIN)
+
+    def close(self, reason: str = "client") -> None:
+        """End the connection at once."""
+        self.closed = self.closed or reason
+        self._socket.close()
+
+    def _submit(self, count: int, data: bytes | bytearray) -> None:
+        self._outbox += data
+        self.begun_count += count
+        self._times.append((self.begun_count, count, time.monotonic_ns()))
+        if self.closed is None:
+            self._write()
+
+    def _write(self) -> bool:
+        """Write until the socket takes no more; whether the connection is still open."""
+        try:
+            while self._outbox:
+                # a record at a time: Python's SSLSocket says nothing of a write before all of it is taken
+                sent = self._socket.send(self._outbox[:_WRITE_SIZE])
+                self.sent_bytes += sent
+                del self._outbox[:sent]
+                self.blocked_since_ns = 0
+        except _BLOCKED:
+            self.blocked_since_ns = self.blocked_since_ns or time.monotonic_ns()
+        except (ConnectionError, ssl.SSLError) as error:
+            self.close(type(error).__name__)
+        self.wanted = select.EPOLLIN | (select.EPOLLOUT if self._outbox else 0)
+        return self.closed is None
+
+    def _shut(self) -> None:
+        try:
+            if isinstance(self._socket, ssl.SSLSocket):
+                self._socket.unwrap()
+            else:
+                self._socket.shutdown(socket.SHUT_WR)
+                while self._socket.recv(_READ_SIZE):
+                    pass
+        except _BLOCKED:
+            return
+        except OSError:
+            pass  # the peer was faster; the end is the same
+        self.close()
+
+    def _read(self) -> None:
+        pieces = [self._tail]
+        with contextlib.suppress(*_BLOCKED):
+            for _ in range(_READS_AT_ONCE):
+                data = self._socket.recv(_READ_SIZE)
+                if not data:
+                    self.close("end of stream")
+                    break
+                pieces.append(data)
+        if len(pieces) > 1:
+            self._check(b"".join(pieces))
+
+    def _check(self, data: bytes) -> None:
+        """Compare the whole frames in the data with what was sent, in order, and add the times of batches that are answered."""
+        position, length = 0, len(data)
+        while length - position >= FRAME_HEADER.size:
+            size, number, sequence, _ = FRAME_HEADER.unpack_from(data, position)
+            end = position + SIZE_HEADER_SIZE + size
+            if end > length:
+                break
+            expected = self._special.pop(self.answered_count, None)
+            payload = self._payloads.of(self.number, self.answered_count) if expected is None else expected
+            if number != self.number or sequence != self.answered_count or data[position + FRAME_HEADER.size : end] != payload:
+                self.wrong.append(f"connection {self.number}: expected frame {self.answered_count}, got frame {sequence} of {number}, {size} B")
+            self.answered_count += 1
+            position = end
+        self.answered_bytes += position
+        self._tail = data[position:]
+        now = time.monotonic_ns()
+        while self._times and self._times[0][0] <= self.answered_count:
+            _, count, sent_ns = self._times.popleft()
+            self.latency.add(now - sent_ns, count)

@@ -48,14 +48,13 @@ def ending_with_us(command: Sequence[str]) -> list[str]:
 
 
 class Child:
-    """A process with JSON lines on its standard output, which a thread reads. Other lines go to the log file.
+    """A process with JSON lines on its standard output, which a thread reads. Other lines, and standard error, go to the file ``log``.
 
     Args:
         name: for messages.
-        command: program and arguments.
-        log: a file for standard output and standard error.
+        command, environment: of the process; the environment is added to that of this process.
+        log: the file.
         on_row: called on the reading thread with every row that is no reply.
-        environment: added to that of this process.
     """
 
     def __init__(
@@ -95,11 +94,7 @@ class Child:
         return self._process.poll() is None
 
     def wait_for(self, wanted: Callable[[dict[str, Any]], bool], timeout_s: float) -> dict[str, Any]:
-        """The first row, past or future, that is wanted.
-
-        Raises:
-            ChildError: the process ended without one, or the time passed.
-        """
+        """The first row, past or future, that is wanted. Raises ChildError: the process ended without one, or the time passed."""
         with self._arrived:
             self._arrived.wait_for(lambda: self._ended or any(map(wanted, self.rows)), timeout_s)
             found = next(filter(wanted, self.rows), None)
@@ -143,11 +138,7 @@ class Child:
             self._process.terminate()
 
     def wait(self, timeout_s: float) -> int:
-        """Wait for the end; after the timeout, kill the process and its session.
-
-        Returns:
-            The exit code; negative for a signal.
-        """
+        """Wait for the end; after the timeout, kill the process and its session. Returns the exit code; negative for a signal."""
         try:
             code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:

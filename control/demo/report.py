@@ -47,16 +47,9 @@ CONTENT_QUERIES: Final[dict[str, str]] = {
 
 
 class Evidence(NamedTuple):
-    """What each part counted.
-
-    Attributes:
-        generator: the load generator's final row.
-        upstream: the counts of the upstream's handler.
-        metrics: the proxy's, after the last connection closed.
-        log: the frames in the tap's log.
-        verdict: on the log's completeness.
-        tables: Spark's answers to ``CONTENT_QUERIES``.
-        refused: causes that the API named for refused frames.
+    """What each part counted: the load generator's final row, the upstream's handler, the proxy's metrics after the last connection closed, the
+    frames in the tap's log, the verdict on its completeness, Spark's answers to ``CONTENT_QUERIES``. ``refused``: causes that the API named for
+    refused frames.
     """
 
     generator: Mapping[str, Any]

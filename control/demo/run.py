@@ -106,10 +106,10 @@ class _Demo:
     def _start_load(self, serving: Serving) -> Child:
         """Start the generator with a low rate, so that Spark's first batch, which is slow whatever its size, is done when the load begins."""
         stage = self._stage
-        options = {"port": serving.port, "rate": self._rate, "first_rate": min(_FIRST_RATE, self._rate), "connections": self._connections}
-        generator = stage.start_module(
-            "framegate.control.demo.generator", json.dumps({**options, "ca": str(stage.certificates.ca)}), on_row=self._on_row
-        )
+        options: dict[str, Any] = {"port": serving.port, "rate": self._rate, "connections": self._connections}
+        options["first_rate"] = min(_FIRST_RATE, self._rate)
+        options["ca"] = str(stage.certificates.ca)
+        generator = stage.start_module("framegate.control.demo.generator", json.dumps(options), on_row=self._on_row)
         with self._waiting("starting Spark"):
             stage.wait_for_spark()
         with self._waiting(f"waiting for Spark's first batch, of a trickle of {_FIRST_RATE} frames/s"):
@@ -156,8 +156,8 @@ class _Demo:
 
     def _reading(self, elapsed_s: float) -> Reading:
         row = self._latest
-        frames, size = (sum(row.get(name, 0) for name in names) for names in (("sent", "answered"), ("sent_bytes", "answered_bytes")))
-        return Reading(elapsed_s=elapsed_s, connections=row.get("connections", 0), frames=frames, bytes=size, rows=self._stage.table_rows())
+        frames, size = (row.get("sent" + what, 0) + row.get("answered" + what, 0) for what in ("", "_bytes"))
+        return Reading(elapsed_s, row.get("connections", 0), frames, size, self._stage.table_rows())
 
     def _on_row(self, row: dict[str, Any]) -> None:
         if row["event"] == "stats":

@@ -61,11 +61,7 @@ class LogCount:
 
 
 class Stage:
-    """One run's processes and files. Leaving the context ends every process, at once after an exception.
-
-    Args:
-        workspace: the run's folder.
-    """
+    """One run's processes and files. Leaving the context ends every process, at once after an exception."""
 
     upstream: Child
     proxy: Child
@@ -112,11 +108,7 @@ class Stage:
         return _port(self.upstream.wait_for_event("serving", _START_S))
 
     def stop_upstream(self) -> dict[str, Any]:
-        """Stop it after the last client; what its handler counted.
-
-        Raises:
-            ChildError: it did not print the counts, or failed.
-        """
+        """Stop it after the last client; what its handler counted. Raises ChildError: it did not print the counts, or failed."""
         self.upstream.terminate()
         row = self.upstream.wait_for_event("handler_output", _STOP_S)
         self._ended(self.upstream)
@@ -128,10 +120,9 @@ class Stage:
 
         Args:
             upstream: its one endpoint.
-            protocol: of the listener.
+            protocol, listener: keys of the listener; ``tls=None`` for plaintext.
             expected_frames: in both directions together; the tap's budget holds them.
             max_frame_bytes: what the tap keeps of each frame's body; 0 keeps all.
-            listener: more keys of the listener; ``tls=None`` for plaintext.
         """
         document = self._configuration(upstream, self._tap(expected_frames, max_frame_bytes), {"protocol": protocol, **listener})
         self.proxy = self.start_framegate("proxy", self.workspace.configuration, document)
@@ -213,15 +204,14 @@ class Stage:
         return {"directory": str(self.workspace.tap), "budget": budget, "rules": [rule]}
 
     def _upstream_configuration(self) -> dict[str, Any]:
+        handler = {"handler": "framegate.control.demo.load:Upstream", "max_receive_size": "8MiB"}
         return {
             "node": "upstream",
             "processors": 1,
             "admin": {"address": self.workspace.upstream_admin},
             "memory_pool": {"size": "64MiB"},
             "handlers": {"timeout": 0},
-            "listeners": [
-                {"name": LISTENER, "address": "127.0.0.1:0", "handler": "framegate.control.demo.load:Upstream", "max_receive_size": "8MiB"}
-            ],
+            "listeners": [{"name": LISTENER, "address": "127.0.0.1:0", **handler}],
         }
 
     def _configuration(self, upstream: str, tap: dict[str, Any], listener: dict[str, Any]) -> dict[str, Any]:

@@ -29,12 +29,7 @@ def cause_text(cause: "channel_service_pb2.Cause.ValueType") -> str:
 
 
 class Steering:
-    """Calls on a running proxy. Every method raises ``grpc.RpcError`` when the call fails.
-
-    Args:
-        address: of the control API, ``unix:PATH``.
-        listener: the one that the demo's load uses.
-    """
+    """Calls on a running proxy at ``unix:PATH``, about the listener of the load. Every method raises ``grpc.RpcError`` when the call fails."""
 
     def __init__(self, address: str, listener: str) -> None:
         self._listener = listener

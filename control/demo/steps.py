@@ -33,13 +33,7 @@ class NotSeenError(Exception):
 
 @dataclasses.dataclass(slots=True)
 class Step:
-    """One step.
-
-    Attributes:
-        title: what is changed.
-        seen: the effects, in order.
-        failure: the effect that was not seen, or None.
-    """
+    """One step: ``title`` says what is changed, ``seen`` has the effects in order, ``failure`` the effect that was not seen."""
 
     title: str
     seen: list[str] = dataclasses.field(default_factory=list)
@@ -58,8 +52,7 @@ class Steps:
     """The steps.
 
     Args:
-        steering: the proxy's control API.
-        generator: the load generator's process.
+        steering, generator: of the proxy and the load.
         pool_size: of the memory pool at start, which is restored.
         note: called with every line about an effect.
     """
@@ -67,10 +60,7 @@ class Steps:
     def __init__(self, steering: Steering, generator: Child, pool_size: int, note: Callable[[str], None]) -> None:
         self.done: list[Step] = []
         self.refused: list[str] = []
-        self._steering = steering
-        self._generator = generator
-        self._pool_size = pool_size
-        self._note = note
+        self._steering, self._generator, self._pool_size, self._note = steering, generator, pool_size, note
         self._step = Step("")
         self._initial_limit = steering.limit()
         self._titles = {

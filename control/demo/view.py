@@ -29,14 +29,9 @@ def _live(console: Console, *, plain: bool, **options: Any) -> Live | None:
 
 
 class Waiting:
-    """Shows a line that counts the seconds for the length of a block; in plain lines, one every ``every_s``.
+    """Shows a line that counts the seconds for the length of a block; in plain lines, one every ``every_s`` seconds.
 
-    Args:
-        console: where to.
-        text: what is waited for.
-        detail: the progress; called on another thread.
-        plain: lines, even on a terminal.
-        every_s: seconds between lines.
+    ``text``: what is waited for. ``detail``: gives the progress, on another thread. ``plain``: lines, even on a terminal.
     """
 
     def __init__(
@@ -88,13 +83,7 @@ class Reading(NamedTuple):
 
 
 class View:
-    """Shows readings and notes; the last state stays on the screen.
-
-    Args:
-        console: where to.
-        seconds: how long the load runs.
-        plain: lines, even on a terminal.
-    """
+    """Shows readings and notes; the last state stays on the screen. ``seconds``: how long the load runs. ``plain``: lines, even on a terminal."""
 
     def __init__(self, console: Console, seconds: float, *, plain: bool = False) -> None:
         self._console, self._seconds = console, seconds

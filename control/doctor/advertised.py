@@ -65,14 +65,8 @@ def _broker(reader: Reader) -> Broker:
 
 
 def finding(subject: str, config: ProxyConfig, upstream: UpstreamConfig, addresses: Collection[Any], brokers: list[Broker]) -> Finding:
-    """Judge the addresses that an upstream's clients are sent to.
-
-    Args:
-        subject: the address that was asked.
-        config: its listeners are where clients should come back.
-        upstream: of the address.
-        addresses: of all endpoints, as the link has them.
-        brokers: of Metadata.
+    """Judge the addresses in Metadata that an upstream's clients are sent to. ``subject``: the address that was asked. ``config``: its listeners are
+    where clients should come back. ``addresses``: of all endpoints, as the link has them.
     """
     ports = {_port(item.address) for item in config.listeners if item.protocol == "kafka"} - {None, 0}
     endpoints = set(upstream.endpoints) | {f"{host}:{port}" for _, _, host, port in (wire for wire in addresses if len(wire) == 4)}

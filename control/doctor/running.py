@@ -42,16 +42,9 @@ def own_version() -> str:
 
 
 class Running:
-    """Asks the control plane.
+    """Asks the control plane at ``address``. ``why``: says why there is no answer from an address. ``version``: of this program; empty: not known.
 
-    Args:
-        address: of the control plane.
-        why: says why there is no answer from an address.
-        version: of this program; empty: not known.
-
-    Attributes:
-        answered: whether there was an answer.
-        pid: of its process, if it can be seen from here.
+    ``answered``: whether there was an answer. ``pid``: of its process, if it can be seen from here.
     """
 
     def __init__(self, around: Surroundings, address: str, why: Callable[[str], str], version: str) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from framegate.control.kubernetes.manifest import Fault, Node, Workload
+from framegate.control.kubernetes.manifest import Fault, Node, Workload, node_at, value_at
 from framegate.control.kubernetes.pod_requirements import PodRequirements
 from framegate.control.kubernetes.sidecar import CONTAINER, USER, Options, grace_least_s
 
@@ -18,14 +18,7 @@ _ONE_AT_A_TIME = "a second framegate on the same tap directory does not start"
 
 
 def faults_of(workload: Workload, template: dict[str, Any], options: Options, needs: PodRequirements) -> list[Fault]:
-    """The reasons why framegate cannot be added; empty when it can.
-
-    Args:
-        workload: without framegate.
-        template: what would be added.
-        options: as asked.
-        needs: as configured.
-    """
+    """The reasons why framegate cannot be added to a workload without it; empty when it can. ``template``: what would be added."""
     found = [
         *_containers(workload),
         *_volumes(workload, {volume["name"] for volume in template["spec"]["volumes"]}),
@@ -45,8 +38,7 @@ def _all_containers(workload: Workload) -> Iterator[Node]:
 
 
 def _name(node: Node) -> object:
-    found = node.get("name")
-    return None if found is None else found.value
+    return value_at(node, ("name",))
 
 
 def _containers(workload: Workload) -> Iterator[Fault]:
@@ -89,21 +81,17 @@ def _ports(workload: Workload, ports: list[dict[str, Any]], needs: PodRequiremen
 
 def _pod(workload: Workload) -> Iterator[Fault]:
     spec = workload.spec
-    network = spec.get("hostNetwork")
+    network, system = spec.get("hostNetwork"), spec.get("os")
     if network is not None and network.value is True:
         yield Fault(
             network.line,
             "has hostNetwork: framegate's ports would be open on the node, and a second pod could not start there; remove hostNetwork",
         )
-    system = spec.get("os")
-    name = None if system is None else _name(system)
-    if system is not None and name not in (None, "linux"):
+    if system is not None and (name := _name(system)) not in (None, "linux"):
         yield Fault(system.line, f"is for {name}, but framegate runs on Linux only")
-    shared = spec.get("shareProcessNamespace")
-    if shared is not None and shared.value is True:
+    if value_at(spec, ("shareProcessNamespace",)) is True:
         for node in (spec, *_all_containers(workload)):
-            context = node.get("securityContext")
-            user = None if context is None else context.get("runAsUser")
+            user = node_at(node, "securityContext", "runAsUser")
             if user is not None and user.value == USER:
                 yield Fault(
                     user.line,
@@ -134,12 +122,9 @@ def _grace(workload: Workload, needs: PodRequirements) -> Iterator[Fault]:
 
 def _group(workload: Workload) -> Iterator[Fault]:
     """An fsGroup applies to the whole pod: the kubelet also gives the group rights on files of other volumes, permanently."""
-    context = workload.spec.get("securityContext")
-    group = None if context is None else context.get("fsGroup")
-    if group is not None and group.value is not None:
+    if value_at(workload.spec, ("securityContext", "fsGroup")) is not None:
         return  # set by the user
-    volumes, claims = workload.spec.get("volumes"), workload.root.get("spec")
-    claims = None if claims is None else claims.get("volumeClaimTemplates")
+    volumes, claims = workload.spec.get("volumes"), node_at(workload.root, "spec", "volumeClaimTemplates")
     found = [(volume, volume) for volume in (volumes.items if volumes is not None else ()) if not _keeps_its_modes(volume)]
     found += [(claim, claim.get("metadata") or claim) for claim in (claims.items if claims is not None else ())]
     for volume, named in found:

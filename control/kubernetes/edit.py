@@ -82,12 +82,9 @@ def graft(
     that was empty or replaced its text; None where there was no key.
 
     Args:
-        text: of the manifest.
-        shared: anchors of the node's document that aliases use.
-        node: the mapping.
+        text, shared, node, path: the manifest, the anchors that its aliases use, the mapping and its path.
         wanted: mappings, lists and values by key; a value must not exist yet.
         layout: the indentation.
-        path: of the mapping.
         replaced: paths of values to be replaced.
 
     Raises:
@@ -245,11 +242,9 @@ def prune(text: str, node: Node, cuts: dict[str, Any], was: dict[str, str | None
     """Edits that undo ``graft``, and whether nothing is left of the mapping.
 
     Args:
-        text: of the manifest.
-        node: the mapping.
+        text, node, path: the manifest, the mapping and its path.
         cuts: by key: a mapping of such; of a list the names of items; a value, which is removed unless it has changed; ``ANY``.
         was: as ``graft`` returned it.
-        path: of the mapping.
     """
     edits: list[Edit] = []
     dropped: set[int] = set()

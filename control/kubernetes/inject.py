@@ -12,7 +12,18 @@ from typing import Any, Final, NamedTuple
 
 from framegate.control.kubernetes.checks import faults_of, grace_is_nobodys
 from framegate.control.kubernetes.edit import ANY, Edit, Layout, Path, apply, block_text, graft, grafted, layout_of, newline_of, prune
-from framegate.control.kubernetes.manifest import Fault, Manifest, ManifestError, Node, Workload, objects_of, read_manifest, value_at, workloads
+from framegate.control.kubernetes.manifest import (
+    Fault,
+    Manifest,
+    ManifestError,
+    Node,
+    Workload,
+    node_at,
+    objects_of,
+    read_manifest,
+    value_at,
+    workloads,
+)
 from framegate.control.kubernetes.objects import MANAGED_BY, MANAGER, SCALED, Wanted, key_of, objects_for, pods_of
 from framegate.control.kubernetes.pod_requirements import PodRequirements
 from framegate.control.kubernetes.sidecar import CONTAINER, SIDECAR_LABEL, Options, pod_template
@@ -42,10 +53,9 @@ class Prepared(NamedTuple):
 class Injector:
     """Adds framegate to manifests that belong to one change: an object that several workloads share is written once.
 
-    Args:
-        options: what the sidecar is like.
-        needs: what its configuration asks for.
-        wanted: which objects come with it.
+    Attributes:
+        injected: kinds and names of the workloads, in order.
+        notes: what was asked for and left out, and why.
     """
 
     def __init__(self, options: Options, needs: PodRequirements, wanted: Wanted) -> None:
@@ -54,10 +64,7 @@ class Injector:
         self._wanted = wanted
         self._written: set[Key] = set()
         self.injected: list[str] = []
-        """Kinds and names, in order."""
-
         self.notes: list[str] = []
-        """What was asked for and left out, and why."""
         self._found: list[Workload] = []
         self._claims: dict[str | None, Workload] = {}
         self._ours: set[Key] = set()
@@ -167,16 +174,13 @@ def _addition(text: str, workload: Workload, template: dict[str, Any], replaced:
 
 def _leave(workload: Workload, addition: dict[str, Any], replaced: frozenset[Path]) -> None:
     """Do not add what the user has set: any fsGroup of the pod is one of framegate's groups, and a longer grace period is good."""
-    context = workload.spec.get("securityContext")
-    group = None if context is None else context.get("fsGroup")
-    policy = None if context is None else context.get("fsGroupChangePolicy")
-    grace = workload.spec.get("terminationGracePeriodSeconds")
-    added = addition["spec"].get("securityContext", {})
-    if group is not None and group.value is not None:
+    context = value_at(workload.spec, ("securityContext",))
+    context = context if isinstance(context, dict) else {}
+    if context.get("fsGroup") is not None:
         addition["spec"].pop("securityContext", None)
-    elif policy is not None and policy.value is not None:
-        added.pop("fsGroupChangePolicy", None)
-    if grace is not None and grace.value is not None and not replaced:
+    elif context.get("fsGroupChangePolicy") is not None:
+        addition["spec"].get("securityContext", {}).pop("fsGroupChangePolicy", None)
+    if value_at(workload.spec, ("terminationGracePeriodSeconds",)) is not None and not replaced:
         addition["spec"].pop("terminationGracePeriodSeconds")
     labels = workload.value(*workload.path, "metadata", "labels")
     if isinstance(labels, dict) and SIDECAR_LABEL in labels:
@@ -201,7 +205,7 @@ def remove(text: str) -> tuple[str, list[str]]:
     removed: list[str] = []
     faults: list[Fault] = []
     for workload in workloads(manifest):
-        note = _record_node(workload)
+        note = node_at(workload.template, "metadata", "annotations", RECORD)
         if note is None:
             continue
         cuts = _cuts(note)
@@ -220,12 +224,6 @@ def shared_objects(text: str) -> list[str]:
     roots = (root for document in read_manifest(text).documents if document.root is not None for root in objects_of(document.root))
     found = [(value_at(root, ("kind",)), value_at(root, ("metadata", "name"))) for root in roots if _is_ours(root)]
     return [f"{kind} {name}" for kind, name in found if kind in _SHARED]
-
-
-def _record_node(workload: Workload) -> Node | None:
-    metadata = workload.template.get("metadata")
-    annotations = None if metadata is None else metadata.get("annotations")
-    return None if annotations is None else annotations.get(RECORD)
 
 
 def _cuts(note: Node) -> tuple[dict[str, Any], dict[str, str | None]] | Fault:
@@ -307,7 +305,4 @@ def _without_objects(manifest: Manifest) -> str:
 
 
 def _is_ours(root: Node) -> bool:
-    metadata = root.get("metadata")
-    labels = None if metadata is None else metadata.get("labels")
-    manager = None if labels is None else labels.get(MANAGED_BY)
-    return manager is not None and manager.value == MANAGER
+    return value_at(root, ("metadata", "labels", MANAGED_BY)) == MANAGER

@@ -14,7 +14,20 @@ from typing import Any, Final, Literal
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-__all__ = ["KINDS", "Document", "Fault", "Manifest", "ManifestError", "Node", "Workload", "objects_of", "read_manifest", "value_at", "workloads"]
+__all__ = [
+    "KINDS",
+    "Document",
+    "Fault",
+    "Manifest",
+    "ManifestError",
+    "Node",
+    "Workload",
+    "node_at",
+    "objects_of",
+    "read_manifest",
+    "value_at",
+    "workloads",
+]
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 MAX_DEPTH: Final = 100
@@ -135,13 +148,8 @@ def _number(text: str) -> int | str:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Document:
-    """One document of a stream.
-
-    Attributes:
-        start: offset of its ``---``, or of its beginning without one.
-        end: offset of the next document, or of the end.
-        root: its value; None when it is empty.
-        aliases: names that its aliases refer to.
+    """One document of a stream: from ``start``, the offset of its ``---``, to ``end``. ``root``: its value; None when it is empty. ``aliases``: names
+    that its aliases refer to.
     """
 
     start: int
@@ -380,9 +388,14 @@ def _workload(document: Document, root: Node) -> Workload | Fault | None:
     return Workload(document, root, kind, str(name), namespace if isinstance(namespace, str) else None, path, template, off)
 
 
+def node_at(node: Node | None, *path: str) -> Node | None:
+    """The node at a path of keys; None if there is none."""
+    for key in path:
+        node = None if node is None else node.get(key)
+    return node
+
+
 def value_at(node: Node, path: tuple[str, ...]) -> object:
     """The value at a path; None if there is none."""
-    current: Node | None = node
-    for key in path:
-        current = None if current is None else current.get(key)
-    return None if current is None else current.value
+    found = node_at(node, *path)
+    return None if found is None else found.value

@@ -54,13 +54,10 @@ def key_of(item: Object) -> tuple[str, str | None, str]:
 def objects_for(
     workload: Workload, options: Options, needs: PodRequirements, wanted: Wanted, beside: Sequence[Workload] = (), pods: dict[str, Any] | None = None
 ) -> list[Object]:
-    """All objects of a workload; an object that several workloads share is the same for each.
+    """All objects of a workload with framegate; an object that several workloads share is the same for each.
 
     Args:
-        workload: with framegate.
-        options: as asked.
-        needs: as configured.
-        wanted: which objects are asked for.
+        workload, options, needs, wanted: of the objects.
         beside: all workloads of the same change; those of its namespace share the Certificate.
         pods: a selector; None: of the workload's own pods.
 
@@ -128,8 +125,7 @@ def _plain(workload: Workload, *path: str) -> Any:
     """A value of a workload with its aliases resolved; None if there is none."""
     node: Node = workload.root
     for key in path:
-        if node.key("<<") is not None:
-            raise _unreadable(workload, node, "<< may bring others")
+        _no_merge(workload, node)
         below = node.get(key)
         if below is None:
             return None
@@ -141,11 +137,15 @@ def _data(workload: Workload, node: Node, depth: int) -> Any:
     found = node.followed
     if found.kind == "alias" or depth == 0:
         raise _unreadable(workload, node, "an alias within itself" if depth else "nested too deep")
+    _no_merge(workload, node)
     if found.kind == "mapping":
-        if found.key("<<") is not None:
-            raise _unreadable(workload, node, "<< may bring others")
         return {key.text: _data(workload, value, depth - 1) for key, value in found.entries}
     return [_data(workload, item, depth - 1) for item in found.items] if found.kind == "sequence" else found.value
+
+
+def _no_merge(workload: Workload, node: Node) -> None:
+    if node.followed.key("<<") is not None:
+        raise _unreadable(workload, node, "<< may bring others")
 
 
 def _certificate(workload: Workload, options: Options, wanted: Wanted, beside: Sequence[Workload]) -> Object:

@@ -4,15 +4,14 @@ import dataclasses
 import hashlib
 import os
 import pathlib
-import typing
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 from framegate.control.configuration.document import ConfigurationError
 from framegate.control.configuration.load import judge
 from framegate.control.configuration.reading import read_document
+from framegate.control.configuration.tls_files import named_paths
 from framegate.proxy.config.address import Address, parse_address
-from framegate.proxy.config.key import field_types, keys
 from framegate.proxy.config.model import MIB, DrainConfig, ProxyConfig, TapConfig
 
 __all__ = ["CONFIGURATION_FOLDER", "DEFAULT_REQUIREMENTS", "PodRequirements", "PodRequirementsError", "read_configuration", "requirements_of"]
@@ -159,17 +158,17 @@ def _is_loopback(address: Address) -> bool:
 
 
 def _health(config: ProxyConfig, reasons: list[str]) -> tuple[int | None, int | None]:
+    """The ports of probes, by gRPC and by HTTP."""
     if config.health is None:
         reasons.append('there is no health section, which the probes of the kubelet need: add health: {address: "0.0.0.0:9901"}')
         return None, None
-    ports: list[int | None] = []
-    written = dataclasses.asdict(config.health)
-    for name in ("address", "http_address"):
-        value = written.get(name)
+    ports: dict[str, int | None] = {"address": None, "http_address": None}
+    for name in ports:
+        value = getattr(config.health, name)
         if value and _is_loopback(parse_address(value, port_zero=True)):
             reasons.append(f"health.{name} is {value}, which the kubelet cannot reach, because it connects to the pod's address; use 0.0.0.0")
-        ports.append(_port(value, f"health.{name}", reasons) if value else None)
-    return ports[0], ports[1]
+        ports[name] = _port(value, f"health.{name}", reasons) if value else None
+    return ports["address"], ports["http_address"]
 
 
 def _port(address: str, key: str, reasons: list[str]) -> int | None:
@@ -183,17 +182,16 @@ def _port(address: str, key: str, reasons: list[str]) -> int | None:
 def _files(config: ProxyConfig, reasons: list[str]) -> list[tuple[str, str]]:
     """The files that must be in a volume, each with its key."""
     found: list[tuple[str, str]] = []
-    for key, path in _paths(ProxyConfig, dataclasses.asdict(config), ""):
-        if key.startswith(("tap.", "handlers.")) or path == _AUTHORITIES:
+    for key, _, path in named_paths(config):
+        if key.startswith(("tap.", "handlers.")) or path in ("", _AUTHORITIES):
             continue
-        if os.path.dirname(path) == CONFIGURATION_FOLDER:
+        folder, instead = os.path.dirname(path), f"{DEFAULT_REQUIREMENTS.tls_folder}/{os.path.basename(path)}"
+        if folder == CONFIGURATION_FOLDER:
             words = "where the ConfigMap with only the configuration is mounted: use another folder, for example"
-            reasons.append(f"{key} is a file in {CONFIGURATION_FOLDER}, {words} {DEFAULT_REQUIREMENTS.tls_folder}/{os.path.basename(path)}")
-        elif os.path.dirname(path) == os.path.dirname(_AUTHORITIES):
+            reasons.append(f"{key} is a file in {folder}, {words} {instead}")
+        elif folder == os.path.dirname(_AUTHORITIES):
             words = f"which has the image's public certificate authorities ({os.path.basename(_AUTHORITIES)}) that a volume would hide: use another"
-            reasons.append(
-                f"{key} is a file in {os.path.dirname(path)}, {words} folder, for example {DEFAULT_REQUIREMENTS.tls_folder}/{os.path.basename(path)}"
-            )
+            reasons.append(f"{key} is a file in {folder}, {words} folder, for example {instead}")
         else:
             found.append((key, path))
     return found
@@ -207,19 +205,8 @@ def _tls_folder(files: list[tuple[str, str]]) -> str | None:
 
 
 def _first_keys(named: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Each name once, with the key that has it first."""
     found: dict[str, str] = {}
     for name, key in named:
         found.setdefault(name, key)
     return tuple(found.items())
-
-
-def _paths(model: type, values: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
-    known, types_of = keys(model), field_types(model)
-    for name, value in values.items():
-        section = next((item for item in (types_of[name], *typing.get_args(types_of[name])) if dataclasses.is_dataclass(item)), None)
-        for index, item in enumerate(value if isinstance(value, list | tuple) else [value]):
-            key = f"{prefix}{name}[{index}]" if isinstance(value, list | tuple) else f"{prefix}{name}"
-            if section is not None and isinstance(item, dict):
-                yield from _paths(typing.cast(type, section), item, f"{key}.")
-            elif known[name].unit == "path" and isinstance(item, str) and item:
-                yield key, item

@@ -12,19 +12,7 @@ from framegate.control.configuration.units import format_size
 from framegate.control.kubernetes.pod_requirements import CONFIGURATION_FOLDER, PodRequirements
 from framegate.proxy.config.model import MIB
 
-__all__ = [
-    "APPLICATION_S",
-    "CONTAINER",
-    "FILE_NAME",
-    "SIDECAR_LABEL",
-    "START_CPU_MS",
-    "USER",
-    "Options",
-    "grace_least_s",
-    "pod_template",
-    "quantity",
-    "template_text",
-]
+__all__ = ["CONTAINER", "FILE_NAME", "SIDECAR_LABEL", "START_CPU_MS", "USER", "Options", "grace_least_s", "pod_template", "quantity", "template_text"]
 
 CONTAINER: Final = "framegate"
 FILE_NAME: Final = "framegate.yaml"
@@ -99,9 +87,10 @@ def pod_template(options: Options, needs: PodRequirements) -> dict[str, Any]:
     container["lifecycle"]["preStop"]["exec"]["command"][-1] = socket
     if needs.admin_socket != PodRequirements().admin_socket:
         container["env"].append({"name": "FRAMEGATE_ADDRESS", "value": socket})  # for `kubectl exec … framegate status`
+    cpu = f"{options.cpu_m}m" if options.cpu_m % 1000 else str(options.cpu_m // 1000)
     container["resources"] = {
         "requests": {"cpu": f"{min(_REQUESTED_CPU_M, options.cpu_m)}m", "memory": quantity(min(_REQUESTED_MEMORY, options.memory))},
-        "limits": {"cpu": _cpus(options.cpu_m), "memory": quantity(options.memory)},
+        "limits": {"cpu": cpu, "memory": quantity(options.memory)},
     }
     _volumes(container, spec, options, needs)
     if options.tap_claim is not None and options.fs_group and needs.tap_folder is not None:
@@ -112,18 +101,11 @@ def pod_template(options: Options, needs: PodRequirements) -> dict[str, Any]:
     return template
 
 
-def _cpus(cpu_m: int) -> str:
-    return f"{cpu_m}m" if cpu_m % 1000 else str(cpu_m // 1000)
-
-
 def _ports(options: Options, needs: PodRequirements) -> list[dict[str, Any]]:
     named = [(_FIRST_PORT if index == 0 else f"fg-data-{index + 1}", port) for index, port in enumerate(needs.data_ports)]
     if needs.metrics_port is not None:
         named.append(("fg-metrics", needs.metrics_port))
-    if options.probes == "http":
-        named.append(("fg-http", _probe_port(options, needs)))
-    else:
-        named.append(("fg-health", _probe_port(options, needs)))
+    named.append(("fg-http" if options.probes == "http" else "fg-health", _probe_port(options, needs)))
     return [{"name": name, "containerPort": port} for name, port in named]
 
 

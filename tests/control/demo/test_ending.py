@@ -53,7 +53,7 @@ def test_sigterm_ends_it_and_the_handler_is_put_back() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_cleaning_up_is_not_disturbed() -> None:
+def test_signals_are_ignored_while_it_cleans_up() -> None:
     before = signal.getsignal(signal.SIGINT)
     with signals_ignored():
         os.kill(os.getpid(), signal.SIGINT)

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,21 +49,22 @@ def upstream() -> Iterator[Echo]:
     made.close()
 
 
+def started(folder: Path, on_row: Callable[[dict[str, Any]], None] | None = None, **options: Any) -> Child:
+    command = [sys.executable, "-P", "-m", "framegate.control.demo.generator", json.dumps(options)]
+    return Child("generator", command, folder / "generator.log", on_row=on_row)
+
+
 @pytest.fixture
 def generator(upstream: Echo, tmp_path: Path) -> Iterator[Child]:
-    options = json.dumps({"port": upstream.port, "rate": 2000, "connections": 4})
-    child = Child("generator", [sys.executable, "-P", "-m", "framegate.control.demo.generator", options], tmp_path / "generator.log")
+    child = started(tmp_path, port=upstream.port, rate=2000, connections=4)
     yield child
     child.close_input()
     assert child.wait(10) == 0
 
 
 def test_a_trickle_comes_before_the_load_and_in_no_histogram_of_it(upstream: Echo, tmp_path: Path) -> None:
-    options = json.dumps({"port": upstream.port, "rate": 4000, "first_rate": 100, "connections": 2})
     stats: list[dict[str, Any]] = []
-    child = Child(
-        "generator", [sys.executable, "-P", "-m", "framegate.control.demo.generator", options], tmp_path / "generator.log", on_row=stats.append
-    )
+    child = started(tmp_path, on_row=stats.append, port=upstream.port, rate=4000, first_rate=100, connections=2)
     deadline = time.monotonic() + 10
     while not (stats and stats[-1].get("sent", 0) >= 20) and time.monotonic() < deadline:
         time.sleep(0.01)

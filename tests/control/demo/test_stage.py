@@ -52,14 +52,6 @@ def test_the_log_is_counted_by_walking_over_sizes(stage: Stage) -> None:
     assert count.lost == 0
 
 
-def test_no_table_is_no_row(stage: Stage) -> None:
-    with stage:
-        assert stage.table_rows() == 0
-        stage.workspace.tables.mkdir()
-        (stage.workspace.tables / "_progress.json").write_text('{"batch": 3, "rows": {}, "total": {"frames": 12}}')
-        assert stage.table_rows() == 12
-
-
 @pytest.mark.slow
 def test_a_query_that_fails_names_its_log(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
@@ -67,29 +59,26 @@ def test_a_query_that_fails_names_its_log(stage: Stage, monkeypatch: pytest.Monk
         stage.ask_tables({"one": "SELECT 1"})
 
 
-def test_rows_are_waited_for_until_they_are_there_or_the_job_is_gone(stage: Stage) -> None:
+def test_rows_are_waited_for_until_they_are_there_or_the_job_has_ended(stage: Stage) -> None:
     with stage:
         stage.pipeline = stage.start("pipeline", ["sleep", "60"])
-        assert not stage.wait_for_rows(1, 0.0)
+        assert (stage.table_rows(), stage.wait_for_rows(1, 0.0)) == (0, False), "there is no table"
         stage.workspace.tables.mkdir()
         (stage.workspace.tables / "_progress.json").write_text('{"batch": 3, "rows": {}, "total": {"frames": 12}}')
-        assert stage.wait_for_rows(12, 0.0)
+        assert (stage.table_rows(), stage.wait_for_rows(12, 0.0)) == (12, True)
         stage.pipeline.terminate()
         stage.pipeline.wait(10)
         with pytest.raises(ChildError, match="the pipeline ended"):
             stage.wait_for_rows(13, 60.0)
 
 
-def test_an_exception_ends_at_once_what_was_started(stage: Stage) -> None:
-    stubborn = "import signal, time; signal.signal(15, lambda *_: signal.signal(15, signal.SIG_DFL)); time.sleep(60); time.sleep(60)"
-    child = stage.start("stubborn", [sys.executable, "-c", stubborn])
-    stage.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
-    assert not child.running
-
-
-def test_leaving_ends_what_was_started(stage: Stage) -> None:
+def test_leaving_ends_what_was_started_at_once_after_an_exception(stage: Stage) -> None:
     with stage:
         child = stage.start("sleeper", ["sleep", "60"])
         assert child.running
     assert not child.running
-    Workspace(stage.workspace.root).release()
+    stage = Stage(Workspace(stage.workspace.root))
+    stubborn = "import signal, time; signal.signal(15, lambda *_: signal.signal(15, signal.SIG_DFL)); time.sleep(60); time.sleep(60)"
+    child = stage.start("stubborn", [sys.executable, "-c", stubborn])
+    stage.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert not child.running
