@@ -6,7 +6,7 @@
     schema     the document becomes the model: names, units, ranges, types, paths
     rules      rules between keys; by section in ``listener_rules``, ``limit_rules``, ``sasl_rules``, ``tap_rules`` and ``tls_rules``
     machine    what this machine must provide: folders, sockets, addresses, memory
-    tls_files  the TLS files that a configuration names; ``certificate`` has what is in them
+    tls_files  the TLS files that a configuration names, and what certificates and revocation lists say
     units      ``100MiB``, ``30s``
     cgroup     the limits of the container; ``capacity``: what follows for processors and the memory pool
     manual     what each key means (``manual.yaml``), for ``framegate explain`` and the pages in ``deploy/``

@@ -12,8 +12,8 @@ import threading
 import traceback
 from typing import NamedTuple, NoReturn
 
-from framegate.control.configuration.certificate import CertificateFacts
 from framegate.control.configuration.document import ConfigurationError, Fault
+from framegate.control.configuration.tls_files import CertificateFacts
 from framegate.proxy.config.model import ProxyConfig
 
 __all__ = ["Loaded", "load_in_child"]

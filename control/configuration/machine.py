@@ -149,11 +149,12 @@ def _kernel_limits(document: Document, config: ProxyConfig) -> None:
     for path, listener in entries(("listeners",), config.listeners):
         if most is not None and listener.backlog > most:
             document.warn((*path, "backlog"), f"is cut to {most} by the kernel (net.core.somaxconn)", listener.backlog)
-    sides = [*entries(("listeners",), config.listeners), *entries(("upstreams",), config.upstreams)]
+    sides = [(path, item.socket) for path, item in entries(("listeners",), config.listeners)]
+    sides += [(path, item.socket) for path, item in entries(("upstreams",), config.upstreams)]
     for name, limit in (("receive_buffer", "rmem_max"), ("send_buffer", "wmem_max")):
         most = _kernel_limit(limit)
-        for path, side in sides:
-            asked: int = getattr(side.socket, name)
+        for path, options in sides:
+            asked: int = getattr(options, name)
             if most is not None and asked > most:
                 words = f"is cut to {format_size(most)} by the kernel (net.core.{limit})"
                 document.warn((*path, "socket", name), words, format_size(asked))

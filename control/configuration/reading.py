@@ -18,7 +18,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from framegate.control.configuration.document import ConfigurationError, Document, Fault, Path, key_of, show
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_VALUES", "parse_document", "read_document"]
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_VALUES", "parse_document", "read_document", "yaml_line", "yaml_reason"]
 
 MAX_BYTES: Final = 1024 * 1024
 MAX_VALUES: Final = 50_000
@@ -69,18 +69,27 @@ class _Composer(Composer):
             self._depth -= 1
 
 
+def yaml_line(error: YAMLError) -> int:
+    """The line of an error of the YAML library, from 1; 0: it has none."""
+    mark = error.problem_mark or error.context_mark if isinstance(error, MarkedYAMLError) else None
+    return mark.line + 1 if mark else 0
+
+
+def yaml_reason(error: YAMLError) -> str:
+    """The text of an error of the YAML library, in one line."""
+    if isinstance(error, MarkedYAMLError):
+        return ", ".join(part for part in (error.context, error.problem) if part)
+    return " ".join(str(error).split())
+
+
 def parse_document(text: str, folder: pathlib.Path) -> Document:
     """Read a text; see ``read_document``."""
     yaml = YAML(typ="safe", pure=True)
     yaml.Composer = _Composer
     try:
         root = yaml.compose(text)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        reason = ", ".join(part for part in (error.context, error.problem) if part)
-        raise ConfigurationError([Fault(mark.line + 1 if mark else 0, "", "", f"is not YAML: {reason}")]) from error
     except YAMLError as error:
-        raise ConfigurationError([Fault(0, "", "", f"is not YAML: {' '.join(str(error).split())}")]) from error
+        raise ConfigurationError([Fault(yaml_line(error), "", "", f"is not YAML: {yaml_reason(error)}")]) from error
     document = Document({}, {(): 1}, {}, [], folder)
     if root is None:
         document.add((), "is empty")

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from framegate.control.configuration.certificate import describe, describe_revocations, hosts
 from framegate.control.configuration.document import Document, Path, entries
+from framegate.control.configuration.tls_files import describe, describe_revocations, hosts
 from framegate.proxy.auth.certificate_pins import pin_fault
 from framegate.proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
 

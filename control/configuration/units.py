@@ -4,7 +4,7 @@ import datetime
 import re
 from typing import Final
 
-__all__ = ["counted", "format_duration_ms", "format_instant_ns", "format_size", "parse_duration_ms", "parse_instant_ns", "parse_size"]
+__all__ = ["counted", "format_duration_ms", "format_size", "parse_duration_ms", "parse_instant_ns", "parse_size"]
 
 _BINARY: Final = {"TiB": 1024**4, "GiB": 1024**3, "MiB": 1024**2, "KiB": 1024, "B": 1}
 _DECIMAL: Final = {"TB": 1000**4, "GB": 1000**3, "MB": 1000**2, "KB": 1000, "": 1}
@@ -109,10 +109,3 @@ def _instant_ns(text: str) -> int:
     if instant.tzinfo is None:
         raise ValueError("not an instant: write it with its zone, as in 2026-12-31T23:59:00Z, or a time from now, as in 90m")
     return (instant - _EPOCH) // _MICROSECOND * 1000
-
-
-def format_instant_ns(instant_ns: int) -> str:
-    """``2026-12-31T23:59:00Z``, with up to six decimals of the second; ``0`` for no instant."""
-    if instant_ns == 0:
-        return "0"
-    return (_EPOCH + instant_ns // 1000 * _MICROSECOND).isoformat().replace("+00:00", "Z")

@@ -7,21 +7,29 @@ chain ends. ``days``, ``ends_soon`` and ``weakness`` also judge the certificates
 
 import functools
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from framegate.control.configuration.certificate import CertificateFacts, describe_revocations, facts_of
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
+
 from framegate.control.configuration.document import ConfigurationError
-from framegate.control.configuration.tls_files import identities, read_tls_files, revocation_lists, tls_sections
+from framegate.control.configuration.tls_files import (
+    CertificateFacts,
+    describe_revocations,
+    facts_of,
+    identities,
+    read_tls_files,
+    revocation_lists,
+    tls_sections,
+)
 from framegate.control.configuration.units import counted
 from framegate.control.doctor.finding import Finding, told, unknown
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.control.rotation.validator import refusal_of
 from framegate.proxy.config.tls import ListenerTls, UpstreamTls
-
-if TYPE_CHECKING:
-    from cryptography import x509
 
 __all__ = ["DAY_S", "days", "ends_soon", "look", "weakness"]
 
@@ -59,10 +67,8 @@ def _long(seconds: float) -> str:
     return f"{seconds / DAY_S:.0f} days" if seconds >= 2 * DAY_S else counted(round(seconds / 3600), "hour")
 
 
-def weakness(certificate: "x509.Certificate") -> str | None:
+def weakness(certificate: x509.Certificate) -> str | None:
     """What is weak about a certificate's key or signature; None when nothing is. The signature of a root on itself is not judged."""
-    from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
-
     key = certificate.public_key()
     if isinstance(key, rsa.RSAPublicKey) and key.key_size < _LEAST_RSA:
         return f"its RSA key has {key.key_size} bits, less than {_LEAST_RSA}"
@@ -114,19 +120,15 @@ def _authorities(section: Tls) -> list[str]:
     return [path for path in named if path]
 
 
-def _certificates(pem: bytes) -> "list[x509.Certificate]":
-    from cryptography import x509
-
+def _certificates(pem: bytes) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
         return []  # the judge has told
 
 
-def _known(section: Tls, files: Files) -> "list[x509.Certificate]":
+def _known(section: Tls, files: Files) -> list[x509.Certificate]:
     """Authorities that this machine knows: those of the section, a ``ca.crt`` beside the chain (as of cert-manager), the system's."""
-    from cryptography import x509
-
     found = [item for path in _authorities(section) for item in _certificates(files[path])]
     for folder in {Path(path).parent for _, path in identities(section)}:
         beside = folder / "ca.crt"
@@ -141,7 +143,7 @@ def _known(section: Tls, files: Files) -> "list[x509.Certificate]":
     return found
 
 
-def _chain(subject: str, path: str, pem: bytes, known: "list[x509.Certificate]", now: float, *, listens: bool) -> Iterator[Finding]:
+def _chain(subject: str, path: str, pem: bytes, known: list[x509.Certificate], now: float, *, listens: bool) -> Iterator[Finding]:
     chain = _certificates(pem)
     if not chain:
         return
@@ -155,9 +157,7 @@ def _chain(subject: str, path: str, pem: bytes, known: "list[x509.Certificate]",
     yield _end_of_chain(subject, path, chain, known)
 
 
-def _ends(
-    subject: str, path: str, what: str, facts: "Iterator[CertificateFacts] | list[CertificateFacts] | map[CertificateFacts]", now: float
-) -> Iterator[Finding]:
+def _ends(subject: str, path: str, what: str, facts: Iterable[CertificateFacts], now: float) -> Iterator[Finding]:
     """When the first of them ends. The validator reports what has ended already, but not an authority beside which another is valid."""
     found = sorted(facts, key=lambda item: item.ends)
     if not found or (found[0].ends <= now and what != "authority"):
@@ -176,7 +176,7 @@ def _names(subject: str, path: str, facts: CertificateFacts) -> Finding:
     return _told(subject, f"{path} has no DNS name or address: clients that verify it refuse it", warning=advice)
 
 
-def _end_of_chain(subject: str, path: str, chain: "list[x509.Certificate]", known: "list[x509.Certificate]") -> Finding:
+def _end_of_chain(subject: str, path: str, chain: list[x509.Certificate], known: list[x509.Certificate]) -> Finding:
     last, figures = chain[-1], {"certificates": len(chain)}
     maker = last.issuer.rfc4514_string()
     if last.issuer == last.subject:
@@ -188,9 +188,7 @@ def _end_of_chain(subject: str, path: str, chain: "list[x509.Certificate]", know
     return unknown("certificates", subject, words, advice, figures)
 
 
-def _made(item: "x509.Certificate", maker: "x509.Certificate") -> bool:
-    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-
+def _made(item: x509.Certificate, maker: x509.Certificate) -> bool:
     try:
         item.verify_directly_issued_by(maker)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):

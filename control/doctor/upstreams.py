@@ -13,8 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from cryptography import x509
+
 from framegate.control.accept.api_versions import MAX_ANSWER, question, ranges_in
-from framegate.control.configuration.certificate import CertificateFacts, facts_of
+from framegate.control.configuration.tls_files import CertificateFacts, facts_of
 from framegate.control.doctor import advertised
 from framegate.control.doctor.advertised import Broker
 from framegate.control.doctor.certificates import DAY_S, days, ends_soon, weakness
@@ -229,8 +231,6 @@ def _tls_failure(error: Exception) -> _StageError:
 
 
 def _facts(der: bytes) -> tuple[CertificateFacts | None, str | None]:
-    from cryptography import x509
-
     try:
         certificate = x509.load_der_x509_certificate(der)
         return facts_of(certificate), weakness(certificate)

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import YAMLError
+
+from framegate.control.configuration.reading import yaml_line, yaml_reason
 
 __all__ = [
     "KINDS",
@@ -182,12 +184,8 @@ def read_manifest(text: str) -> Manifest:
     reader = _Reader(text)
     try:
         documents = reader.documents()
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        reason = ", ".join(part for part in (error.context, error.problem) if part)
-        raise ManifestError([Fault(mark.line + 1 if mark else 0, f"is not YAML: {reason}")]) from error
     except YAMLError as error:
-        raise ManifestError([Fault(0, f"is not YAML: {' '.join(str(error).split())}")]) from error
+        raise ManifestError([Fault(yaml_line(error), f"is not YAML: {yaml_reason(error)}")]) from error
     return Manifest(text, documents, text.lstrip()[:1] in ("{", "[") and len(documents) == 1)
 
 

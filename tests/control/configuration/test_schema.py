@@ -52,6 +52,8 @@ def test_a_mapping_of_names_has_a_number_for_each() -> None:
         (1.5, "memory_pool.shares.a", "must be a whole number"),
         ([5], "memory_pool.shares.a", "must be a whole number"),
         (101, "memory_pool.shares.a", "must be from 1 to 100"),
+        (0, "memory_pool.shares.a", "must be from 1 to 100"),
+        ("half", "memory_pool.shares.a", "must be a whole number"),
     ):
         ((found, reason),) = faults_of({**SMALL, "memory_pool": {"shares": {"a": value}}})
         assert (found, part in reason) == (key, True), reason
