@@ -101,9 +101,7 @@ class Document:
 
     Attributes:
         data: plain dicts, lists, str, int, float, bool, None.
-        lines: the line of every path; of a mapping's entry, that of its key.
-        texts: every scalar as it is written.
-        faults, warnings: found so far.
+        lines, texts: the line of every path (of a mapping's entry, that of its key), and every scalar as it is written.
         folder: relative paths in the document start here.
         files: whether the files that it names are looked at.
         wrong: the paths at which the model has ``WRONG``. A fault of a rule at or below such a path is not added.

@@ -35,11 +35,9 @@ class Entry:
 
     Attributes:
         path: as in ``listeners[].timeouts.idle``.
-        text: its description, in paragraphs; a line of a table begins with white space.
-        danger: its risks; may be empty.
+        text, danger: its description and risks, in paragraphs; a line of a table begins with white space.
         type: of its value, in words.
-        range: the least and the largest value; empty: there is none.
-        words: its permitted words; empty: other values are permitted.
+        range, words: the permitted values; empty: others are permitted.
         default: as written in a file; empty for required keys and for sections whose keys have defaults.
         required: whether it must be given where its section is.
         live: whether it can be changed at run time.

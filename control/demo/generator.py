@@ -39,15 +39,9 @@ _SPECIAL_SEND_BUFFER: Final = 32 * 1024
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the load is like.
-
-    Attributes:
-        port, host: of the proxy's listener; its certificate must have the host's name.
-        rate: frames per second over all connections.
-        connections: of the load.
-        first_rate: the rate until the command ``load``; None: ``rate`` from the beginning.
-        ca: PEM file of the authority; None for plaintext.
-        seconds: how long, without commands; None: until the command ``stop``.
+    """What the load is like, and where it goes: ``rate`` in frames per second over all connections, until the command ``load`` only ``first_rate``
+    (None: ``rate``); ``ca``: PEM file of the authority, None for plaintext; ``seconds``: how long, without commands; None: until the command
+    ``stop``.
     """
 
     port: int

@@ -104,7 +104,7 @@ class Stage:
 
     def start_upstream(self) -> int:
         """Start the framegate with the handler that answers every frame, and wait until it serves; its port."""
-        self.upstream = self.start_framegate("upstream", self.workspace.upstream_configuration, self._upstream_configuration())
+        self.upstream = self.start_framegate("upstream", self.workspace.upstream_configuration, self.upstream_configuration())
         return _port(self.upstream.wait_for_event("serving", _START_S))
 
     def stop_upstream(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class Stage:
             expected_frames: in both directions together; the tap's budget holds them.
             max_frame_bytes: what the tap keeps of each frame's body; 0 keeps all.
         """
-        document = self._configuration(upstream, self._tap(expected_frames, max_frame_bytes), {"protocol": protocol, **listener})
+        document = self.configuration(upstream, self._tap(expected_frames, max_frame_bytes), {"protocol": protocol, **listener})
         self.proxy = self.start_framegate("proxy", self.workspace.configuration, document)
         row = self.proxy.wait_for_event("serving", _START_S)
         return Serving(port=_port(row), prometheus=row["prometheus"], admin=self.workspace.admin)
@@ -203,7 +203,8 @@ class Stage:
         rule = {"name": "all", "max_frame_bytes": max_frame_bytes, "on_full": "mute"}  # mute: a slow disk slows the load down and loses nothing
         return {"directory": str(self.workspace.tap), "budget": budget, "rules": [rule]}
 
-    def _upstream_configuration(self) -> dict[str, Any]:
+    def upstream_configuration(self) -> dict[str, Any]:
+        """Of the framegate with the handler."""
         handler = {"handler": "framegate.control.demo.load:Upstream", "max_receive_size": "8MiB"}
         return {
             "node": "upstream",
@@ -214,7 +215,8 @@ class Stage:
             "listeners": [{"name": LISTENER, "address": "127.0.0.1:0", **handler}],
         }
 
-    def _configuration(self, upstream: str, tap: dict[str, Any], listener: dict[str, Any]) -> dict[str, Any]:
+    def configuration(self, upstream: str, tap: dict[str, Any], listener: dict[str, Any]) -> dict[str, Any]:
+        """Of the proxy: the endpoint of its upstream, its tap, and keys of its listener."""
         tls = {"certificate": str(self.certificates.server), "key": str(self.certificates.server_key)}
         made = {"name": LISTENER, "address": "127.0.0.1:0", "max_receive_size": "4MiB", "tls": tls, "upstream": "upstream", **listener}
         return {

@@ -37,18 +37,13 @@ class PodRequirements:
     """What the pod must have.
 
     Attributes:
-        data_ports: of listeners that other pods reach, in order.
-        inner_ports: of those that only this pod reaches.
-        metrics_port: None: Prometheus has nothing to scrape.
-        health_port: gRPC's; None: there is none.
-        http_port: of HTTP probes; None: there is none.
+        data_ports, inner_ports: of listeners that other pods reach, and of those that only this pod reaches.
+        metrics_port, health_port, http_port: of Prometheus, of gRPC and of HTTP probes; None: there is none.
         admin_socket: its path.
         drain_s: ``drain.timeout`` in whole seconds, rounded up.
-        tls_folder: of the certificates; None: there are none.
-        tls_files: what is read there, with the key that names each.
+        tls_folder, tls_files: of the certificates (None: there are none), and what is read there, with the key that names each.
         secret_folders: of other files that are read, with the key that names one; each must be in a volume.
-        tap_folder: None: nothing is recorded.
-        tap_bytes: the most bytes in it.
+        tap_folder, tap_bytes: None: nothing is recorded; the most bytes in it.
         text: of the configuration; None: it is in a ConfigMap already.
     """
 

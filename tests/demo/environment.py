@@ -213,18 +213,10 @@ def _upstream(stage: Stage, otlp: int) -> dict[str, Any]:
         file.add(_USER, new_credentials(text, iterations=4096))
     handled = {"max_receive_size": "8MiB", "address": "127.0.0.1:0"}
     sasl = {"mechanisms": ["SCRAM-SHA-256"], "users": str(users)}
-    return {
-        "node": "upstream",
-        "processors": 1,
-        "admin": {"address": place.upstream_admin},
-        "memory_pool": {"size": "64MiB"},
-        "handlers": {"timeout": 0, "path": [str(Path(__file__).parent)]},
-        "listeners": [
-            {"name": LISTENER, "handler": "framegate.control.demo.load:Upstream", **handled},
-            {"name": KAFKA, "handler": "clients:KafkaUpstream", "protocol": "kafka", "sasl": sasl, **handled},
-        ],
-        "telemetry": _telemetry(otlp),
-    }
+    document = stage.upstream_configuration()
+    document["handlers"]["path"] = [str(Path(__file__).parent)]
+    document["listeners"].append({"name": KAFKA, "handler": "clients:KafkaUpstream", "protocol": "kafka", "sasl": sasl, **handled})
+    return {**document, "telemetry": _telemetry(otlp)}
 
 
 def _proxy(stage: Stage, otlp: int, behind: dict[str, int]) -> dict[str, Any]:
@@ -235,11 +227,7 @@ def _proxy(stage: Stage, otlp: int, behind: dict[str, int]) -> dict[str, Any]:
     login = {"mechanism": "SCRAM-SHA-256", "user": _USER, "password_file": str(place.certificates / "password")}
     address = {"address": "127.0.0.1:0"}
     return {
-        "node": "demo",
-        "processors": 2,
-        "admin": {"address": place.admin},
-        "health": address,
-        "memory_pool": {"size": "64MiB"},
+        **stage.configuration("", {}, {}),
         "listeners": [
             {"name": LISTENER, **address, "max_receive_size": "4MiB", "tls": tls, "upstream": "framed"},
             {"name": PARTNERS, **address, "max_receive_size": "512KiB", "tls": mutual, "upstream": "framed"},

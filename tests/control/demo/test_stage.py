@@ -21,7 +21,7 @@ def stage(tmp_path: Path) -> Stage:
 
 def test_its_configuration_has_no_fault(stage: Stage) -> None:
     with stage:
-        document = stage._configuration("127.0.0.1:9", stage._tap(0, 4 << 20), {"protocol": "kafka", "max_receive_size": "16MiB"})
+        document = stage.configuration("127.0.0.1:9", stage._tap(0, 4 << 20), {"protocol": "kafka", "max_receive_size": "16MiB"})
         config = validate(document)
     assert [(listener.name, listener.protocol, listener.max_receive_size) for listener in config.listeners] == [(LISTENER, "kafka", 16 << 20)]
     assert config.processors == 2
@@ -32,7 +32,7 @@ def test_its_configuration_has_no_fault(stage: Stage) -> None:
 @pytest.mark.slow
 def test_its_upstream_answers_and_says_at_its_end_what_it_counted(stage: Stage) -> None:
     with stage:
-        assert validate(stage._upstream_configuration()).listeners[0].upstream is None
+        assert validate(stage.upstream_configuration()).listeners[0].upstream is None
         with socket.create_connection(("127.0.0.1", stage.start_upstream()), timeout=10) as client:
             client.sendall(frame(b"") + frame(b"x" * 100_000))
             assert (read_frame(client), read_frame(client)) == (b"", b"x" * 100_000)
