@@ -1,13 +1,11 @@
 """The end of a demo: Ctrl-C and SIGTERM become exceptions, errors become one line and an exit code; the last lines of a whole run."""
 
-import contextlib
 import os
 import shlex
 import shutil
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
@@ -15,9 +13,9 @@ from typing import Final, NoReturn
 import grpc
 from rich.console import Console
 
-from framegate.control.demo.processes import ChildError
+from framegate.control.demo.processes import ChildError, signal_handlers
+from framegate.control.demo.stage import Workspace, WorkspaceError
 from framegate.control.demo.view import say
-from framegate.control.demo.workspace import Workspace, WorkspaceError
 
 __all__ = [
     "EXIT_FAILED",
@@ -29,7 +27,6 @@ __all__ = [
     "ended",
     "exit_code",
     "program",
-    "signals_ignored",
 ]
 
 EXIT_OK: Final = 0
@@ -47,7 +44,7 @@ def exit_code(perform: Callable[[], int], *errors: type[Exception]) -> int:
     """The exit code of a demo; an error is printed as one line. ``errors``: further exceptions that mean that the demo failed."""
     failures: tuple[type[Exception], ...] = (ChildError, grpc.RpcError, OSError, *errors)
     try:
-        with _handlers({signal.SIGTERM: _terminate}):
+        with signal_handlers({signal.SIGTERM: _terminate}):
             return perform()
     except WorkspaceError as error:
         return ended(str(error), EXIT_MISSING)
@@ -63,27 +60,6 @@ def ended(text: str, code: int) -> int:
     """Print one line on standard error; returns the exit code."""
     print(f"framegate demo: {text}", file=sys.stderr)
     return code
-
-
-@contextlib.contextmanager
-def signals_ignored() -> Iterator[None]:
-    """Ignore SIGINT and SIGTERM for the length of a block, which must be short: it cleans up."""
-    with _handlers({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}):
-        yield
-
-
-@contextlib.contextmanager
-def _handlers(wanted: "dict[signal.Signals, signal._HANDLER]") -> Iterator[None]:
-    """Set other handlers for the length of a block; only the main thread can set them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -53,7 +53,6 @@ class Payloads:
         self._checksums = [zlib.crc32(payload) for payload in self._table]
 
     def of(self, number: int, sequence: int) -> bytes:
-        """The payload of a frame."""
         return self._table[(number * 37 + sequence) % _TABLE_SIZE]
 
     def frames(self, number: int, first: int, count: int) -> bytes:
@@ -176,7 +175,6 @@ class Client:
         return len(self._outbox)
 
     def submit(self, count: int) -> None:
-        """Send frames with payloads of the table."""
         self._submit(count, self._payloads.frames(self.number, self.begun_count, count))
 
     def submit_sized(self, count: int, size: int, part: int | None = None) -> None:
@@ -191,7 +189,6 @@ class Client:
         self._submit(count, whole[:end])
 
     def finish(self) -> None:
-        """Send the rest of a frame that has begun."""
         self._submit(0, self._rest)
 
     def on_ready(self, events: int) -> None:

@@ -1,4 +1,4 @@
-"""The demo's child processes: each has a session of its own, its output is read as JSON lines, and it ends with the demo."""
+"""The demo's child processes: each has a session of its own, its output is read as JSON lines, and it ends with the demo; and signal handlers."""
 
 import contextlib
 import json
@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
-__all__ = ["JAVA_VERSION", "Child", "ChildError", "ending_with_us", "find_java"]
+__all__ = ["JAVA_VERSION", "Child", "ChildError", "ending_with_us", "find_java", "signal_handlers", "signals_ignored"]
 
 JAVA_VERSION: Final = 17
 """The oldest Java that runs Spark and a broker."""
@@ -103,11 +103,9 @@ class Child:
         return found
 
     def wait_for_event(self, event: str, timeout_s: float) -> dict[str, Any]:
-        """The first row with this event."""
         return self.wait_for(lambda row: row.get("event") == event, timeout_s)
 
     def ask(self, do: str, timeout_s: float = 10.0, **fields: Any) -> dict[str, Any]:
-        """Send a command and wait for its reply."""
         self._next_id += 1
         number = self._next_id
         self.send({"id": number, "do": do, **fields})
@@ -118,7 +116,6 @@ class Child:
             return self._replies.pop(number)
 
     def send(self, row: dict[str, Any]) -> None:
-        """Write one line to the process."""
         assert self._process.stdin is not None, "the pipe is made at start"
         try:
             self._process.stdin.write(json.dumps(row).encode() + b"\n")
@@ -133,7 +130,6 @@ class Child:
                 self._process.stdin.close()
 
     def terminate(self) -> None:
-        """Send SIGTERM."""
         if self.running:
             self._process.terminate()
 
@@ -191,3 +187,24 @@ class Child:
             self._arrived.notify_all()
         if row and event != "reply" and self._on_row is not None:
             self._on_row(row)
+
+
+@contextlib.contextmanager
+def signals_ignored() -> Iterator[None]:
+    """Ignore SIGINT and SIGTERM for the length of a block, which must be short: it cleans up."""
+    with signal_handlers({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}):
+        yield
+
+
+@contextlib.contextmanager
+def signal_handlers(wanted: "dict[signal.Signals, signal._HANDLER]") -> Iterator[None]:
+    """Set other handlers for the length of a block; only the main thread can set them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -15,11 +15,10 @@ from rich.table import Table
 from framegate.control.demo import report
 from framegate.control.demo.ending import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MISSING, EXIT_OK, conclude, ended, exit_code, program
 from framegate.control.demo.processes import JAVA_VERSION, Child, ChildError, find_java
-from framegate.control.demo.stage import Serving, Stage
+from framegate.control.demo.stage import Serving, Stage, Workspace
 from framegate.control.demo.steering import Metrics, Steering
 from framegate.control.demo.steps import Steps
 from framegate.control.demo.view import Reading, View, Waiting, say
-from framegate.control.demo.workspace import Workspace
 from framegate.proxy.tap.completeness import verify
 
 __all__ = ["missing", "run"]

@@ -1,24 +1,26 @@
-"""The processes of a demo: upstream, proxy and Spark; and questions to the tap's log and the tables."""
+"""The files of a demo, its processes (upstream, proxy and Spark), and questions to the tap's log and the tables."""
 
+import contextlib
 import dataclasses
+import fcntl
 import json
 import os
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 from framegate.control.demo import certificates
-from framegate.control.demo.ending import signals_ignored
-from framegate.control.demo.processes import Child, ChildError
-from framegate.control.demo.workspace import Workspace
+from framegate.control.demo.processes import Child, ChildError, signals_ignored
+from framegate.proxy.config.address import MAX_UNIX_PATH_BYTES
 from framegate.proxy.pipeline.session import remove_leftovers
 from framegate.proxy.tap import log_reader
-from framegate.proxy.tap.log_block import LogBlock
 from framegate.proxy.tap.record import DIRECTIONS, FRAME_HEADER_BYTES
 
-__all__ = ["LISTENER", "LogCount", "Serving", "Stage"]
+__all__ = ["LISTENER", "LogCount", "Serving", "Stage", "Workspace", "WorkspaceError"]
 
 LISTENER: Final = "demo"
 """The name of the proxy's one listener, and of the upstream's."""
@@ -36,6 +38,71 @@ _POLL_S: Final = 0.1
 _BATCH_BYTES: Final = 32 << 20
 _BYTES_PER_FRAME: Final = 400
 _LEAST_BUDGET: Final = 4 << 30
+
+
+class WorkspaceError(Exception):
+    """The folder cannot be used; the message is one line."""
+
+
+class Workspace:
+    """A folder that only this demo uses; the files of the run before are removed.
+
+    Args:
+        directory: new, empty or an earlier demo's; None: ``NAME-<uid>`` in the folder for temporary files.
+        name: of that folder; each kind of demo has its own.
+
+    Attributes:
+        configuration, upstream_configuration: files of the proxy and of the upstream.
+        admin, upstream_admin: addresses of their control APIs: in the folder, or elsewhere when the path is too long for a Unix socket.
+
+    Raises:
+        WorkspaceError: the folder cannot be written or holds other files, or another demo uses it.
+    """
+
+    def __init__(self, directory: Path | None = None, name: str = "framegate-demo") -> None:
+        self.root = (directory or Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}").resolve()
+        self.configuration, self.upstream_configuration = self.root / "framegate.yaml", self.root / "upstream.yaml"
+        self.certificates, self.tap, self.tables, self.logs = (self.root / part for part in ("certificates", "tap", "tables", "logs"))
+        self.admin, self.upstream_admin = (f"unix:{self._socket(part)}" for part in ("admin", "upstream"))
+        try:
+            self._lock = self._take()
+            try:
+                self._empty()
+            except OSError:
+                self._lock.close()
+                raise
+        except OSError as error:
+            raise WorkspaceError(f"{self.root} cannot be used: {error.strerror}") from error
+
+    def release(self) -> None:
+        """Let the next demo use the folder."""
+        for name in ("admin", "upstream"):
+            _short_socket(name).unlink(missing_ok=True)  # a proxy that was killed left it
+        self._lock.close()
+
+    def _socket(self, name: str) -> Path:
+        inside = self.root / f"{name}.sock"
+        return inside if len(os.fsencode(inside)) <= MAX_UNIX_PATH_BYTES else _short_socket(name)
+
+    def _empty(self) -> None:
+        for name in ("certificates", "tap", "tables", "logs", "kafka"):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(self.root / name)
+        for path in (self.logs, self.tap):
+            path.mkdir()
+
+    def _take(self) -> IO[str]:
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        marker = self.root / _MARKER
+        if not marker.exists() and any(self.root.iterdir()):
+            raise WorkspaceError(f"{self.root} holds something else; name a new folder with --directory")
+        lock = marker.open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise WorkspaceError(f"another demo runs in {self.root}; name a new folder with --directory") from None
+        return lock
 
 
 class Serving(NamedTuple):
@@ -56,7 +123,6 @@ class LogCount:
 
     @property
     def total(self) -> int:
-        """Frames of both directions."""
         return sum(self.frames.values())
 
 
@@ -94,7 +160,6 @@ class Stage:
         return child
 
     def start_module(self, module: str, *arguments: str, **options: Any) -> Child:
-        """Start one of framegate's modules as a process."""
         return self.start(module.rpartition(".")[2], [sys.executable, "-m", module, *arguments], **options)
 
     def start_framegate(self, name: str, path: Path, configuration: Mapping[str, Any]) -> Child:
@@ -181,7 +246,14 @@ class Stage:
         count, root, joiner = LogCount(), str(self.workspace.tap), log_reader.Joiner()
         for stream in log_reader.streams(root):
             for reference in log_reader.walk(root, stream):
-                _count_block(log_reader.read_block(reference, joiner), count)
+                block = log_reader.read_block(reference, joiner)
+                for row in block.rows:
+                    data, direction, position = block.chunk_data(row), DIRECTIONS[row.direction], 0
+                    while position < len(data):
+                        position += FRAME_HEADER_BYTES + int.from_bytes(data[position : position + FRAME_HEADER_BYTES], "big")
+                        count.frames[direction] += 1
+                    count.bytes[direction] += len(data)
+                count.lost += sum(gap.frames for gap in block.gaps())
         return count
 
     def _wait_for_pipeline(self, done: Callable[[], bool], timeout_s: float) -> bool:
@@ -237,11 +309,8 @@ def _port(serving: Mapping[str, Any]) -> int:
     return int(serving["listeners"][LISTENER].rpartition(":")[2])
 
 
-def _count_block(block: LogBlock, count: LogCount) -> None:
-    for row in block.rows:
-        data, direction, position = block.chunk_data(row), DIRECTIONS[row.direction], 0
-        while position < len(data):
-            position += FRAME_HEADER_BYTES + int.from_bytes(data[position : position + FRAME_HEADER_BYTES], "big")
-            count.frames[direction] += 1
-        count.bytes[direction] += len(data)
-    count.lost += sum(gap.frames for gap in block.gaps())
+_MARKER: Final = ".framegate-demo"
+
+
+def _short_socket(name: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"framegate-demo-{os.getpid()}-{name}.sock"

@@ -68,7 +68,6 @@ class Steering:
         self._channels.UnmuteChannels(channel_service_pb2.UnmuteChannelsRequest(selector=_one(channel_id), reason=reason), timeout=_TIMEOUT_S)
 
     def limit(self) -> int:
-        """The maxReceiveSize in force, in bytes."""
         request = limit_service_pb2.GetLimitRequest(listener=self._listener)
         return int(self._limits.GetLimit(request, timeout=_TIMEOUT_S).limit.max_receive_size_bytes)
 
@@ -86,7 +85,6 @@ class Steering:
         return self._pools.GetMemoryPool(pool_service_pb2.GetMemoryPoolRequest(), timeout=_TIMEOUT_S).memory_pool
 
     def processor_pids(self) -> list[int]:
-        """The process ids of the processors that run."""
         reply = self._pools.GetProcessorPool(pool_service_pb2.GetProcessorPoolRequest(), timeout=_TIMEOUT_S)
         return [processor.pid for processor in reply.processor_pool.processors if processor.pid]
 

@@ -103,7 +103,6 @@ class View:
             self._live.stop()
 
     def note(self, text: str) -> None:
-        """Show that something happened."""
         self._notes.append(text)
         if self._live is None:
             say(self._console, f"  * {text}")

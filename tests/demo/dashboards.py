@@ -9,9 +9,8 @@ from typing import Final, NamedTuple
 from rich.console import Console
 
 from framegate.control.demo.ending import EXIT_FAILED, EXIT_MISSING, EXIT_OK, ended, exit_code
-from framegate.control.demo.stage import Stage
+from framegate.control.demo.stage import Stage, Workspace
 from framegate.control.demo.view import Waiting, say
-from framegate.control.demo.workspace import Workspace
 from tests.demo import panels
 from tests.demo.environment import EXPORT_S, JOB, SCRAPE_JOB, Environment, Tools, environment, find
 from tests.demo.panels import FINE, Comparison, Dashboard, QueryError, Seen, Window

@@ -23,10 +23,9 @@ from rich.table import Table
 from framegate.control.demo.ending import EXIT_FAILED, EXIT_MISSING, EXIT_OK, conclude, ended, exit_code
 from framegate.control.demo.report import PROOF, proof
 from framegate.control.demo.run import missing
-from framegate.control.demo.stage import Serving, Stage
+from framegate.control.demo.stage import Serving, Stage, Workspace
 from framegate.control.demo.steering import Metrics
 from framegate.control.demo.view import Waiting, say
-from framegate.control.demo.workspace import Workspace
 from framegate.proxy.tap.completeness import verify
 from tests.demo import broker, records, small_pool
 

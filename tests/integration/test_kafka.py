@@ -15,9 +15,8 @@ import pytest
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
 from framegate.control.demo.processes import find_java
-from framegate.control.demo.stage import Serving, Stage
+from framegate.control.demo.stage import Serving, Stage, Workspace
 from framegate.control.demo.steering import Metrics, Steering
-from framegate.control.demo.workspace import Workspace
 from framegate.control.v1 import channel_service_pb2 as pb2
 from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 from framegate.proxy.pipeline.query import ask

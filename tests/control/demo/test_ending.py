@@ -13,9 +13,9 @@ import grpc
 import pytest
 from rich.console import Console
 
-from framegate.control.demo.ending import TerminatedError, conclude, exit_code, program, signals_ignored
-from framegate.control.demo.processes import ChildError
-from framegate.control.demo.workspace import Workspace, WorkspaceError
+from framegate.control.demo.ending import TerminatedError, conclude, exit_code, program
+from framegate.control.demo.processes import ChildError, signals_ignored
+from framegate.control.demo.stage import Workspace, WorkspaceError
 
 
 def failing(error: BaseException) -> Callable[[], int]:
