@@ -63,7 +63,7 @@ def _answer(path: str | pathlib.Path, descriptor: int) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(code)  # not our process' own end: what the parent has registered for that is the parent's
+        os._exit(code)  # without exit handlers, which belong to the parent
 
 
 def _load(path: str | pathlib.Path) -> Loaded | list[Fault]:

@@ -156,7 +156,7 @@ class Document:
 
     def _fault(self, path: Path, reason: str, value: object) -> Fault:
         shown = self.texts.get(path, "") if value is None else show(value)
-        if _PEM in shown:  # where a path to a key belongs
+        if _PEM in shown:  # the value should be the path of a key
             shown = "PEM text"
         if len(shown) > _MAX_SHOWN:
             shown = shown[: _MAX_SHOWN - 1] + "…"

@@ -27,7 +27,7 @@ def listener_rules(document: Document, path: Path, listener: ListenerConfig, ups
     _spoken(document, path, listener, next((item.framing for _, item in upstreams if item.name == listener.upstream), None))
     _principals(document, path, listener)
     delay, handshake = listener.timeouts.failed_authentication_ms, listener.timeouts.handshake_ms
-    if delay > handshake:  # the answer to a client that is refused comes within the time that it has to say who it is
+    if delay > handshake:  # a refused client gets its answer before the handshake times out
         reason = f"is longer than handshake, {format_duration_ms(handshake)}, which ends the connection first"
         document.add((*path, "timeouts", "failed_authentication"), reason, format_duration_ms(delay))
 
@@ -133,7 +133,7 @@ def _place(document: Document, path: Path, module: str, folders: Sequence[str]) 
 def _top(name: str, folders: Sequence[str]) -> Any:
     try:
         return _spec(name, folders) or importlib.util.find_spec(name)
-    except ValueError:  # a module that runs as a program, and has no place
+    except ValueError:  # a module that runs as a program has no spec
         return None
 
 

@@ -79,7 +79,7 @@ def _addresses(document: Document, bound: Bound, *, in_use: bool) -> None:
         other = next((item for item, taken in known if taken.collides(found)), None)
         known.append((path, found))
         if other is not None:
-            if "name" in (address.kind, written[other].kind):  # otherwise the file alone shows it, and it has been said
+            if "name" in (address.kind, written[other].kind):  # without a name the rules have found it in the file alone
                 document.add(path, f"is {found} here, which is already used by {key_of(other)} (line {document.line(other)})")
             continue
         fault = bind_fault(found)
@@ -197,13 +197,13 @@ def folder_fault(folder: str) -> str | None:
         with tempfile.TemporaryFile(dir=nearest):
             pass
     except PermissionError as error:
-        return f"{nearest} is not writable: {error.strerror}; {_whose(nearest)}"
+        return f"{nearest} is not writable: {error.strerror}; {_owner_of(nearest)}"
     except OSError as error:
         return f"{nearest} is not writable: {error.strerror or error}"
     return None
 
 
-def _whose(folder: str) -> str:
+def _owner_of(folder: str) -> str:
     try:
         found = os.stat(folder)
     except OSError as error:
@@ -318,6 +318,6 @@ def free_bytes(folder: str) -> int:
 
 def tap_bytes(directory: str) -> int:
     """Bytes of the segments in a tap's directory. Raises OSError."""
-    from framegate.proxy.tap.log_reader import segments, streams  # only who taps pays for the log's modules
+    from framegate.proxy.tap.log_reader import segments, streams  # the log's modules are loaded only if there is a tap
 
     return sum(segment.size for stream in streams(directory) for segment in segments(directory, stream))

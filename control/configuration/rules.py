@@ -59,7 +59,7 @@ def apply_rules(document: Document, config: ProxyConfig) -> list[tuple[Path, Add
         tap_rules(document, config.tap, {item.name: item.protocol != "framed" for _, item in listeners})
     if config.telemetry.otlp is not None:
         _otlp(document, config.telemetry.otlp)
-    if 0 < config.log.access.every_ms < LEAST_EVERY_MS:  # nobody reads rows that come faster
+    if 0 < config.log.access.every_ms < LEAST_EVERY_MS:  # more rows could not be read
         document.add(("log", "access", "every"), f"must be at least {format_duration_ms(LEAST_EVERY_MS)}, or 0: never")
     return bound
 
@@ -70,7 +70,7 @@ def _known_upstreams(document: Document, listeners: Listeners, upstreams: Upstre
     for path, listener in listeners:
         document.named((*path, "upstream"), listener.upstream, names, "an upstream")
     if not used <= set(names):
-        return  # a misspelt name would be told twice
+        return  # a misspelt name would be reported twice
     for path, upstream in upstreams:
         if upstream.name not in used:
             document.warn((*path, "name"), "has no effect: no listener names this upstream")
@@ -116,7 +116,7 @@ def _endpoints(document: Document, path: Path, upstream: UpstreamConfig, listene
         own = next((item for item in bound if address is not None and item[0][0] == "listeners" and address.reaches(item[1])), None)
         if own is not None:
             document.add(entry, f"is framegate's own listener {key_of(own[0])}: frames would go in a circle")
-    # Kafka's clients want a certain broker, and go where Metadata says that it is.
+    # Each request of a Kafka client is for one broker, at the address that Metadata has for it.
     if len(upstream.endpoints) > 1 and upstream.name in {item.upstream for _, item in listeners if item.protocol == "kafka"}:
         document.warn(
             (*path, "endpoints"),

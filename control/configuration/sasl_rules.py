@@ -73,7 +73,7 @@ def _listener(document: Document, path: Path, sasl: ListenerSasl, *, clear: bool
 
 
 def _users_fault(document: Document, path: Path, file: str) -> str | None:
-    from framegate.control.identity.users_file import UsersFileError, read_users  # here: it loads what hashes
+    from framegate.control.identity.users_file import UsersFileError, read_users  # not at the top: it loads the password hashes
 
     try:
         users = read_users(file)
@@ -102,7 +102,7 @@ def _tokens(document: Document, path: Path, tokens: TokenConfig) -> None:
 
 
 def _keys_fault(document: Document, path: Path, algorithms: tuple[str, ...], file: str) -> str | None:
-    from framegate.control.identity.jwks import JwksError, read_jwks  # here: it loads OpenSSL
+    from framegate.control.identity.jwks import JwksError, read_jwks  # not at the top: it loads OpenSSL
 
     try:
         keys = read_jwks(file)
@@ -147,7 +147,7 @@ def _login(document: Document, path: Path, login: UpstreamSasl | UpstreamIdentit
 
 
 def _secret_fault(file: str) -> str | None:
-    from framegate.control.identity.secrets import SecretError, Secrets  # here: not all who load this need what they load
+    from framegate.control.identity.secrets import SecretError, Secrets  # not at the top: few configurations need it
 
     try:
         Secrets({"": file}).read("")

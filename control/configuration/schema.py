@@ -42,7 +42,7 @@ def build_section(document: Document, model: type[Model], data: dict[str, Any], 
         if key not in fields:
             near = difflib.get_close_matches(str(key), fields, 1)
             advice = f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(fields))}"
-            document.add((*path, str(key)), f"is not a known key; {advice}", "")  # its value may be a password: a key for it was looked for
+            document.add((*path, str(key)), f"is not a known key; {advice}", "")  # its value, which may be a password, is not shown
     values: dict[str, Any] = {}
     for field in dataclasses.fields(typing.cast(Any, model)):
         key, hint = file_key(field.name), types_of[field.name]
@@ -123,7 +123,7 @@ def _text(text: str | None) -> str:
         raise ValueError("must be text")
     try:
         usable = b"\0" not in text.encode()
-    except UnicodeEncodeError:  # half of a character
+    except UnicodeEncodeError:  # a surrogate without its pair
         usable = False
     if not usable:
         raise ValueError("holds a character that no name, path or address may have")

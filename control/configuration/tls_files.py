@@ -133,13 +133,13 @@ def read_tls_files(config: ProxyConfig) -> dict[str, str]:
         left -= len(files[path])
         if left < 0:
             raise ConfigurationError([Fault(0, key, path, f"certificates, keys and authorities have more than {MAX_BYTES >> 20} MiB together")])
-    faults = faults or _misfits(config, files)
+    faults = faults or _context_faults(config, files)
     if faults:
         raise ConfigurationError(faults)
     return {path: content.decode("latin-1") for path, content in files.items()}
 
 
-def _misfits(config: ProxyConfig, files: dict[str, bytes]) -> list[Fault]:
+def _context_faults(config: ProxyConfig, files: dict[str, bytes]) -> list[Fault]:
     """Faults when the contexts are built that the processors will build."""
     if not files:
         return []
@@ -248,7 +248,11 @@ def _names(certificate: "x509.Certificate") -> tuple[str, ...]:
 
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):  # of an authority others made nothing else is wanted
+    except (
+        x509.ExtensionNotFound,
+        x509.DuplicateExtension,
+        ValueError,
+    ):  # an authority made by others may have broken extensions, which do not matter
         return ()
     return tuple(sorted({_name(item) for item in extension.value}))
 

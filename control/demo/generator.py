@@ -119,7 +119,7 @@ class Generator:
         elapsed = (time.monotonic_ns() - self._since_ns) / 1e9 - self._behind_ns / 1e9
         due = int(self._rate * elapsed) - self._submitted
         most = max(1, int(self._rate * _CATCH_UP_S))
-        if due > most:  # a stall is not made up for by a burst
+        if due > most:  # after a stall there is no burst
             self._behind_ns += int((due - most) / self._rate * 1e9)
             due = most
         each = max(1, due // _BURSTS)

@@ -226,7 +226,7 @@ class Client:
         """Write until the socket takes no more; whether the connection is still open."""
         try:
             while self._outbox:
-                # a record at a time: Python's SSLSocket says nothing of a write before all of it is taken
+                # one TLS record at a time: SSLSocket.send returns only when all of its data is written
                 sent = self._socket.send(self._outbox[:_WRITE_SIZE])
                 self.sent_bytes += sent
                 del self._outbox[:sent]

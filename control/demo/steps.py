@@ -172,7 +172,7 @@ class Steps:
         self._until_answered(waiter, "the frame", 1)
         self._saw(f"grown to {_size(self._pool_size)}: that frame went on and was answered")
         for holder in (first, second):
-            # on a slow machine the proxy may have closed it: it held memory for seconds that other frames waited for
+            # on a slow machine the proxy may have evicted it, because other frames waited for its memory
             self._ask("finish", holder)
             if self._until(holder, "the frame answered", lambda seen: seen["answered"] == 1 or bool(seen["closed"]))["closed"]:
                 self.refused.append("incomplete")

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from framegate.control.configuration.units import counted
-from framegate.control.doctor.finding import Finding, told
+from framegate.control.doctor.finding import Finding, judged
 from framegate.proxy.auth.messages import ApiRange, RequestHeader, answer_reader, request_writer
 from framegate.proxy.auth.wire import Reader
 from framegate.proxy.config.address import parse_address
@@ -46,7 +46,9 @@ def metadata_question(ranges: Sequence[ApiRange]) -> tuple[int, bytes] | None:
     version = min(known.most, _MOST)
     request = request_writer(RequestHeader(_METADATA, version, _CORRELATION, "framegate"))
     request.count(0)
-    body = request.message() + bytes(0 if version < 4 else 1 if version < 8 else 3)  # no topic is to be made; who may do what is not asked
+    body = request.message() + bytes(
+        0 if version < 4 else 1 if version < 8 else 3
+    )  # no topics are created, and no authorized operations are asked for
     return version, len(body).to_bytes(4, "big") + body
 
 
@@ -82,7 +84,7 @@ def finding(subject: str, config: ProxyConfig, upstream: UpstreamConfig, address
         words = f"Metadata names {counted(len(brokers), 'broker')}, by ports of listeners here: {_named(brokers)}"
     wrong = bool(past) or not apart or (many and len(addresses) > 1)
     figures = {"brokers": len(brokers), "brokers_past_framegate": len(past)}
-    return told("upstreams", f"{subject}, where clients are sent", words, figures, warning=_ADVICE if wrong else None)
+    return judged("upstreams", f"{subject}, where clients are sent", words, figures, warning=_ADVICE if wrong else None)
 
 
 def _named(brokers: list[Broker]) -> str:

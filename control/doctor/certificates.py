@@ -26,7 +26,7 @@ from framegate.control.configuration.tls_files import (
     tls_sections,
 )
 from framegate.control.configuration.units import counted
-from framegate.control.doctor.finding import Finding, told, unknown
+from framegate.control.doctor.finding import Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.control.rotation.validator import refusal_of
 from framegate.proxy.config.tls import ListenerTls, UpstreamTls
@@ -47,7 +47,7 @@ _ADVICE: Final = (
     ("key", "put certificate and key there together, of the same making"),
     ("handshake", "make one that may be used for TLS by this side (extended key usage), with its whole chain"),
 )
-_told = functools.partial(told, "certificates")
+_judged = functools.partial(judged, "certificates")
 
 
 def ends_soon(begins: float, ends: float, now: float) -> bool:
@@ -87,13 +87,13 @@ def look(around: Surroundings) -> Iterator[Finding]:
     config = around.config
     if config is None or not tls_sections(config):
         nothing = unknown("certificates", "files", "nothing was looked at, for there is no valid configuration")
-        yield nothing if config is None else _told("files", "nothing here speaks TLS")
+        yield nothing if config is None else _judged("files", "nothing here speaks TLS")
         return
     try:
         files = {path: text.encode("latin-1") for path, text in read_tls_files(config).items()}
     except ConfigurationError as error:  # they changed since the configuration was read
         for fault in error.faults:
-            yield _told(fault.key, f"{fault.value} {fault.reason}".strip(), fault="look again, it changed a moment ago; framegate check says more")
+            yield _judged(fault.key, f"{fault.value} {fault.reason}".strip(), fault="look again, it changed a moment ago; framegate check says more")
         return
     for owner, (key, section) in tls_sections(config).items():
         yield from _section(owner, key, section, files, around.now())
@@ -103,9 +103,9 @@ def _section(owner: str, key: str, section: Tls, files: Files, now: float) -> It
     refusal = refusal_of(section, files, files, now)
     subject = f"{owner} ({key})"
     if refusal is not None:
-        yield _told(subject, str(refusal), fault=next((advice for word, advice in _ADVICE if word in refusal.reason), _NEW))
+        yield _judged(subject, str(refusal), fault=next((advice for word, advice in _ADVICE if word in refusal.reason), _NEW))
     else:
-        yield _told(subject, "files fit together, nothing has ended, a handshake on trial succeeded")
+        yield _judged(subject, "files fit together, nothing has ended, a handshake on trial succeeded")
     known = _known(section, files)
     for _, path in identities(section):
         yield from _chain(subject, path, files[path], known, now, listens=isinstance(section, ListenerTls))
@@ -124,7 +124,7 @@ def _certificates(pem: bytes) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
-        return []  # the judge has told
+        return []  # the validator has reported it
 
 
 def _known(section: Tls, files: Files) -> list[x509.Certificate]:
@@ -138,7 +138,7 @@ def _known(section: Tls, files: Files) -> list[x509.Certificate]:
     context.load_default_certs()
     makers = {chain[-1].issuer.public_bytes() for _, path in identities(section) if (chain := _certificates(files[path]))}
     for der in context.get_ca_certs(binary_form=True):
-        if any(maker in der for maker in makers):  # the others are none of ours to read, and some of the system's only OpenSSL can
+        if any(maker in der for maker in makers):  # others are not needed, and some of the system's can be read by OpenSSL only
             found.append(x509.load_der_x509_certificate(der))
     return found
 
@@ -151,7 +151,7 @@ def _chain(subject: str, path: str, pem: bytes, known: list[x509.Certificate], n
     yield from _ends(subject, path, "certificate", [facts], now)
     weak = next((f"certificate {number}: {words}" for number, item in enumerate(chain, 1) if (words := weakness(item)) is not None), None)
     if weak is not None:
-        yield _told(subject, f"{path} is weak: {weak}", warning="make it anew with an ECDSA key on P-256, or RSA of 2048 bits, and SHA-256")
+        yield _judged(subject, f"{path} is weak: {weak}", warning="make it anew with an ECDSA key on P-256, or RSA of 2048 bits, and SHA-256")
     if listens:
         yield _names(subject, path, facts)
     yield _end_of_chain(subject, path, chain, known)
@@ -165,24 +165,24 @@ def _ends(subject: str, path: str, what: str, facts: Iterable[CertificateFacts],
     first = found[0]
     words = f"{path}: the {what} {first.subject or first.issuer} {days(first.ends, now)}"
     figures = {"days": round((first.ends - now) / DAY_S, 2)}
-    yield _told(subject, words, figures, warning=_NEW if ends_soon(first.begins, first.ends, now) else None)
+    yield _judged(subject, words, figures, warning=_NEW if ends_soon(first.begins, first.ends, now) else None)
 
 
 def _names(subject: str, path: str, facts: CertificateFacts) -> Finding:
     names = [name for name in facts.names if name.startswith(("DNS:", "IP:"))]
     if names:
-        return _told(subject, f"{path} is for {', '.join(names)}")
+        return _judged(subject, f"{path} is for {', '.join(names)}")
     advice = "make it anew with the names that clients connect to as alternative names: the common name is looked at by nobody"
-    return _told(subject, f"{path} has no DNS name or address: clients that verify it refuse it", warning=advice)
+    return _judged(subject, f"{path} has no DNS name or address: clients that verify it refuse it", warning=advice)
 
 
 def _end_of_chain(subject: str, path: str, chain: list[x509.Certificate], known: list[x509.Certificate]) -> Finding:
     last, figures = chain[-1], {"certificates": len(chain)}
     maker = last.issuer.rfc4514_string()
     if last.issuer == last.subject:
-        return _told(subject, f"the chain in {path} ends at its root, {maker}", figures)
+        return _judged(subject, f"the chain in {path} ends at its root, {maker}", figures)
     if any(_made(last, item) for item in known):
-        return _told(subject, f"the chain in {path} ends below {maker}, an authority known here", figures)
+        return _judged(subject, f"the chain in {path} ends below {maker}, an authority known here", figures)
     words = f"the chain in {path} ends below {maker}, which no file here and not the system knows"
     advice = f"peers must trust {maker} itself; if it is an intermediate authority, write its certificate at the end of {path}"
     return unknown("certificates", subject, words, advice, figures)

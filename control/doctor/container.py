@@ -8,7 +8,7 @@ from typing import Final
 from framegate.control.configuration import cgroup
 from framegate.control.configuration.capacity import memory_need, memory_warning
 from framegate.control.configuration.units import format_size
-from framegate.control.doctor.finding import Finding, told, unknown
+from framegate.control.doctor.finding import Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings, most_connections
 from framegate.proxy.config.model import KIB, MIB
 
@@ -28,7 +28,7 @@ _OFTEN_PERCENT: Final = 5.0
 _FEW_PERIODS: Final = 100
 """Fewer periods, ten seconds, are not judged: a start alone uses up some."""
 _RAISE: Final = "systemd: LimitNOFILE=; docker: --ulimit nofile=; Kubernetes: of the container engine on the node"
-_limit, _memory, _cpu = (functools.partial(told, area) for area in ("limits", "memory", "cpu"))
+_limit, _memory, _cpu = (functools.partial(judged, area) for area in ("limits", "memory", "cpu"))
 
 
 def look_at_limits(around: Surroundings) -> Iterator[Finding]:
@@ -54,7 +54,7 @@ def _limits(around: Surroundings) -> dict[str, int | None]:
 
 
 def _descriptors(around: Surroundings, limit: int | None) -> Finding:
-    subject = f"open files (RLIMIT_NOFILE) of {around.whose}"
+    subject = f"open files (RLIMIT_NOFILE) of {around.process_name}"
     if limit is None:
         return _limit(subject, "are not limited")
     room = max(0, limit - DESCRIPTORS) // 2
@@ -84,7 +84,7 @@ def tasks_needed(around: Surroundings) -> int:
 
 
 def _processes(around: Surroundings, limit: int | None) -> Finding:
-    subject, need = f"processes and threads of the user (RLIMIT_NPROC) of {around.whose}", tasks_needed(around)
+    subject, need = f"processes and threads of the user (RLIMIT_NPROC) of {around.process_name}", tasks_needed(around)
     if limit is None:
         return _limit(subject, "are not limited")
     figures = {"limit": limit, "needed": need}

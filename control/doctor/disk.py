@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from framegate.control.configuration.machine import free_bytes, nearest_folder
 from framegate.control.configuration.units import format_size
-from framegate.control.doctor.finding import Finding, told, unknown
+from framegate.control.doctor.finding import Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.proxy.config.model import KIB, MIB
 
@@ -39,7 +39,7 @@ _UNFIT: Final = {
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 _FIXED: Final = 6
 """Fields of a mount before the optional ones, which end with a hyphen."""
-_told = functools.partial(told, "disk")
+_judged = functools.partial(judged, "disk")
 
 
 class Mount(NamedTuple):
@@ -74,7 +74,7 @@ def look(around: Surroundings) -> Iterator[Finding]:
     if around.config is None:
         yield unknown("disk", "tap", "nothing was looked at, for there is no valid configuration")
     elif around.config.tap is None:
-        yield _told("tap", "there is no tap")
+        yield _judged("tap", "there is no tap")
     else:
         directory = around.config.tap.directory
         yield _kind(around, directory)
@@ -88,18 +88,18 @@ def _kind(around: Surroundings, directory: str) -> Finding:
     if found is None:
         return unknown("disk", subject, "the mounts cannot be read")
     advice = next((advice for kind, advice in _UNFIT.items() if found.kind.startswith(kind)), None)
-    return _told(subject, f"is {found.kind}, mounted at {found.point}", {"kind": found.kind}, warning=advice)
+    return _judged(subject, f"is {found.kind}, mounted at {found.point}", {"kind": found.kind}, warning=advice)
 
 
 def _room(directory: str, budget: int) -> Iterator[Finding]:
     status, free = os.statvfs(nearest_folder(directory)), free_bytes(directory)
     advice = "make room, or mount a larger disk: the tap loses frames, or has them wait (on_full)" if free < _LEAST else None
     words = f"{format_size(free // MIB * MIB)} are free; the budget is {format_size(budget)}"
-    yield _told(f"room in {directory}", words, {"free_bytes": free, "budget_bytes": budget}, fault=advice)
+    yield _judged(f"room in {directory}", words, {"free_bytes": free, "budget_bytes": budget}, fault=advice)
     if status.f_files:  # some file systems, as btrfs, have no fixed number
         advice = "remove small files from this disk: each segment of the tap is a file" if status.f_favail < _FEW_INODES else None
         words = f"{status.f_favail:,} of {status.f_files:,} files more can be made"
-        yield _told(f"inodes of {directory}", words, {"free_inodes": status.f_favail}, fault=advice)
+        yield _judged(f"inodes of {directory}", words, {"free_inodes": status.f_favail}, fault=advice)
 
 
 def _speed(directory: str) -> Finding:
@@ -110,17 +110,17 @@ def _speed(directory: str) -> Finding:
     except OSError as error:
         full = error.errno in _FULL
         advice = "make room there" if full else "give framegate's user the right to write there (Kubernetes: fsGroup; systemd: StateDirectory=)"
-        return _told(subject, f"{format_size(size)} could not be written: {error.strerror or error}", fault=advice)
+        return _judged(subject, f"{format_size(size)} could not be written: {error.strerror or error}", fault=advice)
     slow = sync_s > _SLOW_SYNC_S or (size == PROBE_BYTES and size / max(write_s + sync_s, 1e-6) < _SLOW)
     advice = "take a faster disk, or record less (framegate taps set): the tap cannot keep up with much"
     figures = {"written_bytes": size, "write_ms": round(write_s * 1000, 2), "fsync_ms": round(sync_s * 1000, 2)}
     words = f"{format_size(size)} in {write_s * 1000:.1f} ms, {sync_s * 1000:.1f} ms more until they are on the disk"
-    return _told(subject, words, figures, warning=advice if slow else None)
+    return _judged(subject, words, figures, warning=advice if slow else None)
 
 
 def _tried(folder: str, size: int) -> tuple[float, float]:
     """Seconds to write, and to flush to the disk."""
-    block = os.urandom(_BLOCK)  # a file system that compresses is to work as well
+    block = os.urandom(_BLOCK)  # random, so that compression saves nothing
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         begun = time.perf_counter()
         for _ in range(size // _BLOCK):

@@ -16,7 +16,7 @@ from framegate.control.configuration.load import examine
 from framegate.control.configuration.machine import IN_USE
 from framegate.control.configuration.tls_rules import EXPOSED
 from framegate.control.doctor import certificates, collector, container, disk, machine, names, permissions
-from framegate.control.doctor.finding import Area, Finding, Level, Probe, look_at_all, told, unknown
+from framegate.control.doctor.finding import Area, Finding, Level, Probe, judged, look_at_all, unknown
 from framegate.control.doctor.names import Lookups
 from framegate.control.doctor.running import Running
 from framegate.control.doctor.surroundings import Surroundings
@@ -79,7 +79,7 @@ def examine_all(
     running = Running(around, address, why, version)
     first = look_at_all([Probe("running", "control plane", running.look)], around.timeout_s)
     around = dataclasses.replace(around, pid=running.pid)
-    if running.answered:  # it is what uses them
+    if running.answered:  # it uses what is in use
         found = found._replace(warnings=[item for item in found.warnings if not item.reason.startswith(IN_USE)])
     of_file = early or list(checked(path, found))
     lookups = Lookups(around)
@@ -110,11 +110,11 @@ def checked(path: Path | None, found: Findings) -> Iterator[Finding]:
             yield Finding(area, f"{fault.key or 'the document'}{shown}", level, fault.reason, f"change {where}, or what it names")
     if found.model is None:
         words = "is faulty: what depends on it is not looked at"
-        yield told("configuration", str(path), words, fault=f"framegate check --config {path}")
+        yield judged("configuration", str(path), words, fault=f"framegate check --config {path}")
         return
     besides = "" if found.config is not None else ", and this machine does not give what it needs"
     figures = {"listeners": len(found.model.listeners), "upstreams": len(found.model.upstreams)}
-    yield told("configuration", str(path), f"is valid{besides}", figures)
+    yield judged("configuration", str(path), f"is valid{besides}", figures)
 
 
 def area_of(key: str) -> Area:

@@ -28,10 +28,10 @@ __all__ = [
     "Finding",
     "Probe",
     "counts",
+    "judged",
     "look_at_all",
     "report",
     "sorted_findings",
-    "told",
     "unknown",
     "worst",
 ]
@@ -75,7 +75,7 @@ class Finding:
         assert self.advice or self.level in ("ok", "unknown"), f"what is to be done about {self.subject}?"
 
 
-def told(
+def judged(
     area: Area, subject: str, found: str, figures: Mapping[str, Figure] | None = None, *, fault: str | None = None, warning: str | None = None
 ) -> Finding:
     """A finding with the level of the advice that is given: fault, warning, or without advice ``ok``."""
@@ -154,19 +154,19 @@ def look_at_all(probes: Sequence[Probe], timeout_s: float) -> list[Finding]:
 
     A probe that hangs is left behind with a fault of its own; what it found before is kept. Its thread does not keep the process alive.
     """
-    told: queue.SimpleQueue[tuple[int, Finding | None]] = queue.SimpleQueue()
+    results: queue.SimpleQueue[tuple[int, Finding | None]] = queue.SimpleQueue()
     found: list[list[Finding]] = [[] for _ in probes]
     open_: set[int] = set()
     for number, probe in enumerate(probes):
         try:
-            threading.Thread(target=_look, args=(number, probe, told), name=f"framegate-{probe.area}", daemon=True).start()
+            threading.Thread(target=_look, args=(number, probe, results), name=f"framegate-{probe.area}", daemon=True).start()
             open_.add(number)
         except RuntimeError as error:
             found[number].append(Finding(probe.area, probe.subject, "unknown", f"could not be looked at: {error}"))
     deadline = Deadline(timeout_s + MARGIN_S)
     while open_:
         try:
-            number, finding = told.get(timeout=min(deadline.left(), _SLICE_S))
+            number, finding = results.get(timeout=min(deadline.left(), _SLICE_S))
         except queue.Empty:
             continue
         except TimeoutError:
@@ -182,13 +182,13 @@ def look_at_all(probes: Sequence[Probe], timeout_s: float) -> list[Finding]:
     return [finding for each in found for finding in each]
 
 
-def _look(number: int, probe: Probe, told: "queue.SimpleQueue[tuple[int, Finding | None]]") -> None:
+def _look(number: int, probe: Probe, results: "queue.SimpleQueue[tuple[int, Finding | None]]") -> None:
     try:
         for finding in probe.look():
-            told.put((number, finding))
-    except Exception as error:  # of one probe; the others are told
+            results.put((number, finding))
+    except Exception as error:  # of one probe; the others continue
         words = (
             f"{error.strerror or error}" if isinstance(error, OSError) else f"{type(error).__name__} (a fault of `framegate doctor` itself): {error}"
         )
-        told.put((number, Finding(probe.area, probe.subject, "unknown", f"could not be looked at: {words}")))
-    told.put((number, None))
+        results.put((number, Finding(probe.area, probe.subject, "unknown", f"could not be looked at: {words}")))
+    results.put((number, None))

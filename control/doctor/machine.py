@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from framegate.control.configuration.units import format_size
-from framegate.control.doctor.finding import Finding, told, unknown
+from framegate.control.doctor.finding import Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings, most_connections
 from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.model import MIB
@@ -30,7 +30,7 @@ _ERROR: Final = 5
 _FAR_S: Final = 1.0
 _WATCHED_S: Final = 0.1
 _STEP_S: Final = 0.02
-_kernel, _clock = functools.partial(told, "kernel"), functools.partial(told, "clock")
+_kernel, _clock = functools.partial(judged, "kernel"), functools.partial(judged, "clock")
 
 
 def look_at_kernel(around: Surroundings) -> Iterator[Finding]:

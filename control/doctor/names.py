@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from framegate.control.accept.resolver import Lookup, Names, system_lookup
-from framegate.control.doctor.finding import Finding, told, unknown
+from framegate.control.doctor.finding import Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.proxy.config.address import format_sockaddr, parse_address
 from framegate.proxy.config.model import UpstreamConfig
@@ -19,7 +19,7 @@ _MANY: Final = 3
 _MOST_ASKED: Final = 3
 """glibc asks only so many name servers (MAXNS)."""
 _SLOW_S: Final = 1.0
-_told = functools.partial(told, "names")
+_judged = functools.partial(judged, "names")
 
 
 class Resolver(NamedTuple):
@@ -58,7 +58,7 @@ def look(around: Surroundings) -> Iterator[Finding]:
     words = f"asks {servers}; ndots {resolver.ndots}; searches {domains}"
     figures = {"servers": len(resolver.servers), "search": len(resolver.search), "ndots": resolver.ndots}
     advice = f"name {_MOST_ASKED} servers at most: the others are never asked" if len(resolver.servers) > _MOST_ASKED else None
-    yield _told(str(path), words, figures, warning=advice)
+    yield _judged(str(path), words, figures, warning=advice)
     for host in sorted({host for _, _, host in _hosts(around)}):
         yield _searched(host, resolver)
 
@@ -77,7 +77,7 @@ def _searched(host: str, resolver: Resolver) -> Finding:
     many = before >= _MANY and "." in host and not host.endswith((".svc", ".cluster.local"))
     words = f"is tried with {before} search domains{f' ({2 * before} questions)' if many else ''} before it is as it stands"
     advice = f"write {host}. with a dot at its end in endpoints, if it is the whole name: then it is asked for at once"
-    return _told(host, words, {"searched": before}, warning=advice if many else None)
+    return _judged(host, words, {"searched": before}, warning=advice if many else None)
 
 
 class Lookups:
@@ -111,10 +111,10 @@ class Lookups:
         subject = f"{host} (upstream {upstream.name})"
         if error:
             advice = "look at the name, at /etc/resolv.conf and at the name server: framegate starts, and has nobody to connect to there"
-            return _told(subject, f"cannot be looked up: {error}", fault=advice)
+            return _judged(subject, f"cannot be looked up: {error}", fault=advice)
         rows = [row for row in self.addresses[upstream.name] if row[0] == host]
         texts = list(dict.fromkeys(format_sockaddr(row[1], (row[2], row[3])).rpartition(":")[0] for row in rows))
         taken = self._seconds[host]
         slow = "find out which name server is slow (/etc/resolv.conf asks them in turn)" if taken >= _SLOW_S else None
         figures = {"addresses": len(texts), "lookup_ms": round(taken * 1000, 2)}
-        return _told(subject, f"is {', '.join(texts)}, looked up in {taken * 1000:.1f} ms", figures, warning=slow)
+        return _judged(subject, f"is {', '.join(texts)}, looked up in {taken * 1000:.1f} ms", figures, warning=slow)

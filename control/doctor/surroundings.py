@@ -58,7 +58,7 @@ class Surroundings:
         return self.root / "proc" / ("self" if self.pid is None else str(self.pid))
 
     @property
-    def whose(self) -> str:
+    def process_name(self) -> str:
         """The same in words."""
         return "this process" if self.pid is None else f"framegate, process {self.pid}"
 

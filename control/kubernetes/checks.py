@@ -7,7 +7,7 @@ from framegate.control.kubernetes.manifest import Fault, Node, Workload, node_at
 from framegate.control.kubernetes.pod_requirements import PodRequirements
 from framegate.control.kubernetes.sidecar import CONTAINER, USER, Options, grace_least_s
 
-__all__ = ["faults_of", "grace_is_nobodys"]
+__all__ = ["faults_of", "grace_is_default"]
 
 _NO_GROUP = ("emptyDir", "hostPath", "image", "nfs")
 """Volumes that an fsGroup does not change, or that begin empty and end with the pod."""
@@ -100,7 +100,7 @@ def _pod(workload: Workload) -> Iterator[Fault]:
                 )
 
 
-def grace_is_nobodys(workload: Workload, needs: PodRequirements) -> bool:
+def grace_is_default(workload: Workload, needs: PodRequirements) -> bool:
     """Whether the pod's grace period is too short, but is only the default that the API server writes (``kubectl get -o yaml``)."""
     given = workload.spec.get("terminationGracePeriodSeconds")
     applied = workload.value("metadata", "annotations", _APPLIED)
@@ -112,7 +112,7 @@ def grace_is_nobodys(workload: Workload, needs: PodRequirements) -> bool:
 def _grace(workload: Workload, needs: PodRequirements) -> Iterator[Fault]:
     given = workload.spec.get("terminationGracePeriodSeconds")
     least = grace_least_s(needs)
-    if given is not None and isinstance(given.value, int) and given.value < least and not grace_is_nobodys(workload, needs):
+    if given is not None and isinstance(given.value, int) and given.value < least and not grace_is_default(workload, needs):
         yield Fault(
             given.line,
             f"has terminationGracePeriodSeconds {given.value}, but framegate needs {least}: {least - needs.drain_s} for the preStop hook and the "

@@ -72,7 +72,7 @@ def apply(text: str, edits: list[Edit]) -> str:
     return "".join((*parts, text[place:]))
 
 
-# ---- putting in ----
+# ---- additions ----
 
 
 def graft(
@@ -235,7 +235,7 @@ def grafted(value: Any, wanted: Any, key: str = "") -> Any:
     return wanted
 
 
-# ---- cutting out ----
+# ---- removals ----
 
 
 def prune(text: str, node: Node, cuts: dict[str, Any], was: dict[str, str | None], path: Path = ()) -> tuple[list[Edit], bool]:
@@ -248,7 +248,7 @@ def prune(text: str, node: Node, cuts: dict[str, Any], was: dict[str, str | None
     """
     edits: list[Edit] = []
     dropped: set[int] = set()
-    added = any(".".join(path[:length]) in was for length in range(1, len(path) + 1))  # all that it holds is ours, or came later
+    added = any(".".join(path[:length]) in was for length in range(1, len(path) + 1))  # inject made the mapping
     for index, (name, current) in enumerate(node.entries):
         cut = cuts.get(name.text)
         if cut is None:
@@ -258,7 +258,7 @@ def prune(text: str, node: Node, cuts: dict[str, Any], was: dict[str, str | None
         if not gone:
             edits += inner
             continue
-        # of a record that says nothing of it: a mapping or list was there, a value was not
+        # without an entry in the record: a mapping or list existed before, a value did not
         before = was.get(place, "" if isinstance(cut, dict | set) and not added else None)
         if before is None:
             dropped.add(index)

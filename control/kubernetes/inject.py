@@ -10,7 +10,7 @@ A changed text is read again before it is returned: it must have its former cont
 import json
 from typing import Any, Final, NamedTuple
 
-from framegate.control.kubernetes.checks import faults_of, grace_is_nobodys
+from framegate.control.kubernetes.checks import faults_of, grace_is_default
 from framegate.control.kubernetes.edit import ANY, Edit, Layout, Path, apply, block_text, graft, grafted, layout_of, newline_of, prune
 from framegate.control.kubernetes.manifest import (
     Fault,
@@ -96,7 +96,7 @@ class Injector:
             try:
                 if self._wanted.chooses_pods:
                     pods_of(workload)
-                raised = _GRACE if grace_is_nobodys(workload, self._needs) else frozenset()
+                raised = _GRACE if grace_is_default(workload, self._needs) else frozenset()
                 added, addition = _addition(base, workload, template, raised)
             except ManifestError as error:
                 faults += [Fault(fault.line, f"{workload}: {fault.what}") for fault in error.faults]
@@ -110,7 +110,7 @@ class Injector:
         if faults:
             raise ManifestError(faults)
         changed = apply(base, edits)
-        believed = _believed(changed, [_expected(document.root, wanted) for document in manifest.documents if document.root is not None])
+        believed = _checked(changed, [_expected(document.root, wanted) for document in manifest.documents if document.root is not None])
         self.injected += [str(workload) for workload in found]
         if self._wanted.disruption_budget:
             self.notes += [f"{workload}: gets no PodDisruptionBudget, {_NO_BUDGET}" for workload in found if workload.kind not in SCALED]
@@ -160,7 +160,7 @@ class Injector:
 def _addition(text: str, workload: Workload, template: dict[str, Any], replaced: frozenset[Path]) -> tuple[list[Edit], dict[str, Any]]:
     """Edits of one workload, and what they add. ``replaced``: values that are replaced."""
     addition: dict[str, Any] = {"metadata": template["metadata"], "spec": template["spec"]}
-    _leave(workload, addition, replaced)
+    _leave_out(workload, addition, replaced)
     shared = workload.document.aliases
     layout = layout_of(text, workload.spec, "containers")
     record: dict[str, Any] = {"set": _set_values(addition["spec"]), "volumes": [volume["name"] for volume in addition["spec"]["volumes"]]}
@@ -172,7 +172,7 @@ def _addition(text: str, workload: Workload, template: dict[str, Any], replaced:
     return edits, addition
 
 
-def _leave(workload: Workload, addition: dict[str, Any], replaced: frozenset[Path]) -> None:
+def _leave_out(workload: Workload, addition: dict[str, Any], replaced: frozenset[Path]) -> None:
     """Do not add what the user has set: any fsGroup of the pod is one of framegate's groups, and a longer grace period is good."""
     context = value_at(workload.spec, ("securityContext",))
     context = context if isinstance(context, dict) else {}
@@ -253,7 +253,7 @@ def _expected(node: Node, wanted: dict[int, dict[str, Any]]) -> Any:
     return [_expected(item, wanted) for item in node.items] if node.kind == "sequence" else node.value
 
 
-def _believed(text: str, expected: list[Any]) -> Manifest:
+def _checked(text: str, expected: list[Any]) -> Manifest:
     """A changed text, read again. Raises ManifestError when its contents are not as expected."""
     try:
         manifest = read_manifest(text)

@@ -194,9 +194,9 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        # A byte order mark is left out by the library, which then counts without it.
+        # The library drops a byte order mark and counts without it.
         self._shift = 1 if text.startswith("\ufeff") else 0
-        # The library takes no tab before a comment or a line's end, kubectl does: it gets as many spaces, and everything stands where it stood.
+        # The library refuses a tab before a comment or a line's end, kubectl does not: spaces in its place keep all positions.
         spaced = _TABS.sub(lambda match: " " * len(match[0]), text) if "\t" in text else text
         self._events = YAML(typ="safe", pure=True).parse(spaced[self._shift :])
         self._aliases: set[str] = set()

@@ -112,7 +112,7 @@ def pods_of(workload: Workload) -> dict[str, Any]:
         if workload.kind != "Job" or not isinstance(name, str):
             words = "its pods have no labels of their own, by which a NetworkPolicy, PodMonitor or PodDisruptionBudget would find them and no others"
             raise ManifestError([Fault(workload.root.line, f"{words}: give them one, as app: {workload.name}")])
-        named = {JOB_NAME: name}  # which Kubernetes gives the pods
+        named = {JOB_NAME: name}  # Kubernetes gives this label to the pods
     return {**selector, "matchLabels": {**named, SIDECAR_LABEL: "true"}}
 
 

@@ -96,7 +96,7 @@ def pod_template(options: Options, needs: PodRequirements) -> dict[str, Any]:
     if options.tap_claim is not None and options.fs_group and needs.tap_folder is not None:
         spec["securityContext"] = {"fsGroup": USER, "fsGroupChangePolicy": "OnRootMismatch"}
     if needs.digest is not None:
-        # A pod that runs does not read its configuration again: another one makes other pods.
+        # A running pod does not read its configuration again: with another one, Kubernetes replaces the pods.
         template["metadata"]["annotations"] = {"framegate.io/configuration": f"sha256:{needs.digest}"}
     return template
 
@@ -122,7 +122,7 @@ def _probes(container: dict[str, Any], options: Options, needs: PodRequirements)
         settings = {name: value for name, value in probe.items() if name != "grpc"}
         how: dict[str, Any] = {"httpGet": {"path": path, "port": port}} if options.probes == "http" else {"grpc": {**probe["grpc"], "port": port}}
         container[f"{kind}Probe"] = {**how, **settings}
-    # Probed once a second: twice as long as a start takes on so much of a CPU.
+    # The probe runs once a second: it allows twice the time of a start on this part of a CPU.
     container["startupProbe"]["failureThreshold"] = max(_START_LEAST_S, -(-2 * START_CPU_MS // options.cpu_m))
 
 

@@ -21,7 +21,7 @@ def test_a_value_that_is_already_faulty_breaks_no_second_rule(data: dict[str, An
     assert [key for key, _ in faults(put(data, "memory_pool.size", "lots"))] == ["memory_pool.size"]
 
 
-def test_what_is_wrong_breaks_no_rule_whatever_is_asked_of_it() -> None:
+def test_a_wrong_value_breaks_no_further_rule() -> None:
     document = document_of({"node": ["n"], "drain": {"timeout": "soon"}, "tap": 5})
     config = build(document)
     assert config.tap is not None

@@ -89,7 +89,7 @@ def test_a_handler_before_an_upstream_has_whole_frames_of_both(handled: dict[str
     assert faults(handled) == []
 
 
-def test_what_has_no_effect_is_said(data: dict[str, Any], tmp_path: pathlib.Path) -> None:
+def test_keys_of_handlers_without_effect_are_warnings(data: dict[str, Any], tmp_path: pathlib.Path) -> None:
     data["handlers"] = {"processes": 2}
     assert warnings(data, tmp_path) == [("handlers", "has no effect: no listener has a handler, so there are no processes for them")]
     data["listeners"][1] = {"name": "plain", "address": "127.0.0.1:0", "handler": ECHO, "max_receive_size": "1MiB", "half_close_before_data": "wait"}

@@ -13,7 +13,7 @@ tap: {directory: tap}
 """
 
 
-def test_what_only_this_machine_does_not_give_leaves_a_model_that_nothing_starts_with(tmp_path: pathlib.Path) -> None:
+def test_a_fault_of_this_machine_only_leaves_a_model(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "framegate.yaml"
     path.write_text(GOOD.replace("tap: {directory: tap}", "tap: {directory: /proc/tap}"))
     found = examine(path)

@@ -166,7 +166,7 @@ def test_an_address_that_is_not_of_this_machine_cannot_be_bound(folder: pathlib.
     assert fault(write(folder, listeners=listener(address="nowhere.invalid:9093")))[3].startswith("cannot be bound: ")
 
 
-def test_a_name_and_an_address_that_are_the_same_are_told(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_is_an_address_in_use_is_a_fault(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 19093))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *words, **names: answer)
     path = write(folder, listeners=listener(address="localhost:19093"), health={"address": "127.0.0.1:19093"})
@@ -175,7 +175,7 @@ def test_a_name_and_an_address_that_are_the_same_are_told(folder: pathlib.Path, 
     )  # fmt: skip
 
 
-def test_what_another_uses_now_is_a_warning_of_check_and_nothing_to_load(folder: pathlib.Path) -> None:
+def test_what_another_process_uses_is_a_warning_of_check_only(folder: pathlib.Path) -> None:
     held = DirectoryLock(str(folder / "tap"), "tap directory")
     with socket.socket() as port, socket.socket(socket.AF_UNIX) as admin, socket.socket(socket.AF_UNIX) as data:
         for sock, address in ((port, ("127.0.0.1", 0)), (admin, str(folder / "admin.sock")), (data, str(folder / "data.sock"))):
@@ -297,7 +297,7 @@ def test_the_holder_of_a_lock_is_found_without_a_try_to_lock_it(tmp_path: pathli
         assert lock_holder(str(lock)) is None  # the number in the file is not that of who holds it
 
 
-def test_an_address_that_another_uses_is_told_apart() -> None:
+def test_an_address_in_use_is_distinguished() -> None:
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(("127.0.0.1", 0))

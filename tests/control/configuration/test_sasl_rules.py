@@ -93,7 +93,7 @@ def test_a_broken_rule_is_named_at_its_key(asking: dict[str, Any], folder: pathl
         assert "canary" not in str(faults(put(asking, "listeners.0.sasl.users", f"{folder}/{name}")))
 
 
-def test_what_is_hardly_meant_is_a_warning(asking: dict[str, Any], folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_an_unlikely_setting_is_a_warning(asking: dict[str, Any], folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     cases = [
         ("listeners.0.sasl.mechanisms", ["OAUTHBEARER"], f"{KEY}.users", "has no effect: no mechanism is checked against it"),
         ("listeners.0.sasl.mechanisms", ["PLAIN"], f"{KEY}.tokens", "has no effect: no mechanism is checked against it"),

@@ -99,7 +99,7 @@ def test_files_without_an_end_are_not_read_to_it(made: Certificates, monkeypatch
         read_tls_files(config)
 
 
-def test_who_has_which_store_and_when_it_ends(made: Certificates) -> None:
+def test_each_owner_has_a_store_and_ends_of_certificates(made: Certificates) -> None:
     config = config_of(made)
     files = read_tls_files(config)
     certificates = describe_files(files)
@@ -146,14 +146,14 @@ def test_it_is_what_the_certificate_says_and_what_is_none_is_refused() -> None:
             describe(text)
 
 
-def test_every_certificate_of_a_file_is_told_in_order_whatever_stands_between_them() -> None:
+def test_every_certificate_of_a_file_is_read_in_order() -> None:
     one, other = (datetime.datetime(2020, 2, 3), datetime.datetime(2030, 1, 1)), (datetime.datetime(2055, 2, 3), datetime.datetime(2060, 1, 1))
     key = KEY.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     text = "a comment in Latin-1: é\n".encode("latin-1") + pem(one[1], one[0]) + key + b"between\n" + pem(other[1], other[0])
     assert [(item.begins, item.ends) for item in describe(text)] == [tuple(map(seconds, one)), tuple(map(seconds, other))]
 
 
-def test_what_a_certificate_says_is_told_and_names_that_mean_the_same_are_the_same() -> None:
+def test_facts_of_a_certificate_are_read_and_equal_names_have_equal_text() -> None:
     subject = x509.Name([x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, "Test"), x509.NameAttribute(x509.NameOID.COMMON_NAME, "a, b")])
     names = [
         x509.DNSName("Broker.example.org"),

@@ -47,7 +47,7 @@ def test_everything_at_once_without_a_fault(data: dict[str, Any], made: Certific
     assert found(data) == ([], [])
 
 
-def test_a_host_that_its_certificate_does_not_have_is_told(data: dict[str, Any], made: Certificates, tmp_path: Path) -> None:
+def test_a_host_that_its_certificate_does_not_have_is_a_warning(data: dict[str, Any], made: Certificates, tmp_path: Path) -> None:
     good = ("a.example.org", "x.b.example.org", "*.b.example.org", "C.example.org.")
     leaf = Authority(tmp_path).leaf("named", hosts=("a.example.org", "*.b.example.org", "c.example.org"))
     entry = {"names": [*good, "b.example.org", "*.example.org"], "certificate": leaf[0], "key": leaf[1]}
@@ -107,7 +107,7 @@ def test_what_a_certificate_for_hosts_needs(data: dict[str, Any], made: Certific
     assert [fault.key.removeprefix("listeners[0].tls.certificates[0].") for fault in found(data)[0]] == ["crl", "key", "names"]
 
 
-def test_a_list_that_has_ended_is_told(data: dict[str, Any], tmp_path: Path) -> None:
+def test_a_revocation_list_that_has_ended_is_a_warning(data: dict[str, Any], tmp_path: Path) -> None:
     lists = Authority(tmp_path).revocations(ends=-datetime.timedelta(days=1))
     faults, warnings = found(put(data, "listeners.0.tls.crl", [lists]))
     assert faults == []
@@ -115,7 +115,7 @@ def test_a_list_that_has_ended_is_told(data: dict[str, Any], tmp_path: Path) -> 
     assert "every client of its authority is refused" in warnings[0].reason
 
 
-def test_what_has_no_effect_is_told(data: dict[str, Any], made: Certificates, tmp_path: Path) -> None:
+def test_tls_keys_without_effect_are_warnings(data: dict[str, Any], made: Certificates, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     data["listeners"][0]["tls"] |= {
         "client_auth": "none",
@@ -129,7 +129,7 @@ def test_what_has_no_effect_is_told(data: dict[str, Any], made: Certificates, tm
     assert keys == ["certificates[0].client_ca", "ciphers", "client_ca"]
 
 
-def test_a_key_of_another_type_than_the_certificates_is_told_apart_from_no_key(tmp_path: Path) -> None:
+def test_a_key_of_another_type_is_distinguished_from_no_key(tmp_path: Path) -> None:
     made = create(tmp_path)
     mismatch = "is not the key of the certificate server.crt: it is of another type (RSA, EC, Ed25519)"
     unfit = "is of a type that signs nothing in TLS; RSA, EC and Ed25519 do"
@@ -144,7 +144,7 @@ def test_a_key_of_another_type_than_the_certificates_is_told_apart_from_no_key(t
         assert identity_fault(str(made.server), str(path)) == ("key", reason)
 
 
-def test_files_that_are_no_pem_are_told_apart(tmp_path: Path) -> None:
+def test_a_file_without_pem_is_a_fault_of_its_own_key(tmp_path: Path) -> None:
     made = create(tmp_path)
     rubbish = tmp_path / "rubbish"
     rubbish.write_text("rubbish")

@@ -70,7 +70,7 @@ def test_another_thread_changes_nothing() -> None:
     assert seen == [before]
 
 
-def test_it_says_what_was_wrong_where_files_are_and_ends_with_the_result(tmp_path: Path) -> None:
+def test_the_last_lines_have_the_checks_the_files_and_the_result(tmp_path: Path) -> None:
     place = Workspace(tmp_path / "demo")
     place.release()
     for good, last in ((True, "RESULT: everything equal, everything seen"), (False, "RESULT: NOT everything was equal or seen")):

@@ -146,7 +146,7 @@ def test_a_file_that_was_deleted_meanwhile_is_a_fault(authority: Authority) -> N
     assert [(item.level, item.subject) for item in found] == [("fault", "listeners[0].tls.key")]
 
 
-def test_no_secret_is_in_what_is_said_of_a_broken_key(authority: Authority) -> None:
+def test_no_finding_about_a_broken_key_has_a_secret(authority: Authority) -> None:
     certificate, key = authority.leaf("server")
     pem = Path(key).read_bytes()
     secret = pem.splitlines()[1].decode()

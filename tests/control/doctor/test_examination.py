@@ -49,7 +49,7 @@ def test_the_address_that_is_asked_is_the_callers_or_the_files_or_the_default(tm
     assert one(examine(path).findings, "control plane").found.startswith(f"no framegate answers at unix:{tmp_path}/admin.sock: why")
 
 
-def test_a_faulty_file_is_told_and_what_needs_no_file_is_looked_at_all_the_same(tmp_path: Path) -> None:
+def test_with_a_faulty_file_areas_that_need_no_file_are_examined(tmp_path: Path) -> None:
     found = examine(write(tmp_path, colour="red")).findings
     assert [item.subject for item in found if item.level == "fault"] == ["colour", str(tmp_path / "f.yaml")]
     assert {item.area for item in found} == set(AREAS)
@@ -67,7 +67,7 @@ def test_where_only_this_machine_is_at_fault_everything_is_looked_at(tmp_path: P
     assert one(found, str(path)).found == "is valid, and this machine does not give what it needs"
 
 
-def test_what_has_ended_is_told_once(tmp_path: Path) -> None:
+def test_a_certificate_that_has_ended_is_reported_once(tmp_path: Path) -> None:
     """By ``check`` as a warning, by the judge as a fault with more words."""
     certificate, key = Authority(tmp_path).leaf("server", lifetime=(-YEAR, -YEAR / 365))
     listener = {"name": "in", "address": "127.0.0.1:0", "upstream": "up", "tls": {"certificate": certificate, "key": key}}
@@ -76,7 +76,7 @@ def test_what_has_ended_is_told_once(tmp_path: Path) -> None:
     assert [(item.area, item.level) for item in told] == [("certificates", "fault")]
 
 
-def test_an_upstream_is_met_at_what_its_name_stands_for(tmp_path: Path) -> None:
+def test_an_upstream_is_tried_at_the_address_of_its_name(tmp_path: Path) -> None:
     upstream = ScriptedUpstream()
     path = write(tmp_path, upstreams=[{"name": "up", "endpoints": [f"localhost:{upstream.port}"]}])
     found = examine(path).findings
@@ -85,7 +85,7 @@ def test_an_upstream_is_met_at_what_its_name_stands_for(tmp_path: Path) -> None:
     assert one(found, f"up, 127.0.0.1:{upstream.port}").level == "ok"
 
 
-def test_an_address_in_use_is_told_where_no_framegate_runs(tmp_path: Path) -> None:
+def test_an_address_in_use_is_a_warning_if_no_framegate_runs(tmp_path: Path) -> None:
     """Where one does, it is what uses it."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -117,7 +117,7 @@ def test_a_look_of_ours_that_breaks_ends_no_other(tmp_path: Path, monkeypatch: p
     assert {item.area for item in found} == set(AREAS)
 
 
-def test_a_system_whose_files_cannot_be_read_is_told_in_words(tmp_path: Path) -> None:
+def test_a_system_without_readable_files_is_unknown_in_each_area(tmp_path: Path) -> None:
     """Nothing of it is left out, and nothing is a fault."""
     path = write(tmp_path)
     found = examine(path, around(tmp_path / "empty"))

@@ -47,7 +47,7 @@ def good(subject: str) -> Finding:
     return Finding("cpu", subject, "ok", "is good")
 
 
-def test_all_are_looked_at_side_by_side_and_told_in_their_order() -> None:
+def test_probes_run_in_parallel_and_report_in_their_order() -> None:
     """Each waits for all the others: one after the other none would end."""
     barrier = threading.Barrier(8)
 
@@ -60,7 +60,7 @@ def test_all_are_looked_at_side_by_side_and_told_in_their_order() -> None:
     assert [item.subject for item in look_at_all(probes, 10)] == [text for number in range(8) for text in (str(number), f"{number} again")]
 
 
-def test_what_hangs_costs_its_own_finding_and_what_it_found_before_is_kept() -> None:
+def test_a_probe_that_hangs_is_a_fault_and_keeps_its_earlier_findings() -> None:
     never = threading.Event()
 
     def hang() -> Iterator[Finding]:
@@ -75,7 +75,7 @@ def test_what_hangs_costs_its_own_finding_and_what_it_found_before_is_kept() -> 
     assert found[1].found == "did not answer within 0.05 s"
 
 
-def test_what_fails_is_told_and_the_others_go_on() -> None:
+def test_a_probe_that_fails_is_unknown_and_the_others_continue() -> None:
     def refuse() -> Iterator[Finding]:
         yield good("first")
         raise PermissionError(13, "Permission denied")

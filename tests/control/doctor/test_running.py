@@ -34,7 +34,7 @@ def cli() -> Iterator[Cli]:
         yield at_hand
 
 
-def test_who_listens_and_does_not_answer_is_a_fault_in_its_time(tmp_path: Path) -> None:
+def test_a_control_plane_that_does_not_answer_is_a_fault_within_the_timeout(tmp_path: Path) -> None:
     with answering(f"unix:{tmp_path}/hangs.sock"):
         begun = time.monotonic()
         _, (found,) = ask(around(tmp_path, timeout_s=0.2), f"unix:{tmp_path}/hangs.sock")
@@ -61,7 +61,7 @@ def test_one_that_serves_is_shown_with_its_figures_and_another_version_is_a_warn
     assert "runs the version" not in one(ask(around(tmp_path), cli.address, "")[1], "version").found
 
 
-def test_one_that_takes_no_connections_is_told(tmp_path: Path, cli: Cli) -> None:
+def test_a_framegate_that_takes_no_connections_is_a_warning(tmp_path: Path, cli: Cli) -> None:
     cli.plane.accepting = False
     _, found = ask(around(tmp_path), cli.address)
     assert (one(found, "framegate ").level, "is drained" in one(found, "framegate ").found) == ("warning", True)
@@ -76,7 +76,7 @@ def test_processors_that_are_down_are_a_warning_and_a_fault_if_none_is_up(tmp_pa
         assert (found.level, found.figures["running"], found.figures["processors"]) == (level, up, 2)
 
 
-def test_a_number_that_is_another_process_here_is_not_taken_for_it(tmp_path: Path, cli: Cli) -> None:
+def test_the_pid_of_another_process_is_not_taken_for_framegates(tmp_path: Path, cli: Cli) -> None:
     for line in ("python\0-m\0pytest", "python\0/opt/framegate/bin/framegate\0status", "serve"):
         assert ask(around(tmp_path, {f"proc/{os.getpid()}/cmdline": line}), cli.address)[0].pid is None
     files = {f"proc/{os.getpid()}/cmdline": "python\0/opt/framegate/bin/framegate\0serve\0--config\0x"}
@@ -113,7 +113,7 @@ def test_a_file_that_differs_from_what_runs_is_a_warning_with_its_keys(tmp_path:
     assert found(dataclasses.replace(config, processors=63)).level == "warning"
 
 
-def test_what_it_warns_of_itself_is_told(tmp_path: Path, cli: Cli) -> None:
+def test_its_own_warnings_are_shown(tmp_path: Path, cli: Cli) -> None:
     certificate = CertificateStatus(
         owner="listener/kafka", use="certificate", file="/t.crt", position=0, subject="CN=x", names=(), issuer="CN=y", serial="1", fingerprint="f",
         begins=0.0, ends=1.0, store=1, loaded_ns=0, error="",

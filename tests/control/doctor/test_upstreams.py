@@ -100,7 +100,7 @@ def test_an_upstream_that_speaks_first_is_good_and_one_that_ends_the_connection_
         assert "Connection reset by peer" in told(meet(upstream.port)).found
 
 
-def test_who_takes_no_connection_is_told_in_its_time() -> None:
+def test_a_server_that_accepts_no_connection_is_a_fault_within_the_timeout() -> None:
     """A full queue: the kernel leaves packets unanswered."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as stack:
         port = listener.getsockname()[1]
@@ -114,7 +114,7 @@ def test_who_takes_no_connection_is_told_in_its_time() -> None:
     assert found.found == "takes no connection within 0.3 s"
 
 
-def test_a_broker_answers_one_request_and_nobody_logs_in() -> None:
+def test_a_broker_gets_one_request_and_no_login() -> None:
     broker = SaslBroker({"me": "secret"})
     found = meet(broker.port, kafka=True, sasl=UpstreamSasl(mechanism="PLAIN", user="me", password_file="/nowhere"))
     broker.close()
@@ -177,7 +177,7 @@ def test_an_upstream_that_does_not_speak_kafka_is_a_fault() -> None:
     assert wrong == []
 
 
-def test_who_answers_byte_by_byte_gets_no_longer_than_the_others() -> None:
+def test_a_server_that_answers_byte_by_byte_gets_no_longer_time() -> None:
     stop = threading.Event()
 
     def drip(sock: socket.socket) -> None:
@@ -190,7 +190,7 @@ def test_who_answers_byte_by_byte_gets_no_longer_than_the_others() -> None:
         stop.set()
 
 
-def test_tls_is_told_with_protocol_cipher_days_and_times(authority: Authority) -> None:
+def test_tls_is_shown_with_protocol_cipher_days_and_times(authority: Authority) -> None:
     with serving(encrypted(authority.leaf("server"))) as upstream:
         (found,) = meet(upstream.port, tls=UpstreamTls(ca=str(authority.path)))
     assert found.level == "ok"
@@ -227,7 +227,7 @@ def test_a_refused_certificate_is_shown_with_what_is_in_it(authority: Authority)
     assert wrong == []
 
 
-def test_a_certificate_that_begins_in_the_future_is_told_of_the_clock_as_well(authority: Authority) -> None:
+def test_a_certificate_that_begins_in_the_future_is_also_a_warning_about_the_clock(authority: Authority) -> None:
     with serving(encrypted(authority.leaf("server", lifetime=(DAY / 8, YEAR)))) as upstream:
         found = meet(upstream.port, tls=UpstreamTls(ca=str(authority.path)))
     assert "certificate is not yet valid" in told(found).found
@@ -255,7 +255,7 @@ def test_an_upstream_without_tls_is_a_fault_and_a_silent_one_costs_its_time(auth
     assert "no TLS handshake within 0.3 s" in found.found
 
 
-def test_all_addresses_are_met_at_once_and_the_slow_one_holds_up_nobody() -> None:
+def test_all_addresses_are_tried_at_once_and_a_slow_one_delays_no_other() -> None:
     """One after the other they would take the time of all."""
     with contextlib.ExitStack() as stack:
         ports = [stack.enter_context(serving(silent)).port for _ in range(10)]
@@ -268,7 +268,7 @@ def test_all_addresses_are_met_at_once_and_the_slow_one_holds_up_nobody() -> Non
     assert levels(found) == ["fault"] * 10
 
 
-def test_more_addresses_than_are_met_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_beyond_the_limit_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstreams, "MOST", 2)
     rows = [["", socket.AF_INET, f"127.0.0.{number}", 1] for number in range(1, 6)]
     probes = address_probes(Surroundings(config=config_of()), {"up": rows})
@@ -283,7 +283,7 @@ def test_an_upstream_without_an_address_is_a_fault_and_no_configuration_is_not_k
     assert levels(look_at_all(address_probes(Surroundings(), {}), 10)) == ["unknown"]
 
 
-def test_our_key_is_in_nothing_that_is_said(authority: Authority, tmp_path: Path) -> None:
+def test_no_finding_has_our_key(authority: Authority, tmp_path: Path) -> None:
     certificate, key = authority.leaf("client")
     secret = Path(key).read_text().splitlines()[1]
     with serving(encrypted(authority.leaf("server", lifetime=(-YEAR, -DAY)))) as upstream:

@@ -57,7 +57,7 @@ def test_what_does_not_go_together_is_named_where_it_stands(spec: str, line: int
     assert words in fault.what
 
 
-def test_a_port_of_another_protocol_or_of_nobody_is_free() -> None:
+def test_a_port_of_another_protocol_is_free() -> None:
     assert faults(POD + "  containers: [{name: app, ports: [{containerPort: 9093, protocol: UDP}, {containerPort: 9094}]}]\n") == []
 
 

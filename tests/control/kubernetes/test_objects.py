@@ -33,7 +33,7 @@ def made(wanted: Wanted = ALL, text: str = DEPLOYMENT, **needs: Any) -> dict[str
     return {item["kind"]: item for item in found}
 
 
-def test_nothing_is_made_that_nobody_asked_for() -> None:
+def test_without_options_there_are_no_objects() -> None:
     assert made(Wanted()) == {}
 
 

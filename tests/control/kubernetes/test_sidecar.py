@@ -26,7 +26,7 @@ def test_ports_are_those_of_the_configuration() -> None:
 
 
 @each_of("kind", ["startup", "readiness", "liveness"])
-def test_probes_ask_as_they_are_told_to(kind: str) -> None:
+def test_probes_use_the_chosen_protocol(kind: str) -> None:
     needs = dataclasses.replace(DEFAULT_REQUIREMENTS, health_port=4, http_port=5)
     by_grpc, by_http = container_of(needs=needs)[f"{kind}Probe"], container_of(Options(probes="http"), needs)[f"{kind}Probe"]
     assert by_grpc.pop("grpc") == {"port": 4, "service": f"framegate-{kind}"}
