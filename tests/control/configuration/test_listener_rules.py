@@ -56,6 +56,8 @@ def test_a_handler_stands_for_an_upstream(handled: dict[str, Any], tmp_path: pat
     assert faults(handled) == [("listeners[1].upstream", "is required where there is no handler")]
     handled["listeners"][1]["handler"] = None
     assert faults(handled) == [("listeners[1].upstream", "is required where there is no handler")]
+    for upstreams, words in (([], "needs at least one entry"), (..., "is required")):
+        assert ("upstreams", f"{words}, unless each listener has a handler") in faults(put(handled, "upstreams", upstreams))
 
 
 def test_a_handlers_name_is_a_module_and_a_name_in_it(handled: dict[str, Any]) -> None:

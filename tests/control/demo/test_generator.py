@@ -2,7 +2,6 @@
 
 import json
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from framegate.control.demo.generator import FIRST_SPECIAL
+from framegate.control.demo.generator import FIRST_SPECIAL, main
 from framegate.control.demo.processes import Child
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
 
@@ -109,17 +108,19 @@ def test_a_frame_begun_is_answered_when_it_is_whole(generator: Child) -> None:
     assert settled(generator, connection, lambda seen: seen["closed"])["closed"] == "client"
 
 
-def test_for_so_long_it_needs_no_commands_and_says_by_its_end_whether_all_came_back() -> None:
+def test_with_a_time_it_needs_no_commands_and_its_exit_code_says_whether_every_frame_was_answered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def once(sock: socket.socket) -> None:
         read_frame(sock)
         sock.close()
 
     for upstream, code in ((Echo(), 0), (ScriptedUpstream(once), 1)):
-        options = json.dumps({"host": "localhost", "port": upstream.port, "rate": 500, "connections": 2, "seconds": 0.3})
-        command = [sys.executable, "-P", "-m", "framegate.control.demo.generator", options]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
+        with open("/dev/null") as nothing:
+            monkeypatch.setattr(sys, "stdin", nothing)
+            options = {"host": "localhost", "port": upstream.port, "rate": 500, "connections": 2, "seconds": 0.3}
+            assert main([json.dumps(options)]) == code
         upstream.close()
-        final = json.loads(done.stdout.splitlines()[-1])
-        assert (done.returncode, final["event"]) == (code, "final"), done.stderr
-        assert final["sent"] > 0
+        final = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert (final["event"], final["sent"] > 0) == ("final", True)
         assert (final["sent"] == final["answered"]) == (code == 0)
