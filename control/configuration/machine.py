@@ -43,6 +43,8 @@ IN_USE: Final = "is in use now"
 _ADMIN: Final = ("admin", "address")
 _EXTRAS: Final = {"otlp": "opentelemetry.exporter.otlp.proto.grpc", "prometheus": "prometheus_client"}
 _KERNEL: Final = "/proc/sys/net/core"
+_LOCKS: Final = "/proc/locks"
+_PROBE_S: Final = 1.0
 
 
 def apply_machine(document: Document, config: ProxyConfig, bound: Bound, *, in_use: bool) -> None:
@@ -175,10 +177,6 @@ def _memory(document: Document, config: ProxyConfig) -> None:
     warning = memory_warning(chosen, chosen.processors, given.memory)
     if warning is not None:
         document.warn(("memory_pool", "size"), warning, format_size(chosen.memory_pool.size))
-
-
-_LOCKS: Final = "/proc/locks"
-_PROBE_S: Final = 1.0
 
 
 def nearest_folder(folder: str) -> str:

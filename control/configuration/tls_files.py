@@ -49,6 +49,9 @@ __all__ = [
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 """Of all files together: they go to each processor in one message."""
+_SHORT: Final = 16
+_NO_END: Final = 253_402_300_799.0  # the last second of the year 9999, as RFC 5280 has it
+_REVOCATIONS: Final = re.compile(b"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -204,11 +207,6 @@ def revocation_lists(section: ListenerTls | UpstreamTls) -> list[str]:
     if not isinstance(section, ListenerTls):
         return []
     return [*section.crl, *(path for item in section.certificates for path in item.crl)]
-
-
-_SHORT: Final = 16
-_NO_END: Final = 253_402_300_799.0  # the last second of the year 9999, as RFC 5280 has it
-_REVOCATIONS: Final = re.compile(b"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
 
 
 def short_fingerprint(fingerprint: str) -> str:

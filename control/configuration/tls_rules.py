@@ -27,6 +27,9 @@ __all__ = [
 _HOST: Final = re.compile(r"(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z][a-z0-9-]{0,62}\.?", re.IGNORECASE)
 _MAX_HOST: Final = 253
 _MAX_PROTOCOL: Final = 255
+Found = TypeVar("Found")
+EXPOSED: Final = "can be read or written by everybody"
+"""The beginning of the warning of ``exposure_warning``."""
 
 
 def listener_tls_rules(document: Document, path: Path, tls: ListenerTls) -> None:
@@ -113,11 +116,6 @@ def _authorities(document: Document, path: Path, value: str | None) -> None:
     if authorities is not None:
         document.add(path, authority_fault(authorities))
         document.warn(path, validity_warning(authorities, all_of_them=True))
-
-
-Found = TypeVar("Found")
-EXPOSED: Final = "can be read or written by everybody"
-"""The beginning of the warning of ``exposure_warning``."""
 
 
 def readable_fault(path: str) -> str | None:

@@ -35,6 +35,11 @@ BODY_HEADER_SIZE: Final = FRAME_HEADER.size - SIZE_HEADER_SIZE
 _MIX: Final = ((100, 860), (512, 140), (4096, 23), (65536, 1))
 _TABLE_SIZE: Final = sum(count for _, count in _MIX)
 _ALPHABET: Final = b"0123456789abcdef"
+_CONNECT_S: Final = 10.0
+_READ_SIZE: Final = 256 * 1024
+_WRITE_SIZE: Final = 16 * 1024
+_READS_AT_ONCE: Final = 16
+_BLOCKED: Final = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
 
 
 def frame(number: int, sequence: int, payload: bytes) -> bytes:
@@ -103,13 +108,6 @@ class Upstream:
     def stop(self) -> None:
         """Print the counts; ``bytes`` are those of frames with their size headers."""
         print(json.dumps({"frames": self.frame_count, "bytes": self.body_bytes + 4 * self.frame_count}), flush=True)
-
-
-_CONNECT_S: Final = 10.0
-_READ_SIZE: Final = 256 * 1024
-_WRITE_SIZE: Final = 16 * 1024
-_READS_AT_ONCE: Final = 16
-_BLOCKED: Final = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
 
 
 class Client:

@@ -38,6 +38,7 @@ _POLL_S: Final = 0.1
 _BATCH_BYTES: Final = 32 << 20
 _BYTES_PER_FRAME: Final = 400
 _LEAST_BUDGET: Final = 4 << 30
+_MARKER: Final = ".framegate-demo"
 
 
 class WorkspaceError(Exception):
@@ -307,9 +308,6 @@ class Stage:
 
 def _port(serving: Mapping[str, Any]) -> int:
     return int(serving["listeners"][LISTENER].rpartition(":")[2])
-
-
-_MARKER: Final = ".framegate-demo"
 
 
 def _short_socket(name: str) -> Path:

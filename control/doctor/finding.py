@@ -58,6 +58,10 @@ Figure = int | float | str
 LEVELS: Final[tuple[Level, ...]] = typing.get_args(Level)
 """The worst first. ``unknown``: it cannot be looked at from here, which is neither good nor bad."""
 AREAS: Final[tuple[Area, ...]] = typing.get_args(Area)
+MARGIN_S: Final = 0.5
+"""A probe bounds its own time; so much later it is left behind."""
+_SLICE_S: Final = 0.2
+"""Of waiting: a signal that comes just before a wait does not interrupt it, so Ctrl-C is handled between two slices."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,12 +122,6 @@ def report(findings: Iterable[Finding], *, version: str, config: str | None, add
         "counts": counts(rows),
         "findings": [{**dataclasses.asdict(row), "figures": dict(row.figures)} for row in rows],
     }
-
-
-MARGIN_S: Final = 0.5
-"""A probe bounds its own time; so much later it is left behind."""
-_SLICE_S: Final = 0.2
-"""Of waiting: a signal that comes just before a wait does not interrupt it, so Ctrl-C is handled between two slices."""
 
 
 class Deadline:

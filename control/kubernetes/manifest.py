@@ -41,6 +41,19 @@ _MOST: Final = 1 << 63
 _NULLS: Final = ("", "~", "null", "Null", "NULL")
 _WORDS: Final = ((True, "y Y yes Yes YES true True TRUE on On ON"), (False, "n N no No NO false False FALSE off Off OFF"))
 _BOOLEANS: Final = {word: value for value, words in _WORDS for word in words.split()}
+_TEMPLATE: Final = ("spec", "template")
+KINDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "Deployment": ("apps", _TEMPLATE),
+    "StatefulSet": ("apps", _TEMPLATE),
+    "DaemonSet": ("apps", _TEMPLATE),
+    "ReplicaSet": ("apps", _TEMPLATE),
+    "Job": ("batch", _TEMPLATE),
+    "CronJob": ("batch", ("spec", "jobTemplate", *_TEMPLATE)),
+    "Pod": ("", ()),
+}
+"""The group of each kind, and the path of its pod template."""
+SWITCH: Final = "framegate.io/inject"
+"""A label of the object; with ``"false"`` inject leaves the object as it is."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -288,21 +301,6 @@ class _Reader:
             place = self._text.find(behind, after, node.start)
             if place >= 0:
                 node.start = node.end = place + 1
-
-
-_TEMPLATE: Final = ("spec", "template")
-KINDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    "Deployment": ("apps", _TEMPLATE),
-    "StatefulSet": ("apps", _TEMPLATE),
-    "DaemonSet": ("apps", _TEMPLATE),
-    "ReplicaSet": ("apps", _TEMPLATE),
-    "Job": ("batch", _TEMPLATE),
-    "CronJob": ("batch", ("spec", "jobTemplate", *_TEMPLATE)),
-    "Pod": ("", ()),
-}
-"""The group of each kind, and the path of its pod template."""
-SWITCH: Final = "framegate.io/inject"
-"""A label of the object; with ``"false"`` inject leaves the object as it is."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
