@@ -73,7 +73,7 @@ def test_until_a_broker_starts_its_ports_are_nobody_elses_and_then_its_own(tmp_p
 
 
 def test_more_listeners_and_settings_than_usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker that is started is one that ends at once: what it was given is what is looked at."""
+    """The broker is a script that ends at once; its settings and arguments are compared."""
     (tmp_path / "cache" / "formatted").mkdir(parents=True)
     program = tmp_path / "java"
     program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/told\n')

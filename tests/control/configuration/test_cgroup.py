@@ -1,4 +1,4 @@
-"""What a container allows, as its cgroup says it, from whichever side it is looked at."""
+"""The limits of a container, read from its cgroup, from within and from outside."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""What rules ask of converted values."""
+"""Documents, their faults, and values that are wrong."""
 
 from typing import Any
 

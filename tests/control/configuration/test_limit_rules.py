@@ -1,4 +1,4 @@
-"""Quotas; and the pool, which holds what passes whole, and what listeners are guaranteed."""
+"""Quotas, and the memory pool: it holds frames that pass whole, and listeners' shares."""
 
 import pathlib
 from typing import Any

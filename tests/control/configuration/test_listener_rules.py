@@ -1,4 +1,4 @@
-"""What listeners ask of the rest of a configuration: framings, handlers, principals, timeouts."""
+"""Rules of listeners: framings, handlers, principals."""
 
 import pathlib
 import sys

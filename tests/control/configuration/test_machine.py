@@ -1,4 +1,4 @@
-"""Rules that look at this machine: their keys, their words, and that check and serve say the same."""
+"""Rules about this machine: their keys and texts, the same for check and serve; tried with real folders, files, sockets and addresses."""
 
 import fcntl
 import json
@@ -62,7 +62,7 @@ def listener(**keys: object) -> list[dict[str, object]]:
 
 
 def fault(path: pathlib.Path) -> tuple[int, str, str, str]:
-    """The only fault of a file, which ``serve`` meets in the same words."""
+    """The only fault of a file; ``serve`` has the same."""
     found = examine(path, in_use=True)
     with pytest.raises(ConfigurationError) as caught:
         load(path)
@@ -128,7 +128,7 @@ def test_a_disk_smaller_than_the_budget_is_a_warning(folder: pathlib.Path, monke
 
 
 def test_an_admin_socket_in_a_folder_that_others_may_write_in_is_a_warning(folder: pathlib.Path) -> None:
-    """Whoever may write there puts a socket of their own in its place; with the sticky bit, where none is yet."""
+    """A user who may write there can replace the socket; with the sticky bit, make one before framegate does."""
     (folder / "above" / "run").mkdir(parents=True)
     path = write(folder, admin={"address": "unix:above/run/admin.sock"})
     group = os.stat(folder).st_gid

@@ -1,4 +1,4 @@
-"""What SASL asks of the rest of a configuration. What SASL towards an upstream asks of the rest."""
+"""SASL of listeners, and SASL towards upstreams."""
 
 import pathlib
 from typing import Any
@@ -130,7 +130,7 @@ def kafka(data: dict[str, Any], secret: str) -> dict[str, Any]:
 
 @pytest.fixture
 def ruled(kafka: dict[str, Any], secret: str) -> dict[str, Any]:
-    """By who the client is."""
+    """Logins by the client's principal."""
     kafka["upstreams"][0]["sasl"] = {
         "identities": [
             {"principals": ["alice", "RULE:CN=app-.*//"], "mechanism": "PLAIN", "user": "apps", "password_file": secret},

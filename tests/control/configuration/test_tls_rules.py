@@ -1,4 +1,4 @@
-"""framegate.control.configuration.tls_rules: what a start would fail at, or clients, is told with its key."""
+"""Rules of TLS: what would fail at the start, or for clients, is found at its key."""
 
 import datetime
 from collections.abc import Iterable

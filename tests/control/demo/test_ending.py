@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as exceptions; whatever ends a demo is one line and an exit code."""
+"""Ctrl-C and SIGTERM as exceptions; each end of a demo is one line and an exit code; the last lines."""
 
 import io
 import os

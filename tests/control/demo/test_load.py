@@ -1,4 +1,4 @@
-"""The demo's frames and its histogram of times."""
+"""The demo's frames, its histogram of times, its connections and its upstream."""
 
 import json
 import random

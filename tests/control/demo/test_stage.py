@@ -1,4 +1,4 @@
-"""What every demo stands on: the configuration it writes, and its reading of the log."""
+"""The folder of a demo, the configurations that it writes, and its count of the log."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Files of TLS as they are found: good, ended, about to end, of another key, out of order, incomplete, without names."""
+"""TLS files: good, ended, about to end, with another key, out of order, incomplete, without names."""
 
 import datetime
 import os

@@ -1,4 +1,4 @@
-"""All areas together, and what they owe each other."""
+"""All areas together, and their order."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def test_with_a_faulty_file_areas_that_need_no_file_are_examined(tmp_path: Path)
 
 
 def test_where_only_this_machine_is_at_fault_everything_is_looked_at(tmp_path: Path) -> None:
-    """And what cannot be written is told once."""
+    """A folder that cannot be written is reported once."""
     upstream = ScriptedUpstream()
     path = write(tmp_path, upstreams=[{"name": "up", "endpoints": [upstream.address]}], tap={"directory": str(tmp_path / "file" / "tap")})
     (tmp_path / "file").touch()
@@ -68,7 +68,7 @@ def test_where_only_this_machine_is_at_fault_everything_is_looked_at(tmp_path: P
 
 
 def test_a_certificate_that_has_ended_is_reported_once(tmp_path: Path) -> None:
-    """By ``check`` as a warning, by the judge as a fault with more words."""
+    """``check`` has it as a warning, the validator as a fault with more words."""
     certificate, key = Authority(tmp_path).leaf("server", lifetime=(-YEAR, -YEAR / 365))
     listener = {"name": "in", "address": "127.0.0.1:0", "upstream": "up", "tls": {"certificate": certificate, "key": key}}
     path = write(tmp_path, listeners=[listener])
@@ -86,7 +86,7 @@ def test_an_upstream_is_tried_at_the_address_of_its_name(tmp_path: Path) -> None
 
 
 def test_an_address_in_use_is_a_warning_if_no_framegate_runs(tmp_path: Path) -> None:
-    """Where one does, it is what uses it."""
+    """If a framegate runs, it uses the address itself."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         path = write(tmp_path, listeners=[{"name": "in", "address": address, "upstream": "up"}])
@@ -94,7 +94,7 @@ def test_an_address_in_use_is_a_warning_if_no_framegate_runs(tmp_path: Path) -> 
 
 
 def test_a_file_that_hangs_costs_its_own_time_and_the_rest_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one on a file server that is gone."""
+    """As on a file server that no longer answers."""
     never = threading.Event()
     monkeypatch.setattr(examination, "examine", lambda path, in_use: never.wait(30))
     begun = time.monotonic()

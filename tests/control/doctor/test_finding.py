@@ -13,7 +13,7 @@ ODD = Finding("limits", "b", "warning", "is odd", "change it", {"limit": 3})
 
 
 def test_the_document_has_the_form_that_programs_read() -> None:
-    """Who changes this raises ``FORMAT``."""
+    """A change of this form raises ``FORMAT``."""
     found = report([GOOD, ODD], version="1.2.3", config="/etc/f.yaml", address="unix:/a", now=0.0)
     assert FORMAT == 1
     assert found == {
@@ -48,7 +48,7 @@ def good(subject: str) -> Finding:
 
 
 def test_probes_run_in_parallel_and_report_in_their_order() -> None:
-    """Each waits for all the others: one after the other none would end."""
+    """Each probe waits for all others, so they end only if they run in parallel."""
     barrier = threading.Barrier(8)
 
     def look(number: int) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Addresses of upstreams as they are found on real sockets: good ones, and every way in which one is not."""
+"""Addresses of upstreams on real sockets: good ones, and each kind of fault."""
 
 import contextlib
 import datetime
@@ -44,7 +44,7 @@ def serving(script: Script = echo) -> Iterator[ScriptedUpstream]:
 
 
 def encrypted(certificate: tuple[str, str], script: Script = echo, client_ca: str | None = None) -> Script:
-    """The script behind a handshake as a server."""
+    """The script after a TLS handshake as a server."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate)
     if client_ca is not None:
@@ -74,7 +74,7 @@ def meet(
     at: str = "127.0.0.1:0",
     **keys: Any,
 ) -> list[Finding]:
-    """What is found of one address that a name stood for; ``at``: where the listener is."""
+    """The findings about one address; ``at``: the listener's address."""
     config = config_of(f"localhost:{port}", listener={"address": at, **({"protocol": "kafka"} if kafka else {})}, upstream={"tls": tls, **keys})
     around = Surroundings(config=config, timeout_s=timeout_s)
     return look_at_all(address_probes(around, {"up": [[host, socket.AF_INET, "127.0.0.1", port]]}), timeout_s)
@@ -256,7 +256,7 @@ def test_an_upstream_without_tls_is_a_fault_and_a_silent_one_costs_its_time(auth
 
 
 def test_all_addresses_are_tried_at_once_and_a_slow_one_delays_no_other() -> None:
-    """One after the other they would take the time of all."""
+    """In sequence they would take the sum of their times."""
     with contextlib.ExitStack() as stack:
         ports = [stack.enter_context(serving(silent)).port for _ in range(10)]
         config = config_of(listener={"protocol": "kafka"})

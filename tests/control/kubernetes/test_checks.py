@@ -1,4 +1,4 @@
-"""What keeps framegate out of a pod is said with its line, its reason and what to do."""
+"""Conflicts with a pod are faults with line, reason and what to do."""
 
 import dataclasses
 

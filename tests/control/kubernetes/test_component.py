@@ -1,4 +1,4 @@
-"""The components of deploy/kustomize are what is written from the one source; nobody changes them by hand."""
+"""The components of deploy/kustomize are generated from one source."""
 
 import tomllib
 from pathlib import Path

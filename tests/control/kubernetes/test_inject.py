@@ -1,4 +1,4 @@
-"""framegate into manifests and out: what is there stays byte for byte, twice is once, and what comes out says what it should."""
+"""inject and remove: the user's text stays byte for byte, a second injection changes nothing, and the result has the right contents."""
 
 import dataclasses
 import json

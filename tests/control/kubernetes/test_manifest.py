@@ -1,4 +1,4 @@
-"""Every value knows where it stands; what is no manifest is refused with its line."""
+"""Every value has its position; other texts are refused with the line; objects that have pods."""
 
 import time
 

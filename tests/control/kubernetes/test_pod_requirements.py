@@ -1,4 +1,4 @@
-"""What a configuration asks of its pod, read where its files are not."""
+"""What a configuration needs from its pod, read on a machine without the pod's files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -77,7 +77,7 @@ def test_other_faults_are_named_as_check_names_them(write: Write) -> None:
 
 
 def test_files_that_happen_to_be_here_are_not_looked_at(write: Write, tmp_path: Path) -> None:
-    """Neither certificates, nor secrets, nor those that are no such thing: the pod has others."""
+    """The pod has other files at these paths."""
     for name in ("c", "k", "u", "p", "j", "r"):
         (tmp_path / name).write_text("no PEM, no user, no JSON {")
         (tmp_path / name).chmod(0o666)

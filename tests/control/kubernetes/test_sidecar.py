@@ -1,4 +1,4 @@
-"""What a pod gains follows from the configuration and from what was asked for."""
+"""What a pod gets follows from the configuration and the options."""
 
 import dataclasses
 from typing import Any
