@@ -1,16 +1,16 @@
-"""From a YAML file to the model of ``framegate.proxy.config``, every fault at once.
+"""From a YAML file to the model of ``framegate.proxy.config``, with every fault at once.
 
-    load      ``examine(path)`` names faults and warnings, ``load(path)`` gives the model; ``validate(mapping)`` for values without a file
-    child     ``load`` in a child process, for a process that goes on running
-    reading   the YAML file becomes a ``document``: plain values with the line of each, and faults
-    schema    names, units, ranges, types, paths: the document becomes the model
-    rules     what must hold between keys; ``listener_rules``, ``limit_rules``, ``sasl_rules``, ``tap_rules`` and ``tls_rules`` of these
-    files     what a certificate's file holds; ``certificate`` says what is in it, ``tls_files`` what processors are to serve
-    machine   what this machine must give; ``places`` tries folders, sockets and addresses
-    units     ``100MiB``, ``30s``
-    cgroup    what the container allows; ``capacity``: what follows for processors and the memory pool
-    manual    what each key means (``manual.yaml``), for ``framegate explain`` and the pages in ``deploy/``
+    load       ``examine(path)`` gives faults and warnings, ``load(path)`` the model; ``validate(mapping)`` takes values without a file
+    child      ``load`` in a child process, for a process that continues to run
+    reading    the YAML file becomes a ``document``: plain values with the line of each, and faults
+    schema     the document becomes the model: names, units, ranges, types, paths
+    rules      rules between keys; by section in ``listener_rules``, ``limit_rules``, ``sasl_rules``, ``tap_rules`` and ``tls_rules``
+    machine    what this machine must provide: folders, sockets, addresses, memory
+    tls_files  the TLS files that a configuration names, and what certificates and revocation lists say
+    units      ``100MiB``, ``30s``
+    cgroup     the limits of the container; ``capacity``: what follows for processors and the memory pool
+    manual     what each key means (``manual.yaml``), for ``framegate explain`` and the pages in ``deploy/``
 
-Nothing here is loaded in a processor. Nothing is re-exported: the control process uses addresses, units and capacity as long as it runs, and must
-not pay for the reader.
+Processors load nothing of this package. Nothing is re-exported, because the control process uses only units, capacity and addresses while it runs and
+must not load the YAML reader.
 """

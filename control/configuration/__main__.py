@@ -1,4 +1,4 @@
-"""``python -P -m framegate.control.configuration``: writes the pages about the configuration's keys into ``deploy/`` of this checkout."""
+"""``python -P -m framegate.control.configuration`` writes the pages about the configuration's keys into ``deploy/`` of this checkout."""
 
 import pathlib
 import sys

@@ -11,42 +11,39 @@ __all__ = ["MemoryNeed", "fitted", "memory_need", "memory_warning", "processor_c
 
 CONTROL_BASE: Final = 64 * MIB
 PROCESSOR_BASE: Final = 29 * MIB
-"""Resident, with room for what control does: at start both together are 63 MiB with one processor (deploy/docs/performance.md)."""
+"""Resident memory, with room for control's own work: at start both together are 63 MiB with one processor (deploy/docs/performance.md)."""
 TOKENS: Final = 12 * MIB
-"""What checks signatures of tokens, in control: only who has a listener that takes them pays for it."""
+"""Control's check of token signatures, if a listener takes tokens."""
 VALIDATOR: Final = 28 * MIB
-"""The process that judges new certificates, keys and authorities, which stays: 34 MiB resident, 24 in proportion to who shares them."""
+"""The process that judges new certificates, keys and authorities: 34 MiB resident, 24 MiB proportional."""
 HANDLER_BASE: Final = 41 * MIB
-"""A handler process: Python with asyncio (25 MiB), and long answers that wait there (16 MiB). What handlers, and requests that wait there, take, only
-``handlers.memory`` bounds.
+"""A handler process: Python with asyncio (25 MiB) and deferred replies (16 MiB). Only ``handlers.memory`` bounds what handlers and waiting requests
+take.
 """
 CONNECTION: Final = 12 * KIB
-"""An idle pair, plaintext on both sides: 4.0 KiB in framegate (deploy/docs/performance.md), and 8 KiB in the kernel for its two sockets, which the
-container is charged for as well (deploy/docs/limits.md).
+"""An idle pair, plaintext on both sides: 4.0 KiB in framegate (deploy/docs/performance.md) and 8 KiB in the kernel for its two sockets, for which the
+container is charged as well (deploy/docs/limits.md).
 """
 TLS_SIDE: Final = 39 * KIB
-"""What TLS adds on one side of a pair: 21.6 KiB after a burst of 1 MB each way (25.6 - 4.0 KiB), and one record that has begun, which is
-not booked (17 KiB; proxy/network/MEMORY.md).
+"""TLS on one side of a pair: 21.6 KiB after a burst of 1 MB each way (25.6 - 4.0 KiB), and one record that has begun, which is not booked (17 KiB;
+proxy/network/MEMORY.md).
 """
 ONE_READ: Final = 256 * KIB
 """The most that one read may book beyond all other bounds (MEMORY.md)."""
 PIECES: Final = 1.25
 """Memory held for each byte booked, at most: a piece may be a view of a read that it is four fifths of (MEMORY.md)."""
 _USABLE: Final = 0.85
-"""Of the container's limit: the kernel's socket buffers count, too, and are in no bound of ours."""
+"""Part of the container's limit: the kernel's socket buffers count as well, and framegate does not bound them."""
 UNLIMITED_POOL: Final = GIB
-"""How large a pool without a size of its own is at most, where the container sets no limit."""
+"""The largest pool without a size of its own, where the container has no limit."""
 _KEPT: Final = 4
-"""Of what would be left for a pool without a size of its own, one part in so many is kept for connections whose number nobody limits."""
+"""If connections are not limited, one part in so many of the room for such a pool is kept for them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """What a configuration may come to need.
-
-    Attributes:
-        parts: names and bytes.
-        uncounted: listeners whose connections are not in it, since their number is not limited.
+    """The most memory that a configuration may need: ``parts`` has names and bytes; the connections of ``uncounted`` listeners are not limited in
+    number and not included.
     """
 
     parts: tuple[tuple[str, int], ...]
@@ -59,15 +56,15 @@ class MemoryNeed:
 
 
 def processor_count(configured: int, pool_size: int, largest: int, cpus: int) -> int:
-    """How many processors to start: as configured, or for 0 as many as there are CPUs and parts of the pool that hold the largest frame."""
+    """How many processors to start; for 0 as many as there are CPUs and parts of the pool that hold the largest frame."""
     if configured:
         return configured
     return max(1, min(cpus, MAX_PROCESSORS, pool_size // largest))
 
 
 def fitted(config: ProxyConfig, container: Container) -> ProxyConfig:
-    """The configuration with what stands for 0: as many processors as the container has CPUs and its memory allows, and the memory pool that the rest
-    of it allows, each processor's part at least the largest frame that passes whole. What is not 0 stays.
+    """The configuration with values in place of 0: as many processors as the container has CPUs and memory for, and the largest memory pool that fits
+    beside them; each processor's part holds the largest frame that passes whole.
     """
     pool, largest = config.memory_pool, max(largest_whole(config))
     if pool.size:
@@ -81,7 +78,7 @@ def fitted(config: ProxyConfig, container: Container) -> ProxyConfig:
 
 
 def _room(config: ProxyConfig, processors: int, limit: int | None) -> int:
-    """Whole MiB that a memory pool may have; less than 0 where there is none."""
+    """Whole MiB that a memory pool may have; below 0 if there is no room."""
     if limit is None:
         return UNLIMITED_POOL
     rest = memory_need(dataclasses.replace(config, memory_pool=dataclasses.replace(config.memory_pool, size=0)), processors)
@@ -94,8 +91,8 @@ def _usable(limit: int) -> int:
 
 
 def memory_need(config: ProxyConfig, processors: int) -> MemoryNeed:
-    """What all processes together need when the pool is full, each processor holds its largest frame beyond it, and every listener has as many
-    connections as it takes.
+    """The need of all processes when the pool is full, each processor holds its largest frame beyond it, and every listener has as many connections
+    as it takes.
     """
     beyond = processors * (sum(largest_whole(config)) + ONE_READ)
     handled = any(listener.handler is not None for listener in config.listeners)
@@ -121,7 +118,7 @@ def _shares(config: ProxyConfig, listener: ListenerConfig) -> bool:
 
 
 def _connections(config: ProxyConfig) -> int:
-    """Bytes that connections need: as many as each listener takes, within what the node takes, the dearest first."""
+    """Bytes for as many connections as each listener takes, within the node's limit, those that need most first."""
     left, total = config.limits.connections, 0
     for listener in sorted(config.listeners, key=lambda item: _connection(config, item), reverse=True):
         most = listener.limits.connections
@@ -138,7 +135,7 @@ def _connection(config: ProxyConfig, listener: ListenerConfig) -> int:
 
 
 def memory_warning(config: ProxyConfig, processors: int, limit: int | None) -> str | None:
-    """A sentence, which the memory pool's size may begin, when the configuration does not fit into the container; else None."""
+    """A sentence for the key of the memory pool's size when the configuration does not fit into the container; else None."""
     if limit is None:
         return None
     need, usable = memory_need(config, processors), _usable(limit)
@@ -153,6 +150,6 @@ def memory_warning(config: ProxyConfig, processors: int, limit: int | None) -> s
 
 
 def _rounded(size: int) -> str:
-    """Up to a whole MiB, or KiB below one."""
+    """Rounded up to a whole MiB, or KiB below one."""
     unit = MIB if size >= MIB else KIB
     return format_size(-(-size // unit) * unit)

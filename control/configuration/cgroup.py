@@ -1,8 +1,8 @@
-"""What the container allows and has used: CPUs, memory and tasks of the cgroup that this process is in, of both versions, and of all around it that
-can be seen; and the memory that a process and its descendants use.
+"""The container's limits and its use of CPUs, memory and tasks, from the cgroups of both versions; and the memory of a process and its descendants.
 
-Seen from within a container ``/sys/fs/cgroup`` is, as a rule, its own cgroup, whatever ``/proc/self/cgroup`` says; where it is the node's, its own
-lies below it. So each folder on the way from the one to the other is asked, and the tightest limit holds, as it does in the kernel.
+In a container ``/sys/fs/cgroup`` is usually its own cgroup, whatever ``/proc/self/cgroup`` says; where it is the node's, its own lies below. So each
+folder from the one to the other is read, and the tightest limit holds, as in the kernel. All functions take ``root``, where the cgroups are mounted,
+and ``own``, the file that says which of them the process is in, as ``/proc/self/cgroup``.
 """
 
 import dataclasses
@@ -29,18 +29,18 @@ _ROOT: Final = pathlib.Path("/sys/fs/cgroup")
 _OWN: Final = pathlib.Path("/proc/self/cgroup")
 _PROCESSES: Final = pathlib.Path("/proc")
 _UNLIMITED: Final = 2**60
-"""What the older cgroups show where there is no limit is above this."""
+"""The older cgroups show a number above this where there is no limit."""
 _NONE: Final = ("max", "-1")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Container:
-    """What was seen at one look.
+    """The limits at one moment.
 
     Attributes:
         cpus: whole CPUs that may be used, at least 1: the quota rounded up, bounded by the affinity.
         memory: the limit in bytes; None when there is none.
-        sources: files that said something, be it that there is no limit; fewer than before: the others cannot be read or understood now.
+        sources: number of files that were understood, even if they say that there is no limit. If it falls, files could no longer be read.
     """
 
     cpus: int
@@ -49,12 +49,7 @@ class Container:
 
 
 def container(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> Container:
-    """Look at the limits once.
-
-    Args:
-        root: where the cgroups are mounted.
-        own: says which of them this process is in, as ``/proc/self/cgroup``.
-    """
+    """The limits now."""
     available = len(os.sched_getaffinity(0))
     quotas, limits = list(_quotas(root, own)), list(_limits(root, own))
     cpus = min((math.ceil(quota) for quota in quotas if quota is not None), default=available)
@@ -68,21 +63,16 @@ def memory_limit(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> int | 
 
 
 def memory_usage(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> int | None:
-    """Bytes that the innermost cgroup uses now and could not give back at once: without the files that the kernel merely remembers, as the kubelet
-    counts. None when it is not known.
-    """
-    for controller, current, inactive in (("", "memory.current", "inactive_file"), ("memory", "memory.usage_in_bytes", "total_inactive_file")):
-        for folder in _folders(root, own, controller):
-            used = _words(folder / current)
-            if used and used[0].isdigit():
-                return max(0, int(used[0]) - _table(folder / "memory.stat").get(inactive, 0))
+    """Bytes that the innermost cgroup uses, without cached files that the kernel can drop, as the kubelet counts. None when it is not known."""
+    for folder, words in _read(root, own, ("", "memory.current"), ("memory", "memory.usage_in_bytes")):
+        if words and words[0].isdigit():
+            stat = _table(_words(folder / "memory.stat"))
+            return max(0, int(words[0]) - stat.get("total_inactive_file", stat.get("inactive_file", 0)))
     return None
 
 
 def process_memory(pid: int, processes: pathlib.Path = _PROCESSES) -> int:
-    """Bytes that a process and all its descendants use: proportional set sizes, or resident ones where the kernel does not tell those. 0 when it is
-    gone.
-    """
+    """Bytes of a process and all its descendants: proportional set sizes, or resident ones if the kernel has no others. 0 when it has ended."""
     folder = processes / str(pid)
     words, pages = _words(folder / "smaps_rollup"), _words(folder / "statm")
     if "Pss:" in words:
@@ -95,7 +85,7 @@ def process_memory(pid: int, processes: pathlib.Path = _PROCESSES) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Throttling:
-    """How often the group had used up its quota. Attributes: ``periods``; ``throttled`` of them, for ``seconds`` together."""
+    """How often the group had used up its quota: ``throttled`` of ``periods``, for ``seconds`` together."""
 
     periods: int
     throttled: int
@@ -103,52 +93,44 @@ class Throttling:
 
     @property
     def percent(self) -> float:
-        """Of the periods."""
+        """Throttled periods of all periods."""
         return 100 * self.throttled / self.periods if self.periods else 0.0
 
 
 def cpu_quota(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> float | None:
-    """CPUs that the group may use, with their fraction, the tightest of it and those around it; None when it has no quota. Arguments: as of
-    ``container``.
-    """
+    """CPUs that the group may use, with their fraction, the tightest of it and those around it; None when it has no quota."""
     return min((quota for quota in _quotas(root, own) if quota is not None), default=None)
 
 
 def throttling(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> Throttling | None:
-    """What the quota of the innermost group that has one cost since it was made; None when the kernel does not say."""
-    for controller, name, unit in (("", "throttled_usec", 1e6), ("cpu", "throttled_time", 1e9)):
-        for folder in _folders(root, own, controller):
-            found = _table(folder / "cpu.stat")
-            if "nr_periods" in found and "nr_throttled" in found:
-                return Throttling(found["nr_periods"], found["nr_throttled"], found.get(name, 0) / unit)
+    """Throttling of the innermost group that has a quota, since it was made; None when the kernel does not say."""
+    for _, words in _read(root, own, ("", "cpu.stat"), ("cpu", "cpu.stat")):
+        found = _table(words)
+        if "nr_periods" in found and "nr_throttled" in found:
+            seconds = found.get("throttled_usec", 0) / 1e6 + found.get("throttled_time", 0) / 1e9
+            return Throttling(found["nr_periods"], found["nr_throttled"], seconds)
     return None
 
 
 def killed_for_memory(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> int | None:
-    """Processes of the innermost group that says it which the kernel killed for memory since it was made; None when none says it."""
-    for controller, name in (("", "memory.events"), ("memory", "memory.oom_control")):
-        for folder in _folders(root, own, controller):
-            found = _table(folder / name)
-            if "oom_kill" in found:
-                return found["oom_kill"]
-    return None
+    """Number of processes that the kernel killed for memory in the innermost group that counts them; None when none does."""
+    tables = (_table(words) for _, words in _read(root, own, ("", "memory.events"), ("memory", "memory.oom_control")))
+    return next((found["oom_kill"] for found in tables if "oom_kill" in found), None)
 
 
 def tasks(root: pathlib.Path = _ROOT, own: pathlib.Path = _OWN) -> tuple[int, int] | None:
-    """Processes and threads in the group with the least room for more, and how many it may have; None when they are not limited."""
+    """Processes and threads in the group with the least room for more, and its limit; None when they are not limited."""
     found = []
-    for controller in ("", "pids"):
-        for folder in _folders(root, own, controller):
-            current, most = _words(folder / "pids.current"), _words(folder / "pids.max")
-            if current and most and current[0].isdecimal() and most[0].isdecimal():
-                found.append((int(current[0]), int(most[0])))
+    for folder, current in _read(root, own, ("", "pids.current"), ("pids", "pids.current")):
+        most = _words(folder / "pids.max")
+        if current and most and current[0].isdecimal() and most[0].isdecimal():
+            found.append((int(current[0]), int(most[0])))
     return min(found, key=lambda item: item[1] - item[0], default=None)
 
 
 def _quotas(root: pathlib.Path, own: pathlib.Path) -> Iterator[float | None]:
-    """Of each folder that says it: CPUs, or None for no limit."""
-    found = [_words(folder / "cpu.max") for folder in _folders(root, own, "")]
-    found += [[*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")] for folder in _folders(root, own, "cpu")]
+    found = [words for _, words in _read(root, own, ("", "cpu.max"))]
+    found += [[*words, *_words(folder / "cpu.cfs_period_us")] for folder, words in _read(root, own, ("cpu", "cpu.cfs_quota_us"))]
     for words in found:
         if len(words) == 2 and words[0] in _NONE:
             yield None
@@ -157,18 +139,23 @@ def _quotas(root: pathlib.Path, own: pathlib.Path) -> Iterator[float | None]:
 
 
 def _limits(root: pathlib.Path, own: pathlib.Path) -> Iterator[int | None]:
-    """Of each folder that says it: bytes, or None for no limit."""
-    for controller, name in (("", "memory.max"), ("memory", "memory.limit_in_bytes")):
+    for _, words in _read(root, own, ("", "memory.max"), ("memory", "memory.limit_in_bytes")):
+        word = next(iter(words), "")
+        if word in _NONE or (word.isdigit() and int(word) >= _UNLIMITED):
+            yield None
+        elif word.isdigit():
+            yield int(word)
+
+
+def _read(root: pathlib.Path, own: pathlib.Path, *files: tuple[str, str]) -> Iterator[tuple[pathlib.Path, list[str]]]:
+    """Each folder of each controller ("" for version 2) with the words of a file in it."""
+    for controller, name in files:
         for folder in _folders(root, own, controller):
-            word = next(iter(_words(folder / name)), "")
-            if word in _NONE or (word.isdigit() and int(word) >= _UNLIMITED):
-                yield None
-            elif word.isdigit():
-                yield int(word)
+            yield folder, _words(folder / name)
 
 
 def _folders(root: pathlib.Path, own: pathlib.Path, controller: str) -> Iterator[pathlib.Path]:
-    """The process' own folder and those around it that there are, innermost first; ``controller``: of the older cgroups, "" for version 2."""
+    """The process' own folder and those around it, innermost first. ``controller``: of the older cgroups; "" for version 2."""
     mounts = [root / controller] if controller else [root, root / "unified"]  # the second where both versions are mounted
     path = _own_path(own, controller)
     for mount in mounts:
@@ -178,7 +165,7 @@ def _folders(root: pathlib.Path, own: pathlib.Path, controller: str) -> Iterator
 
 
 def _own_path(own: pathlib.Path, controller: str) -> pathlib.PurePosixPath:
-    """Where the process is, relative to the mount; the mount itself where that is not known, or outside of what is mounted here."""
+    """The path of the process' group below the mount; empty if it is not known, or outside of what is mounted here."""
     for line in _lines(own):
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -188,8 +175,7 @@ def _own_path(own: pathlib.Path, controller: str) -> pathlib.PurePosixPath:
     return pathlib.PurePosixPath()
 
 
-def _table(path: pathlib.Path) -> dict[str, int]:
-    words = _words(path)
+def _table(words: list[str]) -> dict[str, int]:
     return {name: int(value) for name, value in zip(words[::2], words[1::2], strict=False) if value.isdecimal()}
 
 

@@ -1,8 +1,8 @@
 """A configuration, loaded in a child process that ends.
 
-With it come the certificates and keys that it names, read in the same moment in which they are validated. What only the loading needs, a YAML
-reader and cryptography for certificates, is 2 MiB, 11 with TLS: a control process would keep it as long as it runs. The child is a fork of a
-process that has no threads yet, so it costs a few milliseconds and not the start of an interpreter.
+The child also reads the certificates and keys that the configuration names, at the moment at which they are validated. The YAML reader and
+cryptography take 2 MiB, 11 with TLS, which the control process would otherwise keep. The child is a fork of a process without threads, which takes a
+few milliseconds.
 """
 
 import os
@@ -12,21 +12,16 @@ import threading
 import traceback
 from typing import NamedTuple, NoReturn
 
-from framegate.control.configuration.certificate import CertificateFacts
 from framegate.control.configuration.document import ConfigurationError, Fault
+from framegate.control.configuration.tls_files import CertificateFacts
 from framegate.proxy.config.model import ProxyConfig
 
 __all__ = ["Loaded", "load_in_child"]
 
 
 class Loaded(NamedTuple):
-    """A model without a fault.
-
-    Attributes:
-        config: the model.
-        warnings: of what may be meant as it stands, but hardly is.
-        tls_files: what ``read_tls_files`` found in the files that the model names.
-        certificates: what ``describe_files`` said of them, by path.
+    """A model without a fault, its warnings, and by path the contents (``read_tls_files``) and certificates (``describe_files``) of the files that it
+    names.
     """
 
     config: ProxyConfig
@@ -36,11 +31,11 @@ class Loaded(NamedTuple):
 
 
 def load_in_child(path: str | pathlib.Path) -> Loaded:
-    """The model of a file, as ``load`` gives it, with its warnings and the files that it names; call it before there are threads.
+    """The model of a file, as of ``load``, with its warnings and the files that it names. Call it before there are threads.
 
     Raises:
         ConfigurationError: with every fault.
-        RuntimeError: the child did not end well; it has said why on stderr.
+        RuntimeError: the child failed; its stderr says why.
     """
     assert threading.active_count() == 1, "a fork beside threads may wait for ever for what one of them held"
     ours, theirs = os.pipe()
@@ -60,7 +55,6 @@ def load_in_child(path: str | pathlib.Path) -> Loaded:
 
 
 def _answer(path: str | pathlib.Path, descriptor: int) -> NoReturn:
-    """The child's life."""
     code = 1
     try:
         with open(descriptor, "wb") as pipe:
@@ -69,7 +63,7 @@ def _answer(path: str | pathlib.Path, descriptor: int) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(code)  # not our process' own end: what the parent has registered for that is the parent's
+        os._exit(code)  # without exit handlers, which belong to the parent
 
 
 def _load(path: str | pathlib.Path) -> Loaded | list[Fault]:

@@ -1,6 +1,4 @@
-"""A configuration as plain values, with the line of each; what is wrong with it, one ``Fault`` for each thing, never only the first; and what
-stands in a model for a value that is wrong (``WRONG``).
-"""
+"""A configuration as plain values with the line of each, its faults (``Fault``), and what the model holds for a wrong value (``WRONG``)."""
 
 import dataclasses
 import pathlib
@@ -34,8 +32,8 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
 class _Wrong(str):
-    """Stands for a value that is wrong or missing, as NaN does for a number: no comparison with it holds, it has no entries, and what is read of it
-    or computed with it is wrong as well. So it breaks no second rule. Where a text is needed it is an empty one.
+    """Stands for a value that is wrong or missing, so that it breaks no second rule: no comparison with it holds, it has no entries, and what is
+    read from it or computed with it is wrong as well, as with NaN. As a text it is empty.
     """
 
     __slots__ = ()
@@ -64,7 +62,7 @@ class Fault:
     Attributes:
         line: in the file, from 1; 0 when the configuration did not come from a file.
         key: the path of the value, as ``listeners[0].tls.key``; empty for the whole document.
-        value: what stands there, shortened; empty when the key is missing, or when it is no key, of whose value nobody knows what it is.
+        value: as the file has it, shortened; empty when the key is missing, or unknown, since its value may be a secret.
         reason: why that is wrong and what would be right.
     """
 
@@ -79,8 +77,8 @@ class Fault:
 
 
 class Findings(NamedTuple):
-    """What was found in a configuration, by line. Attributes: ``config`` (None when there are faults), ``faults`` (nothing starts with one),
-    ``warnings`` (it starts, but perhaps not as it was meant), ``model`` (as ``config``, and there as well when only this machine is at fault).
+    """The faults and warnings of a configuration, by line. ``config``: the model; None when there are faults. With a fault framegate does not start;
+    with a warning it starts, but perhaps not as it was meant. ``model``: the model even if only this machine is at fault.
     """
 
     config: ProxyConfig | None
@@ -103,13 +101,10 @@ class Document:
 
     Attributes:
         data: plain dicts, lists, str, int, float, bool, None.
-        lines: the line of every path; of a mapping's entry, that of its key.
-        texts: every scalar as it is written.
-        faults: found while reading.
-        warnings: what may be meant as it stands, but hardly is.
+        lines, texts: the line of every path (of a mapping's entry, that of its key), and every scalar as it is written.
         folder: relative paths in the document start here.
-        files: whether the files that it names are here, and are looked at.
-        wrong: where the model has ``WRONG``; what rules say of a value there, or within it, is no fault of its own.
+        files: whether the files that it names are looked at.
+        wrong: the paths at which the model has ``WRONG``. A fault of a rule at or below such a path is not added.
     """
 
     data: Any
@@ -122,13 +117,13 @@ class Document:
     wrong: set[Path] = dataclasses.field(default_factory=set)
 
     def line(self, path: Path) -> int:
-        """The line of a path, or of the nearest enclosing one that is there."""
+        """The line of a path, or of the nearest enclosing one."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 0)
 
     def add(self, path: Path, reason: str | None, value: object = None) -> None:
-        """Add a fault at a path; the value shown is what the document says unless given. No reason is no fault."""
+        """Add a fault at a path. The value shown is the document's unless given. Without a reason there is no fault."""
         if reason is not None and not self._is_wrong(path):
             self.faults.append(self._fault(path, reason, value))
 
@@ -138,7 +133,7 @@ class Document:
             self.warnings.append(self._fault(path, reason, value))
 
     def unique(self, path: Path, names: Iterable[object]) -> None:
-        """Add a fault for each entry of a list that is there a second time."""
+        """Add a fault for each name that is in a list a second time."""
         seen: list[object] = []
         for entry, name in entries(path, names):
             if name in seen:
@@ -146,7 +141,7 @@ class Document:
             seen.append(name)
 
     def once(self, path: Path, value: Value, places: dict[Value, Path]) -> None:
-        """Note the place of a value; add a fault where it was noted at another one."""
+        """Note the path of a value; add a fault if the value was noted at another one."""
         if value in places:
             self.add(path, f"is already used by {key_of(places[value])} (line {self.line(places[value])})")
         places.setdefault(value, path)
@@ -161,7 +156,7 @@ class Document:
 
     def _fault(self, path: Path, reason: str, value: object) -> Fault:
         shown = self.texts.get(path, "") if value is None else show(value)
-        if _PEM in shown:  # where a path to a key belongs
+        if _PEM in shown:  # the value should be the path of a key
             shown = "PEM text"
         if len(shown) > _MAX_SHOWN:
             shown = shown[: _MAX_SHOWN - 1] + "…"
@@ -209,14 +204,14 @@ def entries(path: Path, items: Iterable[Item]) -> list[tuple[Path, Item]]:
 
 
 class Named(Protocol):
-    """An entry of a list in which each has a name of its own."""
+    """An entry of a list that has a name."""
 
     @property
     def name(self) -> str: ...
 
 
 def unique_names(document: Document, items: Iterable[tuple[Path, Named]]) -> None:
-    """Faults for names that are badly formed or used twice in a section."""
+    """Add faults for names that are badly formed or used twice in a section."""
     first: dict[str, Path] = {}
     for path, item in items:
         if not _NAME.fullmatch(item.name):

@@ -1,6 +1,4 @@
-"""Quotas, of which networks can be read and are no two the same, and the protected listener is one there is; and what the memory pool must hold: the
-frames that pass whole, and what listeners are guaranteed of it.
-"""
+"""Quotas, with networks that are readable and distinct; the memory pool, which must hold the frames that pass whole; the listeners' shares."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +22,7 @@ from framegate.proxy.config.model import (
     whole_response,
 )
 
-__all__ = ["MAX_OVERRIDES", "limit_faults", "limit_rules", "pool_rules", "quota_faults", "share_rules"]
+__all__ = ["limit_faults", "limit_rules", "pool_rules", "quota_faults", "share_rules"]
 
 Listeners = list[tuple[Path, ListenerConfig]]
 Upstreams = list[tuple[Path, UpstreamConfig]]
@@ -33,7 +31,7 @@ _KEY: Final = "limits."
 
 
 def limit_rules(document: Document, limits: LimitsConfig, listeners: Sequence[str]) -> None:
-    """What the quotas of the node, of addresses and of networks name; ``listeners``: the names of all there are."""
+    """Check the quotas of the node, of addresses and of networks; ``listeners``: the names of all there are."""
     path: Path = ("limits", "protected_listener")
     document.named(path, limits.protected_listener, listeners, "a listener")
     if len(listeners) == 1 and limits.protected_listener in listeners:
@@ -58,11 +56,8 @@ def _network(document: Document, path: Path, text: str, first: dict[str, Path]) 
 
 
 def limit_faults(limits: LimitsConfig, listeners: Sequence[str]) -> list[tuple[str, str]]:
-    """What is wrong with quotas that were never in a file: each field's path, as in ``overrides[0].network``, and why, a sentence without it.
-
-    Args:
-        limits: its values have their fields' types.
-        listeners: the names of all there are.
+    """The faults of quotas that came over the API: each field's path, as in ``overrides[0].network``, and a sentence without it. ``listeners``: the
+    names of all there are.
     """
     row = dataclasses.asdict(limits)
     document = document_of({"limits": row})
@@ -71,7 +66,7 @@ def limit_faults(limits: LimitsConfig, listeners: Sequence[str]) -> list[tuple[s
 
 
 def quota_faults(quotas: Mapping[str, int]) -> list[tuple[str, str]]:
-    """What is wrong with some values of ``RateLimits``, by its fields' names: each name, and why."""
+    """The faults of some values of ``RateLimits``, by its fields' names: each name, and a sentence without it."""
     known = keys(RateLimits)
     faults = [(name, f"is not known; there are {', '.join(known)}") for name in quotas if name not in known]
     return faults + [
@@ -80,7 +75,7 @@ def quota_faults(quotas: Mapping[str, int]) -> list[tuple[str, str]]:
 
 
 def pool_rules(document: Document, config: ProxyConfig, listeners: Listeners, upstreams: Upstreams) -> None:
-    """A processor's part of the pool holds each frame that passes whole."""
+    """Check that a processor's part of the pool holds each frame that passes whole."""
     size, processors = config.memory_pool.size, config.processors
     if size == 0:
         return  # what stands for 0 is chosen so that it fits (``capacity.fitted``)
@@ -116,7 +111,7 @@ def pool_rules(document: Document, config: ProxyConfig, listeners: Listeners, up
 
 
 def _whole_answers(path: Path, listener: ListenerConfig, upstreams: Upstreams) -> Iterator[tuple[Path, Path, int]]:
-    """If a listener's answers pass whole: where it says so, where its upstream's limit is, and that limit."""
+    """If a listener's answers pass whole: the key that says so, the key of its upstream's limit, and that limit."""
     for at, upstream in upstreams:
         if upstream.name == listener.upstream and forwarding_of(listener).responses == "whole" and upstream.max_receive_size is not WRONG:
             says = ("forwarding", "responses") if listener.handler is None else ("handler",)
@@ -124,7 +119,7 @@ def _whole_answers(path: Path, listener: ListenerConfig, upstreams: Upstreams) -
 
 
 def share_rules(document: Document, pool: MemoryPoolConfig, listeners: Listeners) -> None:
-    """What listeners are guaranteed of the pool can be kept, and leaves something to those that are guaranteed nothing."""
+    """Check that the guaranteed shares of the pool are possible, and that the other listeners have some of it."""
     shares = pool.shares
     base: Path = ("memory_pool", "shares")
     names = [item.name for _, item in listeners]

@@ -1,4 +1,4 @@
-"""What a listener asks of the rest: a framing that fits its upstream's, what a handler needs, principals that can be read, timeouts in order."""
+"""Rules of listeners: a framing that fits the upstream's, what a handler needs, principals that can be read, timeouts in order."""
 
 import importlib.machinery
 import importlib.util
@@ -22,18 +22,18 @@ Listeners = list[tuple[Path, ListenerConfig]]
 
 
 def listener_rules(document: Document, path: Path, listener: ListenerConfig, upstreams: list[tuple[Path, UpstreamConfig]]) -> None:
-    """Of one listener, but for its handler, TLS and SASL."""
+    """Check one listener without its handler, TLS and SASL."""
     framing_rules(document, path, listener)
     _spoken(document, path, listener, next((item.framing for _, item in upstreams if item.name == listener.upstream), None))
     _principals(document, path, listener)
     delay, handshake = listener.timeouts.failed_authentication_ms, listener.timeouts.handshake_ms
-    if delay > handshake:  # the answer to a client that is refused comes within the time that it has to say who it is
+    if delay > handshake:  # a refused client gets its answer before the handshake times out
         reason = f"is longer than handshake, {format_duration_ms(handshake)}, which ends the connection first"
         document.add((*path, "timeouts", "failed_authentication"), reason, format_duration_ms(delay))
 
 
 def framing_rules(document: Document, path: Path, side: ListenerConfig | UpstreamConfig) -> None:
-    """Of one side: a header where the framing has one, and only there."""
+    """Check that one side has a header if its framing has one, and only then."""
     if side.framing == "header" and side.header is None:
         document.add((*path, "framing"), "needs the key header, which says where in a header the size lies", "header")
     elif side.framing == "header" and side.header is not None:
@@ -57,7 +57,7 @@ def _header(document: Document, path: Path, header: HeaderConfig) -> None:
 
 
 def _spoken(document: Document, path: Path, listener: ListenerConfig, other: str | None) -> None:
-    """What two sides that meet ask of each other; ``other``: the upstream's framing."""
+    """Check what two sides that are joined ask of each other; ``other``: the upstream's framing."""
     mine = listener.framing
     if listener.protocol == "kafka" and mine != "int32":
         document.add((*path, "framing"), "must be int32: protocol kafka has no other", mine)
@@ -71,7 +71,7 @@ def _spoken(document: Document, path: Path, listener: ListenerConfig, other: str
 
 
 def handler_rules(document: Document, config: ProxyConfig, listeners: Listeners) -> None:
-    """Each listener has a handler or an upstream, and what a handler needs."""
+    """Check that each listener has a handler or an upstream, and what a handler needs."""
     handled = [(path, item) for path, item in listeners if item.handler is not None]
     if not config.upstreams and len(handled) < max(1, len(listeners)):
         reason = "needs at least one entry" if "upstreams" in document.data else "is required"
@@ -97,9 +97,9 @@ def _is_name(text: str) -> bool:
 
 
 def handler_places(document: Document, config: ProxyConfig) -> None:
-    """Whether handlers can be found, without importing anything of them: on ``handlers.path``, then where Python looks.
+    """Check whether handlers can be found on ``handlers.path`` or where Python looks, without importing anything of them.
 
-    A package may say only when it is imported where its modules are, so of a module within one this is a warning.
+    A package may define only at its import where its modules are, so for a module within a package this is a warning.
     """
     handled = {(*path, "handler"): item.handler for path, item in entries(("listeners",), config.listeners) if item.handler}
     folders = config.handlers.path if handled else ()
@@ -133,7 +133,7 @@ def _place(document: Document, path: Path, module: str, folders: Sequence[str]) 
 def _top(name: str, folders: Sequence[str]) -> Any:
     try:
         return _spec(name, folders) or importlib.util.find_spec(name)
-    except ValueError:  # a module that runs as a program, and has no place
+    except ValueError:  # a module that runs as a program has no spec
         return None
 
 

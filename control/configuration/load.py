@@ -1,7 +1,7 @@
-"""From a file to the model: ``examine`` names every fault and warning, ``load`` gives the model or raises all faults.
+"""From a file to the model: ``examine`` gives every fault and warning, ``load`` gives the model or raises all faults.
 
-Relative paths in a file (certificates, keys, authorities, the tap's directory, Unix sockets) start at the file's own folder, of a link at the
-link's; the model holds absolute ones, so that a processor needs no folder of its own.
+Relative paths in a file (certificates, keys, authorities, the tap's directory, Unix sockets) start at the file's folder; of a link, at the link's.
+The model holds absolute paths, so a processor needs no folder of its own.
 """
 
 import pathlib
@@ -19,11 +19,9 @@ __all__ = ["examine", "judge", "load", "validate"]
 
 
 def examine(path: str | pathlib.Path, *, in_use: bool = False) -> Findings:
-    """Everything that can be said of a file on this machine without starting.
+    """All faults and warnings of a file on this machine.
 
-    Args:
-        path: of the file.
-        in_use: warn of what another process uses now, as the framegate does that is to be replaced. Who starts next finds out by itself.
+    ``in_use``: warn of what another process uses now, such as the framegate that is to be replaced; a start finds out by itself.
     """
     try:
         return judge(read_document(pathlib.Path(path)), machine=True, in_use=in_use)
@@ -49,12 +47,8 @@ def _model_or_raise(document: Document) -> ProxyConfig:
 
 
 def judge(document: Document, *, machine: bool, in_use: bool = False) -> Findings:
-    """Everything that can be said of a document.
-
-    Args:
-        document: as read.
-        machine: whether this machine must give what it asks for; otherwise nothing of it is looked at, the files that the document names neither.
-        in_use: as of ``examine``.
+    """All faults and warnings of a document. ``machine``: whether this machine must provide what the document asks for; otherwise no folder, file or
+    address is looked at. ``in_use``: as of ``examine``.
     """
     if not isinstance(document.data, dict):
         return Findings(None, document.faults, [])

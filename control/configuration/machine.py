@@ -1,51 +1,57 @@
-"""What this machine must give: rules that look beyond the file, before anything is started.
+"""What this machine must provide, tried before anything is started: folders that can be written, socket paths and addresses that are free, memory.
 
-A fault is what would end the start: a folder that cannot be written, an address that is not this machine's, a file where a socket shall be.
-What another process uses at this moment is only a warning, and only for ``check``: as ``nginx -t`` does, it is run beside the instance that the
-new configuration is for. ``serve`` finds out by binding and ends with 1, which a supervisor may try again; a fault ends it with 2.
+A fault would end the start. What another process uses now is only a warning, and only for ``check``, which is run beside the instance that the new
+configuration is for, as with ``nginx -t``. ``serve`` finds out by binding and ends with 1, which a supervisor may try again; a fault ends it with 2.
+
+Access is tried and not derived from modes, because of access lists, read-only and full file systems, user namespaces and /proc. Nothing is left
+behind: files are made without a name where the file system can (``O_TMPFILE``), addresses are bound for a moment and never listened on.
 """
 
+import errno
 import importlib.util
 import os
+import socket
+import stat
+import tempfile
 from typing import Final
 
 from framegate.control.configuration.capacity import fitted, memory_warning
 from framegate.control.configuration.cgroup import container
-from framegate.control.configuration.document import Document, Path, key_of
+from framegate.control.configuration.document import Document, Path, entries, key_of
 from framegate.control.configuration.listener_rules import handler_places
-from framegate.control.configuration.places import (
-    bind_fault,
-    bound_address,
-    folder_fault,
-    free_bytes,
-    is_served,
-    lock_fault,
-    lock_holder,
-    open_folder,
-    socket_fault,
-    tap_bytes,
-)
 from framegate.control.configuration.units import format_size
-from framegate.proxy.config.address import Address
+from framegate.proxy.config.address import Address, format_sockaddr, parse_address
 from framegate.proxy.config.model import MIB, ProxyConfig, TapConfig
 from framegate.proxy.tap.record import LOCK_NAME, WRITERS_NAME
 
-__all__ = ["IN_USE", "apply_machine"]
+__all__ = [
+    "IN_USE",
+    "apply_machine",
+    "bind_fault",
+    "folder_fault",
+    "free_bytes",
+    "is_served",
+    "lock_fault",
+    "lock_holder",
+    "socket_fault",
+    "tap_bytes",
+]
 
 Bound = list[tuple[Path, Address]]
 IN_USE: Final = "is in use now"
-"""How a warning of what another process uses begins."""
+"""The beginning of a warning of what another process uses."""
 _ADMIN: Final = ("admin", "address")
 _EXTRAS: Final = {"otlp": "opentelemetry.exporter.otlp.proto.grpc", "prometheus": "prometheus_client"}
 _KERNEL: Final = "/proc/sys/net/core"
+_LOCKS: Final = "/proc/locks"
+_PROBE_S: Final = 1.0
 
 
 def apply_machine(document: Document, config: ProxyConfig, bound: Bound, *, in_use: bool) -> None:
-    """Add to the document's faults and warnings what this machine does not give.
+    """Add faults and warnings about what this machine does not provide.
 
     Args:
-        document: the configuration.
-        config: the model; where the document has faults, without the values that are wrong.
+        document, config: where the document has faults, the model lacks the values that are wrong.
         bound: every address that is to be bound, with its key; without those that are faulty already.
         in_use: warn of what another process uses now.
     """
@@ -55,8 +61,7 @@ def apply_machine(document: Document, config: ProxyConfig, bound: Bound, *, in_u
     handler_places(document, config)
     if not document.faults:
         _memory(document, config)
-        _backlogs(document, config)
-        _buffers(document, config)
+        _kernel_limits(document, config)
         if config.tap is not None:
             _budget(document, config.tap)
 
@@ -76,7 +81,7 @@ def _addresses(document: Document, bound: Bound, *, in_use: bool) -> None:
         other = next((item for item, taken in known if taken.collides(found)), None)
         known.append((path, found))
         if other is not None:
-            if "name" in (address.kind, written[other].kind):  # otherwise the file alone shows it, and it has been said
+            if "name" in (address.kind, written[other].kind):  # without a name the rules have found it in the file alone
                 document.add(path, f"is {found} here, which is already used by {key_of(other)} (line {document.line(other)})")
             continue
         fault = bind_fault(found)
@@ -140,32 +145,25 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def _backlogs(document: Document, config: ProxyConfig) -> None:
+def _kernel_limits(document: Document, config: ProxyConfig) -> None:
+    """Warn of backlogs and socket buffers that the kernel makes smaller."""
     most = _kernel_limit("somaxconn")
-    if most is None:
-        return
-    for index, listener in enumerate(config.listeners):
-        if listener.backlog > most:
-            document.warn(("listeners", index, "backlog"), f"is cut to {most} by the kernel (net.core.somaxconn)", listener.backlog)
-
-
-def _buffers(document: Document, config: ProxyConfig) -> None:
-    """Socket buffers that the kernel makes smaller than it was told."""
-    sides = [("listeners", [item.socket for item in config.listeners]), ("upstreams", [item.socket for item in config.upstreams])]
+    for path, listener in entries(("listeners",), config.listeners):
+        if most is not None and listener.backlog > most:
+            document.warn((*path, "backlog"), f"is cut to {most} by the kernel (net.core.somaxconn)", listener.backlog)
+    sides = [(path, item.socket) for path, item in entries(("listeners",), config.listeners)]
+    sides += [(path, item.socket) for path, item in entries(("upstreams",), config.upstreams)]
     for name, limit in (("receive_buffer", "rmem_max"), ("send_buffer", "wmem_max")):
         most = _kernel_limit(limit)
-        if most is None:
-            continue
-        for section, sockets in sides:
-            for index, item in enumerate(sockets):
-                asked: int = getattr(item, name)
-                if asked > most:
-                    path: Path = (section, index, "socket", name)
-                    document.warn(path, f"is cut to {format_size(most)} by the kernel (net.core.{limit})", format_size(asked))
+        for path, options in sides:
+            asked: int = getattr(options, name)
+            if most is not None and asked > most:
+                words = f"is cut to {format_size(most)} by the kernel (net.core.{limit})"
+                document.warn((*path, "socket", name), words, format_size(asked))
 
 
 def _kernel_limit(name: str) -> int | None:
-    """A number of the kernel's network settings; None where it does not tell, as for a network namespace that has none of its own."""
+    """A number of the kernel's network settings; None where it cannot be read, as in a network namespace without its own."""
     try:
         with open(os.path.join(_KERNEL, name), encoding="ascii") as file:
             return int(file.read())
@@ -179,3 +177,145 @@ def _memory(document: Document, config: ProxyConfig) -> None:
     warning = memory_warning(chosen, chosen.processors, given.memory)
     if warning is not None:
         document.warn(("memory_pool", "size"), warning, format_size(chosen.memory_pool.size))
+
+
+def nearest_folder(folder: str) -> str:
+    """The folder itself, or the nearest one above it that exists."""
+    while not os.path.lexists(folder) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def folder_fault(folder: str) -> str | None:
+    """Why no files can be made in a folder that exists, or is made when it is needed; None if they can."""
+    nearest = nearest_folder(folder)
+    if not os.path.isdir(nearest):
+        return f"{nearest} is not a directory"
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except PermissionError as error:
+        return f"{nearest} is not writable: {error.strerror}; {_owner_of(nearest)}"
+    except OSError as error:
+        return f"{nearest} is not writable: {error.strerror or error}"
+    return None
+
+
+def _owner_of(folder: str) -> str:
+    try:
+        found = os.stat(folder)
+    except OSError as error:
+        return f"whose it is cannot be told: {error.strerror or error}"
+    groups = ", ".join(map(str, sorted({os.getegid(), *os.getgroups()})))
+    return (
+        f"it is of user {found.st_uid} and group {found.st_gid}, mode {stat.S_IMODE(found.st_mode):04o}, and framegate is user {os.geteuid()} of the "
+        f"groups {groups}: give it to one of them (of a pod's volume: securityContext.fsGroup)"
+    )
+
+
+def lock_fault(path: str) -> str | None:
+    """Why an existing lock file cannot be used; None also if there is none."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"its lock file {path} cannot be opened: {error.strerror or error}"
+    return None
+
+
+def lock_holder(path: str) -> str | None:
+    """The process that holds a lock and has written its number into the lock's file; None if there is none.
+
+    The kernel's list of locks is read, because trying the lock could make a framegate fail that starts at this moment.
+    """
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            holder = file.readline(64).strip()
+            inode = os.fstat(file.fileno()).st_ino
+        with open(_LOCKS, encoding="ascii") as file:
+            rows = [line.split() for line in file]
+    except OSError:
+        return None
+    held = any("FLOCK" in row and holder in row and any(word.endswith(f":{inode}") for word in row) for row in rows)
+    return holder if held and holder else None
+
+
+def socket_fault(path: str) -> str | None:
+    """Why no Unix socket can be made at a path, or None."""
+    fault = folder_fault(os.path.dirname(path))
+    if fault is not None:
+        return fault
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return str(error.strerror or error)
+    return None if stat.S_ISSOCK(mode) else "a file that is no socket is in the way"
+
+
+def open_folder(folder: str) -> str | None:
+    """Whether others may make files in a folder, or replace it; None if only this user and root may. A folder that does not exist is made for its
+    owner alone.
+    """
+    nearest = place = os.path.realpath(nearest_folder(folder))
+    while True:
+        mode = os.stat(place).st_mode
+        sticky, here = mode & stat.S_ISVTX, place == nearest and place == os.path.realpath(folder)
+        if (mode & stat.S_IWOTH and (here or not sticky)) or (here and mode & stat.S_IWGRP and not sticky):
+            who = "everybody" if mode & stat.S_IWOTH else f"the group {os.stat(place).st_gid}"
+            return f"{place} can be written by {who} (mode {stat.S_IMODE(mode):04o}); chmod 0700"
+        if here and os.stat(place).st_uid not in (0, os.geteuid()):
+            return f"{place} is of user {os.stat(place).st_uid}, and framegate is user {os.geteuid()}; chown it"
+        if place == os.path.dirname(place):
+            return None
+        place = os.path.dirname(place)
+
+
+def is_served(path: str) -> bool:
+    """Whether a process listens on a Unix socket now."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_S)
+        try:
+            probe.connect(path)
+        except (BlockingIOError, TimeoutError):
+            return True  # its queue is full
+        except OSError:
+            return False
+    return True
+
+
+def bound_address(address: Address) -> Address:
+    """The address of a host name here; any other address is itself. Raises OSError."""
+    if address.kind != "name":
+        return address
+    family, _, _, _, sockaddr = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return parse_address(format_sockaddr(family, sockaddr), port_zero=True)
+
+
+def bind_fault(address: Address) -> tuple[str, bool] | None:
+    """Why an internet address (no name) cannot be bound, and whether only because it is in use now; None if it can."""
+    family = address.family
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            sock.bind((address.host, address.port))
+    except OSError as error:
+        return str(error.strerror or error), error.errno == errno.EADDRINUSE
+    return None
+
+
+def free_bytes(folder: str) -> int:
+    """Bytes that this user may still write in a folder, or where it will be made. Raises OSError."""
+    status = os.statvfs(nearest_folder(folder))
+    return status.f_bavail * status.f_frsize
+
+
+def tap_bytes(directory: str) -> int:
+    """Bytes of the segments in a tap's directory. Raises OSError."""
+    from framegate.proxy.tap.log_reader import segments, streams  # the log's modules are loaded only if there is a tap
+
+    return sum(segment.size for stream in streams(directory) for segment in segments(directory, stream))

@@ -35,11 +35,9 @@ class Entry:
 
     Attributes:
         path: as in ``listeners[].timeouts.idle``.
-        text: its description, in paragraphs; a line of a table begins with white space.
-        danger: its risks; may be empty.
+        text, danger: its description and risks, in paragraphs; a line of a table begins with white space.
         type: of its value, in words.
-        range: the least and the largest value; empty: there is none.
-        words: its permitted words; empty: other values are permitted.
+        range, words: the permitted values; empty: others are permitted.
         default: as written in a file; empty for required keys and for sections whose keys have defaults.
         required: whether it must be given where its section is.
         live: whether it can be changed at run time.
@@ -206,7 +204,7 @@ def _default_text(key: Key, value: object) -> str:
 
 
 def example_text() -> str:
-    """``deploy/examples/framegate.yaml``: a configuration that has every key, with all that is known of each."""
+    """``deploy/examples/framegate.yaml``: a configuration that has every key, with all facts of each."""
     out: list[str] = []
     rest = iter(SOURCE.read_text(encoding="utf-8").splitlines())
     for name, comment, _ in _lines(SOURCE.read_text(encoding="utf-8")):

@@ -1,11 +1,11 @@
 """A YAML document becomes plain values, with the line of each.
 
-The node tree that the YAML reader composes is walked by hand: every key and scalar knows its line and its text as written (``min_version: 1.3``
-is a number to YAML and a word to us), duplicate keys and values that no configuration needs (tags, binary, dates as objects) become faults.
+The nodes that the YAML library composes are read here, because each key and scalar must keep its line and its text (``min_version: 1.3`` is a number
+to YAML and a word to framegate). Duplicate keys, and values that no configuration needs (tags, binary, dates as objects), become faults.
 
-A document is bounded in bytes, depth and values, each value counted as often as aliases repeat it: a file of 200 bytes may stand for a billion.
+A document is bounded in bytes, depth and values; a value counts as often as aliases repeat it, since a file of 200 bytes may stand for a billion.
 
-The reader is 2 MiB of modules: only the child that reads a file, and ``check``, load this module.
+The reader takes 2 MiB: only the child that reads a file, and ``check``, load this module.
 """
 
 import pathlib
@@ -18,7 +18,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from framegate.control.configuration.document import ConfigurationError, Document, Fault, Path, key_of, show
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_VALUES", "parse_document", "read_document"]
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_VALUES", "parse_document", "read_document", "yaml_line", "yaml_reason"]
 
 MAX_BYTES: Final = 1024 * 1024
 MAX_VALUES: Final = 50_000
@@ -47,7 +47,7 @@ def read_document(path: pathlib.Path) -> Document:
 
 
 class _Composer(Composer):
-    """Gives up on a document that is too large or too deep while it reads it: later is too late, it recurses."""
+    """Refuses a document that is too large or too deep while it is composed, because composing recurses."""
 
     def __init__(self, loader: Any = None) -> None:
         super().__init__(loader)
@@ -55,7 +55,7 @@ class _Composer(Composer):
         self._values = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """One value with all below it."""
+        """Compose one value with all values below it."""
         self._values += 1
         line = self.parser.peek_event().start_mark.line + 1
         if self._depth > MAX_DEPTH:
@@ -69,18 +69,27 @@ class _Composer(Composer):
             self._depth -= 1
 
 
+def yaml_line(error: YAMLError) -> int:
+    """The line of an error of the YAML library, from 1; 0: it has none."""
+    mark = error.problem_mark or error.context_mark if isinstance(error, MarkedYAMLError) else None
+    return mark.line + 1 if mark else 0
+
+
+def yaml_reason(error: YAMLError) -> str:
+    """The text of an error of the YAML library, in one line."""
+    if isinstance(error, MarkedYAMLError):
+        return ", ".join(part for part in (error.context, error.problem) if part)
+    return " ".join(str(error).split())
+
+
 def parse_document(text: str, folder: pathlib.Path) -> Document:
     """Read a text; see ``read_document``."""
     yaml = YAML(typ="safe", pure=True)
     yaml.Composer = _Composer
     try:
         root = yaml.compose(text)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        reason = ", ".join(part for part in (error.context, error.problem) if part)
-        raise ConfigurationError([Fault(mark.line + 1 if mark else 0, "", "", f"is not YAML: {reason}")]) from error
     except YAMLError as error:
-        raise ConfigurationError([Fault(0, "", "", f"is not YAML: {' '.join(str(error).split())}")]) from error
+        raise ConfigurationError([Fault(yaml_line(error), "", "", f"is not YAML: {yaml_reason(error)}")]) from error
     document = Document({}, {(): 1}, {}, [], folder)
     if root is None:
         document.add((), "is empty")
@@ -93,7 +102,7 @@ def parse_document(text: str, folder: pathlib.Path) -> Document:
 
 
 class _Reader:
-    """Turns nodes into values. Anchors and aliases work (the composer shares the nodes); a node inside itself is refused."""
+    """Turns nodes into values. Aliases work, because the composer shares the nodes; a node that contains itself is a fault."""
 
     def __init__(self, document: Document, yaml: YAML) -> None:
         self._document = document

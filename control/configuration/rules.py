@@ -1,6 +1,6 @@
-"""Rules between keys: names that must be unique or known, addresses that must not collide, files that must fit, a pool that must hold a frame.
+"""Rules between keys: names that must be unique or known, addresses that must not collide, endpoints, exports over OTLP.
 
-They read the model, in which a value that was already found wrong is missing: one fault causes no second one (``document.WRONG``).
+The rules read the model. It has ``document.WRONG`` for a value that is already known to be wrong, so one fault causes no second one.
 """
 
 import re
@@ -26,7 +26,7 @@ _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def apply_rules(document: Document, config: ProxyConfig) -> list[tuple[Path, Address]]:
-    """Add to ``document.faults`` every rule between keys that a model breaks, to its warnings what has no effect.
+    """Add faults for every rule between keys that a model breaks, and warnings for what has no effect.
 
     Returns:
         Every address that is to be bound, as far as it could be read, with its key.
@@ -59,7 +59,7 @@ def apply_rules(document: Document, config: ProxyConfig) -> list[tuple[Path, Add
         tap_rules(document, config.tap, {item.name: item.protocol != "framed" for _, item in listeners})
     if config.telemetry.otlp is not None:
         _otlp(document, config.telemetry.otlp)
-    if 0 < config.log.access.every_ms < LEAST_EVERY_MS:  # nobody reads rows that come faster
+    if 0 < config.log.access.every_ms < LEAST_EVERY_MS:  # more rows could not be read
         document.add(("log", "access", "every"), f"must be at least {format_duration_ms(LEAST_EVERY_MS)}, or 0: never")
     return bound
 
@@ -70,14 +70,14 @@ def _known_upstreams(document: Document, listeners: Listeners, upstreams: Upstre
     for path, listener in listeners:
         document.named((*path, "upstream"), listener.upstream, names, "an upstream")
     if not used <= set(names):
-        return  # a misspelt name would be told twice
+        return  # a misspelt name would be reported twice
     for path, upstream in upstreams:
         if upstream.name not in used:
             document.warn((*path, "name"), "has no effect: no listener names this upstream")
 
 
 def _bound_addresses(document: Document, config: ProxyConfig, listeners: Listeners) -> list[tuple[Path, Address]]:
-    """Everything that will be bound; faults: malformed, used twice."""
+    """The addresses that will be bound; faults: malformed, used twice."""
     wanted: list[tuple[Path, str | None]] = [((*path, "address"), item.address) for path, item in listeners]
     sections: dict[Path, object] = {
         ("admin", "address"): config.admin,
@@ -116,7 +116,7 @@ def _endpoints(document: Document, path: Path, upstream: UpstreamConfig, listene
         own = next((item for item in bound if address is not None and item[0][0] == "listeners" and address.reaches(item[1])), None)
         if own is not None:
             document.add(entry, f"is framegate's own listener {key_of(own[0])}: frames would go in a circle")
-    # Kafka's clients want a certain broker, and go where Metadata says that it is.
+    # Each request of a Kafka client is for one broker, at the address that Metadata has for it.
     if len(upstream.endpoints) > 1 and upstream.name in {item.upstream for _, item in listeners if item.protocol == "kafka"}:
         document.warn(
             (*path, "endpoints"),

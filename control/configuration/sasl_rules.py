@@ -1,13 +1,11 @@
-"""What SASL asks of the rest, of clients and towards upstreams: Kafka's protocol and framing, for each mechanism what it is checked against or
-proved with, and files that can be read and are what they should be.
-"""
+"""SASL of listeners and towards upstreams: it needs Kafka's protocol and framing, and for each mechanism readable files of the right kind."""
 
 import functools
 from collections.abc import Callable
 from typing import Final
 
 from framegate.control.configuration.document import Document, Path, entries
-from framegate.control.configuration.files import exposure_warning, readable_file
+from framegate.control.configuration.tls_rules import exposure_warning, readable_file
 from framegate.control.configuration.units import counted
 from framegate.proxy.auth.mapping_rules import MappingRules, RuleError
 from framegate.proxy.config.model import ListenerConfig, UpstreamConfig
@@ -24,7 +22,7 @@ Upstreams = list[tuple[Path, UpstreamConfig]]
 
 
 def sasl_rules(document: Document, listeners: Listeners, upstreams: Upstreams) -> None:
-    """Of each listener with SASL; of each upstream with SASL, and of the listeners before it."""
+    """Check each listener with SASL, each upstream with SASL, and the listeners in front of it."""
     protected = [item.name for _, item in upstreams if item.sasl is not None]
     for path, upstream in upstreams:
         if upstream.sasl is not None:
@@ -42,7 +40,7 @@ def sasl_rules(document: Document, listeners: Listeners, upstreams: Upstreams) -
 
 
 def _file(document: Document, path: Path, value: str | None, fault: Callable[[str], str | None], *, secret: bool = True) -> None:
-    """A file that can be read and is good; one with a secret in it is not everybody's."""
+    """Check that a file can be read and is good; warn if it has a secret in it and everybody may read it."""
     file = readable_file(document, path, value)
     if file is None:
         return
@@ -74,7 +72,7 @@ def _listener(document: Document, path: Path, sasl: ListenerSasl, *, clear: bool
 
 
 def _users_fault(document: Document, path: Path, file: str) -> str | None:
-    from framegate.control.identity.users_file import UsersFileError, read_users  # here: it loads what hashes
+    from framegate.control.identity.users_file import UsersFileError, read_users  # not at the top: it loads the password hashes
 
     try:
         users = read_users(file)
@@ -103,7 +101,7 @@ def _tokens(document: Document, path: Path, tokens: TokenConfig) -> None:
 
 
 def _keys_fault(document: Document, path: Path, algorithms: tuple[str, ...], file: str) -> str | None:
-    from framegate.control.identity.jwks import JwksError, read_jwks  # here: it loads OpenSSL
+    from framegate.control.identity.jwks import JwksError, read_jwks  # not at the top: it loads OpenSSL
 
     try:
         keys = read_jwks(file)
@@ -131,7 +129,6 @@ def _upstream(document: Document, path: Path, sasl: UpstreamSasl, *, clear: bool
 
 
 def _login(document: Document, path: Path, login: UpstreamSasl | UpstreamIdentity, *, clear: bool) -> None:
-    """Exactly what the mechanism needs."""
     mechanism = login.mechanism
     if not mechanism:
         document.add((*path, "mechanism"), "is required where there are no identities", "")
@@ -149,7 +146,7 @@ def _login(document: Document, path: Path, login: UpstreamSasl | UpstreamIdentit
 
 
 def _secret_fault(file: str) -> str | None:
-    from framegate.control.identity.secrets import SecretError, Secrets  # here: not all who load this need what they load
+    from framegate.control.identity.secrets import SecretError, Secrets  # not at the top: few configurations need it
 
     try:
         Secrets({"": file}).read("")

@@ -1,7 +1,7 @@
-"""A document becomes the model: names, units, ranges, types, words and paths, every fault collected.
+"""A document becomes the model: names, units, ranges, types, words and paths, with every fault.
 
-The walk over the classes of ``proxy.config.model`` and the ``Key`` of each field renames (``idle`` to ``idle_ms``), reads units, and has relative
-paths start at the document's folder. In place of a value that is wrong or missing the model has ``document.WRONG``.
+The classes of ``proxy.config.model`` and the ``Key`` of each field say how: keys are renamed (``idle`` to ``idle_ms``), units read, relative paths
+joined to the document's folder. The model has ``document.WRONG`` in place of a value that is wrong or missing.
 """
 
 import dataclasses
@@ -20,31 +20,29 @@ __all__ = ["SIZES", "bound_text", "build", "build_section", "file_key", "range_t
 
 Model = TypeVar("Model")
 SIZES: Final = frozenset({"bytes", "bytes/s"})
-"""The units of what is written as a size."""
+"""The units that are written as a size."""
 _UNIX: Final = "unix:"
 
 
 def file_key(field: str) -> str:
-    """The key in the file of a field: a time is written with its unit there, so ``idle_ms`` is ``idle`` there, and ``expires_ns`` is ``expires``;
-    ``from_``, which Python does not take without its tail, is ``from``.
-    """
+    """The key in the file of a field: without the unit of a time (``idle_ms`` is ``idle``, ``expires_ns`` is ``expires``); ``from_`` is ``from``."""
     return field.removesuffix("_ms").removesuffix("_ns").removesuffix("_")
 
 
 def build(document: Document) -> ProxyConfig:
-    """The document as the model. What is wrong is named in ``document.faults``."""
+    """The document as the model; what is wrong is in ``document.faults``."""
     return build_section(document, ProxyConfig, document.data, ())
 
 
 def build_section(document: Document, model: type[Model], data: dict[str, Any], path: Path) -> Model:
-    """The same of the part of a document at a path."""
+    """The section of the document at a path as its part of the model."""
     known, types_of = keys(typing.cast(type, model)), field_types(typing.cast(type, model))
     fields = {file_key(name): name for name in known}
     for key in data:
         if key not in fields:
             near = difflib.get_close_matches(str(key), fields, 1)
             advice = f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(fields))}"
-            document.add((*path, str(key)), f"is not a known key; {advice}", "")  # its value may be a password: a key for it was looked for
+            document.add((*path, str(key)), f"is not a known key; {advice}", "")  # its value, which may be a password, is not shown
     values: dict[str, Any] = {}
     for field in dataclasses.fields(typing.cast(Any, model)):
         key, hint = file_key(field.name), types_of[field.name]
@@ -95,7 +93,6 @@ def _list(document: Document, key: Key, hint: Any, value: Any, path: Path) -> An
 
 
 def _mapping(document: Document, key: Key, hint: Any, value: Any, path: Path) -> Any:
-    """Names of the user's own with a value each; one without a value is left out."""
     if not isinstance(value, dict):
         return _wrong(document, path, "must be a mapping of names to values", value)
     return {str(name): _value(document, key, hint, item, (*path, str(name))) for name, item in value.items() if item is not None}
@@ -126,7 +123,7 @@ def _text(text: str | None) -> str:
         raise ValueError("must be text")
     try:
         usable = b"\0" not in text.encode()
-    except UnicodeEncodeError:  # half of a character
+    except UnicodeEncodeError:  # a surrogate without its pair
         usable = False
     if not usable:
         raise ValueError("holds a character that no name, path or address may have")
@@ -156,7 +153,6 @@ def _number(key: Key, hint: Any, value: Any, text: str) -> Any:
 
 
 def _converted(hint: Any, value: Any) -> Any:
-    """Also of a number that was written as text."""
     try:
         number = hint(value)
     except (TypeError, ValueError, OverflowError):
@@ -173,7 +169,6 @@ def _in_range(key: Key, value: Any) -> Any:
 
 
 def _absolute(document: Document, key: Key, text: str) -> str:
-    """A path, or a Unix socket among addresses, starts at the document's folder; what is empty is judged elsewhere."""
     if key.unit == "path" and text:
         return str(document.folder / text)
     if key.unit == "address" and text.startswith(_UNIX) and text != _UNIX:
@@ -182,13 +177,13 @@ def _absolute(document: Document, key: Key, text: str) -> str:
 
 
 def range_text(key: Key) -> str:
-    """The range of a key as faults, the manual and options write it: ``100ms to 10m``, ``0B to 1GiB``; it has one."""
+    """The range of a key, which has one, as faults, the manual and options show it: ``100ms to 10m``, ``0B to 1GiB``."""
     assert key.range is not None, "only numbers have a range"
     return " to ".join(bound_text(key, bound) for bound in key.range)
 
 
 def bound_text(key: Key, bound: float) -> str:
-    """One number of a key as a file would have it."""
+    """A number of a key as it is written in a file."""
     if key.unit == "ms":
         return format_duration_ms(int(bound)) if bound else "0"
     return format_size(int(bound)) if key.unit in SIZES else str(bound)

@@ -1,4 +1,4 @@
-"""What the tap's rules must name and can meet, and how its sizes fit each other."""
+"""The tap's rules and sizes: names that must exist, selections that can match, sizes that fit each other."""
 
 import dataclasses
 import ipaddress
@@ -49,7 +49,6 @@ def _tap_rule(document: Document, path: Path, rule: TapRule, listeners: Mapping[
 
 
 def _selection(document: Document, path: Path, rule: TapRule, listeners: Mapping[str, bool]) -> None:
-    """What a rule demands of each frame can be met."""
     if 0 < rule.max_size < rule.min_size:
         reason = f"is above max_size ({format_size(rule.max_size)}), so no frame matches"
         document.add((*path, "min_size"), reason, format_size(rule.min_size))
@@ -71,7 +70,7 @@ def _network(text: str) -> object:
 
 
 def _each(document: Document, path: Path, texts: Iterable[str], meaning: Callable[[str], Found]) -> list[Found]:
-    """What each of a list's texts means; faults for those that mean nothing."""
+    """The value of each text of a list; faults for those that cannot be read."""
     found = []
     for entry, text in entries(path, texts):
         try:
@@ -82,11 +81,8 @@ def _each(document: Document, path: Path, texts: Iterable[str], meaning: Callabl
 
 
 def tap_rule_faults(rule: TapRule, listeners: Mapping[str, bool]) -> list[tuple[str, str]]:
-    """What is wrong with a rule: each field's path, as in ``networks[0]``, and why, a sentence without it.
-
-    Args:
-        rule: its values have their fields' types. When it expires is not judged: it may have.
-        listeners: by name, whether it speaks Kafka.
+    """The faults of a rule that came over the API: each field's path, as in ``networks[0]``, and a sentence without it. ``expires_ns`` is not
+    checked: it may be in the past. ``listeners``: by name, whether it speaks Kafka.
     """
     row = {file_key(name): value for name, value in dataclasses.asdict(rule).items() if name != "expires_ns"}
     document = document_of({"tap": {"rules": [row]}})

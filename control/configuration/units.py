@@ -1,10 +1,10 @@
-"""Sizes and times with units, as people write them: ``100MiB``, ``64KB``, ``250ms``, ``1.5s``, ``1h30m``; and instants."""
+"""Sizes, times and instants as text: ``100MiB``, ``64KB``, ``250ms``, ``1.5s``, ``1h30m``, ``2026-12-31T23:59:00Z``."""
 
 import datetime
 import re
 from typing import Final
 
-__all__ = ["counted", "format_duration_ms", "format_instant_ns", "format_size", "parse_duration_ms", "parse_instant_ns", "parse_size"]
+__all__ = ["counted", "format_duration_ms", "format_size", "parse_duration_ms", "parse_instant_ns", "parse_size"]
 
 _BINARY: Final = {"TiB": 1024**4, "GiB": 1024**3, "MiB": 1024**2, "KiB": 1024, "B": 1}
 _DECIMAL: Final = {"TB": 1000**4, "GB": 1000**3, "MB": 1000**2, "KB": 1000, "": 1}
@@ -15,7 +15,7 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 _MAX: Final = 2**63 - 1
-"""Bytes, milliseconds, nanoseconds: what the API's numbers and those of the hot path hold."""
+"""The largest number of bytes, milliseconds or nanoseconds: 63 bits, as in the API and in the data path."""
 _MAX_DIGITS: Final = 100
 _DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
@@ -59,7 +59,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def _exact(number: str, factor: int) -> int | None:
-    """The product, if it is a whole number; of more digits than anybody means, one that is too large."""
+    """The product if it is a whole number, else None. For a number with more than 100 digits, one that is too large."""
     if len(number) > _MAX_DIGITS:
         return _MAX + 1
     whole, _, fraction = number.partition(".")
@@ -79,7 +79,7 @@ def format_duration_ms(duration_ms: int) -> str:
 
 
 def _shortest(value: int, units: dict[str, int]) -> str:
-    """In the largest unit of which it is a multiple; 0 is in the smallest. ``units``: the largest first."""
+    """The value in the largest unit that divides it; ``units`` has the largest first."""
     *_, smallest = units
     unit = next((unit for unit, factor in units.items() if value and value % factor == 0), smallest)
     return f"{value // units[unit]}{unit}"
@@ -109,10 +109,3 @@ def _instant_ns(text: str) -> int:
     if instant.tzinfo is None:
         raise ValueError("not an instant: write it with its zone, as in 2026-12-31T23:59:00Z, or a time from now, as in 90m")
     return (instant - _EPOCH) // _MICROSECOND * 1000
-
-
-def format_instant_ns(instant_ns: int) -> str:
-    """``2026-12-31T23:59:00Z``; as many digits behind the seconds as are needed, at most six; ``0`` for no instant."""
-    if instant_ns == 0:
-        return "0"
-    return (_EPOCH + instant_ns // 1000 * _MICROSECOND).isoformat().replace("+00:00", "Z")

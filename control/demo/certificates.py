@@ -1,4 +1,4 @@
-"""Throw-away certificates: an authority, a server and a client, for this machine only, and for a day if nothing else is asked for."""
+"""Certificates for this machine: an authority, a server and a client, valid for a day by default."""
 
 import dataclasses
 import datetime
@@ -59,7 +59,6 @@ def _certificate(
     lifetime: datetime.timedelta,
     *extensions: x509.ExtensionType,
 ) -> bytes:
-    """One certificate as PEM, signed by the authority; the authority's own may sign others."""
     signs = name == "authority"
     subject, issuer = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"framegate demo {one}")]) for one in (name, "authority"))
     now = datetime.datetime.now(datetime.UTC)

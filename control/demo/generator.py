@@ -1,15 +1,13 @@
 """The demo's load generator: a process that sends paced frames over many connections and checks every answer.
 
-``python -m framegate.control.demo.generator '{"port": …, "rate": …, "connections": …, "ca": …}'``. It reads commands from standard input, one JSON
-object with ``id`` and ``do`` per line, and writes JSON lines: ``stats`` four times a second, ``reply`` to each command, ``final`` at the end.
+``python -m framegate.control.demo.generator OPTIONS`` takes the fields of ``Options`` as a JSON object. It reads commands from standard input, one
+JSON object with ``id`` and ``do`` per line, and writes JSON lines: ``stats`` four times a second, ``reply`` to each command, ``final`` at the end.
 
-With ``host`` and ``seconds`` it sends to another machine for so long, without commands, and exits with 1 if an answer is missing or wrong.
+With ``host`` and ``seconds`` it sends to another machine for that time, without commands, and exits with 1 if an answer is missing or wrong.
 
-It may begin with a trickle (``first_rate``), which counts like the load but in no histogram that is shown.
-
-Commands: ``load`` (from now on the whole rate), ``open`` a connection of its own (numbered from 1000), ``send`` frames of a size on it,
-``begin`` a frame and hold its rest back, ``finish`` it, ``inspect`` a connection, ``shut`` it, ``phase`` (which latency histogram is filled),
-``stop``.
+Commands: ``load`` (the whole rate from now on; before it ``first_rate``, which counts in no histogram that is shown), ``open`` a further connection
+(numbered from 1000), ``send`` frames of a size on it, ``begin`` a frame and hold its rest back, ``finish`` it, ``inspect`` a connection, ``shut`` it,
+``phase`` (which latency histogram is filled), ``stop``.
 """
 
 import dataclasses
@@ -23,8 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from framegate.control.demo.client import Client
-from framegate.control.demo.load import Latency, Payloads
+from framegate.control.demo.load import Client, Latency, Payloads
 
 __all__ = ["FIRST_SPECIAL", "Generator", "Options", "main"]
 
@@ -42,9 +39,9 @@ _SPECIAL_SEND_BUFFER: Final = 32 * 1024
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """``rate``: frames per second over all connections; ``first_rate``: until ``load``, None for the whole rate at once; ``ca``: PEM file of the
-    authority, None for plaintext; ``host``: the name that a certificate must have, too; ``seconds``: so long, and no commands are read; None: until
-    told to stop.
+    """What the load is like, and where it goes: ``rate`` in frames per second over all connections, until the command ``load`` only ``first_rate``
+    (None: ``rate``); ``ca``: PEM file of the authority, None for plaintext; ``seconds``: how long, without commands; None: until the command
+    ``stop``.
     """
 
     port: int
@@ -57,13 +54,7 @@ class Options:
 
 
 class Generator:
-    """One loop over all connections.
-
-    Args:
-        options: where to and how much.
-        commands: the descriptor that commands come from; its end of file means stop.
-        write: called with each row.
-    """
+    """One loop over all connections. ``commands``: the descriptor of the commands; its end of file means stop. ``write``: called with each row."""
 
     def __init__(self, options: Options, commands: int, write: Callable[[dict[str, Any]], None]) -> None:
         self._options = options
@@ -82,15 +73,16 @@ class Generator:
         self._next = self._submitted = self._since_ns = self._behind_ns = 0
 
     def run(self) -> bool:
-        """Send until told to stop, or for as long as was said, and wait for the last answers; whether all came back as sent."""
-        for number in range(self._options.connections):
+        """Send until the end, and wait for the last answers; whether every frame was answered as it was sent."""
+        options = self._options
+        for number in range(options.connections):
             self._open(number, 0)
-        if self._options.seconds is None:
+        if options.seconds is None:
             os.set_blocking(self._commands, False)
             self._epoll.register(self._commands, select.EPOLLIN | select.EPOLLHUP)
         self._since_ns = time.monotonic_ns()
-        end = math.inf if self._options.seconds is None else time.monotonic() + self._options.seconds
         next_stats = time.monotonic()
+        end = math.inf if options.seconds is None else next_stats + options.seconds
         while not self._stopping and time.monotonic() < end:
             self._pace()
             self._poll()
@@ -112,7 +104,6 @@ class Generator:
         self._watch(client)
 
     def _watch(self, client: Client) -> None:
-        """Keep the epoll set as the client wants it."""
         descriptor = client.fileno()
         if descriptor < 0:
             return  # closing the socket took it out of the epoll set
@@ -124,11 +115,11 @@ class Generator:
         self._by_descriptor[descriptor] = (client, client.wanted)
 
     def _pace(self) -> None:
-        """Submit what is due, in bursts on one connection after the other."""
+        """Submit the frames that are due, in bursts on one connection after the other."""
         elapsed = (time.monotonic_ns() - self._since_ns) / 1e9 - self._behind_ns / 1e9
         due = int(self._rate * elapsed) - self._submitted
         most = max(1, int(self._rate * _CATCH_UP_S))
-        if due > most:  # a stall is not made up for by a burst
+        if due > most:  # after a stall there is no burst
             self._behind_ns += int((due - most) / self._rate * 1e9)
             due = most
         each = max(1, due // _BURSTS)
@@ -163,25 +154,23 @@ class Generator:
             self._write({"event": "reply", "id": command["id"], **self._do(command)})
 
     def _do(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Carry a command out; the answer is what is seen of its connection."""
+        """Carry a command out; returns the state of its connection."""
         match command["do"]:
             case "stop":
                 self._stopping = True
+                return {}
             case "load":
-                self._phase = "steady"
-                self._rate = self._options.rate
+                self._phase, self._rate = "steady", self._options.rate
                 self._since_ns, self._behind_ns, self._submitted = time.monotonic_ns(), 0, 0
+                return {}
             case "phase":
                 self._phase = command["phase"]
+                return {}
             case "open":
                 number = max(FIRST_SPECIAL, max(self._clients) + 1)
                 self._open(number, _SPECIAL_SEND_BUFFER)
                 return self._inspect(self._clients[number])
-            case _:
-                return self._do_with(self._clients[command["connection"]], command)
-        return {}
-
-    def _do_with(self, client: Client, command: dict[str, Any]) -> dict[str, Any]:
+        client = self._clients[command["connection"]]
         client.latency = self._phases["steps"]
         match command["do"]:
             case "send":
@@ -208,7 +197,6 @@ class Generator:
         }
 
     def _finish(self) -> None:
-        """Wait until every frame is answered, then end every connection in order."""
         deadline = time.monotonic() + _FINISH_S
         clients = self._clients.values()
         while any(client.in_flight and client.closed is None for client in clients) and time.monotonic() < deadline:
@@ -235,7 +223,7 @@ class Generator:
 
 
 def main(arguments: list[str]) -> int:
-    """Run with the options of one JSON argument."""
+    """Run with the options of one JSON argument; the exit code."""
     options = Options(**json.loads(arguments[0]))
     complete = Generator(options, sys.stdin.fileno(), lambda row: print(json.dumps(row), flush=True)).run()
     return 0 if complete or options.seconds is None else 1

@@ -1,5 +1,6 @@
-"""The demo's child processes: started in sessions of their own, read as JSON lines, ended in order and never left behind."""
+"""The demo's child processes: each has a session of its own, its output is read as JSON lines, and it ends with the demo; and signal handlers."""
 
+import contextlib
 import json
 import os
 import re
@@ -8,11 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
-__all__ = ["JAVA_VERSION", "Child", "ChildError", "ending_with_us", "find_java"]
+__all__ = ["JAVA_VERSION", "Child", "ChildError", "ending_with_us", "find_java", "signal_handlers", "signals_ignored"]
 
 JAVA_VERSION: Final = 17
 """The oldest Java that runs Spark and a broker."""
@@ -31,7 +32,7 @@ class ChildError(Exception):
 
 
 def find_java() -> str | None:
-    """The path of a Java runtime that is new enough: of ``JAVA_HOME`` when that is set, else of the path; None when there is none."""
+    """The path of a Java runtime that is new enough, from ``JAVA_HOME`` if that is set, else from the path; None when there is none."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(os.path.join(home, "bin", "java")) if home else shutil.which("java")
     if java is None:
@@ -42,19 +43,18 @@ def find_java() -> str | None:
 
 
 def ending_with_us(command: Sequence[str]) -> list[str]:
-    """The command, started so that Linux sends it SIGTERM when the process that started it is gone, however that ended."""
+    """The command, started so that Linux sends it SIGTERM when the process that started it has ended, even by SIGKILL."""
     return [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, *command]
 
 
 class Child:
-    """A process with JSON lines on its standard output, which a thread reads. Other lines go to the log file.
+    """A process with JSON lines on its standard output, which a thread reads. Other lines, and standard error, go to the file ``log``.
 
     Args:
         name: for messages.
-        command: program and arguments.
-        log: a file for standard output and standard error.
+        command, environment: of the process; the environment is added to that of this process.
+        log: the file.
         on_row: called on the reading thread with every row that is no reply.
-        environment: in addition to ours.
     """
 
     def __init__(
@@ -94,11 +94,7 @@ class Child:
         return self._process.poll() is None
 
     def wait_for(self, wanted: Callable[[dict[str, Any]], bool], timeout_s: float) -> dict[str, Any]:
-        """The first row, past or coming, that is wanted.
-
-        Raises:
-            ChildError: the process ended without one, or the time passed.
-        """
+        """The first row, past or future, that is wanted. Raises ChildError: the process ended without one, or the time passed."""
         with self._arrived:
             self._arrived.wait_for(lambda: self._ended or any(map(wanted, self.rows)), timeout_s)
             found = next(filter(wanted, self.rows), None)
@@ -107,11 +103,9 @@ class Child:
         return found
 
     def wait_for_event(self, event: str, timeout_s: float) -> dict[str, Any]:
-        """The first row with this event."""
         return self.wait_for(lambda row: row.get("event") == event, timeout_s)
 
     def ask(self, do: str, timeout_s: float = 10.0, **fields: Any) -> dict[str, Any]:
-        """Send a command and wait for its reply."""
         self._next_id += 1
         number = self._next_id
         self.send({"id": number, "do": do, **fields})
@@ -122,7 +116,6 @@ class Child:
             return self._replies.pop(number)
 
     def send(self, row: dict[str, Any]) -> None:
-        """Write one line to the process."""
         assert self._process.stdin is not None, "the pipe is made at start"
         try:
             self._process.stdin.write(json.dumps(row).encode() + b"\n")
@@ -131,28 +124,22 @@ class Child:
             raise ChildError(f"{self.name} is gone: {self.tail()}") from error
 
     def close_input(self) -> None:
-        """End the process's standard input, which the demo's own processes take as the sign to stop."""
-        if self._process.stdin is not None and not self._process.stdin.closed:
-            try:
+        """Close the process's standard input, which ends the demo's own processes."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):  # it ended before it read everything
                 self._process.stdin.close()
-            except OSError:
-                return  # it went before it read everything
 
     def terminate(self) -> None:
-        """Send SIGTERM."""
         if self.running:
             self._process.terminate()
 
     def wait(self, timeout_s: float) -> int:
-        """Wait for the end; kills the process and its session when the time has passed.
-
-        Returns:
-            The exit code; negative for a signal.
-        """
+        """Wait for the end; after the timeout, kill the process and its session. Returns the exit code; negative for a signal."""
         try:
             code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            self._kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             code = self._process.wait()
         self._thread.join(5.0)
         self.close_input()
@@ -162,27 +149,18 @@ class Child:
         return code
 
     def end_at_once(self, patience_s: float = 2.0) -> None:
-        """End it in haste: SIGTERM, SIGTERM again, which our programs take as haste, then SIGKILL."""
+        """Send SIGTERM, then SIGTERM again, on which framegate's programs stop at once, then SIGKILL."""
         for _ in range(2):
             self.terminate()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(patience_s)
-            except subprocess.TimeoutExpired:
-                continue
-            break
+                break
         self.wait(patience_s)
 
     def tail(self) -> str:
         """The last lines of its log."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return " | ".join(lines[-_TAIL_LINES:]) or "no output"
-
-    def _kill(self) -> None:
-        """Kill the process and everything in its session's group."""
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
 
     def _read(self) -> None:
         assert self._process.stdout is not None, "the pipe is made at start"
@@ -209,3 +187,24 @@ class Child:
             self._arrived.notify_all()
         if row and event != "reply" and self._on_row is not None:
             self._on_row(row)
+
+
+@contextlib.contextmanager
+def signals_ignored() -> Iterator[None]:
+    """Ignore SIGINT and SIGTERM for the length of a block, which must be short: it cleans up."""
+    with signal_handlers({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}):
+        yield
+
+
+@contextlib.contextmanager
+def signal_handlers(wanted: "dict[signal.Signals, signal._HANDLER]") -> Iterator[None]:
+    """Set other handlers for the length of a block; only the main thread can set them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,16 +1,16 @@
 """The demo's proof: what each part counted, side by side, and whether it is the same.
 
-For requests: what the generator sent is what the proxy forwarded and what it refused by name; for answers: what the upstream sent is what the
-proxy forwarded and what the generator received. In both directions what was forwarded is what the tap's log holds and what Spark's
-tables hold. No count is derived from another. In the end the log proves that it is complete, and Spark's table says the same.
+Requests: what the generator sent is what the proxy forwarded and what it refused by name. Answers: what the upstream sent is what the proxy forwarded
+and what the generator received. In both directions the tap's log and Spark's tables hold what was forwarded. No count is derived from another. The
+log itself must prove that it is complete, and Spark's table must say the same.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from framegate.control.demo.metrics import Metrics
 from framegate.control.demo.stage import LISTENER, LogCount
+from framegate.control.demo.steering import Metrics
 from framegate.proxy.tap.completeness import Verdict
 
 __all__ = ["CONTENT_QUERIES", "PROOF", "Check", "Counts", "Evidence", "checks", "counts", "proof"]
@@ -20,7 +20,7 @@ PROOF: Final = {
         SELECT direction, state, count(*) AS windows, sum(seen) AS seen, sum(stored + withheld + sampled + lost) AS accounted
         FROM completeness GROUP BY direction, state"""
 }
-"""What Spark is asked for ``proof``."""
+"""The query of ``proof``."""
 
 _BODIES: Final = """
     SELECT direction, connection_id, sequence,
@@ -43,20 +43,13 @@ CONTENT_QUERIES: Final[dict[str, str]] = {
     "gaps": "SELECT coalesce(sum(lost_frames), 0) AS lost FROM gaps",
     **PROOF,
 }
-"""What Spark is asked: counts, checksums recomputed, each sequence without a gap and in the order in which the proxy saw it."""
+"""The queries to Spark: counts, recomputed checksums, and whether each sequence has no gap and is in the order in which the proxy saw it."""
 
 
 class Evidence(NamedTuple):
-    """What each part said at the end.
-
-    Attributes:
-        generator: the load generator's final row.
-        upstream: what the upstream's handler counted.
-        metrics: the proxy's, after the last connection closed.
-        log: a reader's count of the tap's log.
-        verdict: what the log says of itself.
-        tables: Spark's answers to ``CONTENT_QUERIES``.
-        refused: causes that the API named for frames that it refused.
+    """What each part counted: the load generator's final row, the upstream's handler, the proxy's metrics after the last connection closed, the
+    frames in the tap's log, the verdict on its completeness, Spark's answers to ``CONTENT_QUERIES``. ``refused``: causes that the API named for
+    refused frames.
     """
 
     generator: Mapping[str, Any]
@@ -73,7 +66,7 @@ class Evidence(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """One line of the report: who counted, and what, in frames."""
+    """One line of the report: who counted, and how many frames."""
 
     who: str
     request: int
@@ -122,8 +115,8 @@ def proof(verdict: Verdict, tables: Mapping[str, Sequence[Mapping[str, Any]]], u
     faults = f"; {verdict.faults[0]}" if verdict.faults else ""
     ours: dict[tuple[str, str], list[int]] = {}
     for row in rows:
-        found = ours.setdefault((row.direction, row.state), [0, 0, 0])
-        found[:] = found[0] + 1, found[1] + row.seen, found[2] + row.accounted
+        windows, seen, accounted = ours.get((row.direction, row.state), (0, 0, 0))
+        ours[row.direction, row.state] = [windows + 1, seen + row.seen, accounted + row.accounted]
     table = {(row["direction"], row["state"]): [int(row[name]) for name in ("windows", "seen", "accounted")] for row in tables["completeness"]}
     text = f"the tap's log proves that it is complete: {len(rows)} windows, {sum(row.seen for row in rows):,} frames seen{but}{bad}{faults}"
     return [

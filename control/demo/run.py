@@ -1,10 +1,11 @@
-"""``framegate demo``: sets everything up, lets it run, ends it in order, compares what was counted."""
+"""``framegate demo``: starts everything, lets the load run, stops everything in order, and compares the counts."""
 
+import functools
 import importlib.util
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,15 +13,13 @@ from rich.console import Console
 from rich.table import Table
 
 from framegate.control.demo import report
-from framegate.control.demo.closing import conclude, program
-from framegate.control.demo.metrics import Metrics
+from framegate.control.demo.ending import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MISSING, EXIT_OK, conclude, ended, exit_code, program
 from framegate.control.demo.processes import JAVA_VERSION, Child, ChildError, find_java
-from framegate.control.demo.signals import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MISSING, EXIT_OK, ended, exit_code
-from framegate.control.demo.stage import Serving, Stage
-from framegate.control.demo.steering import Steering
+from framegate.control.demo.stage import Serving, Stage, Workspace
+from framegate.control.demo.steering import Metrics, Steering
 from framegate.control.demo.steps import Steps
 from framegate.control.demo.view import Reading, View, Waiting, say
-from framegate.control.demo.workspace import Workspace
+from framegate.proxy.tap.completeness import verify
 
 __all__ = ["missing", "run"]
 
@@ -36,10 +35,10 @@ def run(seconds: float = 60.0, rate: int = 20_000, connections: int = 32, direct
     """Run a demo to its report.
 
     Args:
-        seconds: how long the load runs; start, drain and report come on top.
+        seconds: how long the load runs, without start, drain and report.
         rate: frames per second over all connections, each answered.
         connections: of the load, at once.
-        directory: the folder of the run; new, empty or an earlier demo's. None: a folder for temporary files.
+        directory: the folder of the run: new, empty or an earlier demo's. None: a folder for temporary files.
         plain_view: lines instead of a live view, even on a terminal.
 
     Returns:
@@ -72,11 +71,11 @@ class _Demo:
         self._stage = stage
         self._seconds, self._rate, self._connections, self._plain = seconds, rate, connections, plain
         self._console = Console()
+        self._waiting = functools.partial(Waiting, self._console, plain=plain)
         self._latest: dict[str, Any] = {}
         self._interrupted = False
 
     def perform(self) -> int:
-        """The whole demo; its exit code."""
         stage = self._stage
         stage.start_pipeline()  # first: Spark takes longest
         with self._waiting("starting: upstream (a handler in a framegate of its own), proxy with two processors"):
@@ -86,11 +85,13 @@ class _Demo:
         with Steering(serving.admin, "demo") as steering:
             steps = self._watch(generator, steering)
             with self._waiting("stopping the load: every answer is waited for"):
-                final = self._stop_load(generator)
+                generator.ask("stop")
+                final = generator.wait_for_event("final", _FINISH_S)
+                generator.wait(_SETTLE_S)
                 metrics = self._settle(steering, serving)
         with self._waiting("stopping the proxy, and counting the tap's log"):
             proxy_code = stage.stop_proxy()
-            counted, log, verdict = stage.stop_upstream(), stage.count_log(), stage.verify_log()
+            counted, log, verdict = stage.stop_upstream(), stage.count_log(), verify(str(stage.workspace.tap))
         with self._waiting("stopping Spark, once it has read the log", lambda: f"{stage.table_rows():,} of {log.total:,} frames"):
             stage.drain_pipeline()
         with self._waiting("asking Spark SQL for every frame's checksum and place"):
@@ -102,12 +103,12 @@ class _Demo:
         return EXIT_INTERRUPTED if self._interrupted else EXIT_OK if good else EXIT_FAILED
 
     def _start_load(self, serving: Serving) -> Child:
-        """Start the generator with a trickle, so that Spark's first batch, which is slow whatever is in it, is behind when the load begins."""
+        """Start the generator with a low rate, so that Spark's first batch, which is slow whatever its size, is done when the load begins."""
         stage = self._stage
-        options = {"port": serving.port, "rate": self._rate, "first_rate": min(_FIRST_RATE, self._rate), "connections": self._connections}
-        generator = stage.start_module(
-            "framegate.control.demo.generator", json.dumps({**options, "ca": str(stage.certificates.ca)}), on_row=self._on_row
-        )
+        options: dict[str, Any] = {"port": serving.port, "rate": self._rate, "connections": self._connections}
+        options["first_rate"] = min(_FIRST_RATE, self._rate)
+        options["ca"] = str(stage.certificates.ca)
+        generator = stage.start_module("framegate.control.demo.generator", json.dumps(options), on_row=self._on_row)
         with self._waiting("starting Spark"):
             stage.wait_for_spark()
         with self._waiting(f"waiting for Spark's first batch, of a trickle of {_FIRST_RATE} frames/s"):
@@ -115,11 +116,8 @@ class _Demo:
         generator.ask("load")
         return generator
 
-    def _waiting(self, text: str, detail: Callable[[], str] = lambda: "") -> Waiting:
-        return Waiting(self._console, text, detail, plain=self._plain)
-
     def _watch(self, generator: Child, steering: Steering) -> Steps:
-        """Show what happens and perform the steps until the time is over; an interrupt ends the time."""
+        """Show the state and perform the steps until the time is over, or until an interrupt."""
         with View(self._console, self._seconds, plain=self._plain) as view:
             steps = Steps(steering, generator, _POOL_SIZE, view.note)
             script = steps.script()
@@ -132,7 +130,9 @@ class _Demo:
                         step = threading.Thread(target=script.pop(0), name="step", daemon=True)
                         step.start()
                     view.show(self._reading(elapsed))
-                    self._check_children()
+                    for child in self._stage.children:
+                        if not child.running:
+                            raise ChildError(f"{child.name} ended: {child.tail()}")
                     time.sleep(_REFRESH_S)
             except KeyboardInterrupt:
                 self._interrupted = True
@@ -142,13 +142,6 @@ class _Demo:
                 steps.skip()
             view.show(self._reading(time.monotonic() - started))
         return steps
-
-    def _stop_load(self, generator: Child) -> dict[str, Any]:
-        """The generator's final row, once every answer is there and every connection has ended."""
-        generator.ask("stop")
-        final = generator.wait_for_event("final", _FINISH_S)
-        generator.wait(_SETTLE_S)
-        return final
 
     def _settle(self, steering: Steering, serving: Serving) -> Metrics:
         """The proxy's metrics, once it has no connection and the tap has written what it matched."""
@@ -162,13 +155,8 @@ class _Demo:
 
     def _reading(self, elapsed_s: float) -> Reading:
         row = self._latest
-        frames, size = (sum(row.get(name, 0) for name in names) for names in (("sent", "answered"), ("sent_bytes", "answered_bytes")))
-        return Reading(elapsed_s=elapsed_s, connections=row.get("connections", 0), frames=frames, bytes=size, rows=self._stage.table_rows())
-
-    def _check_children(self) -> None:
-        for child in self._stage.children:
-            if not child.running:
-                raise ChildError(f"{child.name} ended: {child.tail()}")
+        frames, size = (row.get("sent" + what, 0) + row.get("answered" + what, 0) for what in ("", "_bytes"))
+        return Reading(elapsed_s, row.get("connections", 0), frames, size, self._stage.table_rows())
 
     def _on_row(self, row: dict[str, Any]) -> None:
         if row["event"] == "stats":

@@ -1,26 +1,26 @@
-"""The processes of a demo: upstream, proxy and Spark; and questions to the tap's log and the tables."""
+"""The files of a demo, its processes (upstream, proxy and Spark), and questions to the tap's log and the tables."""
 
+import contextlib
 import dataclasses
+import fcntl
 import json
 import os
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 from framegate.control.demo import certificates
-from framegate.control.demo.processes import Child, ChildError
-from framegate.control.demo.signals import signals_ignored
-from framegate.control.demo.workspace import Workspace
+from framegate.control.demo.processes import Child, ChildError, signals_ignored
+from framegate.proxy.config.address import MAX_UNIX_PATH_BYTES
 from framegate.proxy.pipeline.session import remove_leftovers
 from framegate.proxy.tap import log_reader
-from framegate.proxy.tap.completeness import Verdict, verify
-from framegate.proxy.tap.log_block import LogBlock
 from framegate.proxy.tap.record import DIRECTIONS, FRAME_HEADER_BYTES
 
-__all__ = ["LISTENER", "LogCount", "Serving", "Stage"]
+__all__ = ["LISTENER", "LogCount", "Serving", "Stage", "Workspace", "WorkspaceError"]
 
 LISTENER: Final = "demo"
 """The name of the proxy's one listener, and of the upstream's."""
@@ -38,6 +38,72 @@ _POLL_S: Final = 0.1
 _BATCH_BYTES: Final = 32 << 20
 _BYTES_PER_FRAME: Final = 400
 _LEAST_BUDGET: Final = 4 << 30
+_MARKER: Final = ".framegate-demo"
+
+
+class WorkspaceError(Exception):
+    """The folder cannot be used; the message is one line."""
+
+
+class Workspace:
+    """A folder that only this demo uses; the files of the run before are removed.
+
+    Args:
+        directory: new, empty or an earlier demo's; None: ``NAME-<uid>`` in the folder for temporary files.
+        name: of that folder; each kind of demo has its own.
+
+    Attributes:
+        configuration, upstream_configuration: files of the proxy and of the upstream.
+        admin, upstream_admin: addresses of their control APIs: in the folder, or elsewhere when the path is too long for a Unix socket.
+
+    Raises:
+        WorkspaceError: the folder cannot be written or holds other files, or another demo uses it.
+    """
+
+    def __init__(self, directory: Path | None = None, name: str = "framegate-demo") -> None:
+        self.root = (directory or Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}").resolve()
+        self.configuration, self.upstream_configuration = self.root / "framegate.yaml", self.root / "upstream.yaml"
+        self.certificates, self.tap, self.tables, self.logs = (self.root / part for part in ("certificates", "tap", "tables", "logs"))
+        self.admin, self.upstream_admin = (f"unix:{self._socket(part)}" for part in ("admin", "upstream"))
+        try:
+            self._lock = self._take()
+            try:
+                self._empty()
+            except OSError:
+                self._lock.close()
+                raise
+        except OSError as error:
+            raise WorkspaceError(f"{self.root} cannot be used: {error.strerror}") from error
+
+    def release(self) -> None:
+        """Let the next demo use the folder."""
+        for name in ("admin", "upstream"):
+            _short_socket(name).unlink(missing_ok=True)  # a proxy that was killed left it
+        self._lock.close()
+
+    def _socket(self, name: str) -> Path:
+        inside = self.root / f"{name}.sock"
+        return inside if len(os.fsencode(inside)) <= MAX_UNIX_PATH_BYTES else _short_socket(name)
+
+    def _empty(self) -> None:
+        for name in ("certificates", "tap", "tables", "logs", "kafka"):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(self.root / name)
+        for path in (self.logs, self.tap):
+            path.mkdir()
+
+    def _take(self) -> IO[str]:
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        marker = self.root / _MARKER
+        if not marker.exists() and any(self.root.iterdir()):
+            raise WorkspaceError(f"{self.root} holds something else; name a new folder with --directory")
+        lock = marker.open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise WorkspaceError(f"another demo runs in {self.root}; name a new folder with --directory") from None
+        return lock
 
 
 class Serving(NamedTuple):
@@ -50,7 +116,7 @@ class Serving(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class LogCount:
-    """What a reader of the tap's log counted, by direction; ``lost`` frames are those that gaps account for."""
+    """The frames and bytes in the tap's log, by direction; ``lost`` frames are those that gaps account for."""
 
     frames: dict[str, int] = dataclasses.field(default_factory=lambda: {"request": 0, "response": 0})
     bytes: dict[str, int] = dataclasses.field(default_factory=lambda: {"request": 0, "response": 0})
@@ -58,16 +124,11 @@ class LogCount:
 
     @property
     def total(self) -> int:
-        """Frames of both directions."""
         return sum(self.frames.values())
 
 
 class Stage:
-    """One run's processes and files; leaving the context ends every process, at once when an exception does.
-
-    Args:
-        workspace: the run's folder.
-    """
+    """One run's processes and files. Leaving the context ends every process, at once after an exception."""
 
     upstream: Child
     proxy: Child
@@ -81,7 +142,7 @@ class Stage:
     def __enter__(self) -> "Stage":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         with signals_ignored():
             for child in reversed(self.children):
                 child.terminate()
@@ -100,25 +161,20 @@ class Stage:
         return child
 
     def start_module(self, module: str, *arguments: str, **options: Any) -> Child:
-        """Start one of our own modules as a process."""
         return self.start(module.rpartition(".")[2], [sys.executable, "-m", module, *arguments], **options)
 
     def start_framegate(self, name: str, path: Path, configuration: Mapping[str, Any]) -> Child:
-        """Write the configuration and start ``framegate serve``; it prints ``serving`` when it does."""
+        """Write the configuration and start ``framegate serve``, which prints the row ``serving``."""
         path.write_text(json.dumps(configuration, indent=2) + "\n")  # JSON is YAML
         return self.start(name, [*_COMMAND, "serve", "--config", str(path)])
 
     def start_upstream(self) -> int:
         """Start the framegate with the handler that answers every frame, and wait until it serves; its port."""
-        self.upstream = self.start_framegate("upstream", self.workspace.upstream_configuration, self._upstream_configuration())
+        self.upstream = self.start_framegate("upstream", self.workspace.upstream_configuration, self.upstream_configuration())
         return _port(self.upstream.wait_for_event("serving", _START_S))
 
     def stop_upstream(self) -> dict[str, Any]:
-        """Stop it after the last client; what its handler counted.
-
-        Raises:
-            ChildError: it did not say so, or not whole.
-        """
+        """Stop it after the last client; what its handler counted. Raises ChildError: it did not print the counts, or failed."""
         self.upstream.terminate()
         row = self.upstream.wait_for_event("handler_output", _STOP_S)
         self._ended(self.upstream)
@@ -130,61 +186,44 @@ class Stage:
 
         Args:
             upstream: its one endpoint.
-            protocol: of the listener.
+            protocol, listener: keys of the listener; ``tls=None`` for plaintext.
             expected_frames: in both directions together; the tap's budget holds them.
             max_frame_bytes: what the tap keeps of each frame's body; 0 keeps all.
-            listener: more keys of the listener; ``tls=None`` for plaintext.
         """
-        document = self._configuration(upstream, self._tap(expected_frames, max_frame_bytes), {"protocol": protocol, **listener})
+        document = self.configuration(upstream, self._tap(expected_frames, max_frame_bytes), {"protocol": protocol, **listener})
         self.proxy = self.start_framegate("proxy", self.workspace.configuration, document)
         row = self.proxy.wait_for_event("serving", _START_S)
         return Serving(port=_port(row), prometheus=row["prometheus"], admin=self.workspace.admin)
 
     def stop_proxy(self) -> int:
-        """Stop it as Kubernetes would; its exit code."""
+        """Stop it as Kubernetes does; its exit code."""
         self.proxy.terminate()
         return self.proxy.wait(_STOP_S)
 
     def start_pipeline(self) -> None:
-        """Start ``framegate pipeline run`` on the tap's log; it follows the log until it is stopped. Spark takes seconds to come up."""
+        """Start ``framegate pipeline run``, which follows the tap's log until it is stopped. Spark starts within seconds."""
         bounds = ["--max-bytes-per-trigger", str(_BATCH_BYTES)]
         command = [*_COMMAND, "pipeline", "run", "--source", str(self.workspace.tap), "--output", str(self.workspace.tables), *bounds]
         self.pipeline = self.start("pipeline", command, environment=_JAVA)
 
     def wait_for_spark(self) -> None:
-        """Wait until Spark is up and its query runs.
-
-        Raises:
-            ChildError: it is not.
-        """
+        """Wait until Spark's query runs. Raises ChildError: it does not."""
         self.pipeline.wait_for_event("started", _SPARK_START_S)
 
     def wait_for_rows(self, frames: int, timeout_s: float) -> bool:
-        """Wait until Spark's tables hold so many frames; whether they do.
-
-        Raises:
-            ChildError: Spark ended meanwhile.
-        """
+        """Wait until Spark's tables have so many frames; whether they do. Raises ChildError: Spark ended meanwhile."""
         return self._wait_for_pipeline(lambda: self.table_rows() >= frames, timeout_s)
 
     def drain_pipeline(self) -> None:
-        """Let the job read what is left of the log, then stop it. What comes last in the log has no frames, but totals.
-
-        Raises:
-            ChildError: the job failed.
-        """
+        """Let the job read the rest of the log, whose last rows are totals, then stop it. Raises ChildError: the job failed."""
         root = str(self.workspace.tap)
         size = sum(log_reader.end_offset(root, stream) for stream in log_reader.streams(root))
         self._wait_for_pipeline(lambda: sum(row["bytes"] for row in list(self.pipeline.rows) if row.get("event") == "batch") >= size, _DRAIN_S)
         self.pipeline.terminate()
         self._ended(self.pipeline)
 
-    def verify_log(self) -> Verdict:
-        """What the log says of itself; the proxy has ended."""
-        return verify(str(self.workspace.tap))
-
     def table_rows(self) -> int:
-        """Rows of the table ``frames`` published so far."""
+        """Rows of the table ``frames`` so far."""
         try:
             progress = json.loads((self.workspace.tables / "_progress.json").read_text())
         except FileNotFoundError:
@@ -192,11 +231,7 @@ class Stage:
         return int(progress["total"]["frames"])
 
     def ask_tables(self, statements: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
-        """Rows of SELECT statements over the tables.
-
-        Raises:
-            ChildError: Spark failed.
-        """
+        """Rows of SELECT statements over the tables. Raises ChildError: Spark failed."""
         query = self.start_module("framegate.proxy.pipeline.query", str(self.workspace.tables), environment=_JAVA)
         query.send(dict(statements))
         query.close_input()
@@ -208,11 +243,18 @@ class Stage:
             query.wait(_STOP_S)
 
     def count_log(self) -> LogCount:
-        """Read the whole log, verify its checksums, and count frames by walking over their sizes."""
+        """Read the whole log with its checksums, and count the frames by their sizes."""
         count, root, joiner = LogCount(), str(self.workspace.tap), log_reader.Joiner()
         for stream in log_reader.streams(root):
             for reference in log_reader.walk(root, stream):
-                _count_block(log_reader.read_block(reference, joiner), count)
+                block = log_reader.read_block(reference, joiner)
+                for row in block.rows:
+                    data, direction, position = block.chunk_data(row), DIRECTIONS[row.direction], 0
+                    while position < len(data):
+                        position += FRAME_HEADER_BYTES + int.from_bytes(data[position : position + FRAME_HEADER_BYTES], "big")
+                        count.frames[direction] += 1
+                    count.bytes[direction] += len(data)
+                count.lost += sum(gap.frames for gap in block.gaps())
         return count
 
     def _wait_for_pipeline(self, done: Callable[[], bool], timeout_s: float) -> bool:
@@ -234,19 +276,20 @@ class Stage:
         rule = {"name": "all", "max_frame_bytes": max_frame_bytes, "on_full": "mute"}  # mute: a slow disk slows the load down and loses nothing
         return {"directory": str(self.workspace.tap), "budget": budget, "rules": [rule]}
 
-    def _upstream_configuration(self) -> dict[str, Any]:
+    def upstream_configuration(self) -> dict[str, Any]:
+        """Of the framegate with the handler."""
+        handler = {"handler": "framegate.control.demo.load:Upstream", "max_receive_size": "8MiB"}
         return {
             "node": "upstream",
             "processors": 1,
             "admin": {"address": self.workspace.upstream_admin},
             "memory_pool": {"size": "64MiB"},
             "handlers": {"timeout": 0},
-            "listeners": [
-                {"name": LISTENER, "address": "127.0.0.1:0", "handler": "framegate.control.demo.upstream:Upstream", "max_receive_size": "8MiB"}
-            ],
+            "listeners": [{"name": LISTENER, "address": "127.0.0.1:0", **handler}],
         }
 
-    def _configuration(self, upstream: str, tap: dict[str, Any], listener: dict[str, Any]) -> dict[str, Any]:
+    def configuration(self, upstream: str, tap: dict[str, Any], listener: dict[str, Any]) -> dict[str, Any]:
+        """Of the proxy: the endpoint of its upstream, its tap, and keys of its listener."""
         tls = {"certificate": str(self.certificates.server), "key": str(self.certificates.server_key)}
         made = {"name": LISTENER, "address": "127.0.0.1:0", "max_receive_size": "4MiB", "tls": tls, "upstream": "upstream", **listener}
         return {
@@ -264,19 +307,8 @@ class Stage:
 
 
 def _port(serving: Mapping[str, Any]) -> int:
-    """That of the one listener."""
     return int(serving["listeners"][LISTENER].rpartition(":")[2])
 
 
-def _count_block(block: LogBlock, count: LogCount) -> None:
-    for row in block.rows:
-        data = block.chunk_data(row)
-        position = 0
-        frames = 0
-        while position < len(data):
-            position += FRAME_HEADER_BYTES + int.from_bytes(data[position : position + FRAME_HEADER_BYTES], "big")
-            frames += 1
-        direction = DIRECTIONS[row.direction]
-        count.frames[direction] += frames
-        count.bytes[direction] += len(data)
-    count.lost += sum(gap.frames for gap in block.gaps())
+def _short_socket(name: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"framegate-demo-{os.getpid()}-{name}.sock"

@@ -1,11 +1,13 @@
-"""The control API as the demo uses it: the same gRPC calls that the command line and ``grpcurl`` make, over the Unix socket."""
+"""What the demo asks of the proxy: the same gRPC calls as the command line's, over the Unix socket, and a scrape of its metrics."""
 
+import urllib.request
+from collections import Counter
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Final
 
 import grpc
 from google.protobuf.field_mask_pb2 import FieldMask
+from prometheus_client.parser import text_string_to_metric_families
 
 from framegate.control.v1 import channel_service_pb2, limit_service_pb2, pool_service_pb2, proxy_service_pb2
 from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
@@ -13,7 +15,7 @@ from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 from framegate.control.v1.pool_service_pb2_grpc import PoolServiceStub
 from framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
 
-__all__ = ["Channel", "Steering", "cause_text"]
+__all__ = ["Channel", "Metrics", "Steering", "cause_text"]
 
 _TIMEOUT_S: Final = 10.0
 _PAGE_SIZE: Final = 500
@@ -22,17 +24,12 @@ Channel = channel_service_pb2.Channel
 
 
 def cause_text(cause: "channel_service_pb2.Cause.ValueType") -> str:
-    """The word of a cause, as logs and metrics have it."""
+    """The word of a cause in log and metrics."""
     return channel_service_pb2.Cause.Name(cause).removeprefix("CAUSE_").lower()
 
 
 class Steering:
-    """Calls on a running proxy. Every method raises ``grpc.RpcError`` when the call fails.
-
-    Args:
-        address: of the control API, ``unix:PATH``.
-        listener: the one that the demo's load uses.
-    """
+    """Calls on a running proxy at ``unix:PATH``, about the listener of the load. Every method raises ``grpc.RpcError`` when the call fails."""
 
     def __init__(self, address: str, listener: str) -> None:
         self._listener = listener
@@ -44,7 +41,7 @@ class Steering:
     def __enter__(self) -> "Steering":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._channel.close()
 
     def open_connection_count(self) -> int:
@@ -71,7 +68,6 @@ class Steering:
         self._channels.UnmuteChannels(channel_service_pb2.UnmuteChannelsRequest(selector=_one(channel_id), reason=reason), timeout=_TIMEOUT_S)
 
     def limit(self) -> int:
-        """The maxReceiveSize in force, in bytes."""
         request = limit_service_pb2.GetLimitRequest(listener=self._listener)
         return int(self._limits.GetLimit(request, timeout=_TIMEOUT_S).limit.max_receive_size_bytes)
 
@@ -89,7 +85,6 @@ class Steering:
         return self._pools.GetMemoryPool(pool_service_pb2.GetMemoryPoolRequest(), timeout=_TIMEOUT_S).memory_pool
 
     def processor_pids(self) -> list[int]:
-        """The process ids of the processors that run."""
         reply = self._pools.GetProcessorPool(pool_service_pb2.GetProcessorPoolRequest(), timeout=_TIMEOUT_S)
         return [processor.pid for processor in reply.processor_pool.processors if processor.pid]
 
@@ -105,3 +100,29 @@ class Steering:
 
 def _one(channel_id: str) -> channel_service_pb2.ChannelSelector:
     return channel_service_pb2.ChannelSelector(channels=channel_service_pb2.ChannelIds(ids=[channel_id]))
+
+
+class Metrics:
+    """One scrape; ``text`` is in Prometheus' text format."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+
+    @classmethod
+    def scrape(cls, address: str) -> "Metrics":
+        """The metrics at ``http://address/metrics``."""
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
+            return cls(reply.read().decode())
+
+    def sum(self, name: str, **labels: str) -> int:
+        """The sum over all samples of a metric with these labels; 0 if there is no such metric."""
+        return int(sum(one.value for one in self._samples if one.name == name and labels.items() <= one.labels.items()))
+
+    def by(self, name: str, label: str) -> dict[str, int]:
+        """The sums by one label's values, without zeroes."""
+        sums: Counter[str] = Counter()
+        for sample in self._samples:
+            if sample.name == name and sample.value:
+                sums[sample.labels.get(label, "")] += int(sample.value)
+        return dict(sums)

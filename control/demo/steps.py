@@ -1,6 +1,6 @@
-"""What the demo changes over gRPC while the load runs, and what was seen.
+"""The changes that the demo makes over gRPC while the load runs, and their effects.
 
-Each step uses connections of its own, beside those of the load, and asserts what it says: what was not seen fails the step, and the demo.
+Each step uses connections of its own and checks each effect that it reports: an effect that was not seen fails the step, and the demo.
 """
 
 import dataclasses
@@ -28,18 +28,12 @@ _STILL_S: Final = 0.5
 
 
 class NotSeenError(Exception):
-    """What should have been seen was not."""
+    """An expected effect was not seen."""
 
 
 @dataclasses.dataclass(slots=True)
 class Step:
-    """One step.
-
-    Attributes:
-        title: what is changed.
-        seen: what was seen, in order.
-        failure: what was not seen, or None.
-    """
+    """One step: ``title`` says what is changed, ``seen`` has the effects in order, ``failure`` the effect that was not seen."""
 
     title: str
     seen: list[str] = dataclasses.field(default_factory=list)
@@ -47,7 +41,7 @@ class Step:
 
 
 class _Client(NamedTuple):
-    """A connection of a step: the generator's number and port, the proxy's channel."""
+    """A connection of a step: the generator's number, the client's port, the proxy's channel."""
 
     number: int
     port: int
@@ -55,22 +49,18 @@ class _Client(NamedTuple):
 
 
 class Steps:
-    """The script.
+    """The steps.
 
     Args:
-        steering: the proxy's control API.
-        generator: the load generator's process.
+        steering, generator: of the proxy and the load.
         pool_size: of the memory pool at start, which is restored.
-        note: called with every line that was seen.
+        note: called with every line about an effect.
     """
 
     def __init__(self, steering: Steering, generator: Child, pool_size: int, note: Callable[[str], None]) -> None:
         self.done: list[Step] = []
         self.refused: list[str] = []
-        self._steering = steering
-        self._generator = generator
-        self._pool_size = pool_size
-        self._note = note
+        self._steering, self._generator, self._pool_size, self._note = steering, generator, pool_size, note
         self._step = Step("")
         self._initial_limit = steering.limit()
         self._titles = {
@@ -84,7 +74,7 @@ class Steps:
         return [functools.partial(self._perform, title, step) for title, step in self._titles.items()]
 
     def skip(self) -> None:
-        """The steps that have not begun count as not seen."""
+        """Mark the steps that have not begun as not seen."""
         begun = {step.title for step in self.done}
         self.done += [Step(title, failure="interrupted before it") for title in self._titles if title not in begun]
 
@@ -159,7 +149,7 @@ class Steps:
         self._ask("shut", client)
 
     def _shrink_the_pool(self) -> None:
-        """Two large frames that stop before their end hold all the memory that there may be: small frames pass, the next large one waits."""
+        """Two large frames that are held back use all the memory: small frames pass, the next large one waits."""
         clients = self._on_one_processor(4)
         first, second, waiter, other = clients
         self._steering.set_limit(MIB)
@@ -182,7 +172,7 @@ class Steps:
         self._until_answered(waiter, "the frame", 1)
         self._saw(f"grown to {_size(self._pool_size)}: that frame went on and was answered")
         for holder in (first, second):
-            # on a slow machine the proxy may have closed it: it held memory for seconds that other frames waited for
+            # on a slow machine the proxy may have evicted it, because other frames waited for its memory
             self._ask("finish", holder)
             if self._until(holder, "the frame answered", lambda seen: seen["answered"] == 1 or bool(seen["closed"]))["closed"]:
                 self.refused.append("incomplete")
@@ -191,7 +181,6 @@ class Steps:
         self._steering.set_limit(self._initial_limit)
 
     def _begin_and_stop(self, client: _Client, size: int) -> None:
-        """A frame of 1 MiB, of which only `size` bytes come for now."""
         self._ask("begin", client, size=MIB - BODY_HEADER_SIZE, part=size)
         self._until_proxy(client, "most of a frame held", lambda channel: channel.leased_bytes >= size - 16 * KIB)
 
@@ -223,7 +212,6 @@ class Steps:
         self._until(client, f"{what} answered", lambda seen: seen["answered"] == count)
 
     def _until(self, client: _Client, what: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Look at the client's side until it is as wanted."""
 
         def look() -> dict[str, Any] | None:
             seen = self._ask("inspect", client)
@@ -233,7 +221,6 @@ class Steps:
         return self._wait(what, look)
 
     def _until_proxy(self, client: _Client, what: str, wanted: Callable[[Channel], bool]) -> None:
-        """Look at the proxy's side until it is as wanted."""
         self._wait(what, lambda: wanted(self._steering.describe(client.channel.id)))
 
     def _wait(self, what: str, look: Callable[[], Found | None]) -> Found:

@@ -1,9 +1,8 @@
-"""What the demo shows: a table that is drawn anew while the load runs, a clock during a wait; plain lines where standard output is no terminal."""
+"""What the demo shows: a live table while the load runs, and a clock during a wait; plain lines where standard output is no terminal."""
 
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 from rich.console import Console, Group
@@ -25,28 +24,20 @@ def say(console: Console, text: str) -> None:
 
 
 def _live(console: Console, *, plain: bool, **options: Any) -> Live | None:
-    """What is drawn anew, on a terminal that can do that, unless plain lines are asked for."""
+    """A live display; None on a terminal that cannot show one, or when plain lines are asked for."""
     return Live(console=console, **options) if console.is_terminal and not console.is_dumb_terminal and not plain else None
 
 
 class Waiting:
-    """For the length of a block, a line that counts the seconds; in plain lines, one every ``every_s``.
+    """Shows a line that counts the seconds for the length of a block; in plain lines, one every ``every_s`` seconds.
 
-    Args:
-        console: where to.
-        text: what is waited for.
-        detail: how far it is; called on a thread of its own.
-        plain: lines, even on a terminal.
-        every_s: between lines.
+    ``text``: what is waited for. ``detail``: gives the progress, on another thread. ``plain``: lines, even on a terminal.
     """
 
     def __init__(
         self, console: Console, text: str, detail: Callable[[], str] = lambda: "", *, plain: bool = False, every_s: float = _WAITING_EVERY_S
     ) -> None:
-        self._console = console
-        self._text = text
-        self._detail = detail
-        self._every_s = every_s
+        self._console, self._text, self._detail, self._every_s = console, text, detail, every_s
         self._started = time.monotonic()
         self._done = threading.Event()
         self._spinner = Spinner("dots")
@@ -61,7 +52,7 @@ class Waiting:
             self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._done.set()
         if self._live is not None:
             self._live.stop()
@@ -82,7 +73,7 @@ class Waiting:
 
 
 class Reading(NamedTuple):
-    """What is seen at one moment: open connections, frames and bytes sent and answered since the start, frames in Spark's tables."""
+    """The state at one moment: open connections, frames and bytes sent and answered since the start, frames in Spark's tables."""
 
     elapsed_s: float
     connections: int
@@ -92,17 +83,10 @@ class Reading(NamedTuple):
 
 
 class View:
-    """Shows readings and notes; leaving the context leaves the last state on the screen.
-
-    Args:
-        console: where to.
-        seconds: how long the load runs.
-        plain: lines, even on a terminal.
-    """
+    """Shows readings and notes; the last state stays on the screen. ``seconds``: how long the load runs. ``plain``: lines, even on a terminal."""
 
     def __init__(self, console: Console, seconds: float, *, plain: bool = False) -> None:
-        self._console = console
-        self._seconds = seconds
+        self._console, self._seconds = console, seconds
         self._live = _live(console, plain=plain, refresh_per_second=4)
         self._notes: list[str] = []
         self._last: Reading | None = None
@@ -114,12 +98,11 @@ class View:
             self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 
     def note(self, text: str) -> None:
-        """Something happened."""
         self._notes.append(text)
         if self._live is None:
             say(self._console, f"  * {text}")
@@ -130,8 +113,9 @@ class View:
         """Show a new reading, with the rates since the one before."""
         before, self._last = self._last or reading, reading
         passed = reading.elapsed_s - before.elapsed_s
-        frames_per_s = (reading.frames - before.frames) / passed if passed > 0 else 0.0
-        bytes_per_s = (reading.bytes - before.bytes) / passed if passed > 0 else 0.0
+        frames_per_s, bytes_per_s = (
+            (now - then) / passed if passed > 0 else 0.0 for now, then in ((reading.frames, before.frames), (reading.bytes, before.bytes))
+        )
         lag = max(0, reading.frames - reading.rows)
         self._cells = {
             "time": f"{reading.elapsed_s:.0f}/{self._seconds:.0f} s",

@@ -1,13 +1,13 @@
-"""Where the brokers of an upstream send clients: Kafka's clients connect to the addresses that Metadata names, whatever address they came from.
+"""Where the brokers of an upstream send clients: Kafka's clients connect to the addresses in Metadata, whatever address they came from.
 
-Those must be listeners here, one for each broker, or clients walk past framegate, or meet a broker that is not the one they want.
+Each of those must be a listener here that leads to this broker alone; else clients bypass framegate, or reach another broker than the one they want.
 """
 
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from framegate.control.configuration.units import counted
-from framegate.control.doctor.finding import Finding, told
+from framegate.control.doctor.finding import Finding, judged
 from framegate.proxy.auth.messages import ApiRange, RequestHeader, answer_reader, request_writer
 from framegate.proxy.auth.wire import Reader
 from framegate.proxy.config.address import parse_address
@@ -18,7 +18,7 @@ __all__ = ["Broker", "brokers_in", "finding", "metadata_question"]
 _METADATA: Final = 3
 _LEAST: Final = 1
 _MOST: Final = 8
-"""Versions that are asked: before 1 an empty list of topics means all of them, and from 9 on the encoding is another one."""
+"""Versions that are asked: before 1 an empty list of topics means all topics, and from 9 on the encoding is another one."""
 _CORRELATION: Final = 1
 _SHOWN: Final = 3
 _ADVICE: Final = (
@@ -28,7 +28,7 @@ _ADVICE: Final = (
 
 
 class Broker(NamedTuple):
-    """One of a cluster, as Metadata names it to clients."""
+    """A broker of a cluster, as Metadata names it to clients."""
 
     node: int
     host: str
@@ -39,19 +39,21 @@ class Broker(NamedTuple):
 
 
 def metadata_question(ranges: Sequence[ApiRange]) -> tuple[int, bytes] | None:
-    """The version that is asked, and the frame, with its size, that asks for all brokers and no topic; None: there is no version that both know."""
+    """The newest version that both know, and the frame, with its size, that asks for all brokers and no topic; None: there is no such version."""
     known = next((item for item in ranges if item.key == _METADATA), None)
     if known is None or known.most < _LEAST or known.least > _MOST:
         return None
     version = min(known.most, _MOST)
     request = request_writer(RequestHeader(_METADATA, version, _CORRELATION, "framegate"))
     request.count(0)
-    body = request.message() + bytes(0 if version < 4 else 1 if version < 8 else 3)  # no topic is to be made; who may do what is not asked
+    body = request.message() + bytes(
+        0 if version < 4 else 1 if version < 8 else 3
+    )  # no topics are created, and no authorized operations are asked for
     return version, len(body).to_bytes(4, "big") + body
 
 
 def brokers_in(body: bytes, version: int) -> list[Broker]:
-    """The brokers that an answer names, without its size. Raises MalformedError: it is no answer to the question."""
+    """The brokers in an answer without its size. Raises MalformedError: it does not answer the question."""
     reader = answer_reader(body, RequestHeader(_METADATA, version, _CORRELATION))
     if version >= 3:
         reader.int32("throttle time")
@@ -65,14 +67,8 @@ def _broker(reader: Reader) -> Broker:
 
 
 def finding(subject: str, config: ProxyConfig, upstream: UpstreamConfig, addresses: Collection[Any], brokers: list[Broker]) -> Finding:
-    """What is to be said of the addresses that an upstream's clients are sent to.
-
-    Args:
-        subject: the address that was asked.
-        config: whose listeners clients should come back to.
-        upstream: that the address belongs to.
-        addresses: all that its endpoints have, as the link has them.
-        brokers: of Metadata.
+    """Judge the addresses in Metadata that an upstream's clients are sent to. ``subject``: the address that was asked. ``config``: its listeners are
+    where clients should come back. ``addresses``: of all endpoints, as the link has them.
     """
     ports = {_port(item.address) for item in config.listeners if item.protocol == "kafka"} - {None, 0}
     endpoints = set(upstream.endpoints) | {f"{host}:{port}" for _, _, host, port in (wire for wire in addresses if len(wire) == 4)}
@@ -88,7 +84,7 @@ def finding(subject: str, config: ProxyConfig, upstream: UpstreamConfig, address
         words = f"Metadata names {counted(len(brokers), 'broker')}, by ports of listeners here: {_named(brokers)}"
     wrong = bool(past) or not apart or (many and len(addresses) > 1)
     figures = {"brokers": len(brokers), "brokers_past_framegate": len(past)}
-    return told("upstreams", f"{subject}, where clients are sent", words, figures, warning=_ADVICE if wrong else None)
+    return judged("upstreams", f"{subject}, where clients are sent", words, figures, warning=_ADVICE if wrong else None)
 
 
 def _named(brokers: list[Broker]) -> str:
@@ -97,5 +93,4 @@ def _named(brokers: list[Broker]) -> str:
 
 
 def _port(address: str) -> int | None:
-    """None: it is a path."""
     return parse_address(address, port_zero=True, unix=True).port

@@ -1,28 +1,35 @@
 """The certificates, keys, authorities and revocation lists that the configuration names.
 
-Whether they are good is the word of those who judge them while framegate runs (``control.rotation.validator``): files are what they should be,
-the key
-fits, the chain is whole and in order, nothing has ended or not begun, OpenSSL takes them, a handshake succeeds. Beside it: how long they have yet,
-weak keys, names, and where a chain ends; ``days``, ``ends_soon`` and ``weakness`` judge those of upstreams, too.
+``control.rotation.validator``, which judges them while framegate runs, decides whether they are good: the key fits, the chain is complete and in
+order, nothing has ended or not begun, OpenSSL takes them, a handshake succeeds. This module adds the time that is left, weak keys, names, and where a
+chain ends. ``days``, ``ends_soon`` and ``weakness`` also judge the certificates of upstreams.
 """
 
 import functools
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from framegate.control.configuration.certificate import CertificateFacts, describe_revocations, facts_of
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
+
 from framegate.control.configuration.document import ConfigurationError
-from framegate.control.configuration.tls_files import identities, read_tls_files, revocation_lists, tls_sections
+from framegate.control.configuration.tls_files import (
+    CertificateFacts,
+    describe_revocations,
+    facts_of,
+    identities,
+    read_tls_files,
+    revocation_lists,
+    tls_sections,
+)
 from framegate.control.configuration.units import counted
-from framegate.control.doctor.finding import Finding, told, unknown
+from framegate.control.doctor.finding import Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.control.rotation.validator import refusal_of
 from framegate.proxy.config.tls import ListenerTls, UpstreamTls
-
-if TYPE_CHECKING:
-    from cryptography import x509
 
 __all__ = ["DAY_S", "days", "ends_soon", "look", "weakness"]
 
@@ -40,16 +47,16 @@ _ADVICE: Final = (
     ("key", "put certificate and key there together, of the same making"),
     ("handshake", "make one that may be used for TLS by this side (extended key usage), with its whole chain"),
 )
-_told = functools.partial(told, "certificates")
+_judged = functools.partial(judged, "certificates")
 
 
 def ends_soon(begins: float, ends: float, now: float) -> bool:
-    """Whether less is left than 14 days, and than a quarter of its life: who renews does so earlier, also of what lives for a day only."""
+    """Whether less than 14 days and less than a quarter of its life are left: renewal usually comes earlier, also for certificates of a day."""
     return ends - now < min(_SOON_S, (ends - begins) / 4)
 
 
 def days(ends: float, now: float) -> str:
-    """The time left, in words; of what has ended, how long ago."""
+    """The time left, in words; if it has ended, how long ago."""
     left = ends - now
     if left < 0:
         return f"ended {_long(-left)} ago"
@@ -60,10 +67,8 @@ def _long(seconds: float) -> str:
     return f"{seconds / DAY_S:.0f} days" if seconds >= 2 * DAY_S else counted(round(seconds / 3600), "hour")
 
 
-def weakness(certificate: "x509.Certificate") -> str | None:
-    """What is weak of a certificate's key, or its maker's signature; None when nothing is. A signature of one's own on oneself proves nothing."""
-    from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
-
+def weakness(certificate: x509.Certificate) -> str | None:
+    """What is weak about a certificate's key or signature; None when nothing is. The signature of a root on itself is not judged."""
     key = certificate.public_key()
     if isinstance(key, rsa.RSAPublicKey) and key.key_size < _LEAST_RSA:
         return f"its RSA key has {key.key_size} bits, less than {_LEAST_RSA}"
@@ -78,17 +83,17 @@ def weakness(certificate: "x509.Certificate") -> str | None:
 
 
 def look(around: Surroundings) -> Iterator[Finding]:
-    """Each section that speaks TLS."""
+    """Each section of TLS."""
     config = around.config
     if config is None or not tls_sections(config):
         nothing = unknown("certificates", "files", "nothing was looked at, for there is no valid configuration")
-        yield nothing if config is None else _told("files", "nothing here speaks TLS")
+        yield nothing if config is None else _judged("files", "nothing here speaks TLS")
         return
     try:
         files = {path: text.encode("latin-1") for path, text in read_tls_files(config).items()}
     except ConfigurationError as error:  # they changed since the configuration was read
         for fault in error.faults:
-            yield _told(fault.key, f"{fault.value} {fault.reason}".strip(), fault="look again, it changed a moment ago; framegate check says more")
+            yield _judged(fault.key, f"{fault.value} {fault.reason}".strip(), fault="look again, it changed a moment ago; framegate check says more")
         return
     for owner, (key, section) in tls_sections(config).items():
         yield from _section(owner, key, section, files, around.now())
@@ -98,9 +103,9 @@ def _section(owner: str, key: str, section: Tls, files: Files, now: float) -> It
     refusal = refusal_of(section, files, files, now)
     subject = f"{owner} ({key})"
     if refusal is not None:
-        yield _told(subject, str(refusal), fault=next((advice for word, advice in _ADVICE if word in refusal.reason), _NEW))
+        yield _judged(subject, str(refusal), fault=next((advice for word, advice in _ADVICE if word in refusal.reason), _NEW))
     else:
-        yield _told(subject, "files fit together, nothing has ended, a handshake on trial succeeded")
+        yield _judged(subject, "files fit together, nothing has ended, a handshake on trial succeeded")
     known = _known(section, files)
     for _, path in identities(section):
         yield from _chain(subject, path, files[path], known, now, listens=isinstance(section, ListenerTls))
@@ -115,19 +120,15 @@ def _authorities(section: Tls) -> list[str]:
     return [path for path in named if path]
 
 
-def _certificates(pem: bytes) -> "list[x509.Certificate]":
-    from cryptography import x509
-
+def _certificates(pem: bytes) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
-        return []  # the judge has told
+        return []  # the validator has reported it
 
 
-def _known(section: Tls, files: Files) -> "list[x509.Certificate]":
-    """Authorities that this machine can name: those of the section, a ``ca.crt`` beside the chain (as of cert-manager), the system's."""
-    from cryptography import x509
-
+def _known(section: Tls, files: Files) -> list[x509.Certificate]:
+    """Authorities that this machine knows: those of the section, a ``ca.crt`` beside the chain (as of cert-manager), the system's."""
     found = [item for path in _authorities(section) for item in _certificates(files[path])]
     for folder in {Path(path).parent for _, path in identities(section)}:
         beside = folder / "ca.crt"
@@ -137,12 +138,12 @@ def _known(section: Tls, files: Files) -> "list[x509.Certificate]":
     context.load_default_certs()
     makers = {chain[-1].issuer.public_bytes() for _, path in identities(section) if (chain := _certificates(files[path]))}
     for der in context.get_ca_certs(binary_form=True):
-        if any(maker in der for maker in makers):  # the others are none of ours to read, and some of the system's only OpenSSL can
+        if any(maker in der for maker in makers):  # others are not needed, and some of the system's can be read by OpenSSL only
             found.append(x509.load_der_x509_certificate(der))
     return found
 
 
-def _chain(subject: str, path: str, pem: bytes, known: "list[x509.Certificate]", now: float, *, listens: bool) -> Iterator[Finding]:
+def _chain(subject: str, path: str, pem: bytes, known: list[x509.Certificate], now: float, *, listens: bool) -> Iterator[Finding]:
     chain = _certificates(pem)
     if not chain:
         return
@@ -150,48 +151,44 @@ def _chain(subject: str, path: str, pem: bytes, known: "list[x509.Certificate]",
     yield from _ends(subject, path, "certificate", [facts], now)
     weak = next((f"certificate {number}: {words}" for number, item in enumerate(chain, 1) if (words := weakness(item)) is not None), None)
     if weak is not None:
-        yield _told(subject, f"{path} is weak: {weak}", warning="make it anew with an ECDSA key on P-256, or RSA of 2048 bits, and SHA-256")
+        yield _judged(subject, f"{path} is weak: {weak}", warning="make it anew with an ECDSA key on P-256, or RSA of 2048 bits, and SHA-256")
     if listens:
         yield _names(subject, path, facts)
     yield _end_of_chain(subject, path, chain, known)
 
 
-def _ends(
-    subject: str, path: str, what: str, facts: "Iterator[CertificateFacts] | list[CertificateFacts] | map[CertificateFacts]", now: float
-) -> Iterator[Finding]:
-    """When the first of them ends. What has ended already is the judge's to tell, but for an authority beside which another goes on."""
+def _ends(subject: str, path: str, what: str, facts: Iterable[CertificateFacts], now: float) -> Iterator[Finding]:
+    """When the first of them ends. The validator reports what has ended already, but not an authority beside which another is valid."""
     found = sorted(facts, key=lambda item: item.ends)
     if not found or (found[0].ends <= now and what != "authority"):
         return
     first = found[0]
     words = f"{path}: the {what} {first.subject or first.issuer} {days(first.ends, now)}"
     figures = {"days": round((first.ends - now) / DAY_S, 2)}
-    yield _told(subject, words, figures, warning=_NEW if ends_soon(first.begins, first.ends, now) else None)
+    yield _judged(subject, words, figures, warning=_NEW if ends_soon(first.begins, first.ends, now) else None)
 
 
 def _names(subject: str, path: str, facts: CertificateFacts) -> Finding:
     names = [name for name in facts.names if name.startswith(("DNS:", "IP:"))]
     if names:
-        return _told(subject, f"{path} is for {', '.join(names)}")
+        return _judged(subject, f"{path} is for {', '.join(names)}")
     advice = "make it anew with the names that clients connect to as alternative names: the common name is looked at by nobody"
-    return _told(subject, f"{path} has no DNS name or address: clients that verify it refuse it", warning=advice)
+    return _judged(subject, f"{path} has no DNS name or address: clients that verify it refuse it", warning=advice)
 
 
-def _end_of_chain(subject: str, path: str, chain: "list[x509.Certificate]", known: "list[x509.Certificate]") -> Finding:
+def _end_of_chain(subject: str, path: str, chain: list[x509.Certificate], known: list[x509.Certificate]) -> Finding:
     last, figures = chain[-1], {"certificates": len(chain)}
     maker = last.issuer.rfc4514_string()
     if last.issuer == last.subject:
-        return _told(subject, f"the chain in {path} ends at its root, {maker}", figures)
+        return _judged(subject, f"the chain in {path} ends at its root, {maker}", figures)
     if any(_made(last, item) for item in known):
-        return _told(subject, f"the chain in {path} ends below {maker}, an authority known here", figures)
+        return _judged(subject, f"the chain in {path} ends below {maker}, an authority known here", figures)
     words = f"the chain in {path} ends below {maker}, which no file here and not the system knows"
     advice = f"peers must trust {maker} itself; if it is an intermediate authority, write its certificate at the end of {path}"
     return unknown("certificates", subject, words, advice, figures)
 
 
-def _made(item: "x509.Certificate", maker: "x509.Certificate") -> bool:
-    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-
+def _made(item: x509.Certificate, maker: x509.Certificate) -> bool:
     try:
         item.verify_directly_issued_by(maker)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):

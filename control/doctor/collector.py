@@ -1,10 +1,9 @@
-"""Each collector that telemetry goes to: does it take an export. One without anything in it is sent, over the way that `serve` would take."""
+"""Whether each collector takes an export: an empty one is sent, with the settings of `serve`."""
 
 import dataclasses
 from collections.abc import Iterator
 
-from framegate.control.doctor.finding import Finding
-from framegate.control.doctor.probe import Deadline
+from framegate.control.doctor.finding import Deadline, Finding
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.control.errors import StartError
 from framegate.control.telemetry.environment import Target, judge
@@ -18,7 +17,7 @@ _ADVICE = (
 
 
 def look(around: Surroundings) -> Iterator[Finding]:
-    """One finding for each signal that goes to one. The variables are those of this environment, which those of a framegate that runs may not be."""
+    """One finding for each signal that is exported. The variables are those of this process, which may differ from a running framegate's."""
     if around.config is None:
         yield Finding("telemetry", "collector", "unknown", "without a configuration there is none to look for")
         return

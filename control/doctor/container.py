@@ -8,31 +8,31 @@ from typing import Final
 from framegate.control.configuration import cgroup
 from framegate.control.configuration.capacity import memory_need, memory_warning
 from framegate.control.configuration.units import format_size
-from framegate.control.doctor.finding import Finding, told, unknown
+from framegate.control.doctor.finding import Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings, most_connections
 from framegate.proxy.config.model import KIB, MIB
 
 __all__ = ["DESCRIPTORS", "FEW_CONNECTIONS", "look_at_cpus", "look_at_limits", "look_at_memory", "tasks_needed"]
 
 DESCRIPTORS: Final = 64
-"""Of a process, beside those of its connections: a processor that is idle has 13, control 34; tap, handlers and TLS add some."""
+"""Of a process, without those of its connections: an idle processor has 13, control 34; tap, handlers and TLS add some."""
 FEW_CONNECTIONS: Final = 1_000
-"""Less than that, where their number is not limited, is a warning."""
+"""Room for fewer, where their number is not limited, is a warning."""
 _CONTROL_TASKS: Final = 32
-"""13 threads are there when it is idle, most of them of gRPC."""
+"""An idle control process has 13 threads, most of them of gRPC."""
 _TASKS: Final = 4
-"""Of a processor or a handler process: 2, and one that takes its place while it ends."""
+"""Of a processor or a handler process: 2, and those of its successor while it ends."""
 _SPARE: Final = 16
 _FULL_PERCENT: Final = 90
 _OFTEN_PERCENT: Final = 5.0
 _FEW_PERIODS: Final = 100
-"""Fewer, ten seconds' worth, say nothing: a start alone uses up some."""
+"""Fewer periods, ten seconds, are not judged: a start alone uses up some."""
 _RAISE: Final = "systemd: LimitNOFILE=; docker: --ulimit nofile=; Kubernetes: of the container engine on the node"
-_limit, _memory, _cpu = (functools.partial(told, area) for area in ("limits", "memory", "cpu"))
+_limit, _memory, _cpu = (functools.partial(judged, area) for area in ("limits", "memory", "cpu"))
 
 
 def look_at_limits(around: Surroundings) -> Iterator[Finding]:
-    """The limits of the running framegate, or else ours: descriptors, processes and threads, address space."""
+    """The limits of the running framegate, or else of this process: descriptors, processes and threads, address space."""
     found = _limits(around)
     if not found:
         yield unknown("limits", "resource limits", f"{around.process}/limits cannot be read")
@@ -44,7 +44,7 @@ def look_at_limits(around: Surroundings) -> Iterator[Finding]:
 
 
 def _limits(around: Surroundings) -> dict[str, int | None]:
-    """Hard limits by the kernel's names; None is unlimited. Control raises its own soft ones up to them."""
+    """Hard limits by the kernel's names; None is unlimited. Control raises its soft limits up to them."""
     try:
         lines = (around.process / "limits").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -54,7 +54,7 @@ def _limits(around: Surroundings) -> dict[str, int | None]:
 
 
 def _descriptors(around: Surroundings, limit: int | None) -> Finding:
-    subject = f"open files (RLIMIT_NOFILE) of {around.whose}"
+    subject = f"open files (RLIMIT_NOFILE) of {around.process_name}"
     if limit is None:
         return _limit(subject, "are not limited")
     room = max(0, limit - DESCRIPTORS) // 2
@@ -84,7 +84,7 @@ def tasks_needed(around: Surroundings) -> int:
 
 
 def _processes(around: Surroundings, limit: int | None) -> Finding:
-    subject, need = f"processes and threads of the user (RLIMIT_NPROC) of {around.whose}", tasks_needed(around)
+    subject, need = f"processes and threads of the user (RLIMIT_NPROC) of {around.process_name}", tasks_needed(around)
     if limit is None:
         return _limit(subject, "are not limited")
     figures = {"limit": limit, "needed": need}
@@ -115,7 +115,7 @@ def _tasks(around: Surroundings) -> Finding:
 
 
 def look_at_memory(around: Surroundings) -> Iterator[Finding]:
-    """What there is, what is used, what the configuration may come to need; that this does not fit, ``framegate check`` warns."""
+    """The limit, the use, and what the configuration may need; ``framegate check`` warns if that does not fit into the container."""
     limit, usage = cgroup.memory_limit(around.cgroup, around.groups), cgroup.memory_usage(around.cgroup, around.groups)
     subject = "memory limit of the container"
     if limit is None:

@@ -1,5 +1,5 @@
-"""The disk below the tap's directory: room, kind, and how fast it is, tried with a file without a name that is gone at once; and what is mounted
-where: ``/proc/self/mountinfo`` (proc_pid_mountinfo(5)).
+"""The disk of the tap's directory: room, kind, and speed, measured with a file without a name; and the mounts of ``/proc/self/mountinfo``
+(proc_pid_mountinfo(5)).
 """
 
 import errno
@@ -11,16 +11,16 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from framegate.control.configuration.places import free_bytes, nearest_folder
+from framegate.control.configuration.machine import free_bytes, nearest_folder
 from framegate.control.configuration.units import format_size
-from framegate.control.doctor.finding import Finding, told, unknown
+from framegate.control.doctor.finding import Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.proxy.config.model import KIB, MIB
 
 __all__ = ["PROBE_BYTES", "Mount", "look", "mount_of", "mounts"]
 
 PROBE_BYTES: Final = 4 * MIB
-"""At most; and at most an eighth of what is free, so that a tap that needs the rest has it."""
+"""Written at most; and at most an eighth of the free bytes, which a tap may need."""
 _BLOCK: Final = 64 * KIB
 _LEAST: Final = 64 * MIB
 _FEW_INODES: Final = 1_000
@@ -35,15 +35,15 @@ _UNFIT: Final = {
         "take a local disk: when a remote one hangs, the tap's writer hangs, and frames are dropped or wait (on_full)",
     ),
 }
-"""What to do about kinds of file systems, by how they begin."""
+"""Advice about kinds of file systems, by the beginning of their names."""
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 _FIXED: Final = 6
 """Fields of a mount before the optional ones, which end with a hyphen."""
-_told = functools.partial(told, "disk")
+_judged = functools.partial(judged, "disk")
 
 
 class Mount(NamedTuple):
-    """One of them. ``root``: the folder, or file, of its file system that is mounted; ``point``: where."""
+    """One mount. ``root``: the folder, or file, of its file system that is mounted; ``point``: where."""
 
     root: str
     point: str
@@ -52,7 +52,7 @@ class Mount(NamedTuple):
 
 
 def mounts(text: str) -> list[Mount]:
-    """All of them, in the kernel's order; lines of another form are passed over."""
+    """All mounts in the kernel's order; lines of another form are ignored."""
     found = []
     for line in text.splitlines():
         fields = line.split(" ")
@@ -64,17 +64,17 @@ def mounts(text: str) -> list[Mount]:
 
 
 def mount_of(path: str, all_of_them: Iterable[Mount]) -> Mount | None:
-    """The one that an absolute path without links lies in: the longest, and of the same the last, which lies over the others."""
+    """The mount of an absolute path without links: the longest, and of several at one point the last, which covers the others."""
     inside = [item for item in all_of_them if item.point in (path, "/") or path.startswith(item.point + "/")]
     return max(reversed(inside), key=lambda item: len(item.point), default=None)
 
 
 def look(around: Surroundings) -> Iterator[Finding]:
-    """Where there is a tap."""
+    """Look at the disk if there is a tap."""
     if around.config is None:
         yield unknown("disk", "tap", "nothing was looked at, for there is no valid configuration")
     elif around.config.tap is None:
-        yield _told("tap", "there is no tap")
+        yield _judged("tap", "there is no tap")
     else:
         directory = around.config.tap.directory
         yield _kind(around, directory)
@@ -88,18 +88,18 @@ def _kind(around: Surroundings, directory: str) -> Finding:
     if found is None:
         return unknown("disk", subject, "the mounts cannot be read")
     advice = next((advice for kind, advice in _UNFIT.items() if found.kind.startswith(kind)), None)
-    return _told(subject, f"is {found.kind}, mounted at {found.point}", {"kind": found.kind}, warning=advice)
+    return _judged(subject, f"is {found.kind}, mounted at {found.point}", {"kind": found.kind}, warning=advice)
 
 
 def _room(directory: str, budget: int) -> Iterator[Finding]:
     status, free = os.statvfs(nearest_folder(directory)), free_bytes(directory)
     advice = "make room, or mount a larger disk: the tap loses frames, or has them wait (on_full)" if free < _LEAST else None
     words = f"{format_size(free // MIB * MIB)} are free; the budget is {format_size(budget)}"
-    yield _told(f"room in {directory}", words, {"free_bytes": free, "budget_bytes": budget}, fault=advice)
+    yield _judged(f"room in {directory}", words, {"free_bytes": free, "budget_bytes": budget}, fault=advice)
     if status.f_files:  # some file systems, as btrfs, have no fixed number
         advice = "remove small files from this disk: each segment of the tap is a file" if status.f_favail < _FEW_INODES else None
         words = f"{status.f_favail:,} of {status.f_files:,} files more can be made"
-        yield _told(f"inodes of {directory}", words, {"free_inodes": status.f_favail}, fault=advice)
+        yield _judged(f"inodes of {directory}", words, {"free_inodes": status.f_favail}, fault=advice)
 
 
 def _speed(directory: str) -> Finding:
@@ -110,17 +110,17 @@ def _speed(directory: str) -> Finding:
     except OSError as error:
         full = error.errno in _FULL
         advice = "make room there" if full else "give framegate's user the right to write there (Kubernetes: fsGroup; systemd: StateDirectory=)"
-        return _told(subject, f"{format_size(size)} could not be written: {error.strerror or error}", fault=advice)
+        return _judged(subject, f"{format_size(size)} could not be written: {error.strerror or error}", fault=advice)
     slow = sync_s > _SLOW_SYNC_S or (size == PROBE_BYTES and size / max(write_s + sync_s, 1e-6) < _SLOW)
     advice = "take a faster disk, or record less (framegate taps set): the tap cannot keep up with much"
     figures = {"written_bytes": size, "write_ms": round(write_s * 1000, 2), "fsync_ms": round(sync_s * 1000, 2)}
     words = f"{format_size(size)} in {write_s * 1000:.1f} ms, {sync_s * 1000:.1f} ms more until they are on the disk"
-    return _told(subject, words, figures, warning=advice if slow else None)
+    return _judged(subject, words, figures, warning=advice if slow else None)
 
 
 def _tried(folder: str, size: int) -> tuple[float, float]:
-    """Seconds to write, and to have it on the disk."""
-    block = os.urandom(_BLOCK)  # a file system that compresses is to work as well
+    """Seconds to write, and to flush to the disk."""
+    block = os.urandom(_BLOCK)  # random, so that compression saves nothing
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         begun = time.perf_counter()
         for _ in range(size // _BLOCK):

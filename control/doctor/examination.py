@@ -1,7 +1,7 @@
-"""All areas, in the order in which one needs the other: the configuration, the framegate that runs, everything else, the upstreams' addresses.
+"""All areas: first the configuration, then the framegate that runs, then everything else, then the upstreams' addresses.
 
-Each step is done after ``timeout_s`` and a margin at the latest. Nothing is changed: what is written is a file without a name in the tap's directory
-(and what ``framegate check`` tries), nothing that is secret is in what comes out.
+Each of the four steps ends at most ``timeout_s`` and a margin after its begin. Nothing is changed but for a file without a name in the tap's
+directory (and what ``framegate check`` tries), and no secret is in the findings.
 """
 
 import dataclasses
@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Final
 
 from framegate.control.configuration.document import Fault, Findings
-from framegate.control.configuration.files import EXPOSED
 from framegate.control.configuration.load import examine
 from framegate.control.configuration.machine import IN_USE
+from framegate.control.configuration.tls_rules import EXPOSED
 from framegate.control.doctor import certificates, collector, container, disk, machine, names, permissions
-from framegate.control.doctor.finding import Area, Finding, Level, told, unknown
+from framegate.control.doctor.finding import Area, Finding, Level, Probe, judged, look_at_all, unknown
 from framegate.control.doctor.names import Lookups
-from framegate.control.doctor.probe import Probe, look_at_all
 from framegate.control.doctor.running import Running
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.control.doctor.upstreams import address_probes
@@ -49,12 +48,12 @@ _AREAS_OF_KEYS: Final[tuple[tuple[str, Area], ...]] = (
     ("tap.budget", "disk"),
     ("admin.address", "permissions"),
 )
-"""Where a fault belongs: the first that is in its key."""
+"""The area of a fault: that of the first part that is in its key."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Examination:
-    """What came out. ``address``: of the control plane that was asked."""
+    """All findings, and the address of the control plane that was asked."""
 
     findings: list[Finding]
     address: str
@@ -69,7 +68,7 @@ def examine_all(
         around: without a configuration yet.
         path: of the configuration file; None: there is none.
         address: of the control plane; None: the file's, or else ``default``.
-        why: says why nobody answers at an address.
+        why: says why there is no answer from an address.
         version: of this program.
     """
     read: list[Findings] = []
@@ -80,7 +79,7 @@ def examine_all(
     running = Running(around, address, why, version)
     first = look_at_all([Probe("running", "control plane", running.look)], around.timeout_s)
     around = dataclasses.replace(around, pid=running.pid)
-    if running.answered:  # it is what uses them
+    if running.answered:  # it uses what is in use
         found = found._replace(warnings=[item for item in found.warnings if not item.reason.startswith(IN_USE)])
     of_file = early or list(checked(path, found))
     lookups = Lookups(around)
@@ -91,13 +90,13 @@ def examine_all(
 
 
 def _read(path: Path, read: list[Findings]) -> Iterator[Finding]:
-    """Yields nothing: what is wrong is told when it is known who runs."""
+    """Read the file. Yields nothing: its faults depend on which framegate runs."""
     read.append(examine(os.fspath(path), in_use=True))
     yield from ()
 
 
 def checked(path: Path | None, found: Findings) -> Iterator[Finding]:
-    """All that ``framegate check`` finds, each in the area that it is of, and one line where there is nothing."""
+    """All that ``framegate check`` finds, each in its area, and one line where there is nothing."""
     if path is None:
         words = "none is named and there is none at the usual place: what depends on it is not looked at"
         yield unknown("configuration", "file", words, "name it: framegate doctor --config FILE")
@@ -111,21 +110,21 @@ def checked(path: Path | None, found: Findings) -> Iterator[Finding]:
             yield Finding(area, f"{fault.key or 'the document'}{shown}", level, fault.reason, f"change {where}, or what it names")
     if found.model is None:
         words = "is faulty: what depends on it is not looked at"
-        yield told("configuration", str(path), words, fault=f"framegate check --config {path}")
+        yield judged("configuration", str(path), words, fault=f"framegate check --config {path}")
         return
     besides = "" if found.config is not None else ", and this machine does not give what it needs"
     figures = {"listeners": len(found.model.listeners), "upstreams": len(found.model.upstreams)}
-    yield told("configuration", str(path), f"is valid{besides}", figures)
+    yield judged("configuration", str(path), f"is valid{besides}", figures)
 
 
 def area_of(key: str) -> Area:
-    """Where a fault of a key belongs."""
+    """The area of a fault of a key."""
     return next((area for part, area in _AREAS_OF_KEYS if part in key), "configuration")
 
 
 def _without_repetition(findings: list[Finding]) -> list[Finding]:
-    """A file that ended is told by ``framegate check`` in a few words, and by the judge of files in more; a folder that cannot be written by it, and
-    by who tries to write there.
+    """Leave out what two areas found. ``framegate check`` and the validator both report a file that ended; the latter says more. ``framegate check``
+    and the trial both report a folder that cannot be written.
     """
     tried = any(item.area == "disk" and item.subject.startswith("tap.directory") for item in findings)
     judged = [item.found for item in findings if item.area == "certificates" and item.level == "fault"]

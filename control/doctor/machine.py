@@ -1,6 +1,6 @@
-"""The machine: the kernel's settings that decide about connections, buffers and memory, and its clock, by which certificates end.
+"""The machine: the kernel's settings of connections, buffers and memory, and its clock, by which certificates end.
 
-Settings that the configuration runs into ``framegate check`` tells.
+``framegate check`` warns about settings that limit what the configuration asks for.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from framegate.control.configuration.units import format_size
-from framegate.control.doctor.finding import Finding, told, unknown
+from framegate.control.doctor.finding import Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings, most_connections
 from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.model import MIB
@@ -26,11 +26,11 @@ _STRICT_OVERCOMMIT: Final = 2
 _UNSYNCHRONISED: Final = 0x40
 """STA_UNSYNC of adjtimex(2)."""
 _ERROR: Final = 5
-"""TIME_ERROR, what the call returns then."""
+"""TIME_ERROR, which the call returns then."""
 _FAR_S: Final = 1.0
 _WATCHED_S: Final = 0.1
 _STEP_S: Final = 0.02
-_kernel, _clock = functools.partial(told, "kernel"), functools.partial(told, "clock")
+_kernel, _clock = functools.partial(judged, "kernel"), functools.partial(judged, "clock")
 
 
 def look_at_kernel(around: Surroundings) -> Iterator[Finding]:
@@ -87,7 +87,7 @@ def _ports(around: Surroundings) -> Finding:
 
 
 def _keepalive(around: Surroundings) -> Iterator[Finding]:
-    """The kernel's times do not matter: framegate sets its own, or none."""
+    """Framegate sets the times of keep-alive itself, so the kernel's are only shown."""
     for index, item in enumerate(() if around.config is None else around.config.listeners):
         if item.timeouts.idle_ms == 0 and item.socket.keep_alive is None:
             advice = "set socket.keep_alive: {}, or timeouts.idle: a client that is gone without a word keeps its connection for ever"
@@ -128,7 +128,7 @@ def _tracking(around: Surroundings) -> Finding:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClockState:
-    """What the kernel says of its clock. Attributes: ``synchronised``; ``most_error_s``, by which it may be wrong at most, as it estimates."""
+    """What the kernel says of its clock: whether it is ``synchronised``; ``most_error_s``, its estimate of the largest error."""
 
     synchronised: bool
     most_error_s: float
@@ -149,7 +149,7 @@ class _Timex(ctypes.Structure):
 
 
 def kernel_clock() -> ClockState:
-    """Asks, and sets nothing. Raises OSError: it is not allowed here."""
+    """Read the clock's state, without a change. Raises OSError: it is not allowed here."""
     libc = ctypes.CDLL(None, use_errno=True)
     state = _Timex()
     answer = libc.adjtimex(ctypes.byref(state))
@@ -169,7 +169,7 @@ def stepped(
 
 
 def look_at_clock(around: Surroundings, ask: Callable[[], ClockState] = kernel_clock, step: Callable[[], float] = stepped) -> Iterator[Finding]:
-    """Whether the kernel knows its clock for synchronised, and whether it is set meanwhile."""
+    """Whether the kernel says that its clock is synchronised, and whether it is set in steps."""
     try:
         state = ask()
     except OSError as error:

@@ -1,5 +1,5 @@
-"""How names are looked up (``/etc/resolv.conf``), and the names of upstreams, looked up as framegate does it (``control.accept.resolver``): what they
-stand for, and how long it took.
+"""The resolver's settings (``/etc/resolv.conf``), and a look-up of the upstreams' names as framegate does it (``control.accept.resolver``), with its
+time.
 """
 
 import functools
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from framegate.control.accept.resolver import Lookup, Names, system_lookup
-from framegate.control.doctor.finding import Finding, told, unknown
+from framegate.control.doctor.finding import Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.proxy.config.address import format_sockaddr, parse_address
 from framegate.proxy.config.model import UpstreamConfig
@@ -17,13 +17,13 @@ __all__ = ["Lookups", "Resolver", "look", "resolver_of"]
 
 _MANY: Final = 3
 _MOST_ASKED: Final = 3
-"""More name servers than glibc asks (MAXNS) have no effect."""
+"""glibc asks only so many name servers (MAXNS)."""
 _SLOW_S: Final = 1.0
-_told = functools.partial(told, "names")
+_judged = functools.partial(judged, "names")
 
 
 class Resolver(NamedTuple):
-    """What the file says, with resolv.conf(5)'s defaults."""
+    """The file's settings, with resolv.conf(5)'s defaults."""
 
     servers: tuple[str, ...]
     search: tuple[str, ...]
@@ -31,7 +31,7 @@ class Resolver(NamedTuple):
 
 
 def resolver_of(text: str) -> Resolver:
-    """Of the file's text; the last ``search``, or ``domain``, counts."""
+    """The settings in the file's text; the last ``search`` or ``domain`` counts."""
     servers: list[str] = []
     search: tuple[str, ...] = ()
     ndots = 1
@@ -48,7 +48,7 @@ def resolver_of(text: str) -> Resolver:
 
 
 def look(around: Surroundings) -> Iterator[Finding]:
-    """The file, and what it makes of each upstream's names."""
+    """The settings, and how they apply to each upstream's names."""
     path, text = around.root / "etc/resolv.conf", around.text("etc/resolv.conf")
     if text is None:
         yield unknown("names", str(path), "cannot be read: the resolver asks a name server on this machine")
@@ -58,7 +58,7 @@ def look(around: Surroundings) -> Iterator[Finding]:
     words = f"asks {servers}; ndots {resolver.ndots}; searches {domains}"
     figures = {"servers": len(resolver.servers), "search": len(resolver.search), "ndots": resolver.ndots}
     advice = f"name {_MOST_ASKED} servers at most: the others are never asked" if len(resolver.servers) > _MOST_ASKED else None
-    yield _told(str(path), words, figures, warning=advice)
+    yield _judged(str(path), words, figures, warning=advice)
     for host in sorted({host for _, _, host in _hosts(around)}):
         yield _searched(host, resolver)
 
@@ -72,16 +72,16 @@ def _hosts(around: Surroundings) -> Iterator[tuple[UpstreamConfig, str, str]]:
 
 
 def _searched(host: str, resolver: Resolver) -> Finding:
-    """A name with fewer dots than ``ndots`` is tried with each search domain first, IPv4 and IPv6 each, as it is last."""
+    """A name with fewer dots than ``ndots`` is tried with each search domain first, for IPv4 and for IPv6."""
     before = 0 if host.endswith(".") or host.count(".") >= resolver.ndots else len(resolver.search)
     many = before >= _MANY and "." in host and not host.endswith((".svc", ".cluster.local"))
     words = f"is tried with {before} search domains{f' ({2 * before} questions)' if many else ''} before it is as it stands"
     advice = f"write {host}. with a dot at its end in endpoints, if it is the whole name: then it is asked for at once"
-    return _told(host, words, {"searched": before}, warning=advice if many else None)
+    return _judged(host, words, {"searched": before}, warning=advice if many else None)
 
 
 class Lookups:
-    """Attributes: ``addresses``: of each upstream, as ``Resolution`` has them, once ``look`` has ended; literal ones need no look-up."""
+    """After ``look``, ``addresses`` has those of each upstream in the form of ``Resolution``, with literal ones."""
 
     def __init__(self, around: Surroundings, lookup: Lookup = system_lookup) -> None:
         self.addresses: dict[str, list[list[Any]]] = {}
@@ -90,7 +90,7 @@ class Lookups:
         self._seconds: Final[dict[str, float]] = {}
 
     def look(self) -> Iterator[Finding]:
-        """Each name, all at once."""
+        """Look up all names at once."""
         upstreams = () if self._around.config is None else self._around.config.upstreams
         found = Names(upstreams, self._timed, self._around.timeout_s).ask()
         self.addresses = {name: resolution.addresses for name, resolution in found.items()}
@@ -111,10 +111,10 @@ class Lookups:
         subject = f"{host} (upstream {upstream.name})"
         if error:
             advice = "look at the name, at /etc/resolv.conf and at the name server: framegate starts, and has nobody to connect to there"
-            return _told(subject, f"cannot be looked up: {error}", fault=advice)
+            return _judged(subject, f"cannot be looked up: {error}", fault=advice)
         rows = [row for row in self.addresses[upstream.name] if row[0] == host]
         texts = list(dict.fromkeys(format_sockaddr(row[1], (row[2], row[3])).rpartition(":")[0] for row in rows))
         taken = self._seconds[host]
         slow = "find out which name server is slow (/etc/resolv.conf asks them in turn)" if taken >= _SLOW_S else None
         figures = {"addresses": len(texts), "lookup_ms": round(taken * 1000, 2)}
-        return _told(subject, f"is {', '.join(texts)}, looked up in {taken * 1000:.1f} ms", figures, warning=slow)
+        return _judged(subject, f"is {', '.join(texts)}, looked up in {taken * 1000:.1f} ms", figures, warning=slow)

@@ -1,4 +1,4 @@
-"""What this process may do beyond its work; and of a pod, how volumes are mounted, and what cannot be seen from inside."""
+"""Rights of this process beyond those that framegate needs; and in a pod, how volumes are mounted, and what cannot be seen from inside."""
 
 import functools
 import os
@@ -9,7 +9,7 @@ from typing import Final
 from framegate.control.configuration.tls_files import named_paths, tls_files
 from framegate.control.configuration.units import counted
 from framegate.control.doctor.disk import Mount, mount_of, mounts
-from framegate.control.doctor.finding import Finding, told, unknown
+from framegate.control.doctor.finding import Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings
 
 __all__ = ["BESIDE_DRAIN_S", "look", "look_at_pod"]
@@ -19,25 +19,25 @@ _SECRET: Final = ("key", "password_file", "token_file", "users")
 _BIND_LOW_PORTS: Final = 1 << 10
 """CAP_NET_BIND_SERVICE."""
 _ATOMIC: Final = re.compile(r"/\.\.\d{4}_\d\d_\d\d_")
-"""The folder that a kubelet turns the link ``..data`` to: what is mounted out of one of them stays there."""
+"""The folder to which a kubelet turns the link ``..data``. A mount out of such a folder is never renewed."""
 BESIDE_DRAIN_S: Final = 12
-"""What `framegate inject` asks for beside the drain: preStop, and the tap's last blocks."""
-_told = functools.partial(told, "permissions")
+"""Seconds that `framegate inject` asks for beside the drain: preStop, and the tap's last blocks."""
+_judged = functools.partial(judged, "permissions")
 
 
 def look(around: Surroundings) -> Iterator[Finding]:
-    """The user, its rights, the root file system. Of files with secrets and of the socket's folder ``framegate check`` warns."""
+    """The user, its rights, the root file system. ``framegate check`` warns about files with secrets and the socket's folder."""
     status = _status(around)
     user = int((status.get("Uid") or str(os.geteuid())).split()[0])
     advice = (
         "run it as a user of its own: it needs no right of root's (Kubernetes: runAsNonRoot; systemd: User=); ports below 1024: CAP_NET_BIND_SERVICE"
     )
-    yield _told("user", f"is {user}" if user else f"{around.whose} is root", {"uid": user}, warning=None if user else advice)
+    yield _judged("user", f"is {user}" if user else f"{around.process_name} is root", {"uid": user}, warning=None if user else advice)
     yield from _rights(around, status)
     fixed = os.statvfs(around.root).f_flag & os.ST_RDONLY
     advice = "make it read-only: securityContext.readOnlyRootFilesystem: true, docker: --read-only; framegate writes only to its volumes"
     words = "is read-only" if fixed else "is writable" if around.in_container else "is writable, and no container's"
-    yield _told("root file system", words, warning=advice if around.in_container and not fixed else None)
+    yield _judged("root file system", words, warning=advice if around.in_container and not fixed else None)
 
 
 def _status(around: Surroundings) -> dict[str, str]:
@@ -55,16 +55,16 @@ def _rights(around: Surroundings, status: dict[str, str]) -> Iterator[Finding]:
     held = int(status["CapEff"], 16) & ~_BIND_LOW_PORTS
     advice = "drop them: securityContext.capabilities.drop: [ALL], docker: --cap-drop ALL" if held and around.in_container else None
     words = f"{held.bit_count()} are in force" if held else "none that framegate has no use for"
-    yield _told("capabilities", words, {"capabilities": f"{held:x}"}, warning=advice)
+    yield _judged("capabilities", words, {"capabilities": f"{held:x}"}, warning=advice)
     if around.in_container and status.get("NoNewPrivs") == "0":
         advice = "securityContext.allowPrivilegeEscalation: false, docker: --security-opt no-new-privileges"
-        yield _told("new privileges", "a program with the setuid bit may get more rights", warning=advice)
+        yield _judged("new privileges", "a program with the setuid bit may get more rights", warning=advice)
 
 
 def look_at_pod(around: Surroundings) -> Iterator[Finding]:
-    """The pod's grace period, and of each file that is to be replaced while framegate runs whether it can be."""
+    """The pod's grace period, and for each file that is to be replaced at run time, whether it can be."""
     if not around.in_kubernetes:
-        yield told("kubernetes", "pod", "this is none")
+        yield judged("kubernetes", "pod", "this is none")
     elif around.config is not None:
         seconds = -(-around.config.drain.timeout_ms // 1000)
         words = f"cannot be read from inside; it must be longer than preStop and drain.timeout, {seconds} s, together"
@@ -81,14 +81,14 @@ def look_at_pod(around: Surroundings) -> Iterator[Finding]:
     fixed = [finding for path in paths if (finding := _fixed(path, mount_of(os.path.abspath(path), found))) is not None]
     yield from fixed
     if paths and not fixed:
-        yield told("kubernetes", "mounts", f"{counted(len(paths), 'file')}, which can be replaced while framegate runs", {"files": len(paths)})
+        yield judged("kubernetes", "mounts", f"{counted(len(paths), 'file')}, which can be replaced while framegate runs", {"files": len(paths)})
 
 
 def _fixed(path: str, mount: Mount | None) -> Finding | None:
     if mount is not None and (_ATOMIC.search(mount.root) or "/volume-subpaths/" in mount.root):
         words = f"is mounted by subPath (at {mount.point}): what takes its place in the Secret or ConfigMap never comes here"
-        return told("kubernetes", path, words, warning="mount the volume as a folder, without subPath, and name the file in it")
+        return judged("kubernetes", path, words, warning="mount the volume as a folder, without subPath, and name the file in it")
     if mount is not None and mount.point == os.path.abspath(path):
         words = "is mounted as a single file: another one that takes its place outside is not seen here"
-        return told("kubernetes", path, words, warning="mount the folder that it lies in")
+        return judged("kubernetes", path, words, warning="mount the folder that it lies in")
     return None

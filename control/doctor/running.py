@@ -1,4 +1,4 @@
-"""The framegate that runs here, when its control plane answers: how it is, and whether it is what the file and this program are."""
+"""The framegate that runs here, if its control plane answers: its state, and whether it runs with the file and the version of this program."""
 
 import functools
 import importlib.metadata
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from framegate.control.configuration.units import counted
-from framegate.control.doctor.finding import Figure, Finding, told, unknown
+from framegate.control.doctor.finding import Figure, Finding, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.control.v1 import listener_service_pb2, pool_service_pb2, proxy_service_pb2, upstream_service_pb2
 from framegate.control.v1.listener_service_pb2_grpc import ListenerServiceStub
@@ -28,13 +28,13 @@ __all__ = ["Running", "own_version"]
 
 _PAGE: Final = 1000
 _STEP_S: Final = 10.0
-"""A start takes less than a second, on a machine that is busy several, by which the two may differ."""
-_told = functools.partial(told, "running")
+"""Two clocks may differ by so much: a start takes less than a second, on a busy machine several."""
+_judged = functools.partial(judged, "running")
 _PROGRAMS: Final = (b"framegate", b"framegate.control.cli", b"framegate.control.serve")
 
 
 def own_version() -> str:
-    """Of this program; empty where it is not installed."""
+    """The version of this program; empty where it is not installed."""
     try:
         return importlib.metadata.version("framegate")
     except importlib.metadata.PackageNotFoundError:
@@ -42,16 +42,9 @@ def own_version() -> str:
 
 
 class Running:
-    """Asks.
+    """Asks the control plane at ``address``. ``why``: says why there is no answer from an address. ``version``: of this program; empty: not known.
 
-    Args:
-        address: of the control plane.
-        why: says why nobody answers at an address.
-        version: of this program; empty: not known.
-
-    Attributes:
-        answered: whether there is one.
-        pid: its process, when it can be seen from here.
+    ``answered``: whether there was an answer. ``pid``: of its process, if it can be seen from here.
     """
 
     def __init__(self, around: Surroundings, address: str, why: Callable[[str], str], version: str) -> None:
@@ -63,7 +56,7 @@ class Running:
         self._version: Final = version
 
     def look(self) -> Iterator[Finding]:
-        """All that it says of itself."""
+        """All findings about it."""
         timeout_s = self._around.timeout_s
         try:
             with grpc.insecure_channel(self._address) as channel:
@@ -84,7 +77,7 @@ class Running:
         for item in upstreams.upstreams:
             for down in item.down_endpoints:
                 advice = "see what is said of this upstream below; framegate tries it again by itself"
-                yield _told(f"upstream {item.name}, {down.address}", f"is left out: {down.reason} {down.detail}".strip(), warning=advice)
+                yield _judged(f"upstream {item.name}, {down.address}", f"is left out: {down.reason} {down.detail}".strip(), warning=advice)
         if self._around.config is not None:
             yield self._same(self._around.config, proxy, processors, pool, listeners.listeners, upstreams.upstreams)
 
@@ -95,12 +88,12 @@ class Running:
             return unknown("running", "control plane", words, "start it, or name its socket: --address unix:PATH")
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
             advice = "look at its rows and its processor time; the liveness probe restarts one that hangs"
-            return _told("control plane", f"{there} within {self._around.timeout_s:g} s", fault=advice)
+            return _judged("control plane", f"{there} within {self._around.timeout_s:g} s", fault=advice)
         advice = "look whether it is a framegate of this version, and not its health listener"
-        return _told("control plane", f"{there}: {error.details()} ({code.name})", fault=advice)
+        return _judged("control plane", f"{there}: {error.details()} ({code.name})", fault=advice)
 
     def _is_seen(self, pid: int) -> bool:
-        """Whether that number is this framegate's here as well: from another container it is not, or is somebody else's."""
+        """Whether the process with this number here is this framegate: in another container it is not."""
         try:
             line = (self._around.root / f"proc/{pid}/cmdline").read_bytes()
         except OSError:
@@ -114,24 +107,24 @@ class Running:
         words = f"is {state}, with {counted(proxy.open_connection_count, 'open connection')} and {up} of {processors.size} processors"
         subject = f"framegate {proxy.node}"
         if state != "serving":
-            yield _told(subject, words, figures, warning="it takes no connections now: its rows say why (framegate status)")
+            yield _judged(subject, words, figures, warning="it takes no connections now: its rows say why (framegate status)")
         else:
             advice = "look at its rows of processors that died; it starts others by itself" if up < processors.size else None
-            yield _told(subject, words, figures, warning=advice if up else None, fault=None if up else advice)
+            yield _judged(subject, words, figures, warning=advice if up else None, fault=None if up else advice)
         for warning in proxy.warnings:
-            yield _told(subject, warning, warning="see what is said of it below, and `framegate status`")
+            yield _judged(subject, warning, warning="see what is said of it below, and `framegate status`")
 
     def _program(self, proxy: "Proxy") -> Finding:
         figures: dict[str, Figure] = {"version": proxy.version, "own_version": self._version, "compiled": int(proxy.compiled)}
         if self._version and proxy.version != self._version:
             words = f"runs the version {proxy.version}, and this program is {self._version}"
-            return _told("version", words, figures, warning="restart it, or take the program that it was started with")
+            return _judged("version", words, figures, warning="restart it, or take the program that it was started with")
         advice = "install the wheel that was built with a C compiler; the data path is several times slower without"
         words = "compiled, as this program" if proxy.compiled else "as plain Python"
-        return _told("version", f"{proxy.version}, {words}", figures, warning=None if proxy.compiled else advice)
+        return _judged("version", f"{proxy.version}, {words}", figures, warning=None if proxy.compiled else advice)
 
     def _clock(self, proxy: "Proxy") -> Iterator[Finding]:
-        """When it started by its own word, and by the kernel's clock that is never set."""
+        """Compare the start time that it reports with the one by the kernel's clock that is never set."""
         if self.pid is None:
             return
         try:
@@ -143,22 +136,22 @@ class Running:
         steady = abs(by) < _STEP_S
         words = "it was not set" if steady else f"it was set by {by:+.1f} s"
         advice = "find out what sets it; framegate's times of waiting do not depend on it, stamps of rows and of the tap, and certificates, do"
-        yield told("clock", "since the start of framegate", words, {"step_s": round(by, 3)}, warning=None if steady else advice)
+        yield judged("clock", "since the start of framegate", words, {"step_s": round(by, 3)}, warning=None if steady else advice)
 
     def _same(self, config: ProxyConfig, proxy: "Proxy", processors: "ProcessorPool", pool: "MemoryPool", listeners: Any, upstreams: Any) -> Finding:
         differ = list(_differences(config, proxy, processors, pool, {item.name: item for item in listeners}, {item.name: item for item in upstreams}))
         figures = {"revision": proxy.config_revision, "differences": len(differ)}
         if not differ:
-            return _told("configuration in force", "is the file's, as far as the control plane shows it", figures)
+            return _judged("configuration in force", "is the file's, as far as the control plane shows it", figures)
         changed = f"; it was changed {proxy.config_revision - 1} times over the API" if proxy.config_revision > 1 else ""
         advice = "restart framegate to have the file in force, or write into the file what is to stay"
-        return _told("configuration in force", f"differs from the file: {'; '.join(differ)}{changed}", figures, warning=advice)
+        return _judged("configuration in force", f"differs from the file: {'; '.join(differ)}{changed}", figures, warning=advice)
 
 
 def _differences(
     config: ProxyConfig, proxy: "Proxy", processors: "ProcessorPool", pool: "MemoryPool", listeners: dict[str, Any], upstreams: dict[str, Any]
 ) -> Iterator[str]:
-    """What the API shows of both. Numbers that are found at the start (0) are not compared."""
+    """What differs between the file and the API. Numbers that are chosen at the start (0) are not compared."""
     yield from _differ("node", config.node, proxy.node)
     if config.processors:
         yield from _differ("processors", config.processors, processors.size)

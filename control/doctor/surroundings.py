@@ -1,4 +1,4 @@
-"""Where framegate is to be looked at: its configuration, and the folder in which the system's files lie, ``/`` but for tests."""
+"""What the doctor examines: the configuration, and the root of the system's files, which is ``/`` but in tests."""
 
 import dataclasses
 import time
@@ -21,7 +21,7 @@ class Surroundings:
         timeout_s: of each probe.
         root: of the system's files.
         environment: variables.
-        pid: of the framegate that runs here, when one does and its process can be seen.
+        pid: of the framegate that runs here, if its process can be seen.
         now: seconds since 1970.
     """
 
@@ -39,7 +39,7 @@ class Surroundings:
 
     @property
     def in_container(self) -> bool:
-        """Whether this is a container at all, as far as its engine leaves a sign of itself."""
+        """Whether this is a container, by the files of its engine."""
         return self.in_kubernetes or (self.root / ".dockerenv").exists() or (self.root / "run/.containerenv").exists()
 
     @property
@@ -49,22 +49,22 @@ class Surroundings:
 
     @property
     def groups(self) -> Path:
-        """Which of them the process is in."""
+        """The file that says which of them the process is in."""
         return self.process / "cgroup"
 
     @property
     def process(self) -> Path:
-        """The running framegate's folder in /proc, else our own: both are started alike in a container."""
+        """The running framegate's folder in /proc, else that of this process: in a container both start with the same limits."""
         return self.root / "proc" / ("self" if self.pid is None else str(self.pid))
 
     @property
-    def whose(self) -> str:
+    def process_name(self) -> str:
         """The same in words."""
         return "this process" if self.pid is None else f"framegate, process {self.pid}"
 
     @property
     def fitted(self) -> ProxyConfig:
-        """The configuration with the processors, and the memory pool, that 0 stands for here."""
+        """The configuration with the processors and the memory pool that 0 stands for here."""
         assert self.config is not None, "without a configuration there are none"
         return fitted(self.config, container(self.cgroup, self.groups))
 
@@ -74,20 +74,20 @@ class Surroundings:
         return self.fitted.processors
 
     def text(self, path: str) -> str | None:
-        """What is in one of the system's files, without white space around it; None when it cannot be read."""
+        """The contents of one of the system's files, without surrounding white space; None when it cannot be read."""
         try:
             return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
             return None
 
     def number(self, path: str) -> int | None:
-        """Its first word as a number; None when it is none."""
+        """The first word of a file as a number; None when it is none."""
         words = (self.text(path) or "").split()
         return int(words[0]) if words and words[0].lstrip("-").isdecimal() else None
 
 
 def most_connections(config: ProxyConfig) -> int | None:
-    """How many connections may be open at once; None: as many as come."""
+    """How many connections may be open at once; None: their number is not limited."""
     shared = [item for item in config.listeners if item.name != config.limits.protected_listener]
     alone = [item for item in config.listeners if item.name == config.limits.protected_listener]
     sums = [_sum([item.limits.connections for item in shared]), config.limits.connections or None]
@@ -97,5 +97,4 @@ def most_connections(config: ProxyConfig) -> int | None:
 
 
 def _sum(limits: list[int]) -> int | None:
-    """Of limits of which 0 is none."""
     return None if 0 in limits else sum(limits)

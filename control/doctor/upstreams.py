@@ -1,7 +1,7 @@
-"""Each address of each upstream: does it take a connection, does TLS succeed with our identity, do frames pass, and how long does each take.
+"""Each address of each upstream: whether it takes a connection, whether TLS succeeds, whether it answers, and how long each takes.
 
-Nothing is changed there. Of ``protocol: kafka`` ApiVersions is asked, which brokers answer before anybody has logged in, and, where no login is
-configured, Metadata, which says where clients are sent (``advertised``); to others nothing is sent at all, they only have to stay. Nobody logs in.
+Nothing is changed there. With ``protocol: kafka`` the probe sends ApiVersions, which brokers answer before a login, and, if no login is configured,
+Metadata, which says where clients are sent (``advertised``). To others nothing is sent; they only have to keep the connection. There is no login.
 """
 
 import contextlib
@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from cryptography import x509
+
 from framegate.control.accept.api_versions import MAX_ANSWER, question, ranges_in
-from framegate.control.configuration.certificate import CertificateFacts, facts_of
+from framegate.control.configuration.tls_files import CertificateFacts, facts_of
 from framegate.control.doctor import advertised
 from framegate.control.doctor.advertised import Broker
 from framegate.control.doctor.certificates import DAY_S, days, ends_soon, weakness
-from framegate.control.doctor.finding import Figure, Finding, told, unknown
-from framegate.control.doctor.probe import Deadline, Probe
+from framegate.control.doctor.finding import Deadline, Figure, Finding, Probe, judged, unknown
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.proxy.auth.certificates import key_pin
 from framegate.proxy.auth.messages import ApiRange
@@ -32,9 +33,9 @@ from framegate.proxy.network.tls_context import upstream_context
 __all__ = ["MOST", "address_probes"]
 
 MOST: Final = 256
-"""Addresses that are met; all at once, each on a thread."""
+"""Addresses that are tried; all at once, each on a thread."""
 STAYS_S: Final = 0.3
-"""Who takes a connection, and ends it at once, does so within it."""
+"""A server that ends each new connection does so within this time."""
 _TLS_ALERT: Final = b"\x15\x03"
 _NOT_YET_VALID: Final = 9
 _ADVICE: Final[Mapping[int, str]] = {
@@ -51,7 +52,7 @@ _ADVICE: Final[Mapping[int, str]] = {
 
 
 class _StageError(Exception):
-    """Where it ended. Attributes: ``words``, ``advice``."""
+    """Where a probe ended: what was found, and what to do."""
 
     def __init__(self, words: str, advice: str) -> None:
         super().__init__(words)
@@ -60,8 +61,8 @@ class _StageError(Exception):
 
 
 @dataclasses.dataclass
-class _Meeting:
-    """One address, on the way."""
+class _Attempt:
+    """The state of the probe of one address."""
 
     around: Surroundings
     upstream: UpstreamConfig
@@ -69,7 +70,7 @@ class _Meeting:
     wire: list[Any]
     deadline: Deadline
     figures: dict[str, Figure] = dataclasses.field(default_factory=dict)
-    said: list[str] = dataclasses.field(default_factory=list)
+    steps: list[str] = dataclasses.field(default_factory=list)
     peer: CertificateFacts | None = None
     brokers: list[Broker] | None = None
     unasked: str = ""
@@ -82,15 +83,15 @@ class _Meeting:
 
     @property
     def name(self) -> str:
-        """That the certificate must have."""
+        """The name that the certificate must have."""
         return (self.upstream.tls.server_name if self.upstream.tls else None) or self.wire[0].rstrip(".") or "localhost"
 
 
 def address_probes(around: Surroundings, addresses: Mapping[str, list[list[Any]]]) -> list[Probe]:
-    """One for each address of each upstream, ``MOST`` at most."""
+    """One probe for each address of each upstream, ``MOST`` at most."""
     config = around.config
     if config is None:
-        return [_said(unknown("upstreams", "all", "none was met, for there is no valid configuration"))]
+        return [_known(unknown("upstreams", "all", "none was met, for there is no valid configuration"))]
     kafka = {item.upstream for item in config.listeners if item.protocol == "kafka"}
     pairs = [(item, wire) for item in config.upstreams for wire in addresses.get(item.name, [])]
     probes = [
@@ -98,93 +99,91 @@ def address_probes(around: Surroundings, addresses: Mapping[str, list[list[Any]]
         for item, wire in pairs[:MOST]
     ]
     if len(pairs) > MOST:
-        probes.append(_said(unknown("upstreams", "others", f"{len(pairs) - MOST} more not met")))
+        probes.append(_known(unknown("upstreams", "others", f"{len(pairs) - MOST} more not met")))
     advice = "see what is said of its names, or write addresses in endpoints"
     unreached = [item for item in config.upstreams if not addresses.get(item.name)]
-    probes += [_said(told("upstreams", item.name, "no endpoint has an address", fault=advice)) for item in unreached]
+    probes += [_known(judged("upstreams", item.name, "no endpoint has an address", fault=advice)) for item in unreached]
     words = "is not tried: it would count as one there, and a wrong password could lock the user out"
     advice = "framegate status, and the closed rows, tell how logins end (auth_failed)"
     logins = [item for item in config.upstreams if item.sasl is not None]
-    return probes + [_said(unknown("upstreams", f"{item.name}, login", words, advice)) for item in logins]
+    return probes + [_known(unknown("upstreams", f"{item.name}, login", words, advice)) for item in logins]
 
 
-def _said(finding: Finding) -> Probe:
-    """What is known without a look."""
+def _known(finding: Finding) -> Probe:
     return Probe("upstreams", finding.subject, lambda: [finding])
 
 
 def _look(around: Surroundings, upstream: UpstreamConfig, wire: list[Any], wires: list[list[Any]], kafka: bool) -> Iterator[Finding]:
-    meeting = _Meeting(around, upstream, kafka, wire, Deadline(around.timeout_s))
-    subject = f"{upstream.name}, {meeting.text}"
+    attempt = _Attempt(around, upstream, kafka, wire, Deadline(around.timeout_s))
+    subject = f"{upstream.name}, {attempt.text}"
     try:
         with contextlib.ExitStack() as stack:
-            sock = _connected(meeting)
+            sock = _connected(attempt)
             stack.callback(sock.close)
             if upstream.tls is not None:
-                sock = _encrypted(meeting, sock, upstream.tls)
+                sock = _encrypted(attempt, sock, upstream.tls)
                 stack.callback(sock.close)
-            (_answered if kafka else _stays)(meeting, sock)
+            (_answered if kafka else _stays)(attempt, sock)
     except _StageError as error:
-        words = "; ".join([*meeting.said, error.words])
-        yield told("upstreams", subject, words, meeting.figures, fault=error.advice)
+        words = "; ".join([*attempt.steps, error.words])
+        yield judged("upstreams", subject, words, attempt.figures, fault=error.advice)
     else:
-        yield told("upstreams", subject, "; ".join(meeting.said), meeting.figures)
+        yield judged("upstreams", subject, "; ".join(attempt.steps), attempt.figures)
         if kafka:
-            yield from _advertised(meeting, subject, wires)
-    yield from _certificate(meeting, subject)
+            yield from _advertised(attempt, subject, wires)
+    yield from _certificate(attempt, subject)
 
 
-def _advertised(meeting: _Meeting, subject: str, wires: list[list[Any]]) -> Iterator[Finding]:
-    """Whether the listeners here are what clients are sent to."""
-    config = meeting.around.config
-    if meeting.brokers is not None and config is not None:
-        yield advertised.finding(subject, config, meeting.upstream, wires, meeting.brokers)
-    elif meeting.unasked:
-        yield unknown("upstreams", f"{subject}, where clients are sent", meeting.unasked)
+def _advertised(attempt: _Attempt, subject: str, wires: list[list[Any]]) -> Iterator[Finding]:
+    config = attempt.around.config
+    if attempt.brokers is not None and config is not None:
+        yield advertised.finding(subject, config, attempt.upstream, wires, attempt.brokers)
+    elif attempt.unasked:
+        yield unknown("upstreams", f"{subject}, where clients are sent", attempt.unasked)
 
 
-def _certificate(meeting: _Meeting, subject: str) -> Iterator[Finding]:
-    """What is to be said of the peer's beside whether it is good now."""
-    peer, now = meeting.peer, meeting.around.now()
+def _certificate(attempt: _Attempt, subject: str) -> Iterator[Finding]:
+    """Findings about the peer's certificate beside whether TLS accepts it now."""
+    peer, now = attempt.peer, attempt.around.now()
     if peer is None:
         return
     if peer.begins > now:
         words = f"the certificate of {subject} begins in {(peer.begins - now) / 3600:.1f} hours: this clock is behind, or its maker's ahead"
-        yield told("clock", "certificates of upstreams", words, {"behind_s": round(peer.begins - now)}, warning=_ADVICE[_NOT_YET_VALID])
+        yield judged("clock", "certificates of upstreams", words, {"behind_s": round(peer.begins - now)}, warning=_ADVICE[_NOT_YET_VALID])
     elif peer.ends > now and ends_soon(peer.begins, peer.ends, now):
         figures = {"certificate_days": round((peer.ends - now) / DAY_S, 2)}
-        yield told("upstreams", subject, f"its certificate {days(peer.ends, now)}", figures, warning="have it renewed by who runs the upstream")
-    if meeting.weak is not None:
-        yield told("upstreams", subject, f"its certificate is weak: {meeting.weak}", warning="have it made anew by who runs the upstream")
+        yield judged("upstreams", subject, f"its certificate {days(peer.ends, now)}", figures, warning="have it renewed by who runs the upstream")
+    if attempt.weak is not None:
+        yield judged("upstreams", subject, f"its certificate is weak: {attempt.weak}", warning="have it made anew by who runs the upstream")
 
 
 @contextlib.contextmanager
-def _timed(meeting: _Meeting, name: str) -> Iterator[None]:
+def _timed(attempt: _Attempt, name: str) -> Iterator[None]:
     begun = time.monotonic()
     yield
-    meeting.figures[f"{name}_ms"] = round((time.monotonic() - begun) * 1000, 2)
+    attempt.figures[f"{name}_ms"] = round((time.monotonic() - begun) * 1000, 2)
 
 
-def _connected(meeting: _Meeting) -> socket.socket:
+def _connected(attempt: _Attempt) -> socket.socket:
     try:
-        with _timed(meeting, "connect"):
-            sock = _dial(meeting)
+        with _timed(attempt, "connect"):
+            sock = _dial(attempt)
     except TimeoutError:
         advice = "look for a firewall, a network policy or a route that loses packets between here and there"
-        raise _StageError(f"takes no connection within {meeting.around.timeout_s:g} s", advice) from None
+        raise _StageError(f"takes no connection within {attempt.around.timeout_s:g} s", advice) from None
     except ConnectionRefusedError:
         raise _StageError("no process listens there", "start it, or correct the address in endpoints") from None
     except OSError as error:
         raise _StageError(f"no connection: {error.strerror or error}", "look at the address in endpoints, and at the network") from None
-    meeting.said.append(f"connected in {meeting.figures['connect_ms']:g} ms")
+    attempt.steps.append(f"connected in {attempt.figures['connect_ms']:g} ms")
     return sock
 
 
-def _dial(meeting: _Meeting) -> socket.socket:
-    _, family, host, *port = meeting.wire
+def _dial(attempt: _Attempt) -> socket.socket:
+    _, family, host, *port = attempt.wire
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        sock.settimeout(meeting.deadline.left())
+        sock.settimeout(attempt.deadline.left())
         sock.connect((host, *port) if port else host)
     except OSError:
         sock.close()
@@ -192,27 +191,27 @@ def _dial(meeting: _Meeting) -> socket.socket:
     return sock
 
 
-def _encrypted(meeting: _Meeting, sock: socket.socket, tls: UpstreamTls) -> ssl.SSLSocket:
+def _encrypted(attempt: _Attempt, sock: socket.socket, tls: UpstreamTls) -> ssl.SSLSocket:
     try:
         context = upstream_context(tls)
-        with _timed(meeting, "tls"):
-            sock.settimeout(meeting.deadline.left())
-            encrypted = context.wrap_socket(sock, server_hostname=meeting.name)
+        with _timed(attempt, "tls"):
+            sock.settimeout(attempt.deadline.left())
+            encrypted = context.wrap_socket(sock, server_hostname=attempt.name)
     except ssl.SSLCertVerificationError as error:
-        shown = _shown_by(meeting)
+        shown = _shown_by(attempt)
         advice = _ADVICE.get(error.verify_code, "look at its certificate, and at tls.ca")
         raise _StageError(f"its certificate is refused: {error.verify_message}{shown}", advice) from None
     except TimeoutError:
         advice = "look whether it speaks TLS at all on this port: it took the connection and said nothing"
-        raise _StageError(f"no TLS handshake within {meeting.around.timeout_s:g} s", advice) from None
+        raise _StageError(f"no TLS handshake within {attempt.around.timeout_s:g} s", advice) from None
     except (OSError, ProxyError) as error:
         raise _tls_failure(error) from None
     der = encrypted.getpeercert(binary_form=True) or b""
-    meeting.peer, meeting.weak = _facts(der)
+    attempt.peer, attempt.weak = _facts(der)
     cipher = encrypted.cipher()
-    meeting.figures.update({"tls_version": encrypted.version() or "", "cipher": cipher[0] if cipher else ""})
-    left = f", certificate {days(meeting.peer.ends, meeting.around.now())}" if meeting.peer is not None else ""
-    meeting.said.append(f"{encrypted.version()} with {cipher[0] if cipher else '?'} in {meeting.figures['tls_ms']:g} ms{left}")
+    attempt.figures.update({"tls_version": encrypted.version() or "", "cipher": cipher[0] if cipher else ""})
+    left = f", certificate {days(attempt.peer.ends, attempt.around.now())}" if attempt.peer is not None else ""
+    attempt.steps.append(f"{encrypted.version()} with {cipher[0] if cipher else '?'} in {attempt.figures['tls_ms']:g} ms{left}")
     if tls.pins and key_pin(der) not in tls.pins:
         encrypted.close()
         raise _StageError(f"its certificate has the key {key_pin(der)}, which is none of pins", "add it to tls.pins, if it is to be trusted")
@@ -232,47 +231,44 @@ def _tls_failure(error: Exception) -> _StageError:
 
 
 def _facts(der: bytes) -> tuple[CertificateFacts | None, str | None]:
-    from cryptography import x509
-
     try:
         certificate = x509.load_der_x509_certificate(der)
         return facts_of(certificate), weakness(certificate)
-    except ValueError:  # OpenSSL took it, and nothing else depends on these words
+    except ValueError:  # OpenSSL has accepted it; only the texts lack its facts
         return None, None
 
 
-def _shown_by(meeting: _Meeting) -> str:
-    """Whom a refused certificate is of: it is met once more, unverified, with no identity of ours; nothing is said to it."""
+def _shown_by(attempt: _Attempt) -> str:
+    """What the refused certificate says: the address is connected once more, without verification and without a certificate of ours."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        with _dial(meeting) as sock, context.wrap_socket(sock, server_hostname=meeting.name) as encrypted:
-            meeting.peer, meeting.weak = _facts(encrypted.getpeercert(binary_form=True) or b"")
+        with _dial(attempt) as sock, context.wrap_socket(sock, server_hostname=attempt.name) as encrypted:
+            attempt.peer, attempt.weak = _facts(encrypted.getpeercert(binary_form=True) or b"")
     except OSError as error:
         return f" (it could not be looked at closer: {error.strerror or error})"
-    if meeting.peer is None:
+    if attempt.peer is None:
         return ""
-    peer = meeting.peer
+    peer = attempt.peer
     names = ", ".join(peer.names) or "no names"
-    return f" (it is {peer.subject or 'without a subject'}, for {names}, made by {peer.issuer}, {days(peer.ends, meeting.around.now())})"
+    return f" (it is {peer.subject or 'without a subject'}, for {names}, made by {peer.issuer}, {days(peer.ends, attempt.around.now())})"
 
 
-def _answered(meeting: _Meeting, sock: socket.socket) -> None:
-    """Kafka: one question."""
-    begun: Callable[[], contextlib.AbstractContextManager[None]] = functools.partial(_timed, meeting, "frames")
+def _answered(attempt: _Attempt, sock: socket.socket) -> None:
+    begun: Callable[[], contextlib.AbstractContextManager[None]] = functools.partial(_timed, attempt, "frames")
     head = b""
     try:
         with begun():
-            sock.settimeout(meeting.deadline.left())
+            sock.settimeout(attempt.deadline.left())
             sock.sendall(question())
-            head = _exactly(meeting, sock, 4)
+            head = _exactly(attempt, sock, 4)
             size = int.from_bytes(head, "big")
             if size > MAX_ANSWER:
                 raise _StageError(_no_kafka(head), _WRONG_PORT)
-            found = ranges_in(_exactly(meeting, sock, size))
+            found = ranges_in(_exactly(attempt, sock, size))
     except TimeoutError:
         advice = "look whether it is a Kafka broker, and whether it hangs: it took the connection and did not answer ApiVersions"
-        raise _StageError(f"no answer to ApiVersions within {meeting.around.timeout_s:g} s", advice) from None
+        raise _StageError(f"no answer to ApiVersions within {attempt.around.timeout_s:g} s", advice) from None
     except EOFError:
         raise _StageError("ends the connection instead of answering ApiVersions", _WRONG_PORT) from None
     except ssl.SSLError as error:
@@ -282,37 +278,37 @@ def _answered(meeting: _Meeting, sock: socket.socket) -> None:
         if alert is not None:
             raise _tls_failure(alert) from None
         raise _StageError(f"no answer to ApiVersions: {getattr(error, 'strerror', None) or error}", _WRONG_PORT) from None
-    meeting.figures["apis"] = len(found)
-    meeting.said.append(f"ApiVersions answered in {meeting.figures['frames_ms']:g} ms with {len(found)} APIs")
-    if meeting.upstream.sasl is None:
-        _ask_metadata(meeting, sock, found)
+    attempt.figures["apis"] = len(found)
+    attempt.steps.append(f"ApiVersions answered in {attempt.figures['frames_ms']:g} ms with {len(found)} APIs")
+    if attempt.upstream.sasl is None:
+        _ask_metadata(attempt, sock, found)
 
 
-def _ask_metadata(meeting: _Meeting, sock: socket.socket, ranges: Sequence[ApiRange]) -> None:
-    """Where clients are sent; a broker whose clients log in ends the connection instead, which is no fault."""
+def _ask_metadata(attempt: _Attempt, sock: socket.socket, ranges: Sequence[ApiRange]) -> None:
+    """Ask where clients are sent. A broker that needs a login ends the connection instead, which is no fault."""
     asked = advertised.metadata_question(ranges)
     if asked is None:
-        meeting.unasked = "no version of Metadata is known both here and there"
+        attempt.unasked = "no version of Metadata is known both here and there"
         return
     version, request = asked
     try:
         sock.sendall(request)
-        size = int.from_bytes(_exactly(meeting, sock, 4), "big")
+        size = int.from_bytes(_exactly(attempt, sock, 4), "big")
         if size <= MAX_ANSWER:
-            meeting.brokers = advertised.brokers_in(_exactly(meeting, sock, size), version)
+            attempt.brokers = advertised.brokers_in(_exactly(attempt, sock, size), version)
     except (OSError, EOFError, ProxyError) as error:
-        meeting.unasked = f"Metadata is not answered ({str(error) or 'the connection is ended'}): clients of this upstream may have to log in first"
+        attempt.unasked = f"Metadata is not answered ({str(error) or 'the connection is ended'}): clients of this upstream may have to log in first"
 
 
 def _alert(sock: socket.socket) -> ssl.SSLError | None:
-    """What a peer said that ended TLS while we wrote: of TLS 1.3 it judges our certificate behind the handshake, and goes."""
+    """The alert of a peer that ended TLS while we wrote: with TLS 1.3 it judges our certificate after the handshake."""
     if not isinstance(sock, ssl.SSLSocket):
         return None
     try:
         sock.recv(1)
     except ssl.SSLError as error:
         return error if "ALERT" in (error.reason or "") else None
-    except OSError:  # it says nothing more: what the writing said is all that is known
+    except OSError:  # there is no alert: the caller has the error of the write
         return None
     return None
 
@@ -326,11 +322,11 @@ def _no_kafka(head: bytes) -> str:
     return f"answers ApiVersions with {head!r}, which is no frame of Kafka's"
 
 
-def _exactly(meeting: _Meeting, sock: socket.socket, size: int) -> bytes:
+def _exactly(attempt: _Attempt, sock: socket.socket, size: int) -> bytes:
     """Raises EOFError and what sockets raise."""
     data = bytearray()
     while len(data) < size:
-        sock.settimeout(meeting.deadline.left())
+        sock.settimeout(attempt.deadline.left())
         chunk = sock.recv(size - len(data))
         if not chunk:
             raise EOFError
@@ -338,13 +334,13 @@ def _exactly(meeting: _Meeting, sock: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-def _stays(meeting: _Meeting, sock: socket.socket) -> None:
-    """Others: whoever ends the connection before a byte was said to it will not take frames."""
+def _stays(attempt: _Attempt, sock: socket.socket) -> None:
+    """A server that ends a silent connection will not take frames."""
     try:
-        sock.settimeout(min(STAYS_S, meeting.deadline.left()))
+        sock.settimeout(min(STAYS_S, attempt.deadline.left()))
         spoke = sock.recv(1)
     except TimeoutError:
-        meeting.said.append("stays open")
+        attempt.steps.append("stays open")
         return
     except ssl.SSLError as error:
         raise _tls_failure(error) from None
@@ -352,4 +348,4 @@ def _stays(meeting: _Meeting, sock: socket.socket) -> None:
         raise _StageError(f"ends the connection: {error.strerror or error}", "look at its log: it takes connections and breaks them") from None
     if not spoke:
         raise _StageError("ends the connection at once", "look at its log, and at who may connect to it")
-    meeting.said.append("stays open, and speaks first")
+    attempt.steps.append("stays open, and speaks first")

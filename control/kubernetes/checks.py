@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
-from framegate.control.kubernetes.manifest import Fault, Node
+from framegate.control.kubernetes.manifest import Fault, Node, Workload, node_at, value_at
 from framegate.control.kubernetes.pod_requirements import PodRequirements
 from framegate.control.kubernetes.sidecar import CONTAINER, USER, Options, grace_least_s
-from framegate.control.kubernetes.workload import Workload
 
-__all__ = ["faults_of", "grace_is_nobodys"]
+__all__ = ["faults_of", "grace_is_default"]
 
 _NO_GROUP = ("emptyDir", "hostPath", "image", "nfs")
 """Volumes that an fsGroup does not change, or that begin empty and end with the pod."""
@@ -19,14 +18,7 @@ _ONE_AT_A_TIME = "a second framegate on the same tap directory does not start"
 
 
 def faults_of(workload: Workload, template: dict[str, Any], options: Options, needs: PodRequirements) -> list[Fault]:
-    """The reasons why framegate cannot be added; empty when it can.
-
-    Args:
-        workload: without framegate.
-        template: what would be added.
-        options: as asked.
-        needs: as configured.
-    """
+    """The reasons why framegate cannot be added to a workload without it; empty when it can. ``template``: what would be added."""
     found = [
         *_containers(workload),
         *_volumes(workload, {volume["name"] for volume in template["spec"]["volumes"]}),
@@ -46,8 +38,7 @@ def _all_containers(workload: Workload) -> Iterator[Node]:
 
 
 def _name(node: Node) -> object:
-    found = node.get("name")
-    return None if found is None else found.value
+    return value_at(node, ("name",))
 
 
 def _containers(workload: Workload) -> Iterator[Fault]:
@@ -90,21 +81,17 @@ def _ports(workload: Workload, ports: list[dict[str, Any]], needs: PodRequiremen
 
 def _pod(workload: Workload) -> Iterator[Fault]:
     spec = workload.spec
-    network = spec.get("hostNetwork")
+    network, system = spec.get("hostNetwork"), spec.get("os")
     if network is not None and network.value is True:
         yield Fault(
             network.line,
             "has hostNetwork: framegate's ports would be open on the node, and a second pod could not start there; remove hostNetwork",
         )
-    system = spec.get("os")
-    name = None if system is None else _name(system)
-    if system is not None and name not in (None, "linux"):
+    if system is not None and (name := _name(system)) not in (None, "linux"):
         yield Fault(system.line, f"is for {name}, but framegate runs on Linux only")
-    shared = spec.get("shareProcessNamespace")
-    if shared is not None and shared.value is True:
+    if value_at(spec, ("shareProcessNamespace",)) is True:
         for node in (spec, *_all_containers(workload)):
-            context = node.get("securityContext")
-            user = None if context is None else context.get("runAsUser")
+            user = node_at(node, "securityContext", "runAsUser")
             if user is not None and user.value == USER:
                 yield Fault(
                     user.line,
@@ -113,7 +100,7 @@ def _pod(workload: Workload) -> Iterator[Fault]:
                 )
 
 
-def grace_is_nobodys(workload: Workload, needs: PodRequirements) -> bool:
+def grace_is_default(workload: Workload, needs: PodRequirements) -> bool:
     """Whether the pod's grace period is too short, but is only the default that the API server writes (``kubectl get -o yaml``)."""
     given = workload.spec.get("terminationGracePeriodSeconds")
     applied = workload.value("metadata", "annotations", _APPLIED)
@@ -125,7 +112,7 @@ def grace_is_nobodys(workload: Workload, needs: PodRequirements) -> bool:
 def _grace(workload: Workload, needs: PodRequirements) -> Iterator[Fault]:
     given = workload.spec.get("terminationGracePeriodSeconds")
     least = grace_least_s(needs)
-    if given is not None and isinstance(given.value, int) and given.value < least and not grace_is_nobodys(workload, needs):
+    if given is not None and isinstance(given.value, int) and given.value < least and not grace_is_default(workload, needs):
         yield Fault(
             given.line,
             f"has terminationGracePeriodSeconds {given.value}, but framegate needs {least}: {least - needs.drain_s} for the preStop hook and the "
@@ -135,12 +122,9 @@ def _grace(workload: Workload, needs: PodRequirements) -> Iterator[Fault]:
 
 def _group(workload: Workload) -> Iterator[Fault]:
     """An fsGroup applies to the whole pod: the kubelet also gives the group rights on files of other volumes, permanently."""
-    context = workload.spec.get("securityContext")
-    group = None if context is None else context.get("fsGroup")
-    if group is not None and group.value is not None:
+    if value_at(workload.spec, ("securityContext", "fsGroup")) is not None:
         return  # set by the user
-    volumes, claims = workload.spec.get("volumes"), workload.root.get("spec")
-    claims = None if claims is None else claims.get("volumeClaimTemplates")
+    volumes, claims = workload.spec.get("volumes"), node_at(workload.root, "spec", "volumeClaimTemplates")
     found = [(volume, volume) for volume in (volumes.items if volumes is not None else ()) if not _keeps_its_modes(volume)]
     found += [(claim, claim.get("metadata") or claim) for claim in (claims.items if claims is not None else ())]
     for volume, named in found:
@@ -159,7 +143,6 @@ def _keeps_its_modes(volume: Node) -> bool:
 
 
 def _readable_by_groups(source: Node) -> bool:
-    """Whether all modes of a volume of files already allow a group to read."""
     for name, value in source.entries:
         if name.text in ("defaultMode", "mode") and not (isinstance(value.value, int) and value.value & 0o440 == 0o440):
             return False
@@ -169,7 +152,6 @@ def _readable_by_groups(source: Node) -> bool:
 
 
 def _claim(workload: Workload) -> Iterator[Fault]:
-    """A claim can be used by one framegate at a time."""
     root = workload.root
     if workload.kind == "DaemonSet":
         yield Fault(root.line, f"has a pod on each node, and with --tap-claim all would use one claim: {_ONE_AT_A_TIME}")

@@ -1,17 +1,16 @@
 """The Kustomize components of ``deploy/kustomize``: the same sidecar as ``inject`` adds, as patches that Kustomize merges.
 
-``python -m framegate.control.kubernetes`` writes them; a test says when they are not as written here.
+``python -m framegate.control.kubernetes`` writes them; a test compares the files with this module.
 """
 
 import textwrap
 from typing import Any, Final
 
 from framegate.control.kubernetes.edit import Layout, block_text
-from framegate.control.kubernetes.manifest import read_manifest
+from framegate.control.kubernetes.manifest import KINDS, read_manifest, workloads
 from framegate.control.kubernetes.objects import SCALED, Wanted, objects_for
 from framegate.control.kubernetes.pod_requirements import DEFAULT_REQUIREMENTS
 from framegate.control.kubernetes.sidecar import SIDECAR_LABEL, USER, Options, template_text
-from framegate.control.kubernetes.workload import KINDS, workloads
 
 __all__ = ["files"]
 

@@ -1,7 +1,7 @@
-"""Additions to a mapping of a manifest, and what takes them out again, as text put in or cut out between what is there.
+"""Additions to a mapping of a manifest, and their removal, as edits of the text.
 
-``graft`` puts in and says what else has to be known to undo it; ``prune`` undoes it. Text that is there is neither moved nor written anew: but for
-what is put in, every byte stays. Two edits never overlap; of those at one place the inner one comes first.
+``graft`` adds, and returns what must be known to undo it; ``prune`` undoes it. Existing text is neither moved nor rewritten. Edits never overlap; of
+two at one place the inner one comes first.
 """
 
 import io
@@ -18,17 +18,17 @@ from framegate.control.kubernetes.manifest import Fault, ManifestError, Node
 __all__ = ["ANY", "Edit", "Layout", "Path", "apply", "block_text", "graft", "grafted", "layout_of", "newline_of", "prune"]
 
 ANY: Final = object()
-"""Of ``prune``: whatever its value is."""
+"""For ``prune``: the value does not matter."""
 PREPENDED: Final = frozenset({"initContainers"})
-"""Lists whose additions stand first: framegate runs before what comes after it, so that other init containers may use it."""
+"""Additions to these lists come first: framegate starts before the other init containers, so that they may use it."""
 _PLAIN: Final = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 _WORDS: Final = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-"""What is no text in YAML 1.1, which kubectl reads."""
+"""Plain scalars that are not text in YAML 1.1, which kubectl reads."""
 Path = tuple[str, ...]
 
 
 class Edit(NamedTuple):
-    """``text`` in place of what stands from ``start`` to ``end``. ``depth``: of two at one place the deeper one comes first."""
+    """Replaces the text from ``start`` to ``end``. ``depth``: of two edits at one place the deeper one comes first."""
 
     start: int
     end: int
@@ -37,7 +37,7 @@ class Edit(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How a manifest is indented: ``step`` of a mapping in a mapping, ``offset`` of a list's dashes below its key; ``newline``."""
+    """The indentation of a manifest: ``step`` of a mapping in a mapping, ``offset`` of a list's dashes below its key; and its ``newline``."""
 
     step: int
     offset: int
@@ -45,13 +45,13 @@ class Layout(NamedTuple):
 
 
 def newline_of(text: str) -> str:
-    """What ends the lines of a text: that of its first."""
+    """The end of the first line of a text."""
     end = text.find("\n")
     return "\r\n" if end > 0 and text[end - 1] == "\r" else "\n"
 
 
 def layout_of(text: str, parent: Node, key: str) -> Layout:
-    """As a mapping and the list below a key of it are indented; what flow style does not tell is as kubectl writes."""
+    """The indentation of a mapping and of the list below one of its keys; in flow style kubectl's."""
     child = parent.get(key)
     offset = 0
     if not parent.flow and child is not None and child.kind == "sequence" and not child.flow:
@@ -72,26 +72,23 @@ def apply(text: str, edits: list[Edit]) -> str:
     return "".join((*parts, text[place:]))
 
 
-# ---- putting in ----
+# ---- additions ----
 
 
 def graft(
     text: str, shared: frozenset[str], node: Node, wanted: dict[str, Any], layout: Layout, path: Path = (), replaced: frozenset[Path] = frozenset()
 ) -> tuple[list[Edit], dict[str, str | None]]:
-    """Edits that add to a mapping: keys that it lacks, items to its lists; and what stood there before of what ``prune`` could not know: of a path
-    (with dots) the key and value that were empty, or replaced, as written, or None where there was no key.
+    """Edits that add to a mapping: keys that it lacks, items to its lists. And the former text that ``prune`` needs, by path (with dots): of an entry
+    that was empty or replaced its text; None where there was no key.
 
     Args:
-        text: of the manifest.
-        shared: anchors that are used again, of the node's document.
-        node: the mapping.
-        wanted: mappings, lists and values by key; a value must not be there yet.
-        layout: how it is indented.
-        path: of the mapping.
-        replaced: paths of values in whose place others come.
+        text, shared, node, path: the manifest, the anchors that its aliases use, the mapping and its path.
+        wanted: mappings, lists and values by key; a value must not exist yet.
+        layout: the indentation.
+        replaced: paths of values to be replaced.
 
     Raises:
-        ManifestError: what is to be added to is shared by an anchor, comes by way of ``<<``, or is of another kind.
+        ManifestError: what is to be added to is shared by an anchor, comes from ``<<``, or is of another kind.
     """
     edits: list[Edit] = []
     was: dict[str, str | None] = {}
@@ -142,7 +139,6 @@ def _not_merged(node: Node, key: str) -> None:
 
 
 def _new_entry(text: str, node: Node, key: str, value: object, layout: Layout) -> Edit:
-    """Behind a mapping's last entry."""
     entry = _entry(text, node, key, value, layout)
     if not node.flow:
         place = _line_end(text, node.end)
@@ -184,7 +180,7 @@ def block_text(value: Any, layout: Layout, column: int) -> str:
 
 
 def _styled(value: Any) -> Any:
-    """Text in quotes where one version of YAML or another takes it for something else."""
+    """Text in quotes if a version of YAML takes it for something else."""
     if isinstance(value, dict):
         return {_styled(key): _styled(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -197,7 +193,7 @@ def _styled(value: Any) -> Any:
 
 
 def _flow_text(text: str, node: Node, value: object, key: str | None = None) -> str:
-    """As JSON, which any flow collection of YAML takes; over lines as its neighbours are."""
+    """As JSON, which any flow collection of YAML takes, on several lines if its neighbours are."""
     shown = value if key is None else {key: value}
     inner = node.items + [name for name, _ in node.entries]
     if "\n" not in text[node.start : node.end]:
@@ -229,7 +225,7 @@ def _line_end(text: str, place: int) -> int:
 
 
 def grafted(value: Any, wanted: Any, key: str = "") -> Any:
-    """Of plain data: what ``graft`` makes of a text that says this. A text is believed when it says the same."""
+    """The plain data that a text must have after ``graft``."""
     if isinstance(wanted, dict):
         old = value if isinstance(value, dict) else {}
         return {**old, **{name: grafted(old.get(name), item, name) for name, item in wanted.items()}}
@@ -239,22 +235,20 @@ def grafted(value: Any, wanted: Any, key: str = "") -> Any:
     return wanted
 
 
-# ---- cutting out ----
+# ---- removals ----
 
 
 def prune(text: str, node: Node, cuts: dict[str, Any], was: dict[str, str | None], path: Path = ()) -> tuple[list[Edit], bool]:
     """Edits that undo ``graft``, and whether nothing is left of the mapping.
 
     Args:
-        text: of the manifest.
-        node: the mapping.
-        cuts: by key: a mapping of such; of a list the names of items; a value, which is cut out unless it is another by now; ``ANY``.
-        was: as ``graft`` gave it.
-        path: of the mapping.
+        text, node, path: the manifest, the mapping and its path.
+        cuts: by key: a mapping of such; of a list the names of items; a value, which is removed unless it has changed; ``ANY``.
+        was: as ``graft`` returned it.
     """
     edits: list[Edit] = []
     dropped: set[int] = set()
-    added = any(".".join(path[:length]) in was for length in range(1, len(path) + 1))  # all that it holds is ours, or came later
+    added = any(".".join(path[:length]) in was for length in range(1, len(path) + 1))  # inject made the mapping
     for index, (name, current) in enumerate(node.entries):
         cut = cuts.get(name.text)
         if cut is None:
@@ -264,7 +258,7 @@ def prune(text: str, node: Node, cuts: dict[str, Any], was: dict[str, str | None
         if not gone:
             edits += inner
             continue
-        # of a record that says nothing of it: a mapping or list was there, a value was not
+        # without an entry in the record: a mapping or list existed before, a value did not
         before = was.get(place, "" if isinstance(cut, dict | set) and not added else None)
         if before is None:
             dropped.add(index)
@@ -295,7 +289,6 @@ def _dash(text: str, node: Node, item: Node) -> int:
 
 
 def _without(text: str, node: Node, spans: list[tuple[int, int, int]], dropped: set[int]) -> list[Edit]:
-    """Cut out some of a collection's members, of which one stays. ``spans``: where each begins, its dash and itself, and ends."""
     edits: list[Edit] = []
     for index in sorted(dropped):
         begin, start, end = spans[index]

@@ -1,22 +1,32 @@
 """Adds framegate to the pods of a manifest, and removes it.
 
-What was added is written into the pod template's annotation ``framegate.io/injected``, so that it can be taken out whatever was asked for: then the
-text is, byte for byte, the one that was. To inject again is to take out first; so twice is once. What somebody else changed since stays: values that
-are not as they were set, members that came to lists of ours; and of a text that another tool wrote anew the meaning comes back, not the bytes.
+The pod template's annotation ``framegate.io/injected`` records what was added. So ``remove`` needs no options, and gives the original text, byte for
+byte. A second injection first removes the first. Later changes of others stay: values that are no longer as they were set, and items in lists that
+inject made. If another tool has rewritten the text, ``remove`` restores its meaning, not its bytes.
 
-Before a text is given out it is read again and must say what it said before, and besides what was to be added, nothing else.
+A changed text is read again before it is returned: it must have its former contents and what was to be added, nothing else.
 """
 
 import json
 from typing import Any, Final, NamedTuple
 
-from framegate.control.kubernetes.checks import faults_of, grace_is_nobodys
+from framegate.control.kubernetes.checks import faults_of, grace_is_default
 from framegate.control.kubernetes.edit import ANY, Edit, Layout, Path, apply, block_text, graft, grafted, layout_of, newline_of, prune
-from framegate.control.kubernetes.manifest import Fault, Manifest, ManifestError, Node, read_manifest
+from framegate.control.kubernetes.manifest import (
+    Fault,
+    Manifest,
+    ManifestError,
+    Node,
+    Workload,
+    node_at,
+    objects_of,
+    read_manifest,
+    value_at,
+    workloads,
+)
 from framegate.control.kubernetes.objects import MANAGED_BY, MANAGER, SCALED, Wanted, key_of, objects_for, pods_of
 from framegate.control.kubernetes.pod_requirements import PodRequirements
 from framegate.control.kubernetes.sidecar import CONTAINER, SIDECAR_LABEL, Options, pod_template
-from framegate.control.kubernetes.workload import Workload, objects_of, value_at, workloads
 
 __all__ = ["RECORD", "Injector", "Prepared", "remove", "shared_objects"]
 
@@ -41,12 +51,11 @@ class Prepared(NamedTuple):
 
 
 class Injector:
-    """Adds framegate to manifests, of which all are one change: an object that several workloads share is written once.
+    """Adds framegate to manifests that belong to one change: an object that several workloads share is written once.
 
-    Args:
-        options: what the sidecar is like.
-        needs: what its configuration asks for.
-        wanted: which objects come with it.
+    Attributes:
+        injected: kinds and names of the workloads, in order.
+        notes: what was asked for and left out, and why.
     """
 
     def __init__(self, options: Options, needs: PodRequirements, wanted: Wanted) -> None:
@@ -55,22 +64,19 @@ class Injector:
         self._wanted = wanted
         self._written: set[Key] = set()
         self.injected: list[str] = []
-        """Kinds and names, in order."""
-
         self.notes: list[str] = []
-        """What was asked for and left out, and why."""
         self._found: list[Workload] = []
         self._claims: dict[str | None, Workload] = {}
         self._ours: set[Key] = set()
         self._theirs: set[Key] = set()
 
     def inject(self, text: str) -> str:
-        """``prepare`` and ``finish`` of a text that is all of the change."""
+        """``prepare`` and ``finish`` of a text that is the whole change."""
         return self.finish(self.prepare(text))
 
     def prepare(self, text: str) -> "Prepared":
-        """The text with framegate in each of its workloads, but for those that are switched off. Prepare all before the first is finished: objects
-        that several workloads share know of each.
+        """The text with framegate in each of its workloads that is not switched off. Prepare all texts before the first is finished, because shared
+        objects depend on all workloads.
 
         Raises:
             ManifestError: with every fault; nothing was changed.
@@ -90,7 +96,7 @@ class Injector:
             try:
                 if self._wanted.chooses_pods:
                     pods_of(workload)
-                raised = _GRACE if grace_is_nobodys(workload, self._needs) else frozenset()
+                raised = _GRACE if grace_is_default(workload, self._needs) else frozenset()
                 added, addition = _addition(base, workload, template, raised)
             except ManifestError as error:
                 faults += [Fault(fault.line, f"{workload}: {fault.what}") for fault in error.faults]
@@ -104,7 +110,7 @@ class Injector:
         if faults:
             raise ManifestError(faults)
         changed = apply(base, edits)
-        believed = _believed(changed, [_expected(document.root, wanted) for document in manifest.documents if document.root is not None])
+        believed = _checked(changed, [_expected(document.root, wanted) for document in manifest.documents if document.root is not None])
         self.injected += [str(workload) for workload in found]
         if self._wanted.disruption_budget:
             self.notes += [f"{workload}: gets no PodDisruptionBudget, {_NO_BUDGET}" for workload in found if workload.kind not in SCALED]
@@ -116,7 +122,7 @@ class Injector:
         return _with_objects(prepared.manifest, self._objects(prepared.workloads))
 
     def _claimed(self, workload: Workload) -> list[Fault]:
-        """A claim can be used by one pod, so by one workload."""
+        """One pod, so one workload, can use a claim."""
         if self._options.tap_claim is None or self._needs.tap_folder is None:
             return []
         first = self._claims.setdefault(workload.namespace, workload)
@@ -126,7 +132,7 @@ class Injector:
         return [Fault(workload.root.line, f"{workload}: would use the tap's claim {self._options.tap_claim}, which {first} uses, and {words}")]
 
     def _taken(self, found: list[Workload], manifest: Manifest) -> list[Fault]:
-        """Objects of the user, in any text of the change, that have the name of an object to add."""
+        """Faults for the user's objects, in any text of the change, that have the name of an object to add."""
         ours = {key_of(item) for workload in found for item in objects_for(workload, self._options, self._needs, self._wanted)}
         roots = [root for document in manifest.documents if document.root is not None for root in objects_of(document.root)]
         theirs: dict[Key, int] = {}
@@ -152,9 +158,9 @@ class Injector:
 
 
 def _addition(text: str, workload: Workload, template: dict[str, Any], replaced: frozenset[Path]) -> tuple[list[Edit], dict[str, Any]]:
-    """Edits of one workload, and what they add. ``replaced``: values that give way."""
+    """Edits of one workload, and what they add. ``replaced``: values that are replaced."""
     addition: dict[str, Any] = {"metadata": template["metadata"], "spec": template["spec"]}
-    _leave(workload, addition, replaced)
+    _leave_out(workload, addition, replaced)
     shared = workload.document.aliases
     layout = layout_of(text, workload.spec, "containers")
     record: dict[str, Any] = {"set": _set_values(addition["spec"]), "volumes": [volume["name"] for volume in addition["spec"]["volumes"]]}
@@ -166,18 +172,15 @@ def _addition(text: str, workload: Workload, template: dict[str, Any], replaced:
     return edits, addition
 
 
-def _leave(workload: Workload, addition: dict[str, Any], replaced: frozenset[Path]) -> None:
-    """What the user has set stays: any fsGroup of the pod is one of framegate's groups, and a longer time for the end is good."""
-    context = workload.spec.get("securityContext")
-    group = None if context is None else context.get("fsGroup")
-    policy = None if context is None else context.get("fsGroupChangePolicy")
-    grace = workload.spec.get("terminationGracePeriodSeconds")
-    added = addition["spec"].get("securityContext", {})
-    if group is not None and group.value is not None:
+def _leave_out(workload: Workload, addition: dict[str, Any], replaced: frozenset[Path]) -> None:
+    """Do not add what the user has set: any fsGroup of the pod is one of framegate's groups, and a longer grace period is good."""
+    context = value_at(workload.spec, ("securityContext",))
+    context = context if isinstance(context, dict) else {}
+    if context.get("fsGroup") is not None:
         addition["spec"].pop("securityContext", None)
-    elif policy is not None and policy.value is not None:
-        added.pop("fsGroupChangePolicy", None)
-    if grace is not None and grace.value is not None and not replaced:
+    elif context.get("fsGroupChangePolicy") is not None:
+        addition["spec"].get("securityContext", {}).pop("fsGroupChangePolicy", None)
+    if value_at(workload.spec, ("terminationGracePeriodSeconds",)) is not None and not replaced:
         addition["spec"].pop("terminationGracePeriodSeconds")
     labels = workload.value(*workload.path, "metadata", "labels")
     if isinstance(labels, dict) and SIDECAR_LABEL in labels:
@@ -185,7 +188,6 @@ def _leave(workload: Workload, addition: dict[str, Any], replaced: frozenset[Pat
 
 
 def _set_values(spec: dict[str, Any]) -> dict[str, Any]:
-    """Single values that are set, with their paths."""
     found = {f"spec.securityContext.{name}": value for name, value in spec.get("securityContext", {}).items()}
     if "terminationGracePeriodSeconds" in spec:
         found["spec.terminationGracePeriodSeconds"] = spec["terminationGracePeriodSeconds"]
@@ -196,14 +198,14 @@ def remove(text: str) -> tuple[str, list[str]]:
     """The text without framegate, and the workloads that had it.
 
     Raises:
-        ManifestError: an annotation of ours was changed so that it cannot be read; nothing was changed.
+        ManifestError: an annotation of inject was changed so that it cannot be read; nothing was changed.
     """
     manifest = read_manifest(text)
     edits: list[Edit] = []
     removed: list[str] = []
     faults: list[Fault] = []
     for workload in workloads(manifest):
-        note = _record_node(workload)
+        note = node_at(workload.template, "metadata", "annotations", RECORD)
         if note is None:
             continue
         cuts = _cuts(note)
@@ -218,20 +220,14 @@ def remove(text: str) -> tuple[str, list[str]]:
 
 
 def shared_objects(text: str) -> list[str]:
-    """Kinds and names of the objects in a text that inject added and that workloads of other texts may use, too."""
+    """Kinds and names of the objects in a text that inject added and that workloads of other texts may use as well."""
     roots = (root for document in read_manifest(text).documents if document.root is not None for root in objects_of(document.root))
     found = [(value_at(root, ("kind",)), value_at(root, ("metadata", "name"))) for root in roots if _is_ours(root)]
     return [f"{kind} {name}" for kind, name in found if kind in _SHARED]
 
 
-def _record_node(workload: Workload) -> Node | None:
-    metadata = workload.template.get("metadata")
-    annotations = None if metadata is None else metadata.get("annotations")
-    return None if annotations is None else annotations.get(RECORD)
-
-
 def _cuts(note: Node) -> tuple[dict[str, Any], dict[str, str | None]] | Fault:
-    """What ``prune`` is to cut, of a record."""
+    """The arguments of ``prune`` in a record."""
     try:
         record = json.loads(note.text)
         cuts: dict[str, Any] = {
@@ -257,8 +253,8 @@ def _expected(node: Node, wanted: dict[int, dict[str, Any]]) -> Any:
     return [_expected(item, wanted) for item in node.items] if node.kind == "sequence" else node.value
 
 
-def _believed(text: str, expected: list[Any]) -> Manifest:
-    """A text that was changed, read again. Raises ManifestError when it does not say what it should."""
+def _checked(text: str, expected: list[Any]) -> Manifest:
+    """A changed text, read again. Raises ManifestError when its contents are not as expected."""
     try:
         manifest = read_manifest(text)
     except ManifestError as error:
@@ -309,7 +305,4 @@ def _without_objects(manifest: Manifest) -> str:
 
 
 def _is_ours(root: Node) -> bool:
-    metadata = root.get("metadata")
-    labels = None if metadata is None else metadata.get("labels")
-    manager = None if labels is None else labels.get(MANAGED_BY)
-    return manager is not None and manager.value == MANAGER
+    return value_at(root, ("metadata", "labels", MANAGED_BY)) == MANAGER

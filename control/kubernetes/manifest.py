@@ -1,21 +1,35 @@
-"""A manifest's text as a tree in which every value knows where it stands, so that it can be changed without touching anything else.
+"""A manifest's text as a tree in which every value has its position, so that the text can be edited without changes elsewhere; and its workloads.
 
-A YAML library that reads and writes again loses something each time: spaces in flow collections, widths, blank lines, where a comment belonged.
-So nothing is written again here. The parser of ruamel.yaml says where each key and value stands; ``splice`` puts text in there. Aliases are nodes of
-their own: what stands behind one is also used elsewhere, and must not be changed by way of it.
-
-JSON is YAML in flow style; all of this holds for it.
+Nothing is written again by a YAML library, because that loses details: spaces in flow collections, widths, blank lines, the places of comments. The
+parser of ruamel.yaml gives the position of each key and value, and ``edit`` changes the text there. Aliases are nodes of their own: what an alias
+stands for is also used elsewhere and must not be changed through it. JSON is YAML in flow style and is handled alike.
 """
 
 import dataclasses
 import itertools
 import re
+from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import YAMLError
 
-__all__ = ["Document", "Fault", "Manifest", "ManifestError", "Node", "read_manifest"]
+from framegate.control.configuration.reading import yaml_line, yaml_reason
+
+__all__ = [
+    "KINDS",
+    "Document",
+    "Fault",
+    "Manifest",
+    "ManifestError",
+    "Node",
+    "Workload",
+    "node_at",
+    "objects_of",
+    "read_manifest",
+    "value_at",
+    "workloads",
+]
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 MAX_DEPTH: Final = 100
@@ -27,13 +41,24 @@ _MOST: Final = 1 << 63
 _NULLS: Final = ("", "~", "null", "Null", "NULL")
 _WORDS: Final = ((True, "y Y yes Yes YES true True TRUE on On ON"), (False, "n N no No NO false False FALSE off Off OFF"))
 _BOOLEANS: Final = {word: value for value, words in _WORDS for word in words.split()}
+_TEMPLATE: Final = ("spec", "template")
+KINDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "Deployment": ("apps", _TEMPLATE),
+    "StatefulSet": ("apps", _TEMPLATE),
+    "DaemonSet": ("apps", _TEMPLATE),
+    "ReplicaSet": ("apps", _TEMPLATE),
+    "Job": ("batch", _TEMPLATE),
+    "CronJob": ("batch", ("spec", "jobTemplate", *_TEMPLATE)),
+    "Pod": ("", ()),
+}
+"""The group of each kind, and the path of its pod template."""
+SWITCH: Final = "framegate.io/inject"
+"""A label of the object; with ``"false"`` inject leaves the object as it is."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a manifest cannot be used as it was asked. Attributes: ``line`` (from 1; 0: the whole file), ``what`` (of which object, and why, and what
-    to do about it).
-    """
+    """Why a manifest cannot be used. ``line``: from 1; 0: the whole file. ``what``: the object, the reason, and what to do."""
 
     line: int
     what: str
@@ -55,16 +80,16 @@ class Node:
     """One value of the text.
 
     Attributes:
-        kind: what it is.
+        kind: of the value.
         start: offset of its first character; of a collection in block style, of its first key or dash.
         end: offset behind its last character, without comments; of a block scalar, of the end of its last line.
         line: from 1.
         column: of ``start``, from 0.
         flow: a collection in braces or brackets.
-        anchor: the name that aliases call it by.
+        anchor: the name by which aliases refer to it.
         text: a scalar's value, an alias's name.
-        target: what an alias stands for; None: of another node, or it stands within that.
-        quoted: a scalar that is text whatever it looks like.
+        target: what an alias stands for; None: of another node, or of an alias within its target.
+        quoted: a scalar that is always text.
         entries: a mapping's keys and values.
         items: a sequence's.
     """
@@ -84,15 +109,15 @@ class Node:
 
     @property
     def followed(self) -> "Node":
-        """What an alias stands for, and any other node itself."""
+        """The target of an alias; any other node itself."""
         return self if self.target is None else self.target
 
     def get(self, key: str) -> "Node | None":
-        """The value of a mapping's key; None when there is none, or this is no mapping."""
+        """The value of a mapping's key; None if there is none, or this is no mapping."""
         return next((value for name, value in self.entries if name.text == key), None)
 
     def key(self, key: str) -> "Node | None":
-        """The key itself."""
+        """The node of a key."""
         return next((name for name, _ in self.entries if name.text == key), None)
 
     @property
@@ -102,8 +127,8 @@ class Node:
 
     @property
     def value(self) -> Any:
-        """As plain data, as kubectl reads it: by YAML 1.1, whole numbers in any of its ways to write them. Fractions stay text, aliases a pair: what
-        they stand for is nobody's business who asks for this.
+        """As plain data, as kubectl reads it: by YAML 1.1, whole numbers in all their notations. Fractions stay text. An alias is a pair with its
+        name.
         """
         if self.kind == "mapping":
             return {key.text: value.value for key, value in self.entries}
@@ -121,7 +146,7 @@ class Node:
 
 
 def _number(text: str) -> int | str:
-    """A whole number of 64 bits, and any other text as it is."""
+    """A whole number of 64 bits; any other text as it is."""
     if len(text) > 80 or text[0] not in "+-.0123456789":
         return text
     digits = text.replace("_", "")
@@ -138,13 +163,8 @@ def _number(text: str) -> int | str:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Document:
-    """One document of a stream.
-
-    Attributes:
-        start: offset of its ``---``, or of where it begins without one.
-        end: offset of where the next begins, or of the end.
-        root: its value; None when it is empty.
-        aliases: names that aliases of it call.
+    """One document of a stream: from ``start``, the offset of its ``---``, to ``end``. ``root``: its value; None when it is empty. ``aliases``: names
+    that its aliases refer to.
     """
 
     start: int
@@ -155,7 +175,7 @@ class Document:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Manifest:
-    """A text and its documents. ``json``: it is a JSON text, and shall stay one."""
+    """A text and its documents. ``json``: it is a JSON text, and must stay one."""
 
     text: str
     documents: list[Document]
@@ -166,7 +186,7 @@ def read_manifest(text: str) -> Manifest:
     """Read a stream of YAML documents, or a JSON text.
 
     Raises:
-        ManifestError: it is not YAML, with the line; too large or too deep; a key stands twice in one mapping.
+        ManifestError: it is not YAML, with the line; too large or too deep; a key is there twice in one mapping.
     """
     if len(text) > MAX_BYTES:
         raise ManifestError([Fault(0, f"is larger than {MAX_BYTES >> 20} MiB")])
@@ -177,23 +197,19 @@ def read_manifest(text: str) -> Manifest:
     reader = _Reader(text)
     try:
         documents = reader.documents()
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        reason = ", ".join(part for part in (error.context, error.problem) if part)
-        raise ManifestError([Fault(mark.line + 1 if mark else 0, f"is not YAML: {reason}")]) from error
     except YAMLError as error:
-        raise ManifestError([Fault(0, f"is not YAML: {' '.join(str(error).split())}")]) from error
+        raise ManifestError([Fault(yaml_line(error), f"is not YAML: {yaml_reason(error)}")]) from error
     return Manifest(text, documents, text.lstrip()[:1] in ("{", "[") and len(documents) == 1)
 
 
 class _Reader:
-    """Events of the parser become nodes."""
+    """Turns the parser's events into nodes."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        # A byte order mark is left out by the library, which then counts without it.
+        # The library drops a byte order mark and counts without it.
         self._shift = 1 if text.startswith("\ufeff") else 0
-        # The library takes no tab before a comment or a line's end, kubectl does: it gets as many spaces, and everything stands where it stood.
+        # The library refuses a tab before a comment or a line's end, kubectl does not: spaces in its place keep all positions.
         spaced = _TABS.sub(lambda match: " " * len(match[0]), text) if "\t" in text else text
         self._events = YAML(typ="safe", pure=True).parse(spaced[self._shift :])
         self._aliases: set[str] = set()
@@ -274,14 +290,108 @@ class _Reader:
             node.column = node.entries[0][0].column
 
     def _block_scalar_end(self, start: int, end: int) -> int:
-        """Where the last line of a block scalar ends; the parser says where the next thing begins."""
+        """The end of a block scalar's last line; the parser gives the beginning of the next token."""
         if "+" in self._text[start : self._text.index("\n", start)] if "\n" in self._text[start:end] else False:
             return end - 1 if self._text[end - 1] == "\n" else end  # its blank lines are content
         return start + len(self._text[start:end].rstrip())
 
     def _place_of_nothing(self, node: Node, behind: str, after: int) -> None:
-        """A value that is not written stands behind its colon or dash, not where the next thing begins, as the parser says."""
+        """Place a missing value behind its colon or dash; the parser gives the beginning of the next token."""
         if node.kind == "scalar" and node.start == node.end and node.anchor is None:
             place = self._text.find(behind, after, node.start)
             if place >= 0:
                 node.start = node.end = place + 1
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Workload:
+    """One object that has pods. ``root``: the object; ``path``: of its pod template; ``template``: the mapping there."""
+
+    document: Document
+    root: Node
+    kind: str
+    name: str
+    namespace: str | None
+    path: tuple[str, ...]
+    template: Node
+    switched_off: bool
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+    @property
+    def spec(self) -> Node:
+        """Of the pod."""
+        found = self.template.get("spec")
+        assert found is not None, "it has been looked for"
+        return found
+
+    def value(self, *path: str) -> object:
+        """A value of the object; None if there is none."""
+        return value_at(self.root, path)
+
+
+def workloads(manifest: Manifest) -> list[Workload]:
+    """All workloads in the order of the text, with those in a List.
+
+    Raises:
+        ManifestError: an object of such a kind has no pod template, or one that is an alias.
+    """
+    found: list[Workload] = []
+    faults: list[Fault] = []
+    for document in manifest.documents:
+        if document.root is None:
+            continue
+        for root in objects_of(document.root):
+            workload = _workload(document, root)
+            if isinstance(workload, Fault):
+                faults.append(workload)
+            elif workload is not None:
+                found.append(workload)
+    if faults:
+        raise ManifestError(faults)
+    return found
+
+
+def objects_of(root: Node) -> Iterator[Node]:
+    """A document's object, or those in its List."""
+    kind, items = root.get("kind"), root.get("items")
+    if kind is not None and kind.text.endswith("List") and items is not None and items.kind == "sequence":
+        for item in items.items:
+            yield from objects_of(item)
+    elif root.kind == "mapping":
+        yield root
+
+
+def _workload(document: Document, root: Node) -> Workload | Fault | None:
+    kind, version = value_at(root, ("kind",)), value_at(root, ("apiVersion",))
+    if not isinstance(kind, str) or kind not in KINDS or not isinstance(version, str):
+        return None
+    group, path = KINDS[kind]
+    if version.rpartition("/")[0] != group:
+        return None
+    name = value_at(root, ("metadata", "name")) or value_at(root, ("metadata", "generateName")) or "without a name"
+    template = spec = root
+    for key in (*path, "spec"):
+        below = spec.get(key)
+        if below is not None and below.kind == "alias":
+            return Fault(below.line, f"{kind} {name}: {key} is the alias *{below.text}, so additions would also change its anchor; write it out")
+        if below is None or below.kind != "mapping":
+            return Fault(root.line, f"{kind} {name} has no pod template: {'.'.join((*path, 'spec'))} is missing, or is not a mapping")
+        template, spec = spec, below
+    namespace = value_at(root, ("metadata", "namespace"))
+    off = value_at(root, ("metadata", "labels", SWITCH)) == "false"
+    return Workload(document, root, kind, str(name), namespace if isinstance(namespace, str) else None, path, template, off)
+
+
+def node_at(node: Node | None, *path: str) -> Node | None:
+    """The node at a path of keys; None if there is none."""
+    for key in path:
+        node = None if node is None else node.get(key)
+    return node
+
+
+def value_at(node: Node, path: tuple[str, ...]) -> object:
+    """The value at a path; None if there is none."""
+    found = node_at(node, *path)
+    return None if found is None else found.value

@@ -1,22 +1,21 @@
-"""The objects beside a pod: what it reads (ConfigMap, Certificate, PersistentVolumeClaim) and what watches over it (NetworkPolicy, PodMonitor,
-PodDisruptionBudget). As plain data; each has the label by which ``inject`` knows it again.
+"""The objects beside a pod: those that it reads (ConfigMap, Certificate, PersistentVolumeClaim) and those that select it (NetworkPolicy, PodMonitor,
+PodDisruptionBudget). They are plain data with a label by which ``inject`` recognizes them.
 """
 
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, Final
 
-from framegate.control.kubernetes.manifest import Fault, ManifestError, Node
+from framegate.control.kubernetes.manifest import Fault, ManifestError, Node, Workload
 from framegate.control.kubernetes.pod_requirements import PodRequirements
 from framegate.control.kubernetes.sidecar import FILE_NAME, SIDECAR_LABEL, Options, quantity
-from framegate.control.kubernetes.workload import Workload
 
 __all__ = ["MANAGED_BY", "MANAGER", "SCALED", "Wanted", "key_of", "objects_for", "pods_of"]
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "framegate-inject"
 SCALED: Final = ("Deployment", "StatefulSet", "ReplicaSet")
-"""Kinds that tell how many pods they want (the scale subresource). Of pods of others a PodDisruptionBudget lets none be evicted."""
+"""Kinds with a number of pods (the scale subresource). For pods of other kinds a PodDisruptionBudget permits no eviction."""
 JOB_NAME: Final = "batch.kubernetes.io/job-name"
 _DEPTH: Final = 6
 Object = dict[str, Any]
@@ -31,7 +30,7 @@ class Wanted:
         dns_names: of the Certificate; empty: the workloads' names, as Services have them.
         network_policy, pod_monitor: one for each workload.
         disruption_budget: one for each workload of ``SCALED``.
-        tap_claim_bytes: of the claim; 0: it is there already.
+        tap_claim_bytes: of the claim; 0: it exists already.
     """
 
     issuer: tuple[str, str] | None = None
@@ -43,30 +42,27 @@ class Wanted:
 
     @property
     def chooses_pods(self) -> bool:
-        """Whether an object is among them that must know the workload's pods."""
+        """Whether one of the objects selects the workload's pods."""
         return self.network_policy or self.pod_monitor or self.disruption_budget
 
 
 def key_of(item: Object) -> tuple[str, str | None, str]:
-    """What tells an object from others: kind, namespace, name."""
+    """The identity of an object: kind, namespace, name."""
     return item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"]
 
 
 def objects_for(
     workload: Workload, options: Options, needs: PodRequirements, wanted: Wanted, beside: Sequence[Workload] = (), pods: dict[str, Any] | None = None
 ) -> list[Object]:
-    """All that belong to a workload; those that several share come out the same for each.
+    """All objects of a workload with framegate; an object that several workloads share is the same for each.
 
     Args:
-        workload: with framegate.
-        options: as asked.
-        needs: as configured.
-        wanted: which are asked for.
+        workload, options, needs, wanted: of the objects.
         beside: all workloads of the same change; those of its namespace share the Certificate.
         pods: a selector; None: of the workload's own pods.
 
     Raises:
-        ManifestError: ``pods_of`` cannot tell which they are.
+        ManifestError: as of ``pods_of``.
     """
     found: list[Object] = []
     if needs.text is not None:
@@ -98,7 +94,7 @@ def _object(version: str, kind: str, name: str, workload: Workload, **content: A
 
 
 def pods_of(workload: Workload) -> dict[str, Any]:
-    """A selector of its pods, of those with framegate, and of no others.
+    """A selector of its pods with framegate, and of no others.
 
     Raises:
         ManifestError: they have no labels of their own, or labels that cannot be read.
@@ -116,7 +112,7 @@ def pods_of(workload: Workload) -> dict[str, Any]:
         if workload.kind != "Job" or not isinstance(name, str):
             words = "its pods have no labels of their own, by which a NetworkPolicy, PodMonitor or PodDisruptionBudget would find them and no others"
             raise ManifestError([Fault(workload.root.line, f"{words}: give them one, as app: {workload.name}")])
-        named = {JOB_NAME: name}  # which Kubernetes gives the pods
+        named = {JOB_NAME: name}  # Kubernetes gives this label to the pods
     return {**selector, "matchLabels": {**named, SIDECAR_LABEL: "true"}}
 
 
@@ -126,11 +122,10 @@ def _unreadable(workload: Workload, node: Node, why: str) -> ManifestError:
 
 
 def _plain(workload: Workload, *path: str) -> Any:
-    """A value of a workload, what aliases stand for in their place; None where there is none."""
+    """A value of a workload with its aliases resolved; None if there is none."""
     node: Node = workload.root
     for key in path:
-        if node.key("<<") is not None:
-            raise _unreadable(workload, node, "<< may bring others")
+        _no_merge(workload, node)
         below = node.get(key)
         if below is None:
             return None
@@ -142,11 +137,15 @@ def _data(workload: Workload, node: Node, depth: int) -> Any:
     found = node.followed
     if found.kind == "alias" or depth == 0:
         raise _unreadable(workload, node, "an alias within itself" if depth else "nested too deep")
+    _no_merge(workload, node)
     if found.kind == "mapping":
-        if found.key("<<") is not None:
-            raise _unreadable(workload, node, "<< may bring others")
         return {key.text: _data(workload, value, depth - 1) for key, value in found.entries}
     return [_data(workload, item, depth - 1) for item in found.items] if found.kind == "sequence" else found.value
+
+
+def _no_merge(workload: Workload, node: Node) -> None:
+    if node.followed.key("<<") is not None:
+        raise _unreadable(workload, node, "<< may bring others")
 
 
 def _certificate(workload: Workload, options: Options, wanted: Wanted, beside: Sequence[Workload]) -> Object:
@@ -168,7 +167,7 @@ def _certificate(workload: Workload, options: Options, wanted: Wanted, beside: S
 
 
 def _policy(selector: dict[str, Any], needs: PodRequirements) -> dict[str, Any]:
-    """Framegate's data ports from everywhere, its metrics from within the cluster, nothing else of the pod. The kubelet's probes pass any policy."""
+    """Permit framegate's data ports from everywhere, its metrics from within the cluster, and no other port. The kubelet's probes pass any policy."""
     ingress: list[dict[str, Any]] = [{"ports": [{"protocol": "TCP", "port": port} for port in needs.data_ports]}] if needs.data_ports else []
     if needs.metrics_port is not None:
         ingress.append({"from": [{"namespaceSelector": {}}], "ports": [{"protocol": "TCP", "port": needs.metrics_port}]})

@@ -1,18 +1,17 @@
-"""The requirements of a configuration on its pod: ports, volumes, grace period. This machine, which is not the pod, is not examined."""
+"""What a configuration needs from its pod: ports, volumes, grace period. This machine, which is not the pod, is not examined."""
 
 import dataclasses
 import hashlib
 import os
 import pathlib
-import typing
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 from framegate.control.configuration.document import ConfigurationError
 from framegate.control.configuration.load import judge
 from framegate.control.configuration.reading import read_document
+from framegate.control.configuration.tls_files import named_paths
 from framegate.proxy.config.address import Address, parse_address
-from framegate.proxy.config.key import field_types, keys
 from framegate.proxy.config.model import MIB, DrainConfig, ProxyConfig, TapConfig
 
 __all__ = ["CONFIGURATION_FOLDER", "DEFAULT_REQUIREMENTS", "PodRequirements", "PodRequirementsError", "read_configuration", "requirements_of"]
@@ -38,18 +37,13 @@ class PodRequirements:
     """What the pod must have.
 
     Attributes:
-        data_ports: of listeners that others reach, in order.
-        inner_ports: of those that only this pod reaches.
-        metrics_port: None: Prometheus has nothing to scrape.
-        health_port: gRPC's; None: there is none.
-        http_port: of HTTP probes; None: there is none.
+        data_ports, inner_ports: of listeners that other pods reach, and of those that only this pod reaches.
+        metrics_port, health_port, http_port: of Prometheus, of gRPC and of HTTP probes; None: there is none.
         admin_socket: its path.
         drain_s: ``drain.timeout`` in whole seconds, rounded up.
-        tls_folder: of the certificates; None: there are none.
-        tls_files: what is read there, with the key that names each.
-        secret_folders: of other files that are read, with the key that names one; a volume must hold each.
-        tap_folder: None: nothing is recorded.
-        tap_bytes: how much may lie there.
+        tls_folder, tls_files: of the certificates (None: there are none), and what is read there, with the key that names each.
+        secret_folders: of other files that are read, with the key that names one; each must be in a volume.
+        tap_folder, tap_bytes: None: nothing is recorded; the most bytes in it.
         text: of the configuration; None: it is in a ConfigMap already.
     """
 
@@ -69,7 +63,7 @@ class PodRequirements:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """All that are bound, on whatever address."""
+        """All that are bound, on any address."""
         others = (self.metrics_port, self.health_port, self.http_port)
         return (*self.data_ports, *self.inner_ports, *(port for port in others if port is not None))
 
@@ -80,7 +74,7 @@ class PodRequirements:
 
     @property
     def digest(self) -> str | None:
-        """What changes when the configuration does; None when it is not known."""
+        """Changes with the configuration; None when it is not known."""
         return None if self.text is None else hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
 
@@ -89,7 +83,7 @@ DEFAULT_REQUIREMENTS: Final = PodRequirements()
 
 
 def read_configuration(path: pathlib.Path) -> tuple[ProxyConfig, str, list[str]]:
-    """The model of a file, its text and what it is warned of, as the pod will read it: its files need not be here.
+    """The model of a file, its text and its warnings, as in the pod: the files that it names need not be here.
 
     Raises:
         ConfigurationError: with every fault.
@@ -104,7 +98,7 @@ def read_configuration(path: pathlib.Path) -> tuple[ProxyConfig, str, list[str]]
 
 
 def requirements_of(config: ProxyConfig, text: str, processors: int) -> PodRequirements:
-    """What a configuration asks of its pod. ``processors``: so many will run.
+    """What a configuration needs from its pod; ``processors``: their number.
 
     Raises:
         PodRequirementsError: it cannot work in a pod: no health listener, one that the kubelet cannot reach, ports that are not fixed, files where no
@@ -137,7 +131,7 @@ def requirements_of(config: ProxyConfig, text: str, processors: int) -> PodRequi
 
 
 def _tap_bytes(tap: TapConfig, processors: int) -> int:
-    """What may lie in the tap's directory: each processor has a segment open, which no sweep takes, and may write one more between two."""
+    """Each processor has an open segment, which no sweep removes, and may write one more between two sweeps."""
     return tap.budget + (processors + 1) * tap.segment_size + _TAP_BESIDE
 
 
@@ -163,14 +157,13 @@ def _health(config: ProxyConfig, reasons: list[str]) -> tuple[int | None, int | 
     if config.health is None:
         reasons.append('there is no health section, which the probes of the kubelet need: add health: {address: "0.0.0.0:9901"}')
         return None, None
-    ports: list[int | None] = []
-    written = dataclasses.asdict(config.health)
-    for name in ("address", "http_address"):
-        value = written.get(name)
+    ports: dict[str, int | None] = {"address": None, "http_address": None}
+    for name in ports:
+        value = getattr(config.health, name)
         if value and _is_loopback(parse_address(value, port_zero=True)):
             reasons.append(f"health.{name} is {value}, which the kubelet cannot reach, because it connects to the pod's address; use 0.0.0.0")
-        ports.append(_port(value, f"health.{name}", reasons) if value else None)
-    return ports[0], ports[1]
+        ports[name] = _port(value, f"health.{name}", reasons) if value else None
+    return ports["address"], ports["http_address"]
 
 
 def _port(address: str, key: str, reasons: list[str]) -> int | None:
@@ -184,24 +177,23 @@ def _port(address: str, key: str, reasons: list[str]) -> int | None:
 def _files(config: ProxyConfig, reasons: list[str]) -> list[tuple[str, str]]:
     """The files that must be in a volume, each with its key."""
     found: list[tuple[str, str]] = []
-    for key, path in _paths(ProxyConfig, dataclasses.asdict(config), ""):
-        if key.startswith(("tap.", "handlers.")) or path == _AUTHORITIES:
+    for key, _, path in named_paths(config):
+        if key.startswith(("tap.", "handlers.")) or path in ("", _AUTHORITIES):
             continue
-        if os.path.dirname(path) == CONFIGURATION_FOLDER:
+        folder, instead = os.path.dirname(path), f"{DEFAULT_REQUIREMENTS.tls_folder}/{os.path.basename(path)}"
+        if folder == CONFIGURATION_FOLDER:
             words = "where the ConfigMap with only the configuration is mounted: use another folder, for example"
-            reasons.append(f"{key} is a file in {CONFIGURATION_FOLDER}, {words} {DEFAULT_REQUIREMENTS.tls_folder}/{os.path.basename(path)}")
-        elif os.path.dirname(path) == os.path.dirname(_AUTHORITIES):
+            reasons.append(f"{key} is a file in {folder}, {words} {instead}")
+        elif folder == os.path.dirname(_AUTHORITIES):
             words = f"which has the image's public certificate authorities ({os.path.basename(_AUTHORITIES)}) that a volume would hide: use another"
-            reasons.append(
-                f"{key} is a file in {os.path.dirname(path)}, {words} folder, for example {DEFAULT_REQUIREMENTS.tls_folder}/{os.path.basename(path)}"
-            )
+            reasons.append(f"{key} is a file in {folder}, {words} folder, for example {instead}")
         else:
             found.append((key, path))
     return found
 
 
 def _tls_folder(files: list[tuple[str, str]]) -> str | None:
-    """Of listeners' certificates, else upstreams', else of other files of theirs."""
+    """The folder of listeners' certificates, else of upstreams', else of other files of TLS."""
     of_certificates = [path for key, path in files if key.endswith(".certificate")]
     chosen = of_certificates or [path for key, path in files if ".tls." in key]
     return os.path.dirname(chosen[0]) if chosen else None
@@ -213,16 +205,3 @@ def _first_keys(named: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]
     for name, key in named:
         found.setdefault(name, key)
     return tuple(found.items())
-
-
-def _paths(model: type, values: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
-    """Every path that a configuration holds, with its key."""
-    known, types_of = keys(model), field_types(model)
-    for name, value in values.items():
-        section = next((item for item in (types_of[name], *typing.get_args(types_of[name])) if dataclasses.is_dataclass(item)), None)
-        for index, item in enumerate(value if isinstance(value, list | tuple) else [value]):
-            key = f"{prefix}{name}[{index}]" if isinstance(value, list | tuple) else f"{prefix}{name}"
-            if section is not None and isinstance(item, dict):
-                yield from _paths(typing.cast(type, section), item, f"{key}.")
-            elif known[name].unit == "path" and isinstance(item, str) and item:
-                yield key, item

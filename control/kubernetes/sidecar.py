@@ -1,4 +1,4 @@
-"""What a pod gains, as ``sidecar.yaml`` has it, fitted to a configuration and to what the user asked for."""
+"""What a pod gets: ``sidecar.yaml``, adapted to a configuration and to the user's options."""
 
 import copy
 import dataclasses
@@ -12,32 +12,20 @@ from framegate.control.configuration.units import format_size
 from framegate.control.kubernetes.pod_requirements import CONFIGURATION_FOLDER, PodRequirements
 from framegate.proxy.config.model import MIB
 
-__all__ = [
-    "APPLICATION_S",
-    "CONTAINER",
-    "FILE_NAME",
-    "SIDECAR_LABEL",
-    "START_CPU_MS",
-    "USER",
-    "Options",
-    "grace_least_s",
-    "pod_template",
-    "quantity",
-    "template_text",
-]
+__all__ = ["CONTAINER", "FILE_NAME", "SIDECAR_LABEL", "START_CPU_MS", "USER", "Options", "grace_least_s", "pod_template", "quantity", "template_text"]
 
 CONTAINER: Final = "framegate"
 FILE_NAME: Final = "framegate.yaml"
 SIDECAR_LABEL: Final = "framegate.io/sidecar"
 USER: Final = 10001
 PRE_STOP_S: Final = 2
-"""For the hook, which only tells framegate to drain: a process is started for it."""
+"""For the hook, which starts a process that tells framegate to drain."""
 TAP_S: Final = 10
-"""For the tap's last blocks, once connections have ended."""
+"""For the tap's last blocks, after the connections have ended."""
 APPLICATION_S: Final = 18
-"""For the application's own end, which comes between, where the user has not said how long the pod may take."""
+"""For the application's end, between hook and drain, if the user has set no grace period."""
 START_CPU_MS: Final = 1500
-"""Of processor time until framegate serves, roughly."""
+"""Processor time until framegate serves, roughly."""
 _START_LEAST_S: Final = 30
 _FIRST_PORT: Final = "framegate-data"
 _REQUESTED_CPU_M: Final = 200
@@ -46,7 +34,7 @@ _REQUESTED_MEMORY: Final = 192 * MIB
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the user may choose.
+    """The user's choices.
 
     Attributes:
         image: of framegate; empty: that of this version.
@@ -55,7 +43,7 @@ class Options:
         secrets: further Secrets and the folders that they are mounted at.
         tap_claim: the PersistentVolumeClaim of the tap; None: it ends with the pod.
         fs_group: whether a pod with that claim gets an fsGroup, through which framegate may write there.
-        probes: what the kubelet speaks.
+        probes: the protocol of the kubelet's probes.
         memory: the container's limit, in bytes.
         cpu_m: the container's limit, in thousandths of a CPU.
     """
@@ -72,12 +60,12 @@ class Options:
 
 
 def template_text() -> str:
-    """``sidecar.yaml`` as it is."""
+    """The text of ``sidecar.yaml``."""
     return importlib.resources.files("framegate.control.kubernetes").joinpath("sidecar.yaml").read_text(encoding="utf-8")
 
 
 def grace_least_s(needs: PodRequirements) -> int:
-    """The shortest ``terminationGracePeriodSeconds`` that leaves framegate its end."""
+    """The shortest ``terminationGracePeriodSeconds`` with which framegate ends in order."""
     return PRE_STOP_S + needs.drain_s + TAP_S
 
 
@@ -99,31 +87,25 @@ def pod_template(options: Options, needs: PodRequirements) -> dict[str, Any]:
     container["lifecycle"]["preStop"]["exec"]["command"][-1] = socket
     if needs.admin_socket != PodRequirements().admin_socket:
         container["env"].append({"name": "FRAMEGATE_ADDRESS", "value": socket})  # for `kubectl exec … framegate status`
+    cpu = f"{options.cpu_m}m" if options.cpu_m % 1000 else str(options.cpu_m // 1000)
     container["resources"] = {
         "requests": {"cpu": f"{min(_REQUESTED_CPU_M, options.cpu_m)}m", "memory": quantity(min(_REQUESTED_MEMORY, options.memory))},
-        "limits": {"cpu": _cpus(options.cpu_m), "memory": quantity(options.memory)},
+        "limits": {"cpu": cpu, "memory": quantity(options.memory)},
     }
     _volumes(container, spec, options, needs)
     if options.tap_claim is not None and options.fs_group and needs.tap_folder is not None:
         spec["securityContext"] = {"fsGroup": USER, "fsGroupChangePolicy": "OnRootMismatch"}
     if needs.digest is not None:
-        # A pod that runs does not read its configuration again: another one makes other pods.
+        # A running pod does not read its configuration again: with another one, Kubernetes replaces the pods.
         template["metadata"]["annotations"] = {"framegate.io/configuration": f"sha256:{needs.digest}"}
     return template
-
-
-def _cpus(cpu_m: int) -> str:
-    return f"{cpu_m}m" if cpu_m % 1000 else str(cpu_m // 1000)
 
 
 def _ports(options: Options, needs: PodRequirements) -> list[dict[str, Any]]:
     named = [(_FIRST_PORT if index == 0 else f"fg-data-{index + 1}", port) for index, port in enumerate(needs.data_ports)]
     if needs.metrics_port is not None:
         named.append(("fg-metrics", needs.metrics_port))
-    if options.probes == "http":
-        named.append(("fg-http", _probe_port(options, needs)))
-    else:
-        named.append(("fg-health", _probe_port(options, needs)))
+    named.append(("fg-http" if options.probes == "http" else "fg-health", _probe_port(options, needs)))
     return [{"name": name, "containerPort": port} for name, port in named]
 
 
@@ -140,7 +122,7 @@ def _probes(container: dict[str, Any], options: Options, needs: PodRequirements)
         settings = {name: value for name, value in probe.items() if name != "grpc"}
         how: dict[str, Any] = {"httpGet": {"path": path, "port": port}} if options.probes == "http" else {"grpc": {**probe["grpc"], "port": port}}
         container[f"{kind}Probe"] = {**how, **settings}
-    # Probed once a second: twice as long as a start takes on so much of a CPU.
+    # The probe runs once a second: it allows twice the time of a start on this part of a CPU.
     container["startupProbe"]["failureThreshold"] = max(_START_LEAST_S, -(-2 * START_CPU_MS // options.cpu_m))
 
 

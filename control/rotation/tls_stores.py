@@ -6,8 +6,7 @@ Of several stores that are new at once, those that are good go together, in one 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from framegate.control.configuration.certificate import CertificateFacts, facts_from_row
-from framegate.control.configuration.tls_files import TlsFile, ends_of, shown_of, tls_files, tls_sections
+from framegate.control.configuration.tls_files import CertificateFacts, TlsFile, ends_of, facts_from_row, shown_of, tls_files, tls_sections
 from framegate.control.errors import AbortedError, UnavailableError
 from framegate.control.files import Contents, digest
 from framegate.control.fleet.desired_state import DesiredState

@@ -24,8 +24,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from framegate.control.configuration.certificate import describe, describe_revocations, facts_of, revocations
-from framegate.control.configuration.tls_files import describe_files, tls_sections
+from framegate.control.configuration.tls_files import describe, describe_files, describe_revocations, facts_of, revocations, tls_sections
 from framegate.control.rotation.source import Refusal, RefusedError
 from framegate.control.rotation.trial import TrialError, try_as_client, try_as_server
 from framegate.proxy.config.model import from_wire

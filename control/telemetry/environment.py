@@ -197,7 +197,7 @@ def _file_faults(files: Mapping[str, tuple[str, str | None]], *, secure: bool) -
         return
     if not secure or (authority is None and certificate is None):
         return
-    from framegate.control.configuration.files import authority_fault, identity_fault  # loaded only where there are such files
+    from framegate.control.configuration.tls_rules import authority_fault, identity_fault  # loaded only where there are such files
 
     if authority is not None and (text := authority_fault(authority)) is not None:
         yield Fault(files["CERTIFICATE"][0], authority, f"names a file that {text}")

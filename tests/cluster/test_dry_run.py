@@ -14,10 +14,10 @@ import pytest
 from ruamel.yaml import YAML
 
 from framegate.control.kubernetes.inject import Injector, remove
+from framegate.control.kubernetes.manifest import KINDS
 from framegate.control.kubernetes.objects import SCALED, Wanted
 from framegate.control.kubernetes.pod_requirements import read_configuration, requirements_of
 from framegate.control.kubernetes.sidecar import Options
-from framegate.control.kubernetes.workload import KINDS
 from tests.cluster.components import binaries
 from tests.cluster.node import Node
 from tests.cluster.room import Room

@@ -1,11 +1,9 @@
 """What ``make run-kafka`` and ``make dashboards`` run: ``python tests/demo kafka`` and ``python tests/demo dashboards``, each with ``--help``.
 
-``python tests/demo records JSON`` and ``fetches JSON`` are Kafka's clients of the former, as processes: they write JSON lines, ``progress``
-while they work and ``final`` at the end.
+``python tests/demo records JSON`` and ``fetches JSON`` are the Kafka clients of the former (``records``), as processes.
 """
 
 import argparse
-import importlib
 import importlib.machinery
 import importlib.util
 import json
@@ -17,7 +15,7 @@ TESTS = Path(__file__).resolve().parents[1]
 
 
 def bind_tests_package() -> None:
-    """As ``tests/conftest.py``: only the name ``tests`` is bound to the folder of the tests."""
+    """Bind the name ``tests`` to the folder of the tests, as ``tests/conftest.py`` does."""
     spec = importlib.machinery.ModuleSpec("tests", None, is_package=True)
     spec.submodule_search_locations = [str(TESTS)]
     sys.modules["tests"] = importlib.util.module_from_spec(spec)
@@ -41,14 +39,15 @@ def arguments_of(words: list[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def exchange(client: str, options: str) -> int:
+def exchange(clients: str, options: str) -> int:
     """Run Kafka's clients with the options of a JSON object."""
+    from tests.demo import records
 
     def write(row: dict[str, Any]) -> None:
         print(json.dumps(row), flush=True)
 
-    module = importlib.import_module(f"tests.demo.{client}")
-    write({"event": "final", **module.exchange(module.Options(**json.loads(options)), write)})
+    work = records.exchange if clients == "records" else records.fetch_large
+    write({"event": "final", **work(records.Options(**json.loads(options)), write)})
     return 0
 
 

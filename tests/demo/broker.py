@@ -1,10 +1,9 @@
 """A real Apache Kafka broker: one KRaft node from its published jars, for the demo and for tests.
 
-The jars come once, with Maven, into the user's cache, beside a formatted data directory, which holds no ports and is copied for each
-broker. Several processes may ask at once: a lock lets one of them work, and a marker is written last.
+Maven fetches the jars once into the user's cache. Beside them lies a formatted data directory, which holds no ports and is copied for each broker.
+A lock lets one process at a time fill the cache, and the marker is written last.
 """
 
-import contextlib
 import fcntl
 import os
 import re
@@ -13,7 +12,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -75,17 +74,16 @@ _FETCH_S: Final = 900.0
 
 
 class BrokerError(Exception):
-    """The broker cannot be had or did not start."""
+    """The broker could not be fetched, or did not start."""
 
 
 def cache_directory() -> Path:
-    """Where this version's jars are kept: ``$XDG_CACHE_HOME/framegate/kafka-<version>``, by default below ``~/.cache``."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "framegate" / f"kafka-{VERSION}"
+    """The folder of this version's jars: ``$XDG_CACHE_HOME/framegate/kafka-<version>``, by default below ``~/.cache``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "framegate" / f"kafka-{VERSION}"
 
 
 def missing_tools() -> list[str]:
-    """What must be installed before a broker can start: Java always, Maven as long as the cache is not filled."""
+    """What is to be installed before a broker can start: Java, and Maven if the cache is not filled."""
     missing = [] if find_java() else ["Java 17 or newer (Debian: apt-get install openjdk-17-jre-headless)"]
     if not (cache_directory() / _MARKER).exists() and shutil.which("mvn") is None:
         missing.append("Maven (Debian: apt-get install maven)")
@@ -105,7 +103,9 @@ def prepare() -> Path:
     if missing:
         raise BrokerError(f"needs {' and '.join(missing)}")
     cache = cache_directory()
-    with _locked(cache):
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if not (cache / _MARKER).exists():
             for name in ("jars", "formatted"):
                 shutil.rmtree(cache / name, ignore_errors=True)
@@ -113,23 +113,22 @@ def prepare() -> Path:
             (cache / "log4j2.properties").write_text(_LOG4J)
             _fetch_jars(cache)
             (cache / "format.properties").write_text(_properties({"CONTROLLER": 9093, "INTERNAL": 9092}, {}, cache / "formatted", {}, _PROTOCOLS))
-            tool = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(cache / "format.properties")]
-            _run(*java_command(cache), *tool)
+            _run(*java_command(cache), "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(cache / "format.properties"))
             (cache / _MARKER).touch()
     return cache
 
 
 class Broker:
-    """One broker and controller in a process of its own, which has its ports from when it is made.
+    """One broker and controller in a process of its own. Its ports are reserved from the beginning.
 
-    Its listeners: ``PLAIN`` and, with users, ``SASL`` (mechanism PLAIN, no TLS) advertise whatever address ``start`` is told, so that clients
-    come through a proxy; ``INTERNAL`` advertises itself.
+    The listeners ``PLAIN`` and, with users, ``SASL`` (mechanism PLAIN, no TLS) advertise the ports that ``start`` gets, so that clients come through
+    a proxy; ``INTERNAL`` advertises itself.
 
     Args:
         directory: for data, log and settings; made when missing.
         users: names and passwords for SASL.
-        listeners: more of them: name in upper case, and security protocol as Kafka calls it (``SASL_SSL``).
-        settings: more lines of the broker's properties; of a key that is there already these win.
+        listeners: further listeners: the name in upper case, and Kafka's name of the security protocol (``SASL_SSL``).
+        settings: further lines of the broker's properties; they override others with the same key.
         options: more options of Java.
     """
 
@@ -155,18 +154,18 @@ class Broker:
 
     @property
     def internal_address(self) -> str:
-        """For clients that must not pass the proxy."""
+        """The address for clients that do not go through the proxy."""
         return f"{_HOST}:{self.ports['INTERNAL']}"
 
     def start(self, advertised: Mapping[str, int], timeout_s: float = 30.0) -> None:
         """Start and wait until the broker answers.
 
         Args:
-            advertised: the port on 127.0.0.1 that clients of a listener are sent to; a listener that is not named advertises itself.
-            timeout_s: how long to wait.
+            advertised: by listener, the port on 127.0.0.1 that its clients are sent to; other listeners advertise their own.
+            timeout_s: for the start.
 
         Raises:
-            BrokerError: it ended or did not answer; the message holds the end of its log.
+            BrokerError: it ended or did not answer; the message has the end of its log.
         """
         self._cache = prepare()
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -189,11 +188,17 @@ class Broker:
                 cwd=self.directory,
                 start_new_session=True,
             )
-        self._wait_until_ready(time.monotonic() + timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                log = (self.directory / "broker.log").read_text(errors="replace").splitlines()
+                raise BrokerError(f"the broker did not start: {' | '.join(log[-5:])}")
+            time.sleep(0.05)
 
     def request_counts(self) -> dict[tuple[str, int], int]:
-        """How many requests the broker has finished, by API name and version, over all its listeners; ``FetchConsumer`` and ``FetchFollower``
-        are parts of ``Fetch`` and left out. Read over JMX, as an operator would.
+        """How many requests the broker has finished, by API name and version, over all its listeners, read over JMX. ``FetchConsumer`` and
+        ``FetchFollower`` are parts of ``Fetch`` and left out.
         """
         url = f"service:jmx:rmi:///jndi/rmi://{_HOST}:{self.ports['JMX']}/jmxrmi"
         query = ["--object-name", "kafka.network:type=RequestMetrics,name=RequestsPerSec,*", "--attributes", "Count"]
@@ -207,13 +212,8 @@ class Broker:
                     counts[properties["request"], int(properties["version"])] = int(float(value))
         return counts
 
-    def log_tail(self) -> str:
-        """The last lines of the broker's log."""
-        log = self.directory / "broker.log"
-        return " | ".join(log.read_text(errors="replace").splitlines()[-5:]) if log.exists() else ""
-
     def stop(self) -> None:
-        """End it: politely first, for a clean log on disk. Its ports are anybody's then."""
+        """End it with SIGTERM, for a clean log on disk, and after 10 s with SIGKILL. Its ports are free then."""
         for reserved in self._reserved:
             reserved.close()
         if self._process is None:
@@ -232,16 +232,7 @@ class Broker:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _wait_until_ready(self, deadline: float) -> None:
-        assert self._process is not None, "start made it"
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.stop()
-                raise BrokerError(f"the broker did not start: {self.log_tail()}")
-            time.sleep(0.05)
-
     def _answers(self) -> bool:
-        """Whether the broker answers an ApiVersions request."""
         try:
             with socket.create_connection((_HOST, self.ports["PLAIN"]), timeout=1.0) as probe:
                 probe.sendall(_API_VERSIONS)
@@ -251,11 +242,11 @@ class Broker:
 
 
 def java_command(cache: Path, *options: str) -> list[str]:
-    """Java with Kafka's jars: the quick compiler and the small collector, which suit a broker that lives for a minute, and Kafka's own tools.
+    """The command that runs Java with Kafka's jars, with settings for a process that lives for a minute.
 
     Args:
         cache: what ``prepare`` returned.
-        options: of Java; those of memory may be among them.
+        options: further options of Java; they override those of memory.
 
     Raises:
         BrokerError: there is no Java.
@@ -270,7 +261,6 @@ def java_command(cache: Path, *options: str) -> list[str]:
 def _properties(
     listeners: Mapping[str, int], advertised: Mapping[str, int], data: Path, users: Mapping[str, str], protocols: Mapping[str, str]
 ) -> str:
-    """The broker's settings."""
     lines = [
         f"controller.quorum.voters=1@{_HOST}:{listeners['CONTROLLER']}",
         f"log.dirs={data}",
@@ -287,7 +277,7 @@ def _properties(
 
 
 def _run(*command: str) -> str:
-    """Run a tool to its end; its output is the error's text when it fails."""
+    """Run a tool to its end; its output. Raises BrokerError with the last lines that it wrote."""
     name = Path(command[0]).name
     try:
         done = subprocess.run(
@@ -302,47 +292,32 @@ def _run(*command: str) -> str:
 
 
 def _fetch_jars(cache: Path) -> None:
-    """Let Maven copy the jars into the cache; what it says is in ``maven.log`` there.
-
-    Raises:
-        BrokerError: it failed or took too long; the message has Maven's own reason.
-    """
+    """Let Maven copy the jars into the cache; its output is in ``maven.log``. Raises BrokerError with Maven's own reason."""
     log = cache / "maven.log"
-    # the plugin by its whole name: where nothing can be fetched, Maven says of a short one only that it knows none
+    # the plugin by its whole name: with a short one, Maven without a network only says that it does not know it
     copy = [f"{_PLUGIN}:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={cache / 'jars'}"]
-    command = ["mvn", "-B", "-q", "-f", str(cache / "pom.xml"), *copy]
+    command = ending_with_us(["mvn", "-B", "-q", "-f", str(cache / "pom.xml"), *copy])
     with log.open("wb") as output:
         try:
-            code = subprocess.run(
-                ending_with_us(command), stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=_FETCH_S, check=False
-            ).returncode
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=_FETCH_S, check=False)
         except subprocess.TimeoutExpired as error:
             raise BrokerError(f"Maven was not done within {_FETCH_S:g} s; its log: {log}") from error
-    if code:
+    if done.returncode:
         raise BrokerError(f"Maven could not fetch Kafka's jars: {_maven_reason(log.read_text(errors='replace'))}; its log: {log}")
 
 
 def _maven_reason(said: str) -> str:
-    """The line of Maven's words that tells why: the first error, or the last line of something that failed before Maven ran."""
+    """The first error in Maven's output, or its last line if something failed before Maven ran."""
     lines = [line.strip() for line in _COLOURS.sub("", said).splitlines() if line.strip()]
     errors = [line.removeprefix("[ERROR]").strip() for line in lines if line.startswith("[ERROR]")]
     return next((error.partition(" -> [Help")[0] for error in errors if error), lines[-1] if lines else "it said nothing")
 
 
 def _reserved_socket() -> socket.socket:
-    """A socket at a port that nobody uses now, and that the system gives to nobody who asks for any, or connects, as long as this socket is there;
-    the broker, which asks for this very one, gets it: both reuse addresses, and this one does not listen.
+    """A socket that is bound to a free port. As long as it exists, the system gives that port to no program that asks for any port. The broker, which
+    asks for this very port, gets it: both reuse addresses, and this socket does not listen.
     """
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind((_HOST, 0))
     return reserved
-
-
-@contextlib.contextmanager
-def _locked(cache: Path) -> Iterator[None]:
-    """One process at a time fills the cache."""
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

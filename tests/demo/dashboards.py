@@ -1,48 +1,45 @@
-"""``make dashboards``: calm, then one scenario after another, and whether the first dashboard said so within one interval."""
+"""``make dashboards``: the calm, then one scenario after another, and whether the first dashboard shows each within one interval."""
 
 import concurrent.futures
-import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.console import Console
 
-from framegate.control.demo.signals import EXIT_FAILED, EXIT_MISSING, EXIT_OK, ended, exit_code
-from framegate.control.demo.stage import Stage
+from framegate.control.demo.ending import EXIT_FAILED, EXIT_MISSING, EXIT_OK, ended, exit_code
+from framegate.control.demo.stage import Stage, Workspace
 from framegate.control.demo.view import Waiting, say
-from framegate.control.demo.workspace import Workspace
-from tests.demo import comparison, panels
+from tests.demo import panels
 from tests.demo.environment import EXPORT_S, JOB, SCRAPE_JOB, Environment, Tools, environment, find
-from tests.demo.panels import FINE, Dashboard, QueryError, Seen, Window
-from tests.demo.pictures import Photographer, PictureError
+from tests.demo.panels import FINE, Comparison, Dashboard, QueryError, Seen, Window
+from tests.demo.pictures import PictureError, draw
 from tests.demo.scenarios import SCENARIOS, Scenario
 
 __all__ = ["INTERVAL_S", "run"]
 
 RATE_S: Final = 5
-"""What ``$__rate_interval`` is here: Grafana takes four scrapes, and one more for what comes late."""
+"""The value of ``$__rate_interval``: Grafana takes four scrapes; one more allows for late samples."""
 INTERVAL_S: Final = RATE_S + 3 * EXPORT_S + 2
-"""One interval, within which a scenario must be seen: a rate's, after one export, one scrape and one look, and two seconds for a busy machine."""
+"""Within so long a scenario must be seen: the interval of a rate, one export, one scrape, one look, and two seconds for a busy machine."""
 _CALM_S: Final = 45.0
 _CALM_AGAIN_S: Final = 30.0
 _STEADY_S: Final = 3.0
 _LOOK_S: Final = 0.5
 _SHOWN_S: Final = 90.0
-_AT_ONCE: Final = 2
+_DRAWN_AT_ONCE: Final = 2
 
 Views = dict[str, dict[int, Seen]]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Phase:
-    """Attributes: ``words``: what the first dashboard said; ``visible_s``: after how long the expected ones were there; None: they were not."""
+class _Phase(NamedTuple):
+    """``words``: what the first dashboard said; ``visible_s``: after so long it said what was expected; None: it did not."""
 
     name: str
     title: str
     window: Window
-    words: tuple[str, ...]
+    words: list[str]
     visible_s: float | None
 
 
@@ -58,8 +55,8 @@ def run(
     """Run it to its report.
 
     Args:
-        dashboards: the folder with their JSON files; beside it lies ``collector/collector.yaml``.
-        seconds: how long the calm, and each scenario once it is seen, goes on.
+        dashboards: the folder with their JSON files; ``collector/collector.yaml`` lies beside it.
+        seconds: how long the calm, and each scenario after it was seen, goes on.
         only: names of scenarios; all when empty.
         pictures: a folder for PNG files, ``panels.json`` and ``panels.md``; None for none.
         directory: the folder of the run, as of ``framegate demo``.
@@ -118,65 +115,62 @@ class _Run:
         if pictures is not None:
             heads = {
                 "phases": {phase.name: {"title": phase.title, "words": phase.words, "visible_s": phase.visible_s} for phase in phases},
-                "series": None if compared is None else dataclasses.asdict(compared),
+                "series": None if compared is None else compared._asdict(),
             }
-            comparison.write(pictures, self._boards, views, heads)
+            panels.write(pictures, self._boards, views, heads)
             self._draw(phases, views, tools, pictures)
         for fault in self._faults:
-            say(self._console, f"WRONG {fault}")
-        say(
-            self._console,
-            "RESULT: every scenario seen, every panel has its data" if not self._faults else "RESULT: NOT everything was seen: see WRONG",
-        )
+            self._say(f"WRONG {fault}")
+        self._say("RESULT: NOT everything was seen: see WRONG" if self._faults else "RESULT: every scenario seen, every panel has its data")
         return not self._faults
 
+    def _say(self, text: str) -> None:
+        say(self._console, text)
+
     def _calm(self) -> _Phase:
-        """Wait until nothing is wrong, and stay so for a while."""
+        """Wait until nothing is wrong, then record the calm."""
         words = self._until_fine(_CALM_S)
         self._began = time.time()
         if words != [FINE]:
             self._faults.append(f"calm: the first dashboard does not say that everything is fine, but: {'; '.join(words)}")
         self._wait(max(self._seconds, 3 * RATE_S), "calm")
         words = self._words()
-        say(self._console, f"calm: {'; '.join(words)}")
-        return _Phase(name="calm", title="calm", window=self._window(), words=tuple(words), visible_s=None)
+        self._say(f"calm: {'; '.join(words)}")
+        return _Phase("calm", "calm", self._window(), words, None)
 
     def _scenario(self, scenario: Scenario) -> _Phase:
-        """Make it, see it, keep it for the pictures, end it, and see that it is over."""
-        before = self._words()
-        if scenario.words in before:
+        """Begin it, wait until it is seen, let it go on for the pictures, end it, and wait until everything is fine."""
+        if scenario.words in self._words():
             self._faults.append(f"{scenario.name}: the first dashboard said {scenario.words!r} before it began")
         began = time.monotonic()
         with scenario.going(self._environment):
             while scenario.words not in (words := self._words()) and time.monotonic() - began < INTERVAL_S:
                 time.sleep(_LOOK_S)
-            took = time.monotonic() - began
-            visible = took if scenario.words in words else None
+            visible = time.monotonic() - began if scenario.words in words else None
+            said = "; ".join(words)
             if visible is None:
-                self._faults.append(
-                    f"{scenario.name}: {scenario.words!r} was not on the first dashboard within {INTERVAL_S} s, but: {'; '.join(words)}"
-                )
-                say(self._console, f"{scenario.title}: NOT SEEN within {INTERVAL_S} s; the first dashboard says: {'; '.join(words)}")
+                self._faults.append(f"{scenario.name}: {scenario.words!r} was not on the first dashboard within {INTERVAL_S} s, but: {said}")
+                self._say(f"{scenario.title}: NOT SEEN within {INTERVAL_S} s; the first dashboard says: {said}")
             else:
-                say(self._console, f"{scenario.title}: after {took:.1f} s the first dashboard says: {'; '.join(words)}")
+                self._say(f"{scenario.title}: after {visible:.1f} s the first dashboard says: {said}")
             self._wait(self._seconds if scenario.lasts else EXPORT_S, scenario.title)
             words, window = self._words(), self._window()
         again = self._until_fine(_CALM_AGAIN_S)
         if again == [FINE]:
-            say(self._console, "  over: everything is fine")
+            self._say("  over: everything is fine")
         else:
             self._faults.append(f"{scenario.name}: {_CALM_AGAIN_S:g} s after its end the first dashboard says: {'; '.join(again)}")
-        return _Phase(name=scenario.name, title=scenario.title, window=window, words=tuple(words), visible_s=visible)
+        return _Phase(scenario.name, scenario.title, window, words, visible)
 
     def _until_fine(self, patience_s: float) -> list[str]:
-        """What the first dashboard says when it has said for a while that everything is fine, or when nobody waits any longer."""
+        """What the first dashboard says when it has said for 3 s that everything is fine, or when the time is over."""
         deadline = time.monotonic() + patience_s
         words: list[str] = []
         with Waiting(self._console, "waiting until everything is fine", lambda: "; ".join(words), plain=self._plain):
             fine_since = None
             while (now := time.monotonic()) < deadline:
                 words = self._words()
-                fine_since = None if words != [FINE] else now if fine_since is None else fine_since
+                fine_since = None if words != [FINE] else fine_since or now
                 if fine_since is not None and now - fine_since >= _STEADY_S:
                     break
                 time.sleep(_LOOK_S)
@@ -190,18 +184,18 @@ class _Run:
         return panels.problems(self._boards[0], self._environment.prometheus, self._window())
 
     def _window(self) -> Window:
-        now = time.time()
-        everything = dict.fromkeys(("node", "pod", "listener"), ".*")
-        # the Spark job exports beside framegate
-        variables = {**everything, "job": f"{self._job}.*", "interval": f"{EXPORT_S}s", "__interval": f"{EXPORT_S}s", "__rate_interval": f"{RATE_S}s"}
+        now, every = time.time(), f"{EXPORT_S}s"
         start = max(self._began, now - _SHOWN_S)
-        return Window(start=start, end=now, variables={**variables, "__range": f"{max(1, round(now - start))}s"})
+        everything = dict.fromkeys(("node", "pod", "listener"), ".*")
+        times = {"interval": every, "__interval": every, "__rate_interval": f"{RATE_S}s", "__range": f"{max(1, round(now - start))}s"}
+        # the Spark job exports beside framegate
+        return Window(start, now, {**everything, **times, "job": f"{self._job}.*"})
 
     def _look(self, window: Window) -> Views:
         return {board.slug: {panel.id: panel.ask(self._environment.prometheus, window) for panel in board.panels} for board in self._boards}
 
     def _check_panels(self, views: dict[str, Views]) -> None:
-        """A query that fails is a fault at any time; a panel without data in every phase is, unless it says itself what that means."""
+        """A failed query is a fault in any phase; a panel without data is one if it has none in all phases and no text for that case."""
         asked = 0
         for board in self._boards:
             for panel in board.panels:
@@ -210,17 +204,18 @@ class _Run:
                 self._faults += [f"{board.slug}: {panel.title}: {one.fault}" for one in seen if one.fault]
                 if panel.nothing is None and all(one.empty for one in seen):
                     self._faults.append(f"{board.slug}: {panel.title}: no data, in calm and in every scenario")
-        say(self._console, f"panels: {sum(len(board.panels) for board in self._boards)} on {len(self._boards)} dashboards, asked {asked} times")
+        self._say(f"panels: {sum(len(board.panels) for board in self._boards)} on {len(self._boards)} dashboards, asked {asked} times")
 
-    def _compare(self, window: Window) -> comparison.Comparison:
+    def _compare(self, window: Window) -> Comparison:
         """The names over OTLP and by the scrape, in this very run."""
-        nodes = {address: node for node, address in self._environment.metrics.items()}
-        ways = {job: self._environment.prometheus.instant(f'last_over_time({{job="{job}"}}[30s])', window.end)["result"] for job in (JOB, SCRAPE_JOB)}
-        compared = comparison.compare((row["metric"] for row in ways[JOB]), (row["metric"] for row in ways[SCRAPE_JOB]), nodes)
-        say(
-            self._console,
-            f"series by both ways: {compared.both}; by OTLP only: {len(compared.only_otlp)}; by the scrape only: {len(compared.only_scrape)}",
-        )
+        at = self._environment
+        ways = [
+            [row["metric"] for row in at.prometheus.instant(f'last_over_time({{job="{job}"}}[30s])', window.end)["result"]]
+            for job in (JOB, SCRAPE_JOB)
+        ]
+        compared = panels.compare(*ways, {address: node for node, address in at.metrics.items()})
+        counts = f"by OTLP only: {len(compared.only_otlp)}; by the scrape only: {len(compared.only_scrape)}"
+        self._say(f"series by both ways: {compared.both}; {counts}")
         for way, only in (("OTLP", compared.only_otlp), ("the scrape", compared.only_scrape)):
             names = sorted({text.partition(": ")[2].partition("{")[0] for text in only})
             if names:
@@ -229,28 +224,23 @@ class _Run:
 
     def _draw(self, phases: Sequence[_Phase], views: dict[str, Views], tools: Tools, folder: Path) -> None:
         reason = tools.no_pictures()
-        if reason is not None:
-            say(self._console, f"pictures: not drawn: {reason}")
+        if reason is not None or tools.browser is None or tools.page is None:
+            self._say(f"pictures: not drawn: {reason}")
             return
-        assert tools.browser is not None, "no_pictures says so"
-        assert tools.page is not None, "no_pictures says so"
-        photographer = Photographer(tools.browser, tools.page, folder)
-        jobs = [(board, phase) for phase in phases for board in self._boards]
-
-        def draw(job: tuple[Dashboard, _Phase]) -> None:
-            board, phase = job
-            photographer.draw(board, views[phase.name][board.slug], phase.window, phase.name, phase.title)
-
         done: list[concurrent.futures.Future[None]] = []
+        count = len(phases) * len(self._boards)
         with (
-            Waiting(self._console, f"drawing {len(jobs)} pictures", lambda: f"{sum(one.done() for one in done)} drawn", plain=self._plain),
-            concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as threads,
+            Waiting(self._console, f"drawing {count} pictures", lambda: f"{sum(one.done() for one in done)} drawn", plain=self._plain),
+            concurrent.futures.ThreadPoolExecutor(_DRAWN_AT_ONCE) as threads,
         ):
-            done += [threads.submit(draw, job) for job in jobs]
+            for phase in phases:
+                for board in self._boards:
+                    target, seen = folder / f"{board.slug}-{phase.name}.png", views[phase.name][board.slug]
+                    done.append(threads.submit(draw, tools.browser, tools.page, target, board, seen, phase.window, phase.title))
         for one in done:
             error = one.exception()
             if isinstance(error, PictureError):
                 self._faults.append(f"pictures: {error}")
             elif error is not None:
                 raise error
-        say(self._console, f"pictures, panels.md and panels.json: {folder}")
+        self._say(f"pictures, panels.md and panels.json: {folder}")

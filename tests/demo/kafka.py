@@ -1,17 +1,18 @@
-"""``make run-kafka``: real clients, a real broker, and the proxy in every byte's way between them.
+"""``make run-kafka``: real clients reach a real broker through the proxy.
 
-The broker advertises the proxy's address, so a client that learned where the partitions are comes back to the proxy. What Spark's tables say
-about requests is compared with the broker's own metrics, of which a snapshot is taken before and after: topic and groups are prepared over
-a listener that the proxy does not see, and what the broker asks itself is left out by name.
+The broker advertises the proxy's address, so clients that have read Metadata connect to the proxy. The requests in Spark's tables are compared with
+the broker's own metrics, as they grew meanwhile. Topics and groups are prepared over a listener that does not lead through the proxy, and requests
+that the broker sends to itself are left out by name.
 """
 
 import dataclasses
+import functools
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
@@ -19,15 +20,14 @@ from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from framegate.control.demo.closing import conclude
-from framegate.control.demo.metrics import Metrics
+from framegate.control.demo.ending import EXIT_FAILED, EXIT_MISSING, EXIT_OK, conclude, ended, exit_code
 from framegate.control.demo.report import PROOF, proof
 from framegate.control.demo.run import missing
-from framegate.control.demo.signals import EXIT_FAILED, EXIT_MISSING, EXIT_OK, ended, exit_code
-from framegate.control.demo.stage import Serving, Stage
+from framegate.control.demo.stage import Serving, Stage, Workspace
+from framegate.control.demo.steering import Metrics
 from framegate.control.demo.view import Waiting, say
-from framegate.control.demo.workspace import Workspace
-from tests.demo import broker, fetches, records, small_pool
+from framegate.proxy.tap.completeness import verify
+from tests.demo import broker, records, small_pool
 
 __all__ = ["INTERNAL", "QUERIES", "RequestCount", "compare", "create_topics", "prepare_topics", "run", "unclaimed"]
 
@@ -38,7 +38,7 @@ TOPIC: Final = "demo"
 PARTITIONS: Final = 4
 
 INTERNAL: Final = frozenset({"AllocateProducerIds", "BrokerHeartbeat", "BrokerRegistration", "ControllerRegistration", "Envelope"})
-"""What a broker and its controller ask each other; no client of ours does."""
+"""Requests between a broker and its controller."""
 
 _READY_S: Final = 60.0
 _SETTLE_S: Final = 10.0
@@ -58,17 +58,15 @@ QUERIES: Final[dict[str, str]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RequestCount:
-    """One API and version, as three parties counted its requests.
+class RequestCount(NamedTuple):
+    """The requests of one API and version, counted in three places.
 
     Attributes:
-        api: its name.
-        version: of the requests.
+        api, version: of the requests.
         sent: request frames in Spark's tables, by the first four bytes of each.
         answered: rows of the table ``requests``: answers that the proxy paired with their request.
-        broker: what the broker's metrics grew by.
-        latency_us_p50, latency_us_p99: from request to answer, seen by the proxy.
+        broker: by so much the broker's metrics grew.
+        latency_us_p50, latency_us_p99: from request to answer, measured by the proxy.
     """
 
     api: str
@@ -81,7 +79,7 @@ class RequestCount:
 
     @property
     def good(self) -> bool:
-        """Every request reached the broker; one in flight when its client leaves may have no answer."""
+        """Whether every request reached the broker. A request in flight when its client leaves may have no answer."""
         return self.sent == self.broker and self.answered <= self.sent
 
 
@@ -107,12 +105,12 @@ def run(directory: Path | None = None, *, plain: bool = False) -> int:
 
 
 def prepare_topics(address: str, partitions: Mapping[str, int]) -> None:
-    """Create topics, and that of large batches, and let the broker create what groups and idempotent producers need, so that later it asks itself for
-    nothing.
+    """Create the topics and that of large batches. The broker also creates what groups and idempotent producers need, so that it does not have to
+    while requests are counted.
     """
     settings: dict[str, str | int | float | bool] = {"bootstrap.servers": address, "log_level": 3}
     topics = [NewTopic(topic, count, 1) for topic, count in {**partitions, "warm-up": 1}.items()]
-    create_topics(AdminClient(settings), [*topics, NewTopic(small_pool.TOPIC, 1, 1, config=fetches.TOPIC_SETTINGS)])
+    create_topics(AdminClient(settings), [*topics, NewTopic(small_pool.TOPIC, 1, 1, config=records.TOPIC_SETTINGS)])
     producer = Producer({**settings, "enable.idempotence": True})
     producer.produce("warm-up", b"")
     producer.flush(_READY_S)
@@ -147,25 +145,15 @@ def compare(tables: Tables, before: Mapping[tuple[str, int], int], after: Mappin
     answered = {(row["api"], row["api_version"]): row for row in tables["answered"]}
     sent = {(names.get(row["api_key"], f"api-{row['api_key']}"), row["api_version"]): int(row["requests"]) for row in tables["sent"]}
     grown = {key: value - before.get(key, 0) for key, value in after.items() if key[0] not in INTERNAL}
-    seen = {key for key, value in grown.items() if value} | sent.keys() | answered.keys()
-    nothing = {"requests": 0, "latency_us_p50": 0, "latency_us_p99": 0}
-    counts = [
-        RequestCount(
-            api=key[0],
-            version=key[1],
-            sent=sent.get(key, 0),
-            answered=int(answered.get(key, nothing)["requests"]),
-            broker=grown.get(key, 0),
-            latency_us_p50=int(answered.get(key, nothing)["latency_us_p50"]),
-            latency_us_p99=int(answered.get(key, nothing)["latency_us_p99"]),
-        )
-        for key in seen
-    ]
+    counts = []
+    for key in {key for key, value in grown.items() if value} | sent.keys() | answered.keys():
+        paired, p50, p99 = (int(answered.get(key, {}).get(name, 0)) for name in ("requests", "latency_us_p50", "latency_us_p99"))
+        counts.append(RequestCount(*key, sent.get(key, 0), paired, grown.get(key, 0), p50, p99))
     return sorted(counts, key=lambda count: (-count.sent, count.api, count.version))
 
 
 def unclaimed(tables: Tables, counts: Sequence[RequestCount]) -> int:
-    """Answers that came when their client had left; 0 when there are more of them than requests without an answer.
+    """How many answers came when their client had left; 0 when there are more of them than requests without an answer.
 
     Args:
         tables: answers to ``QUERIES``.
@@ -176,12 +164,10 @@ def unclaimed(tables: Tables, counts: Sequence[RequestCount]) -> int:
 
 
 class _KafkaDemo:
-    """The demo with a real broker."""
-
     def __init__(self, stage: Stage, *, plain: bool) -> None:
         self._stage = stage
-        self._plain = plain
         self._console = Console()
+        self._waiting = functools.partial(Waiting, self._console, plain=plain)
 
     def perform(self) -> bool:
         """The whole demo; whether everything was equal."""
@@ -207,7 +193,7 @@ class _KafkaDemo:
                 metrics = Metrics.scrape(serving.prometheus)
                 code = stage.stop_proxy()
                 kafka.stop()
-        log, verdict = stage.count_log(), stage.verify_log()
+        log, verdict = stage.count_log(), verify(str(stage.workspace.tap))
         with self._waiting("stopping Spark, once it has read the log", lambda: f"{stage.table_rows():,} of {log.total:,} frames"):
             stage.drain_pipeline()
         with self._waiting("asking Spark SQL"):
@@ -241,7 +227,7 @@ class _KafkaDemo:
         return fetched
 
     def _settled_counts(self, kafka: broker.Broker) -> dict[tuple[str, int], int]:
-        """The broker's counts once its last long poll has ended; its heartbeat to itself never stands still."""
+        """The broker's counts once its last long poll has ended and they no longer grow."""
         deadline = time.monotonic() + _SETTLE_S
         last: dict[tuple[str, int], int] = {}
         while True:
@@ -283,6 +269,3 @@ class _KafkaDemo:
             (f"requests of each API and version = the broker's own count{f', but not {odd}' if odd else ''}", bool(counts) and not odd),
             (f"{answered:,} requests paired with their answer = all answers", answered == answers),
         ]
-
-    def _waiting(self, text: str, detail: Callable[[], str] = lambda: "") -> Waiting:
-        return Waiting(self._console, text, detail, plain=self._plain)

@@ -1,16 +1,17 @@
-"""The dashboards' panels: read from their files, their queries asked of Prometheus, and what they said."""
+"""The dashboards' panels: read from their files, asked of Prometheus, and compared: each scenario with the calm, OTLP with the scrape."""
 
 import dataclasses
 import json
+import math
 import re
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-__all__ = ["FINE", "SLUGS", "Dashboard", "Panel", "Prometheus", "QueryError", "Seen", "Window", "problems", "read"]
+__all__ = ["FINE", "SLUGS", "Comparison", "Dashboard", "Panel", "Prometheus", "QueryError", "Seen", "Window", "compare", "problems", "read", "write"]
 
 SLUGS: Final = ("healthy", "traffic", "hurts", "identity", "tap", "control")
 FINE: Final = "Everything is fine"
@@ -18,6 +19,8 @@ FINE: Final = "Everything is fine"
 _VARIABLE: Final = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$([a-zA-Z_]\w*)")  # $1 is PromQL's own
 _POINTS: Final = 120
 _TIMEOUT_S: Final = 10.0
+_ENOUGH: Final = 1.5
+"""A panel has changed when its largest value is so many times that of the calm, or when it has other series."""
 
 
 class QueryError(Exception):
@@ -25,17 +28,13 @@ class QueryError(Exception):
 
 
 class Prometheus:
-    """Questions to a running server over its HTTP API.
-
-    Args:
-        address: ``host:port``.
-    """
+    """A running server, asked over its HTTP API; ``address`` is ``host:port``."""
 
     def __init__(self, address: str) -> None:
         self.address = address
 
     def ready(self) -> bool:
-        """Whether it answers queries yet."""
+        """Whether it answers queries."""
         try:
             with urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=_TIMEOUT_S) as reply:
                 return bool(reply.status == 200)
@@ -43,7 +42,7 @@ class Prometheus:
             return False
 
     def instant(self, query: str, at: float) -> dict[str, Any]:
-        """What a query is at a time, in seconds since 1970: ``resultType`` and ``result``.
+        """``resultType`` and ``result`` of a query at a time in seconds since 1970.
 
         Raises:
             QueryError: the query is wrong, or there was no answer.
@@ -60,22 +59,18 @@ class Prometheus:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
                 data: dict[str, Any] = json.load(reply)["data"]
         except urllib.error.HTTPError as error:
-            raise QueryError(_reason(error.read(), str(error))) from error
+            try:
+                reason = json.load(error)["error"]
+            except (ValueError, KeyError):
+                reason = str(error)
+            raise QueryError(reason) from error
         except OSError as error:
             raise QueryError(f"{self.address}: {error}") from error
         return data
 
 
-def _reason(body: bytes, otherwise: str) -> str:
-    try:
-        return str(json.loads(body)["error"])
-    except (ValueError, KeyError):
-        return otherwise
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """A time that is looked at, in seconds since 1970; ``variables``: of queries."""
+class Window(NamedTuple):
+    """A period in seconds since 1970, and the values of the queries' variables."""
 
     start: float
     end: float
@@ -83,13 +78,13 @@ class Window:
 
     @property
     def step_s(self) -> float:
-        """Between two points of a panel that shows a course."""
+        """Seconds between two points of a range query."""
         return max(1.0, round((self.end - self.start) / _POINTS))
 
 
 @dataclasses.dataclass(slots=True)
 class Seen:
-    """What one panel showed. Attributes: ``answers`` for each query, in order; ``fault``: why a query failed."""
+    """What one panel showed: ``answers`` of its queries, in order; ``fault``: why a query failed."""
 
     answers: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     fault: str | None = None
@@ -99,16 +94,9 @@ class Seen:
         """Whether no query gave a value."""
         return not any(answer["data"]["result"] for answer in self.answers)
 
-    @property
-    def last(self) -> list[tuple[Mapping[str, str], float]]:
-        """The labels and the last value of each series."""
-        series = [series for answer in self.answers for series in answer["data"]["result"]]
-        return [(one["metric"], float((one.get("value") or one["values"][-1])[1])) for one in series]
 
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
-    """One panel. Attributes: ``nothing``: what it says itself where there is no data, or None where data is due; ``folded``: in a closed row."""
+class Panel(NamedTuple):
+    """One panel. ``nothing``: the text that it shows where there is no data; None where it must have data. ``folded``: it is in a closed row."""
 
     id: int
     title: str
@@ -117,7 +105,7 @@ class Panel:
     folded: bool
 
     def ask(self, prometheus: Prometheus, window: Window) -> Seen:
-        """Ask all of its queries; a query that fails is a fault of what was seen."""
+        """Ask all of its queries. A query that fails is noted in ``fault``."""
         seen = Seen()
         for target in self.targets:
             try:
@@ -133,9 +121,8 @@ class Panel:
         return seen
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Dashboard:
-    """One dashboard: its document, as the file has it, and its panels, those in closed rows as well."""
+class Dashboard(NamedTuple):
+    """One dashboard: its document, as the file has it, and its panels, with those in closed rows."""
 
     slug: str
     document: Mapping[str, Any]
@@ -143,39 +130,13 @@ class Dashboard:
 
 
 def read(folder: Path) -> list[Dashboard]:
-    """All six, the first one first.
+    """All six in the order of ``SLUGS``.
 
     Raises:
-        OSError: a file is not there.
+        OSError: a file is missing.
     """
-    found = []
-    for slug in SLUGS:
-        document = json.loads((folder / f"{slug}.json").read_text())
-        found.append(Dashboard(slug=slug, document=document, panels=tuple(_panels(document["panels"], folded=False))))
-    return found
-
-
-def substituted(query: str, variables: Mapping[str, str]) -> str:
-    """A query with values in place of variables.
-
-    Raises:
-        QueryError: a variable has no value here.
-    """
-    try:
-        return _VARIABLE.sub(lambda found: variables[found[1] or found[2]], query)
-    except KeyError as error:
-        raise QueryError(f"the variable ${error.args[0]} has no value in {query}") from error
-
-
-def problems(first: Dashboard, prometheus: Prometheus, window: Window) -> list[str]:
-    """What the first panel of the first dashboard says now, in words, the worst first.
-
-    Raises:
-        QueryError: it could not be asked.
-    """
-    answer = prometheus.instant(substituted(first.panels[0].targets[0]["expr"], window.variables), window.end)
-    rows = sorted(answer["result"], key=lambda row: (-float(row["value"][1]), row["metric"]["problem"]))
-    return [row["metric"]["problem"] for row in rows]
+    documents = {slug: json.loads((folder / f"{slug}.json").read_text()) for slug in SLUGS}
+    return [Dashboard(slug, document, tuple(_panels(document["panels"], folded=False))) for slug, document in documents.items()]
 
 
 def _panels(rows: Sequence[Mapping[str, Any]], *, folded: bool) -> Iterator[Panel]:
@@ -186,3 +147,96 @@ def _panels(rows: Sequence[Mapping[str, Any]], *, folded: bool) -> Iterator[Pane
             nothing = row.get("fieldConfig", {}).get("defaults", {}).get("noValue")
             targets = tuple(target for target in row["targets"] if not target.get("hide"))
             yield Panel(id=row["id"], title=row["title"], targets=targets, nothing=nothing, folded=folded)
+
+
+def substituted(query: str, variables: Mapping[str, str]) -> str:
+    """A query with values in place of variables. Raises QueryError: a variable has no value."""
+    try:
+        return _VARIABLE.sub(lambda found: variables[found[1] or found[2]], query)
+    except KeyError as error:
+        raise QueryError(f"the variable ${error.args[0]} has no value in {query}") from error
+
+
+def problems(first: Dashboard, prometheus: Prometheus, window: Window) -> list[str]:
+    """What the first panel of the first dashboard says now, the worst first. Raises QueryError."""
+    answer = prometheus.instant(substituted(first.panels[0].targets[0]["expr"], window.variables), window.end)
+    rows = sorted(answer["result"], key=lambda row: (-float(row["value"][1]), row["metric"]["problem"]))
+    return [row["metric"]["problem"] for row in rows]
+
+
+def state(calm: Seen, now: Seen) -> str:
+    """How a panel differs from the calm: ``changed``, ``same``, ``empty`` or ``failed``."""
+    if now.fault is not None:
+        return "failed"
+    if now.empty:
+        return "empty"
+    before, after = _peaks(calm), _peaks(now)
+    larger = any(key not in before or value > _ENOUGH * before[key] + 1e-9 for key, value in after.items())
+    return "changed" if larger else "same"
+
+
+def _peaks(seen: Seen) -> dict[tuple[tuple[str, str], ...], float]:
+    found = {}
+    for series in (series for answer in seen.answers for series in answer["data"]["result"]):
+        points = series.get("values") or [series["value"]]
+        values = [float(value) for _, value in points if not math.isnan(float(value))]
+        if values:
+            found[tuple(sorted(series["metric"].items()))] = max(values)
+    return found
+
+
+def write(folder: Path, dashboards: Sequence[Dashboard], phases: Mapping[str, Mapping[str, Mapping[int, Seen]]], heads: Mapping[str, Any]) -> None:
+    """Write ``panels.json`` and ``panels.md``.
+
+    Args:
+        folder: made when it is missing.
+        dashboards: in order.
+        phases: what was seen, by the phase's name (``calm`` first), dashboard and panel.
+        heads: more members of the JSON.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for board in dashboards:
+        for panel in board.panels:
+            calm = phases["calm"][board.slug][panel.id]
+            first = "failed" if calm.fault else "empty" if calm.empty else "data"
+            others = {name: state(calm, seen[board.slug][panel.id]) for name, seen in phases.items() if name != "calm"}
+            rows.append({"dashboard": board.slug, "panel": panel.title, "calm": first, **others})
+    (folder / "panels.json").write_text(json.dumps({**heads, "panels": rows}, indent=1) + "\n")
+    titles = ["dashboard", "panel", *phases]
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|", *(f"| {' | '.join(row[name] for name in titles)} |" for row in rows)]
+    (folder / "panels.md").write_text("\n".join(lines) + "\n")
+
+
+_RESOURCE: Final = {"os_type", "process_pid", "process_runtime_name", "process_runtime_version", "service_name", "service_version"}
+_SDK: Final = {"service_instance_id", "telemetry_sdk_language", "telemetry_sdk_name", "telemetry_sdk_version"}
+_SCOPE: Final = {"otel_scope_name", "otel_scope_version", "otel_scope_schema_url"}
+OTHER_BY_NATURE: Final = frozenset({"job", "instance", "host_name"} | _RESOURCE | _SDK | _SCOPE)
+"""Labels that are not compared. ``job`` and ``instance`` come from the resource, or from Prometheus' configuration. The collector makes labels of the
+resource's other attributes, a scrape has them in target_info. Those of the scope are the collector's.
+"""
+_NOT_COMPARED: Final = ("otelcol_", "target_info", "framegate_pipeline_", "scrape_", "up", "python_")
+"""Beginnings of names that one way adds: the collector, the Spark job (which is not scraped), Prometheus' own of a scrape."""
+
+
+class Comparison(NamedTuple):
+    """How many series came by both ways, and which by one only, as ``node: name{labels}``."""
+
+    both: int
+    only_otlp: tuple[str, ...]
+    only_scrape: tuple[str, ...]
+
+
+def compare(otlp: Iterable[Mapping[str, str]], scraped: Iterable[Mapping[str, str]], nodes: Mapping[str, str]) -> Comparison:
+    """Compare the label sets of series that came through the collector with those of scrapes; ``nodes``: the node by the address that was scraped."""
+    left, right = ({_text(labels, nodes) for labels in series if not labels["__name__"].startswith(_NOT_COMPARED)} for series in (otlp, scraped))
+    return Comparison(len(left & right), tuple(sorted(left - right)), tuple(sorted(right - left)))
+
+
+def _text(labels: Mapping[str, str], nodes: Mapping[str, str]) -> str:
+    node = nodes.get(labels.get("instance", ""), labels.get("instance", ""))
+    kept = {key: value for key, value in sorted(labels.items()) if key != "__name__" and key not in OTHER_BY_NATURE}
+    if "le" in kept:
+        kept["le"] = f"{float(kept['le']):g}"  # 1 and 1.0 are the same bound
+    rest = ", ".join(f'{key}="{value}"' for key, value in kept.items())
+    return f"{node}: {labels['__name__']}{{{rest}}}"

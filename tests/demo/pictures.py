@@ -1,4 +1,4 @@
-"""A dashboard as PNG: its answers in a page of Grafana's own components, and the page photographed by Chromium."""
+"""A dashboard as PNG: Chromium photographs a page of Grafana's own components that shows the answers to its queries."""
 
 import html
 import json
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tests.demo.panels import Dashboard, Seen, Window
 
-__all__ = ["Photographer", "PictureError"]
+__all__ = ["PictureError", "draw"]
 
 WIDTH: Final = 1440
 _TOP: Final = 64
@@ -27,79 +27,57 @@ _PAGE: Final = """<!doctype html>
 <script>window.PICTURE = JSON.parse(document.getElementById("picture").textContent);</script>
 <script src="page.js"></script></body></html>
 """
+_OPTIONS: Final = (
+    "--headless=new",
+    "--no-sandbox",  # the page is ours, and user namespaces are often not allowed
+    "--disable-gpu",
+    "--hide-scrollbars",
+    "--allow-file-access-from-files",
+    "--virtual-time-budget=10000",
+)
 
 
 class PictureError(Exception):
     """There is no picture; the message is one line."""
 
 
-class Photographer:
-    """Draws dashboards into a folder.
+def draw(browser: str, page: Path, target: Path, dashboard: Dashboard, seen: Mapping[int, Seen], window: Window, subtitle: str) -> None:
+    """Draw one dashboard as it was in a window.
 
     Args:
         browser: Chromium.
         page: the folder of ``page.js`` and ``page.css``.
-        folder: for the pictures; made when it is not there.
+        target: the PNG file; its folder exists.
+        dashboard: whose panels were asked.
+        seen: by the panel's id.
+        window: the time that is shown.
+        subtitle: shown after the title.
+
+    Raises:
+        PictureError: the browser failed, or was not done within 60 s, twice.
     """
-
-    def __init__(self, browser: str, page: Path, folder: Path) -> None:
-        self._browser = browser
-        self._page = page
-        self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def draw(self, dashboard: Dashboard, seen: Mapping[int, Seen], window: Window, name: str, subtitle: str) -> Path:
-        """Draw one dashboard as it was in a window.
-
-        Args:
-            dashboard: whose panels were asked.
-            seen: by the panel's id.
-            window: the time that is shown.
-            name: of the picture, behind the dashboard's.
-            subtitle: behind the title.
-
-        Raises:
-            PictureError: the browser failed, or was not done in time.
-        """
-        target = self._folder / f"{dashboard.slug}-{name}.png"
-        picture = {
-            "dashboard": dashboard.document,
-            "from": window.start * 1000,
-            "to": window.end * 1000,
-            "step": window.step_s * 1000,
-            "subtitle": subtitle,
-            "variables": {},
-            "results": {str(number): one.answers for number, one in seen.items()},
-        }
-        with tempfile.TemporaryDirectory(prefix="framegate-picture-", ignore_cleanup_errors=True) as temporary:
-            folder = Path(temporary)
-            for file in ("page.js", "page.css"):
-                os.symlink(self._page / file, folder / file)
-            # "<" ends no script within JSON when it is written as an escape
-            text = json.dumps(picture).replace("<", "\\u003c")
-            (folder / "page.html").write_text(_PAGE.format(title=html.escape(dashboard.slug), width=WIDTH, picture=text))
-            self._photograph(folder, target, _height(dashboard.document))
-        return target
-
-    def _photograph(self, folder: Path, target: Path, height: int) -> None:
+    picture = {
+        "dashboard": dashboard.document,
+        "from": window.start * 1000,
+        "to": window.end * 1000,
+        "step": window.step_s * 1000,
+        "subtitle": subtitle,
+        "variables": {},
+        "results": {str(number): one.answers for number, one in seen.items()},
+    }
+    with tempfile.TemporaryDirectory(prefix="framegate-picture-", ignore_cleanup_errors=True) as temporary:
+        folder = Path(temporary)
+        for file in ("page.js", "page.css"):
+            os.symlink(page / file, folder / file)
+        # as an escape "<" ends no script within JSON
+        text = json.dumps(picture).replace("<", "\\u003c")
+        (folder / "page.html").write_text(_PAGE.format(title=html.escape(dashboard.slug), width=WIDTH, picture=text))
         shot = folder / "shot.png"
-        options = [
-            "--headless=new",
-            "--no-sandbox",  # our own page, and often no user namespaces
-            "--disable-gpu",
-            "--hide-scrollbars",
-            "--allow-file-access-from-files",
-            f"--user-data-dir={folder / 'profile'}",
-            f"--window-size={WIDTH},{height}",
-            "--virtual-time-budget=10000",
-            f"--screenshot={shot}",
-        ]
-        said = ""
+        places = [f"--user-data-dir={folder / 'profile'}", f"--window-size={WIDTH},{_height(dashboard.document)}", f"--screenshot={shot}"]
+        command, said = [browser, *_OPTIONS, *places, (folder / "page.html").as_uri()], ""
         for _ in range(_ATTEMPTS):
             try:
-                done = subprocess.run(
-                    [self._browser, *options, (folder / "page.html").as_uri()], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-                )
+                done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
             except subprocess.TimeoutExpired:
                 said = f"not done within {_TIMEOUT_S:g} s"
                 continue
@@ -112,8 +90,8 @@ class Photographer:
 
 
 def _height(document: Mapping[str, Any]) -> int:
-    """Of the window, so that the last panel is seen whole."""
-    bottoms = [0] * 24  # of each column: what a closed row holds leaves no gap
+    """Of the window in pixels, so that the last panel is whole."""
+    bottoms = [0] * 24  # of each column: a closed row's panels take no space
     for place in sorted((panel["gridPos"] for panel in document["panels"]), key=lambda place: (place["y"], place["x"])):
         columns = slice(place["x"], place["x"] + place["w"])
         bottoms[columns] = [max(bottoms[columns]) + place["h"]] * place["w"]

@@ -66,14 +66,14 @@ def test_until_a_broker_starts_its_ports_are_nobody_elses_and_then_its_own(tmp_p
     with broker.Broker(tmp_path) as made:
         address = ("127.0.0.1", made.ports["PLAIN"])
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
-            other.bind(address)  # as who connects, or asks for any port, would
-        socket.create_server(address).close()  # as the broker does: Java, too, reuses addresses
+            other.bind(address)  # like a program that connects or asks for any port
+        socket.create_server(address).close()  # like the broker: Java reuses addresses as well
     with socket.socket() as other:
         other.bind(address)
 
 
 def test_more_listeners_and_settings_than_usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker that is started is one that ends at once: what it was given is what is looked at."""
+    """The broker is a script that ends at once; its settings and arguments are compared."""
     (tmp_path / "cache" / "formatted").mkdir(parents=True)
     program = tmp_path / "java"
     program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/told\n')

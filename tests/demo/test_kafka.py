@@ -3,7 +3,6 @@
 A real broker and proxy are in tests/integration/test_kafka.py.
 """
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,13 +14,13 @@ pytest.importorskip("confluent_kafka")
 
 from confluent_kafka import KafkaError, KafkaException
 
-from framegate.control.demo.metrics import Metrics
 from framegate.control.demo.processes import ChildError
 from framegate.control.demo.stage import Stage
+from framegate.control.demo.steering import Metrics
 from framegate.control.v1.pool_service_pb2 import MemoryPool, MemoryShare
-from tests.demo import fetches, small_pool
+from tests.demo import small_pool
 from tests.demo.kafka import compare, unclaimed
-from tests.demo.records import KEY, Acknowledged, Received, value_of
+from tests.demo.records import BATCH_RECORDS, KEY, LARGE_BYTES, Acknowledged, Received, large_value_of, value_of
 from tests.demo.small_pool import CONSUMERS, RECORDS, Fetched, Peak, answer_check, checks, perform
 
 MIB = 1024 * 1024
@@ -84,8 +83,8 @@ def test_every_fault_of_received_records_has_its_count() -> None:
 
 
 def test_values_carry_their_number_and_differ_in_the_rest() -> None:
-    values = [fetches.value_of(number) for number in range(2 * fetches.BATCH_RECORDS)]
-    assert {len(value) for value in values} == {fetches.VALUE_BYTES}
+    values = [large_value_of(number) for number in range(2 * BATCH_RECORDS)]
+    assert {len(value) for value in values} == {LARGE_BYTES}
     assert [KEY.unpack(value[: KEY.size])[0] for value in values] == list(range(len(values)))
     assert len({value[KEY.size :] for value in values}) == len(values)
 
@@ -143,8 +142,7 @@ def test_the_pool_is_small_while_the_clients_work_and_as_before_afterwards(monke
 
 def test_each_fault_of_content_and_memory_is_found() -> None:
     def good(clients: dict[str, int] | None = None, **peak: int) -> list[bool]:
-        changed = dataclasses.replace(FETCHED, clients={**CLIENTS, **(clients or {})}, peak=dataclasses.replace(PEAK, **peak))
-        return [fine for _, fine in checks(changed)]
+        return [fine for _, fine in checks(FETCHED._replace(clients={**CLIENTS, **(clients or {})}, peak=PEAK._replace(**peak)))]
 
     assert good() == [True, True, True]
     for fault in ("wrong", "missing", "doubled", "out_of_order"):

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.demo import comparison
-from tests.demo.panels import SLUGS, Panel, Prometheus, QueryError, Window, read, substituted
+from tests.demo.panels import SLUGS, Comparison, Panel, Prometheus, QueryError, Window, compare, read, substituted
 from tests.demo.scenarios import SCENARIOS
 
 DASHBOARDS = Path(__file__).resolve().parents[2] / "deploy" / "dashboards"
@@ -70,10 +69,10 @@ def test_series_by_both_ways_are_compared_without_the_labels_that_differ_by_natu
     name, nodes = {"__name__": "framegate_io_bytes_total"}, {"127.0.0.1:1234": "demo"}
     otlp = {**name, "job": "framegate", "instance": "demo", "otel_scope_name": "framegate", "framegate_side": "upstream"}
     scraped = {**name, "job": "scrape", "instance": "127.0.0.1:1234", "framegate_side": "upstream"}
-    assert comparison.compare([otlp], [scraped], nodes) == comparison.Comparison(both=1, only_otlp=(), only_scrape=())
-    other = comparison.compare([otlp], [{**scraped, "framegate_side": "downstream"}], nodes)
+    assert compare([otlp], [scraped], nodes) == Comparison(both=1, only_otlp=(), only_scrape=())
+    other = compare([otlp], [{**scraped, "framegate_side": "downstream"}], nodes)
     assert other.only_otlp == ('demo: framegate_io_bytes_total{framegate_side="upstream"}',)
     assert other.only_scrape == ('demo: framegate_io_bytes_total{framegate_side="downstream"}',)
-    assert comparison.compare([{**otlp, "instance": "other"}], [scraped], nodes).only_otlp, "of another node"
-    assert comparison.compare([{**name, "le": "1"}], [{**name, "le": "1.0"}], {}).both == 1, "a bound is a number"
-    assert comparison.compare([{"__name__": "target_info"}], [{"__name__": "up"}], {}).both == 0
+    assert compare([{**otlp, "instance": "other"}], [scraped], nodes).only_otlp, "of another node"
+    assert compare([{**name, "le": "1"}], [{**name, "le": "1.0"}], {}).both == 1, "a bound is a number"
+    assert compare([{"__name__": "target_info"}], [{"__name__": "up"}], {}).both == 0

@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 from framegate.control.cli.pipeline import run
 from framegate.control.configuration.load import validate
 from framegate.control.demo.generator import Options
-from framegate.control.kubernetes.workload import KINDS
+from framegate.control.kubernetes.manifest import KINDS
 from tests.fakes.cases import each_of
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"

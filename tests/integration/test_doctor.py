@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
-from framegate.control.doctor.probe import look_at_all
+from framegate.control.doctor.finding import look_at_all
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.control.doctor.upstreams import address_probes
 from tests.demo import broker

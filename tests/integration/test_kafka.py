@@ -14,11 +14,9 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
-from framegate.control.demo.metrics import Metrics
 from framegate.control.demo.processes import find_java
-from framegate.control.demo.stage import Serving, Stage
-from framegate.control.demo.steering import Steering
-from framegate.control.demo.workspace import Workspace
+from framegate.control.demo.stage import Serving, Stage, Workspace
+from framegate.control.demo.steering import Metrics, Steering
 from framegate.control.v1 import channel_service_pb2 as pb2
 from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
 from framegate.proxy.pipeline.query import ask
@@ -26,7 +24,7 @@ from framegate.proxy.pipeline.run import start_query
 from framegate.proxy.pipeline.settings import PipelineSettings
 from framegate.proxy.pipeline.tables import TableWriter
 from framegate.proxy.tap.log_block import Frame
-from tests.demo import broker, fetches, kafka, records, small_pool
+from tests.demo import broker, kafka, records, small_pool
 from tests.fakes.tap_read import read_frames
 
 if TYPE_CHECKING:
@@ -155,19 +153,19 @@ def test_an_answer_larger_than_the_pool_is_one_frame_in_the_counters_and_whole_i
             assert len(frame.body) == frame.size
             assert_holds_a_batch(frame.body)
             sizes.append(frame.size)
-    rows = {"frames": len(sizes), "good": sum(size > fetches.BATCH_BYTES for size in sizes), "largest": max(sizes, default=0)}
+    rows = {"frames": len(sizes), "good": sum(size > records.BATCH_BYTES for size in sizes), "largest": max(sizes, default=0)}
     text, good = small_pool.answer_check(Metrics.scrape(behind.plain_serving.prometheus), {"large": [rows]})
     assert good, text
 
 
 def assert_holds_a_batch(body: bytes) -> None:
     """The values of one batch stand in an answer, each behind the one before."""
-    first = 0 if fetches.value_of(0) in body else fetches.BATCH_RECORDS
+    first = 0 if records.large_value_of(0) in body else records.BATCH_RECORDS
     position = 0
-    for number in range(first, first + fetches.BATCH_RECORDS):
-        position = body.find(fetches.value_of(number), position)
+    for number in range(first, first + records.BATCH_RECORDS):
+        position = body.find(records.large_value_of(number), position)
         assert position > 0, f"record {number} is not where it belongs"
-        position += fetches.VALUE_BYTES
+        position += records.LARGE_BYTES
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,11 @@
+import pathlib
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from framegate.control.demo.certificates import Certificates, create
+from tests.fakes.configuration import put, warnings
 
 
 @pytest.fixture(scope="module")
@@ -43,3 +46,13 @@ def data(made: Certificates) -> dict[str, Any]:
         "tap": {"directory": "var/tap", "rules": [{"name": "all", "listeners": ["kafka"], "networks": ["10.0.0.0/8"]}]},
         "telemetry": {"otlp": {"endpoint": "http://127.0.0.1:4317"}, "prometheus": {"address": "127.0.0.1:9464"}},
     }
+
+
+def unwarned(data: dict[str, Any], folder: pathlib.Path, cases: Iterable[tuple[str, object, str, str]]) -> list[object]:
+    """The cases that go wrong. Each is a path and the value put there (as of ``put``), the key of the only warning, and a part of its reason."""
+    wrong = []
+    for path, value, key, part in cases:
+        found = warnings(put(data, path, value), folder)
+        if [(item, part in reason) for item, reason in found] != [(key, True)]:
+            wrong.append((path, value, found))
+    return wrong

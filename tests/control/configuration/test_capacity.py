@@ -1,7 +1,6 @@
 import dataclasses
+import itertools
 from typing import Any
-
-import pytest
 
 from framegate.control.configuration.capacity import UNLIMITED_POOL, fitted, memory_need, memory_warning
 from framegate.control.configuration.cgroup import Container
@@ -42,13 +41,15 @@ def test_what_is_needed_is_the_sum_of_its_parts() -> None:
     assert (need.total, need.uncounted) == (sum(size for _, size in need.parts), ())
 
 
-@pytest.mark.parametrize(
-    ("requests", "responses", "beyond"),
-    [("whole", "cut_through", 100 * MIB), ("whole", "whole", 150 * MIB), ("cut_through", "cut_through", 256 * KIB - 4)],
-)
-def test_the_frame_beyond_the_pool_is_the_largest_that_passes_whole(requests: Any, responses: Any, beyond: int) -> None:
-    need = memory_need(config(256 * MIB, forwarding=Forwarding(requests=requests, responses=responses)), 1)
-    assert dict(need.parts)["a frame beyond it in each processor"] == (beyond + 256 * KIB) * 5 // 4
+def test_the_frame_beyond_the_pool_is_the_largest_that_passes_whole() -> None:
+    sides: dict[tuple[Any, Any], int] = {
+        ("whole", "cut_through"): 100 * MIB,
+        ("whole", "whole"): 150 * MIB,
+        ("cut_through", "cut_through"): 256 * KIB - 4,
+    }
+    for (requests, responses), beyond in sides.items():
+        need = memory_need(config(256 * MIB, forwarding=Forwarding(requests=requests, responses=responses)), 1)
+        assert dict(need.parts)["a frame beyond it in each processor"] == (beyond + 256 * KIB) * 5 // 4
 
 
 def test_a_configuration_that_does_not_fit_the_container_is_warned_about_with_its_parts() -> None:
@@ -61,9 +62,9 @@ def test_a_configuration_that_does_not_fit_the_container_is_warned_about_with_it
     )
 
 
-@pytest.mark.parametrize(
-    ("node", "protected", "own", "connections", "uncounted"),
-    [
+def test_the_nodes_limit_bounds_all_connections_but_those_of_the_protected_listener() -> None:
+    tls, base, wrong = ListenerTls(certificate="c", key="k"), config(MIB), []
+    for node, protected, own, connections, uncounted in (
         (0, None, (0, 0), 0, ("a", "b")),
         (100, None, (0, 0), 100 * 51, ()),
         (100, None, (30, 0), 30 * 51 + 70 * 12, ()),
@@ -72,20 +73,16 @@ def test_a_configuration_that_does_not_fit_the_container_is_warned_about_with_it
         (100, "b", (0, 0), 100 * 51, ("b",)),
         (100, "b", (0, 20), 100 * 51 + 20 * 12, ()),
         (100, "a", (20, 0), 20 * 51 + 100 * 12, ()),
-    ],
-)
-def test_the_nodes_limit_bounds_all_connections_but_those_of_the_protected_listener(
-    node: int, protected: str | None, own: tuple[int, int], connections: int, uncounted: tuple[str, ...]
-) -> None:
-    tls = ListenerTls(certificate="c", key="k")
-    base = config(MIB)
-    listeners = tuple(
-        dataclasses.replace(base.listeners[0], name=name, limits=RateLimits(connections=most), tls=tls if name == "a" else None)
-        for name, most in zip("ab", own, strict=True)
-    )
-    limits = LimitsConfig(connections=node, protected_listener=protected)
-    need = memory_need(dataclasses.replace(base, listeners=listeners, limits=limits), 1)
-    assert (dict(need.parts).get("connections", 0), need.uncounted) == (connections * KIB, uncounted)
+    ):
+        listeners = tuple(
+            dataclasses.replace(base.listeners[0], name=name, limits=RateLimits(connections=most), tls=tls if name == "a" else None)
+            for name, most in zip("ab", own, strict=True)
+        )
+        limits = LimitsConfig(connections=node, protected_listener=protected)
+        need = memory_need(dataclasses.replace(base, listeners=listeners, limits=limits), 1)
+        if (dict(need.parts).get("connections", 0), need.uncounted) != (connections * KIB, uncounted):
+            wrong.append((node, protected, own, need))
+    assert wrong == []
 
 
 def chosen(limit: int | None, cpus: int = 1, processors: int = 0, **listener: Any) -> tuple[int, int]:
@@ -93,17 +90,14 @@ def chosen(limit: int | None, cpus: int = 1, processors: int = 0, **listener: An
     return found.processors, found.memory_pool.size // MIB
 
 
-@pytest.mark.parametrize("cpus", [1, 2, 4])
-@pytest.mark.parametrize("size", [256, 512, 1000, 4096])
-@pytest.mark.parametrize("tap", [None, TapConfig(directory="t")])
-def test_a_pool_of_0_is_the_largest_that_fits(cpus: int, size: int, tap: TapConfig | None) -> None:
-    asked = config(0, tap, max_receive_size=16 * MIB, limits=RateLimits(connections=1000))
-    found = fitted(asked, Container(cpus, size * MIB, 2))
-    pool = found.memory_pool
-    assert memory_warning(found, found.processors, size * MIB) is None
-    larger = dataclasses.replace(found, memory_pool=dataclasses.replace(pool, size=pool.size + MIB))
-    assert memory_warning(larger, found.processors, size * MIB) is not None
-    assert pool.size >= found.processors * 16 * MIB
+def test_a_pool_of_0_is_the_largest_that_fits() -> None:
+    for cpus, size, tap in itertools.product((1, 2, 4), (256, 512, 1000, 4096), (None, TapConfig(directory="t"))):
+        asked = config(0, tap, max_receive_size=16 * MIB, limits=RateLimits(connections=1000))
+        found = fitted(asked, Container(cpus, size * MIB, 2))
+        pool = found.memory_pool
+        larger = dataclasses.replace(found, memory_pool=dataclasses.replace(pool, size=pool.size + MIB))
+        warned = [memory_warning(each, found.processors, size * MIB) is not None for each in (found, larger)]
+        assert (warned, pool.size >= found.processors * 16 * MIB) == ([False, True], True), (cpus, size, tap)
 
 
 def test_a_container_that_is_too_small_gets_the_least_that_works_and_a_warning() -> None:

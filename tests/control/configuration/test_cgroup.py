@@ -1,7 +1,8 @@
-"""What a container allows, as its cgroup says it, from whichever side it is looked at."""
+"""The limits of a container, read from its cgroup, from within and from outside."""
 
 import os
 import pathlib
+from typing import Any
 
 import pytest
 
@@ -26,35 +27,13 @@ def own(root: pathlib.Path, *lines: str) -> pathlib.Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [("max 100000", CPUS), ("100000 100000", 1), ("100001 100000", min(CPUS, 2)), ("1 100000", 1), ("50000 100000", 1), ("9900000 100000", CPUS)],
-)
-def test_the_cpu_limit_is_the_quota_rounded_up_and_bounded_by_the_machine(tmp_path: pathlib.Path, content: str, expected: int) -> None:
-    write(tmp_path, {"cpu.max": content})
-    assert container(tmp_path, own(tmp_path, "0::/")).cpus == expected
-
-
-@pytest.mark.parametrize(("quota", "expected"), [("100000", 1), ("-1", CPUS), ("50000", 1)])
-def test_the_cpu_limit_of_the_older_cgroups_is_read_too(tmp_path: pathlib.Path, quota: str, expected: int) -> None:
-    write(tmp_path, {"cpu/cpu.cfs_quota_us": f"{quota}\n", "cpu/cpu.cfs_period_us": "100000\n"})
-    assert container(tmp_path, own(tmp_path, "3:cpu,cpuacct:/")).cpus == expected
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, None),
-        ({"memory.max": "max\n"}, None),
-        ({"memory.max": "268435456\n"}, 256 * MIB),
-        ({"memory/memory.limit_in_bytes": "268435456\n"}, 256 * MIB),
-        ({"memory/memory.limit_in_bytes": f"{2**60 - 1}\n"}, 2**60 - 1),
-        ({"memory/memory.limit_in_bytes": f"{2**60}\n"}, None),
-    ],
-)
-def test_the_memory_limit_is_none_without_one(tmp_path: pathlib.Path, files: dict[str, str], expected: int | None) -> None:
-    write(tmp_path, files)
-    assert memory_limit(tmp_path, tmp_path / "nothing") == expected
+def test_the_cpu_limit_is_the_quota_rounded_up_and_bounded_by_the_machine(tmp_path: pathlib.Path) -> None:
+    quotas = {"max 100000": CPUS, "100000 100000": 1, "100001 100000": min(CPUS, 2), "1 100000": 1, "50000 100000": 1, "9900000 100000": CPUS}
+    found = {quota: container(write(tmp_path, {"cpu.max": quota}), own(tmp_path, "0::/")).cpus for quota in quotas}
+    assert found == quotas
+    for quota, expected in (("100000", 1), ("-1", CPUS), ("50000", 1)):
+        older = write(tmp_path / "older", {"cpu/cpu.cfs_quota_us": f"{quota}\n", "cpu/cpu.cfs_period_us": "100000\n"})
+        assert container(older, own(tmp_path, "3:cpu,cpuacct:/")).cpus == expected
 
 
 @pytest.mark.parametrize(
@@ -101,43 +80,54 @@ def test_the_tightest_limit_is_found_from_whichever_side_the_cgroup_is_seen(tmp_
     assert (found.cpus, found.memory) == (1, 1000)
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("memory.max", ""),
-        ("memory.max", "many"),
-        ("memory.max", "-5"),
-        ("memory.max", "1e9"),
-        ("memory.max", "\ud800".encode("utf-8", "surrogatepass")),
-        ("cpu.max", "100000"),
-        ("cpu.max", "100000 0"),
-        ("cpu.max", "a b"),
-    ],
-)
-def test_what_is_not_understood_is_no_source(tmp_path: pathlib.Path, name: str, content: str | bytes) -> None:
-    write(tmp_path, {"memory.max": "1000", "cpu.max": "100000 100000"})
-    assert container(tmp_path, tmp_path / "nothing") == Container(1, 1000, 2)
-    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert container(tmp_path, tmp_path / "nothing").sources == 1
-    (tmp_path / name).unlink()
-    assert container(tmp_path, tmp_path / "nothing").sources == 1
+def test_a_file_that_is_not_understood_is_no_source(tmp_path: pathlib.Path) -> None:
+    def sources(name: str, content: bytes | None) -> int:
+        root = write(tmp_path, {"memory.max": "1000", "cpu.max": "100000 100000"})
+        assert container(root, tmp_path / "nothing") == Container(1, 1000, 2)
+        (root / name).unlink()
+        if content is not None:
+            (root / name).write_bytes(content)
+        return container(root, tmp_path / "nothing").sources
+
+    memory = (None, b"", b"many", b"-5", b"1e9", "\ud800".encode("utf-8", "surrogatepass"))
+    assert [sources("memory.max", content) for content in memory] == [1] * 6
+    assert [sources("cpu.max", content) for content in (None, b"100000", b"100000 0", b"a b")] == [1] * 4
 
 
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, None),
+def test_memory_limit_memory_in_use_and_quota_of_both_versions(tmp_path: pathlib.Path) -> None:
+    limit = [
+        ({"memory.max": "max\n"}, None),
+        ({"memory.max": "268435456\n"}, 256 * MIB),
+        ({"memory/memory.limit_in_bytes": "268435456\n"}, 256 * MIB),
+        ({"memory/memory.limit_in_bytes": f"{2**60 - 1}\n"}, 2**60 - 1),
+        ({"memory/memory.limit_in_bytes": f"{2**60}\n"}, None),
+    ]
+    usage = [
         ({"memory.current": "max"}, None),
         ({"memory.current": "1000"}, 1000),
         ({"memory.current": "1000", "memory.stat": "anon 5\ninactive_file 300\nactive_file 7\n"}, 700),
         ({"memory.current": "100", "memory.stat": "inactive_file 300\n"}, 0),
         ({"memory/memory.usage_in_bytes": "1000", "memory/memory.stat": "inactive_file 1\ntotal_inactive_file 400\n"}, 600),
         ({"memory.current": "1000", "a/memory.current": "300"}, 300),
-    ],
-)
-def test_the_memory_in_use_is_without_what_the_kernel_merely_remembers(tmp_path: pathlib.Path, files: dict[str, str], expected: int | None) -> None:
-    write(tmp_path, files)
-    assert memory_usage(tmp_path, own(tmp_path, "0::/a")) == expected
+    ]
+    quota = [
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu.max": "150000 0\n"}, None),
+        ({"cpu.max": "what\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.5),
+        ({"cpu/cpu.cfs_quota_us": "50000\n"}, None),
+    ]
+    group, number, wrong = own(tmp_path, "0::/a"), 0, []
+    asked: dict[Any, Any] = {memory_limit: limit, memory_usage: usage, cgroup.cpu_quota: quota}
+    for ask, cases in asked.items():
+        for files, expected in [({}, None), *cases]:
+            number += 1
+            root = write(tmp_path / str(number), files)
+            found = ask(root, group)
+            wrong += [(files, found)] * (found != expected)
+    assert wrong == []
 
 
 def test_the_memory_of_a_process_is_its_own_and_that_of_all_it_started(tmp_path: pathlib.Path) -> None:
@@ -159,23 +149,6 @@ def test_the_memory_of_a_process_is_its_own_and_that_of_all_it_started(tmp_path:
 
 
 NOWHERE = pathlib.Path("/proc/none/cgroup")
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, None),
-        ({"cpu.max": "max 100000\n"}, None),
-        ({"cpu.max": "150000 100000\n"}, 1.5),
-        ({"cpu.max": "150000 0\n"}, None),
-        ({"cpu.max": "what\n"}, None),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
-        ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.5),
-        ({"cpu/cpu.cfs_quota_us": "50000\n"}, None),
-    ],
-)
-def test_the_quota_of_both_versions(tmp_path: pathlib.Path, files: dict[str, str], expected: float | None) -> None:
-    assert cgroup.cpu_quota(write(tmp_path, files), NOWHERE) == expected
 
 
 def test_throttling_of_both_versions_is_the_same(tmp_path: pathlib.Path) -> None:

@@ -1,4 +1,4 @@
-"""What rules ask of converted values."""
+"""Documents, their faults, and values that are wrong."""
 
 from typing import Any
 
@@ -8,33 +8,20 @@ from framegate.proxy.config.model import ListenerConfig
 from tests.fakes.configuration import faults, put
 
 
-def test_a_mapping_without_a_file_has_texts_but_no_lines() -> None:
+def test_a_document_of_a_mapping_and_the_texts_of_faults() -> None:
     document = document_of({"a": {"b": [True, "x", None]}})
     assert document.texts == {("a", "b", 0): "true", ("a", "b", 1): "x"}
     assert document.line(("a", "b")) == 0
-
-
-def test_paths_read_as_people_write_them() -> None:
-    assert key_of(("listeners", 0, "tls", "key")) == "listeners[0].tls.key"
-    assert key_of(()) == ""
-
-
-def test_a_fault_reads_as_a_sentence_with_line_key_value_and_reason() -> None:
-    assert str(Fault(3, "a.b", "x", "is wrong")) == "line 3: a.b = x: is wrong"
-    assert str(Fault(3, "a.b", "", "is required")) == "line 3: a.b: is required"
-    assert str(Fault(0, "", "", "is empty")) == "line 0: the document: is empty"
-
-
-def test_the_error_names_every_fault() -> None:
-    error = ConfigurationError([Fault(1, "a", "", "x"), Fault(2, "b", "", "y")])
-    assert str(error).splitlines() == ["line 1: a: x", "line 2: b: y"]
+    assert (key_of(("listeners", 0, "tls", "key")), key_of(())) == ("listeners[0].tls.key", "")
+    error = ConfigurationError([Fault(3, "a.b", "x", "is wrong"), Fault(3, "a.b", "", "is required"), Fault(0, "", "", "is empty")])
+    assert str(error).splitlines() == ["line 3: a.b = x: is wrong", "line 3: a.b: is required", "line 0: the document: is empty"]
 
 
 def test_a_value_that_is_already_faulty_breaks_no_second_rule(data: dict[str, Any]) -> None:
     assert [key for key, _ in faults(put(data, "memory_pool.size", "lots"))] == ["memory_pool.size"]
 
 
-def test_what_is_wrong_breaks_no_rule_whatever_is_asked_of_it() -> None:
+def test_a_wrong_value_breaks_no_further_rule() -> None:
     document = document_of({"node": ["n"], "drain": {"timeout": "soon"}, "tap": 5})
     config = build(document)
     assert config.tap is not None

@@ -1,4 +1,4 @@
-"""What listeners ask of the rest of a configuration: framings, handlers, principals, timeouts."""
+"""Rules of listeners: framings, handlers, principals."""
 
 import pathlib
 import sys
@@ -12,7 +12,7 @@ from framegate.control.configuration.load import judge, validate
 from tests.fakes.configuration import faults, misnamed, put, warnings
 
 
-def test_a_broken_rule_of_framings_is_named_at_its_key(data: dict[str, Any]) -> None:
+def test_a_broken_rule_of_framings_is_named_at_its_key(data: dict[str, Any], tmp_path: pathlib.Path) -> None:
     cases = [
         ("listeners.1.framing", "int64", "listeners[1].framing", "must be 'int32'"),
         ("listeners.1.framing", "header", "listeners[1].framing", "needs the key header"),
@@ -20,30 +20,20 @@ def test_a_broken_rule_of_framings_is_named_at_its_key(data: dict[str, Any]) -> 
         ("listeners.1.framing", "lines", "listeners[1].forwarding.responses", "must be whole"),
     ]
     assert misnamed(data, cases) == []
-
-
-@pytest.mark.parametrize(
-    ("header", "key", "part"),
-    [
-        ({}, "header.size", "is required"),
-        ({"size": 65}, "header.size", "must be from 1B to 64B"),
-        ({"size": 4, "offset": 1}, "header.width", "4 bytes from 1 on, and the header has 4"),
-        ({"size": 4, "width": 5}, "header.width", "5 bytes from 0 on"),
-        ({"size": 6, "fill": "0102f"}, "header.fill", "is not hexadecimal"),
-        ({"size": 6, "fill": "01"}, "header.fill", "has 1 bytes, and the header has 2 besides"),
-        ({"size": 6, "counts": "all"}, "header.counts", "must be 'body', 'rest' or 'frame'"),
-        ({"size": 6, "wide": 3}, "header.wide", "did you mean width?"),
-    ],
-)
-def test_a_header_must_hold_its_integer(data: dict[str, Any], header: dict[str, Any], key: str, part: str) -> None:
-    data["listeners"][1] |= {"framing": "header", "header": header}
-    found = faults(data)
-    assert [item for item, reason in found if part in reason] == [f"listeners[1].{key}"], found
-
-
-def test_a_header_without_effect_is_a_warning(data: dict[str, Any], tmp_path: pathlib.Path) -> None:
     found = warnings(put(data, "listeners.1.header", {"size": 4}), tmp_path)
     assert ("listeners[1].header", "has no effect: framing is not header") in found
+    data["listeners"][1]["framing"] = "header"
+    headers: list[tuple[str, object, str, str]] = [
+        ("listeners.1.header", {}, "listeners[1].header.size", "is required"),
+        ("listeners.1.header", {"size": 65}, "listeners[1].header.size", "must be from 1B to 64B"),
+        ("listeners.1.header", {"size": 4, "offset": 1}, "listeners[1].header.width", "4 bytes from 1 on, and the header has 4"),
+        ("listeners.1.header", {"size": 4, "width": 5}, "listeners[1].header.width", "5 bytes from 0 on"),
+        ("listeners.1.header", {"size": 6, "fill": "0102f"}, "listeners[1].header.fill", "is not hexadecimal"),
+        ("listeners.1.header", {"size": 6, "fill": "01"}, "listeners[1].header.fill", "has 1 bytes, and the header has 2 besides"),
+        ("listeners.1.header", {"size": 6, "counts": "all"}, "listeners[1].header.counts", "must be 'body', 'rest' or 'frame'"),
+        ("listeners.1.header", {"size": 6, "wide": 3}, "listeners[1].header.wide", "did you mean width?"),
+    ]
+    assert misnamed(data, headers) == []
 
 
 ECHO = "framegate.proxy.config.model:ListenerConfig"
@@ -66,12 +56,13 @@ def test_a_handler_stands_for_an_upstream(handled: dict[str, Any], tmp_path: pat
     assert faults(handled) == [("listeners[1].upstream", "is required where there is no handler")]
     handled["listeners"][1]["handler"] = None
     assert faults(handled) == [("listeners[1].upstream", "is required where there is no handler")]
+    for upstreams, words in (([], "needs at least one entry"), (..., "is required")):
+        assert ("upstreams", f"{words}, unless each listener has a handler") in faults(put(handled, "upstreams", upstreams))
 
 
-@pytest.mark.parametrize("name", ["", "echo", ":echo", "a:", "a.:b", "a..b:c", "a:b.c", "a:b:c", "a-b:c", "a:1b", "class:b", "a/b:c", " a:b"])
-def test_a_handlers_name_is_a_module_and_a_name_in_it(handled: dict[str, Any], name: str) -> None:
-    found = faults(put(handled, "listeners.1.handler", name))
-    assert [key for key, reason in found if "must be package.module:name" in reason] == ["listeners[1].handler"], found
+def test_a_handlers_name_is_a_module_and_a_name_in_it(handled: dict[str, Any]) -> None:
+    names = ("", "echo", ":echo", "a:", "a.:b", "a..b:c", "a:b.c", "a:b:c", "a-b:c", "a:1b", "class:b", "a/b:c", " a:b")
+    assert misnamed(handled, [("listeners.1.handler", name, "listeners[1].handler", "must be package.module:name") for name in names]) == []
 
 
 def test_a_broken_rule_is_named_at_its_key(handled: dict[str, Any]) -> None:
@@ -89,7 +80,6 @@ def test_a_broken_rule_is_named_at_its_key(handled: dict[str, Any]) -> None:
         ("handlers", {"path": ["/there/is/none"]}, "handlers.path[0]", "is not a folder"),
     ]
     assert misnamed(handled, cases) == []
-    assert "or cut_through here" not in str(found)
 
 
 def test_a_handler_before_an_upstream_has_whole_frames_of_both(handled: dict[str, Any]) -> None:
@@ -101,7 +91,7 @@ def test_a_handler_before_an_upstream_has_whole_frames_of_both(handled: dict[str
     assert faults(handled) == []
 
 
-def test_what_has_no_effect_is_said(data: dict[str, Any], tmp_path: pathlib.Path) -> None:
+def test_keys_of_handlers_without_effect_are_warnings(data: dict[str, Any], tmp_path: pathlib.Path) -> None:
     data["handlers"] = {"processes": 2}
     assert warnings(data, tmp_path) == [("handlers", "has no effect: no listener has a handler, so there are no processes for them")]
     data["listeners"][1] = {"name": "plain", "address": "127.0.0.1:0", "handler": ECHO, "max_receive_size": "1MiB", "half_close_before_data": "wait"}
@@ -124,29 +114,24 @@ def test_a_module_is_looked_for_on_the_path_and_then_where_python_looks_and_noth
     assert not {"alone", "own", "space"} & set(sys.modules)
 
 
-@pytest.mark.parametrize(
-    ("module", "fault", "warning"),
-    [
-        ("nowhere_at_all", "cannot be found: there is no module nowhere_at_all in {folder}, nor where Python looks", ""),
-        ("alone.part", "cannot be found: alone is a module, not a package", ""),
-        ("unplaced", "cannot be found: there is no module unplaced in {folder}, nor where Python looks", ""),
-        ("own.part", "", "may not be found: there is no module own.part in {folder}/own"),
-        ("own.part.deeper", "", "may not be found: there is no module own.part in {folder}/own"),
-    ],
-)
-def test_a_module_that_is_not_there_is_said(
-    handled: dict[str, Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, module: str, fault: str, warning: str
+def test_a_missing_module_is_a_fault_and_within_a_package_a_warning(
+    handled: dict[str, Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "unplaced", types.ModuleType("unplaced"))
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "__init__.py").touch()
     (tmp_path / "alone.py").touch()
     handled["handlers"] = {"path": [str(tmp_path)]}
-    handled["listeners"][1]["handler"] = f"{module}:h"
-    expected = [("listeners[1].handler", text.format(folder=tmp_path)) for text in (fault, warning)]
-    assert faults(handled) == expected[:1] * bool(fault)
-    if warning:
-        assert warnings(handled, tmp_path) == expected[1:]
+    for module, fault, warning in (
+        ("nowhere_at_all", f"cannot be found: there is no module nowhere_at_all in {tmp_path}, nor where Python looks", ""),
+        ("alone.part", "cannot be found: alone is a module, not a package", ""),
+        ("unplaced", f"cannot be found: there is no module unplaced in {tmp_path}, nor where Python looks", ""),
+        ("own.part", "", f"may not be found: there is no module own.part in {tmp_path}/own"),
+        ("own.part.deeper", "", f"may not be found: there is no module own.part in {tmp_path}/own"),
+    ):
+        handled["listeners"][1]["handler"] = f"{module}:h"
+        assert faults(handled) == ([("listeners[1].handler", fault)] if fault else []), module
+        assert fault or warnings(handled, tmp_path) == [("listeners[1].handler", warning)], module
 
 
 def found(data: dict[str, Any]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
@@ -165,9 +150,9 @@ def test_rules_of_each_kind(data: dict[str, Any]) -> None:
     assert (config.listeners[0].principal.from_, list(config.listeners[0].principal.rules)) == ("uri", rules)
 
 
-@pytest.mark.parametrize(
-    ("place", "value", "key", "words"),
-    [
+def test_a_principal_that_cannot_be_read_is_named(data: dict[str, Any]) -> None:
+    wrong = []
+    for place, value, key, words in (
         ("principal", {"from": "cn"}, "principal.from", "must be 'subject', 'uri', 'dns' or 'email'"),
         ("principal", {"rules": []}, "principal.rules", "needs at least one"),
         ("principal", {"rules": ["DEFAULT", "default"]}, "principal.rules[1]", "is no rule: neither DEFAULT nor RULE:"),
@@ -176,26 +161,19 @@ def test_rules_of_each_kind(data: dict[str, Any]) -> None:
         ("principal", {"rules": [" "]}, "principal.rules[0]", "is empty"),
         ("allowed_principals", ["RULE:("], "allowed_principals[0]", "the pattern '(' is none"),
         ("allowed_principals", ["a", ""], "allowed_principals[1]", "is empty: nobody has no name"),
-    ],
-)
-def test_what_cannot_be_read_is_named(data: dict[str, Any], place: str, value: Any, key: str, words: str) -> None:
-    faults, _ = found(put(data, f"listeners.0.{place}", value))
-    assert [fault[0] for fault in faults] == [f"listeners[0].{key}"]
-    assert words in faults[0][1]
+    ):
+        faults, _ = found(put(data, f"listeners.0.{place}", value))
+        if [(fault, words in reason) for fault, reason in faults] != [(f"listeners[0].{key}", True)]:
+            wrong.append((place, value, faults))
+    assert wrong == []
 
 
-@pytest.mark.parametrize(("allowed", "told"), [(["CN=app"], True), (["CN=app", "ANONYMOUS"], False), ([], False)])
-def test_a_listener_that_lets_nobody_in_is_told(data: dict[str, Any], allowed: list[str], told: bool) -> None:
-    """The second speaks plaintext, and asks nobody."""
-    _, warnings = found(put(data, "listeners.1.allowed_principals", allowed))
-    assert [words for _, words in warnings] == ["refuses everybody: without tls and sasl each client is ANONYMOUS"] * told
-
-
-@pytest.mark.parametrize("listener", [0, 1])
-def test_a_principal_of_nobody_is_told(data: dict[str, Any], listener: int) -> None:
+def test_principals_that_no_client_can_have_are_a_warning(data: dict[str, Any]) -> None:
+    """The second listener speaks plaintext and asks for no login."""
+    for allowed, warned in ((["CN=app"], True), (["CN=app", "ANONYMOUS"], False), ([], False)):
+        _, warnings = found(put(data, "listeners.1.allowed_principals", allowed))
+        assert [words for _, words in warnings] == ["refuses everybody: without tls and sasl each client is ANONYMOUS"] * warned
     data = put(data, "listeners.0.tls.client_auth", "none")
-    data = put(data, f"listeners.{listener}.principal", {"from": "dns"})
-    assert found(data) == (
-        [],
-        [(f"listeners[{listener}].principal", "has no effect: no client is asked for a certificate (tls.client_auth)")],
-    )
+    for listener in (0, 1):
+        words = "has no effect: no client is asked for a certificate (tls.client_auth)"
+        assert found(put(data, f"listeners.{listener}.principal", {"from": "dns"})) == ([], [(f"listeners[{listener}].principal", words)])

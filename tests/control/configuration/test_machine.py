@@ -1,9 +1,11 @@
-"""Rules that look at this machine: their keys, their words, and that check and serve say the same."""
+"""Rules about this machine: their keys and texts, the same for check and serve; tried with real folders, files, sockets and addresses."""
 
+import fcntl
 import json
 import os
 import pathlib
 import socket
+import stat
 import tempfile
 from collections.abc import Iterator
 from typing import Any
@@ -13,8 +15,18 @@ import pytest
 from framegate.control.configuration.cgroup import Container
 from framegate.control.configuration.document import ConfigurationError
 from framegate.control.configuration.load import examine, load
+from framegate.control.configuration.machine import (
+    bind_fault,
+    folder_fault,
+    is_served,
+    lock_fault,
+    lock_holder,
+    socket_fault,
+    tap_bytes,
+)
 from framegate.control.configuration.units import format_size
 from framegate.control.tap.directory_lock import DirectoryLock
+from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.model import GIB, MIB, SocketConfig
 from framegate.proxy.network.connection_socket import set_socket_options
 from framegate.proxy.tap.record import LOCK_NAME, WRITERS_NAME
@@ -50,7 +62,7 @@ def listener(**keys: object) -> list[dict[str, object]]:
 
 
 def fault(path: pathlib.Path) -> tuple[int, str, str, str]:
-    """The only fault of a file, which ``serve`` meets in the same words."""
+    """The only fault of a file; ``serve`` has the same."""
     found = examine(path, in_use=True)
     with pytest.raises(ConfigurationError) as caught:
         load(path)
@@ -76,27 +88,31 @@ def test_a_tap_directory_with_a_file_in_its_place(folder: pathlib.Path) -> None:
     assert path.read_text().splitlines()[line - 1].strip().startswith('"directory"')
 
 
-@pytest.mark.parametrize("name", ["tap", "tap/below/it"])
-def test_a_tap_directory_that_cannot_be_written(folder: pathlib.Path, name: str) -> None:
+def test_a_tap_directory_that_cannot_be_written(folder: pathlib.Path) -> None:
     (folder / "tap").mkdir(mode=0o555)
-    path = write(folder, tap={"directory": name}, admin={"address": "unix:/tmp/admin.sock"})
-    with unprivileged():
-        *where, reason = fault(path)[1:]
-        assert where == ["tap.directory", name]
-        assert reason.startswith(f"cannot be used: {folder}/tap is not writable: Permission denied; ")
+    for name in ("tap", "tap/below/it"):
+        path = write(folder, tap={"directory": name}, admin={"address": "unix:/tmp/admin.sock"})
+        with unprivileged():
+            *where, reason = fault(path)[1:]
+            assert where == ["tap.directory", name]
+            assert reason.startswith(f"cannot be used: {folder}/tap is not writable: Permission denied; ")
 
 
-@pytest.mark.parametrize("name", [LOCK_NAME, WRITERS_NAME])
-def test_a_tap_directory_whose_lock_belongs_to_another_user(folder: pathlib.Path, name: str) -> None:
+def test_a_lock_file_that_cannot_be_opened_is_a_fault(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     DirectoryLock(str(folder / "tap"), "tap directory").release()
     (folder / "tap").chmod(0o777)
-    (folder / "tap" / LOCK_NAME).chmod(0o666)
-    (folder / "tap" / name).chmod(0o400)
     path = write(folder, tap={"directory": "tap"}, admin={"address": "unix:/tmp/admin.sock"})
-    with unprivileged():
-        assert fault(path)[1:] == (
-            "tap.directory", "tap", f"cannot be used: its lock file {folder}/tap/{name} cannot be opened: Permission denied",
-        )  # fmt: skip
+    for name, other in ((LOCK_NAME, WRITERS_NAME), (WRITERS_NAME, LOCK_NAME)):
+        (folder / "tap" / name).chmod(0o400)
+        (folder / "tap" / other).chmod(0o666)
+        with unprivileged():
+            words = f"cannot be used: its lock file {folder}/tap/{name} cannot be opened: Permission denied"
+            assert fault(path)[1:] == ("tap.directory", "tap", words)
+    (folder / "admin.sock.lock").mkdir()
+    assert fault(write(folder))[3] == f"cannot be used: its lock file {folder}/admin.sock.lock cannot be opened: Is a directory"
+    assert lock_fault(str(tmp_path / "none")) is None
+    (tmp_path / "link").symlink_to(tmp_path / "none")
+    assert "cannot be opened: Too many levels of symbolic links" in str(lock_fault(str(tmp_path / "link")))
 
 
 def test_a_disk_smaller_than_the_budget_is_a_warning(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +128,7 @@ def test_a_disk_smaller_than_the_budget_is_a_warning(folder: pathlib.Path, monke
 
 
 def test_an_admin_socket_in_a_folder_that_others_may_write_in_is_a_warning(folder: pathlib.Path) -> None:
-    """Whoever may write there puts a socket of their own in its place; with the sticky bit, where none is yet."""
+    """A user who may write there can replace the socket; with the sticky bit, make one before framegate does."""
     (folder / "above" / "run").mkdir(parents=True)
     path = write(folder, admin={"address": "unix:above/run/admin.sock"})
     group = os.stat(folder).st_gid
@@ -139,29 +155,18 @@ def test_an_admin_socket_in_a_folder_that_others_may_write_in_is_a_warning(folde
     assert [key for key, _, _ in warnings(path)] == ["admin.address"], "it would be made there"
 
 
-def test_an_admin_socket_whose_lock_cannot_be_opened(folder: pathlib.Path) -> None:
-    (folder / "admin.sock.lock").mkdir()
-    reason = fault(write(folder))[3]
-    assert reason == f"cannot be used: its lock file {folder}/admin.sock.lock cannot be opened: Is a directory"
-
-
-@pytest.mark.parametrize(
-    ("changes", "key", "value"),
-    [
-        ({"listeners": listener(address="192.0.2.1:9093")}, "listeners[0].address", "192.0.2.1:9093"),
-        ({"health": {"address": "192.0.2.1:9901"}}, "health.address", "192.0.2.1:9901"),
-        ({"telemetry": {"prometheus": {"address": "192.0.2.1:9464"}}}, "telemetry.prometheus.address", "192.0.2.1:9464"),
-    ],
-)
-def test_an_address_that_is_not_of_this_machine(folder: pathlib.Path, changes: dict[str, object], key: str, value: str) -> None:
-    assert fault(write(folder, **changes))[1:] == (key, value, "cannot be bound: Cannot assign requested address")
-
-
-def test_a_name_that_means_nothing_cannot_be_bound(folder: pathlib.Path) -> None:
+def test_an_address_that_is_not_of_this_machine_cannot_be_bound(folder: pathlib.Path) -> None:
+    cases: list[tuple[str, str, dict[str, object]]] = [
+        ("listeners[0].address", "192.0.2.1:9093", {"listeners": listener(address="192.0.2.1:9093")}),
+        ("health.address", "192.0.2.1:9901", {"health": {"address": "192.0.2.1:9901"}}),
+        ("telemetry.prometheus.address", "192.0.2.1:9464", {"telemetry": {"prometheus": {"address": "192.0.2.1:9464"}}}),
+    ]
+    for key, value, changes in cases:
+        assert fault(write(folder, **changes))[1:] == (key, value, "cannot be bound: Cannot assign requested address")
     assert fault(write(folder, listeners=listener(address="nowhere.invalid:9093")))[3].startswith("cannot be bound: ")
 
 
-def test_a_name_and_an_address_that_are_the_same_are_told(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_is_an_address_in_use_is_a_fault(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 19093))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *words, **names: answer)
     path = write(folder, listeners=listener(address="localhost:19093"), health={"address": "127.0.0.1:19093"})
@@ -170,7 +175,7 @@ def test_a_name_and_an_address_that_are_the_same_are_told(folder: pathlib.Path, 
     )  # fmt: skip
 
 
-def test_what_another_uses_now_is_a_warning_of_check_and_nothing_to_load(folder: pathlib.Path) -> None:
+def test_what_another_process_uses_is_a_warning_of_check_only(folder: pathlib.Path) -> None:
     held = DirectoryLock(str(folder / "tap"), "tap directory")
     with socket.socket() as port, socket.socket(socket.AF_UNIX) as admin, socket.socket(socket.AF_UNIX) as data:
         for sock, address in ((port, ("127.0.0.1", 0)), (admin, str(folder / "admin.sock")), (data, str(folder / "data.sock"))):
@@ -199,45 +204,112 @@ def test_a_backlog_beyond_what_the_kernel_allows_is_a_warning(folder: pathlib.Pa
         assert warnings(write(folder, listeners=listener(backlog=most + 1))) == [("listeners[0].backlog", str(most + 1), reason)]
 
 
-@pytest.mark.parametrize(("key", "limit"), [("receive_buffer", "rmem_max"), ("send_buffer", "wmem_max")])
-def test_a_socket_buffer_beyond_what_the_kernel_allows_is_a_warning(
-    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, key: str, limit: str
-) -> None:
-    """And true of a socket: the kernel takes what it allows, twice, for its own overhead, and says nothing."""
-    most = int(pathlib.Path(f"/proc/sys/net/core/{limit}").read_text())
+def test_a_socket_buffer_beyond_what_the_kernel_allows_is_a_warning(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And true of a socket: the kernel takes what it allows, twice, for its own overhead, without an error."""
 
-    def check(size: int) -> list[tuple[str, str, str]]:
+    def check(key: str, size: int) -> list[tuple[str, str, str]]:
         upstreams = [{**SMALL["upstreams"][0], "socket": {key: size}}]
         return warnings(write(folder, listeners=listener(socket={key: size}), upstreams=upstreams))
 
-    assert check(most) == check(0) == []
-    if most < GIB:
-        reason = f"is cut to {format_size(most)} by the kernel (net.core.{limit})"
-        shown = format_size(most + 1)
-        assert check(most + 1) == [(f"listeners[0].socket.{key}", shown, reason), (f"upstreams[0].socket.{key}", shown, reason)]
-        with socket.socket() as sock:
-            set_socket_options(sock, SocketConfig(**{key: most + 1}))
-            option = socket.SO_RCVBUF if key == "receive_buffer" else socket.SO_SNDBUF
-            assert sock.getsockopt(socket.SOL_SOCKET, option) == 2 * most
+    keys = {"receive_buffer": ("rmem_max", socket.SO_RCVBUF), "send_buffer": ("wmem_max", socket.SO_SNDBUF)}
+    for key, (limit, option) in keys.items():
+        most = int(pathlib.Path(f"/proc/sys/net/core/{limit}").read_text())
+        assert check(key, most) == check(key, 0) == []
+        if most < GIB:
+            reason, shown = f"is cut to {format_size(most)} by the kernel (net.core.{limit})", format_size(most + 1)
+            found = check(key, most + 1)
+            assert found == [(f"listeners[0].socket.{key}", shown, reason), (f"upstreams[0].socket.{key}", shown, reason)]
+            with socket.socket() as sock:
+                set_socket_options(sock, SocketConfig(**{key: most + 1}))
+                assert sock.getsockopt(socket.SOL_SOCKET, option) == 2 * most
     monkeypatch.setattr("framegate.control.configuration.machine._KERNEL", str(folder))  # a namespace of its own has no such limits to show
-    assert check(GIB) == []
+    assert [check(key, GIB) for key in keys] == [[], []]
 
 
 def test_a_pool_beyond_the_container_is_a_warning(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("framegate.control.configuration.machine.container", lambda: Container(1, 64 * MIB, 1))
     ((key, value, reason),) = warnings(write(folder))
     assert (key, value) == ("memory_pool.size", "1MiB")
-    assert reason == (
-        "does not fit into the container's 64MiB: 96MiB may be needed, and 54MiB can be used (15 % are left to the kernel's buffers): "
-        "processes 93MiB, memory pool 2MiB, a frame beyond it in each processor 2MiB; connections of a are not counted, for "
-        "limits.connections is not set"
-    )
+    assert reason.startswith("does not fit into the container's 64MiB: 96MiB may be needed, and 54MiB can be used")
 
 
-@pytest.mark.parametrize(("name", "keys"), [("otlp", {"endpoint": "http://127.0.0.1:1"}), ("prometheus", {"address": "127.0.0.1:0"})])
-def test_an_exporter_that_is_not_installed_is_named(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str, keys: object) -> None:
-    path = write(folder, telemetry={name: keys})
-    assert warnings(path) == []
+def test_an_exporter_that_is_not_installed_is_named(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exporters = {"otlp": {"endpoint": "http://127.0.0.1:1"}, "prometheus": {"address": "127.0.0.1:0"}}
+    assert warnings(write(folder, telemetry=exporters)) == []
     monkeypatch.setattr("importlib.util.find_spec", lambda module: None)
-    assert fault(path)[1] == f"telemetry.{name}"
-    assert fault(path)[3].endswith(f"is not installed: pip install 'framegate[{name}]'")
+    for name, keys in exporters.items():
+        _, key, _, reason = fault(write(folder, telemetry={name: keys}))
+        assert (key, reason.partition("is not installed")[2]) == (f"telemetry.{name}", f": pip install 'framegate[{name}]'")
+
+
+def test_a_folder_that_this_user_cannot_write_is_named_with_the_reason(folder: pathlib.Path) -> None:
+    folder.chmod(0o555)
+    with unprivileged():
+        reason = folder_fault(str(folder / "a" / "b"))
+        assert socket_fault(str(folder / "a" / "b.sock")) == reason
+        groups = ", ".join(map(str, sorted({os.getegid(), *os.getgroups()})))
+        owner = folder.stat()
+        assert reason == (
+            f"{folder} is not writable: Permission denied; it is of user {owner.st_uid} and group {owner.st_gid}, mode 0555, and framegate is user "
+            f"{os.geteuid()} of the groups {groups}: give it to one of them (of a pod's volume: securityContext.fsGroup)"
+        )
+    folder.chmod(0)
+    with unprivileged():
+        assert str(folder_fault(str(folder / "a" / "b"))).startswith(f"{folder} is not writable: Permission denied; ")
+    folder.chmod(0o755)
+    assert str(folder_fault("/proc/none")).startswith("/proc is not writable: "), "not even root can write there"
+
+
+def test_a_path_is_free_for_a_socket_unless_a_file_lies_there(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_text("")
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(tmp_path / "left.sock"))
+    assert socket_fault(str(tmp_path / "new.sock")) is None
+    assert socket_fault(str(tmp_path / "left.sock")) is None
+    assert socket_fault(str(tmp_path / "file")) == "a file that is no socket is in the way"
+    assert socket_fault(str(tmp_path)) == "a file that is no socket is in the way"
+    assert socket_fault(str(tmp_path / "file" / "s")) == f"{tmp_path}/file is not a directory"
+    assert str(socket_fault(str(tmp_path / ("x" * 300)))).startswith("File name too long")
+    assert stat.S_ISSOCK((tmp_path / "left.sock").stat().st_mode)
+
+
+def test_a_server_with_a_full_queue_serves(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("framegate.control.configuration.machine._PROBE_S", 0.02)
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as waiting:
+        server.bind(str(tmp_path / "s"))
+        server.listen(0)
+        waiting.connect(str(tmp_path / "s"))
+        assert is_served(str(tmp_path / "s"))
+
+
+def test_the_holder_of_a_lock_is_found_without_a_try_to_lock_it(tmp_path: pathlib.Path) -> None:
+    lock = tmp_path / LOCK_NAME
+    assert lock_holder(str(lock)) is None
+    held = DirectoryLock(str(tmp_path), "tap directory")
+    assert lock_holder(str(lock)) == str(os.getpid())
+    held.release()
+    assert lock_holder(str(lock)) is None
+    with open(lock, "r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file.write("1\n")
+        file.truncate()
+        file.flush()
+        assert lock_holder(str(lock)) is None  # the number in the file is not that of who holds it
+
+
+def test_an_address_in_use_is_distinguished() -> None:
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        address = parse_address(f"127.0.0.1:{server.getsockname()[1]}")
+        assert bind_fault(address) == ("Address already in use", True)
+    assert bind_fault(address) is None
+
+
+def test_only_segments_are_counted(tmp_path: pathlib.Path) -> None:
+    assert tap_bytes(str(tmp_path / "none")) == 0
+    (tmp_path / "n.0.boot").mkdir()
+    (tmp_path / "n.0.boot" / f"{0:020d}.seg").write_bytes(b"x" * 1000)
+    (tmp_path / "n.0.boot" / "notes").write_bytes(b"x" * 1000)
+    assert tap_bytes(str(tmp_path)) == 1000

@@ -53,7 +53,7 @@ def test_the_example_of_a_key_is_taken_by_it() -> None:
     assert refused == []
 
 
-def test_what_the_code_knows_of_a_key_is_said() -> None:
+def test_facts_of_a_key_come_from_the_code() -> None:
     said = {
         "listeners.timeouts.idle": ["Range: 0 to 30d.", "Default: 10m."],
         "node": ["Required."],
@@ -77,7 +77,7 @@ def test_what_the_code_knows_of_a_key_is_said() -> None:
     assert [name for name, item in entries().items() if bool(item.range) is not (item.type in numbers)] == []
 
 
-def test_a_key_is_found_as_people_write_it_and_what_is_near_an_unknown_one_is_told() -> None:
+def test_a_key_is_found_in_each_notation_and_similar_keys_of_an_unknown_one() -> None:
     for text in ("listeners[0].tls.key", "listeners[].tls.key", "listeners.tls.key"):
         assert entry(text).path == "listeners[].tls.key"
     assert entry("listeners").keys[:3] == ("name", "address", "upstream")

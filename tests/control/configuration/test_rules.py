@@ -1,21 +1,20 @@
 """Names, addresses, upstreams, certificates and telemetry: what must hold between keys."""
 
-import os
 import pathlib
 from typing import Any
 
-import pytest
-
-from tests.fakes.configuration import faults, put, warnings
+from tests.control.configuration.conftest import unwarned
+from tests.fakes.configuration import faults, misnamed, put, warnings
 
 
 def test_a_whole_configuration_has_no_fault(data: dict[str, Any]) -> None:
     assert faults(data) == []
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "key", "part"),
-    [
+def test_a_broken_rule_is_named_at_its_key(data: dict[str, Any]) -> None:
+    folder = pathlib.Path(data["admin"]["address"].removeprefix("unix:")).parent
+    endpoints = ("127.0.0.1:4317", "http://", "http://host:0", "http://user@host:1", "http://host:1/a b", "http://host:1?a=b", "ftp://h:1")
+    cases = [
         ("node", "edge/1", "node", "letters, digits"),
         ("listeners.1.name", "kafka", "listeners[1].name", "already used by listeners[0].name"),
         ("listeners.1.name", "Big", "listeners[1].name", "lower-case"),
@@ -40,47 +39,26 @@ def test_a_whole_configuration_has_no_fault(data: dict[str, Any]) -> None:
         ("upstreams.0.tls.certificate", ..., "upstreams[0].tls.key", "needs certificate"),
         ("upstreams.0.tls.ca", "/etc/hostname", "upstreams[0].tls.ca", "no certificate"),
         ("tap.directory", "/etc/hostname/tap", "tap.directory", "is not a directory"),
-        ("listeners.1.address", "unix:FOLDER/../FOLDER/admin.sock", "admin.address", "already used by listeners[1].address"),
-        *(
-            ("telemetry.otlp.endpoint", value, "telemetry.otlp.endpoint", "http://host:port")
-            for value in (
-                "127.0.0.1:4317",
-                "http://",
-                "http://host:0",
-                "http://user@host:1",
-                "http://host:1/a b",
-                "http://host:1?a=b",
-                "ftp://h:1",
-            )
-        ),
+        ("listeners.1.address", f"unix:{folder}/../{folder.name}/admin.sock", "admin.address", "already used by listeners[1].address"),
+        *(("telemetry.otlp.endpoint", value, "telemetry.otlp.endpoint", "http://host:port") for value in endpoints),
         ("telemetry.otlp", {"endpoint": "http://h:1/x", "protocol": "grpc"}, "telemetry.otlp.endpoint", "has a path"),
         ("telemetry.prometheus.address", "127.0.0.1:9901", "telemetry.prometheus.address", "already used by health.address"),
-    ],
-)
-def test_a_broken_rule_is_named_at_its_key(data: dict[str, Any], path: str, value: object, key: str, part: str) -> None:
-    folder = data["admin"]["address"].removeprefix("unix:").removesuffix("/admin.sock")
-    if isinstance(value, str):
-        value = value.replace("../FOLDER", f"../{os.path.basename(folder)}").replace("FOLDER", folder)
-    found = faults(put(data, path, value))
-    assert [item for item, reason in found if part in reason] == [key], found
+    ]
+    assert misnamed(data, cases) == []
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "key", "part"),
-    [
-        ("upstreams.1", {"name": "spare", "endpoints": ["127.0.0.1:1"]}, "upstreams[1].name", "no listener names this upstream"),
-        ("telemetry.otlp.signals", [], "telemetry.otlp.signals", "nothing is exported over OTLP"),
-        ("telemetry.otlp.signals", ["metrics", "logs", "metrics"], "telemetry.otlp.signals", "names one twice"),
-        ("listeners.0.tls.client_auth", "none", "listeners[0].tls.client_ca", "client_auth is none"),
-        ("listeners.0.tls.client_auth", ..., "listeners[0].tls.client_ca", "client_auth is none"),
-    ],
-)
-def test_a_key_that_has_no_effect_is_a_warning(data: dict[str, Any], tmp_path: pathlib.Path, path: str, value: object, key: str, part: str) -> None:
+def test_a_key_that_has_no_effect_is_a_warning(data: dict[str, Any], tmp_path: pathlib.Path) -> None:
     data["tap"]["budget"] = "128MiB"
     assert warnings(data, tmp_path) == []
-    found = warnings(put(data, path, value), tmp_path)
-    assert [item for item, reason in found if "has no effect" in reason and part in reason] == [key]
-    assert len(found) == 1
+    spare = {"name": "spare", "endpoints": ["127.0.0.1:1"]}
+    cases = [
+        ("upstreams.1", spare, "upstreams[1].name", "has no effect: no listener names this upstream"),
+        ("telemetry.otlp.signals", [], "telemetry.otlp.signals", "has no effect, and nothing is exported over OTLP"),
+        ("telemetry.otlp.signals", ["metrics", "logs", "metrics"], "telemetry.otlp.signals", "names one twice: the second has no effect"),
+        ("listeners.0.tls.client_auth", "none", "listeners[0].tls.client_ca", "has no effect: client_auth is none"),
+        ("listeners.0.tls.client_auth", ..., "listeners[0].tls.client_ca", "has no effect: client_auth is none"),
+    ]
+    assert unwarned(data, tmp_path, cases) == []
 
 
 def test_a_wildcard_of_one_family_leaves_the_other_alone(data: dict[str, Any]) -> None:
@@ -88,25 +66,14 @@ def test_a_wildcard_of_one_family_leaves_the_other_alone(data: dict[str, Any]) -
     assert faults(put(data, "listeners.1.address", "0.0.0.0:9093")) == []
 
 
-@pytest.mark.parametrize(
-    ("every", "fault"),
-    [
-        ("0", ""),
-        ("1ms", "must be at least 10s, or 0: never"),
-        ("9999ms", "must be at least 10s, or 0: never"),
-        ("10s", ""),
-        ("10001ms", ""),
-        ("1d", ""),
-        ("86400001ms", "must be from 0 to 1d"),
-    ],
-)
-def test_rows_of_connections_that_stay_open_come_each_ten_seconds_at_most_or_never(data: dict[str, Any], every: str, fault: str) -> None:
-    assert faults({**data, "log": {"access": {"every": every}}}) == ([("log.access.every", fault)] if fault else [])
-
-
-@pytest.mark.parametrize(("value", "good"), [(True, True), (False, True), (1, False), ("yes", False), ("true", False), (None, True)])
-def test_a_switch_is_true_or_false(data: dict[str, Any], value: object, good: bool) -> None:
-    assert faults({**data, "log": {"access": {"open": value}}}) == ([] if good else [("log.access.open", "must be true or false")])
+def test_rows_of_open_connections_come_each_ten_seconds_at_most_or_never_and_a_switch_is_true_or_false(data: dict[str, Any]) -> None:
+    few = "must be at least 10s, or 0: never"
+    times = {"0": "", "1ms": few, "9999ms": few, "10s": "", "10001ms": "", "1d": "", "86400001ms": "must be from 0 to 1d"}
+    expected = {every: [("log.access.every", fault)] if fault else [] for every, fault in times.items()}
+    assert {every: faults({**data, "log": {"access": {"every": every}}}) for every in times} == expected
+    for value, good in ((True, True), (False, True), (1, False), ("yes", False), ("true", False), (None, True)):
+        found = faults({**data, "log": {"access": {"open": value}}})
+        assert found == ([] if good else [("log.access.open", "must be true or false")]), value
 
 
 def test_several_endpoints_behind_a_listener_for_kafka_are_a_warning(data: dict[str, Any], tmp_path: pathlib.Path) -> None:

@@ -1,4 +1,4 @@
-"""What SASL asks of the rest of a configuration. What SASL towards an upstream asks of the rest."""
+"""SASL of listeners, and SASL towards upstreams."""
 
 import pathlib
 from typing import Any
@@ -9,8 +9,9 @@ from framegate.control.configuration.load import validate
 from framegate.control.identity.passwords import new_credentials
 from framegate.control.identity.users_file import UsersFile
 from framegate.proxy.config.sasl import ListenerSasl, TokenConfig, logins_of
+from tests.control.configuration.conftest import unwarned
 from tests.control.identity.conftest import Signer
-from tests.fakes.configuration import faults, put, warnings
+from tests.fakes.configuration import faults, misnamed, put, warnings
 
 KEY = "listeners[0].sasl"
 
@@ -55,71 +56,55 @@ def test_a_listener_that_asks_for_sasl(asking: dict[str, Any], folder: pathlib.P
     )
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "key", "part"),
-    [
-        ("protocol", "framed", KEY, "needs protocol: kafka"),
-        ("protocol", ..., KEY, "needs protocol: kafka"),
-        ("framing", "uint32_le", "listeners[0].framing", "must be int32"),
-        ("sasl.mechanisms", [], f"{KEY}.mechanisms", "needs at least one"),
-        ("sasl.mechanisms", ..., f"{KEY}.mechanisms", "is required"),
-        ("sasl.mechanisms", ["PLAIN", "OAUTHBEARER", "PLAIN"], f"{KEY}.mechanisms[2]", "is named twice"),
-        ("sasl.mechanisms", ["GSSAPI"], f"{KEY}.mechanisms[0]", "must be 'PLAIN', 'SCRAM-SHA-256'"),
-        ("sasl.users", ..., f"{KEY}.users", "is required for SCRAM-SHA-256 and PLAIN"),
-        ("sasl.tokens", ..., f"{KEY}.tokens", "is required for OAUTHBEARER"),
-        ("sasl.users", "/there/is/none", f"{KEY}.users", "cannot be read: No such file"),
-        ("sasl.users", "FOLDER/nonsense", f"{KEY}.users", "is no file of users: line 1: "),
-        (
-            "sasl.users",
-            "FOLDER/broken",
-            f"{KEY}.users",
-            "is no file of users: line 4: a line is NAME MECHANISM CREDENTIAL, with one space between them; 1 other line as well",
-        ),
-        ("sasl.users", "FOLDER", f"{KEY}.users", "cannot be read: Is a directory"),
-        ("sasl.tokens.jwks", "/there/is/none", f"{KEY}.tokens.jwks", "cannot be read: No such file"),
-        ("sasl.tokens.jwks", "FOLDER/nonsense", f"{KEY}.tokens.jwks", "is no file of keys: not JSON"),
-        ("sasl.tokens.issuer", "", f"{KEY}.tokens.issuer", "must not be empty"),
-        ("sasl.tokens.audience", "", f"{KEY}.tokens.audience", "must not be empty"),
-        ("sasl.tokens.audience", ..., f"{KEY}.tokens.audience", "is required"),
-        ("sasl.tokens.algorithms", [], f"{KEY}.tokens.algorithms", "needs at least one"),
-        ("sasl.tokens.algorithms", ["HS256"], f"{KEY}.tokens.algorithms[0]", "must be 'RS256'"),
-        ("sasl.tokens.algorithms", ["RS256", "RS256"], f"{KEY}.tokens.algorithms[1]", "is named twice"),
-        ("sasl.tokens.scopes", ["a", "b c"], f"{KEY}.tokens.scopes[1]", "is no scope"),
-        ("sasl.tokens.scopes", [""], f"{KEY}.tokens.scopes[0]", "is no scope"),
-        ("sasl.tokens.clock_skew", "1500ms", f"{KEY}.tokens.clock_skew", "must be whole seconds"),
-        ("sasl.tokens.clock_skew", "11m", f"{KEY}.tokens.clock_skew", "must be from 0 to 10m"),
-        ("sasl.max_session", "31d", f"{KEY}.max_session", "must be from 0 to 30d"),
-        ("sasl.max_frame", "1B", f"{KEY}.max_frame", "must be from 1KiB to 16MiB"),
-    ],
-)
-def test_a_broken_rule_is_named_at_its_key(asking: dict[str, Any], folder: pathlib.Path, path: str, value: object, key: str, part: str) -> None:
-    if isinstance(value, str):
-        value = value.replace("FOLDER", str(folder))
-    found = faults(put(asking, f"listeners.0.{path}", value))
-    assert [item for item, reason in found if part in reason] == [key], found
-    assert "canary" not in str(found)
+def test_a_broken_rule_is_named_at_its_key(asking: dict[str, Any], folder: pathlib.Path) -> None:
+    broken = "a line is NAME MECHANISM CREDENTIAL, with one space between them"
+    cases = [
+        ("listeners.0.protocol", "framed", KEY, "needs protocol: kafka"),
+        ("listeners.0.protocol", ..., KEY, "needs protocol: kafka"),
+        ("listeners.0.framing", "uint32_le", "listeners[0].framing", "must be int32"),
+        ("listeners.0.sasl.mechanisms", [], f"{KEY}.mechanisms", "needs at least one"),
+        ("listeners.0.sasl.mechanisms", ..., f"{KEY}.mechanisms", "is required"),
+        ("listeners.0.sasl.mechanisms", ["PLAIN", "OAUTHBEARER", "PLAIN"], f"{KEY}.mechanisms[2]", "is named twice"),
+        ("listeners.0.sasl.mechanisms", ["GSSAPI"], f"{KEY}.mechanisms[0]", "must be 'PLAIN', 'SCRAM-SHA-256'"),
+        ("listeners.0.sasl.users", ..., f"{KEY}.users", "is required for SCRAM-SHA-256 and PLAIN"),
+        ("listeners.0.sasl.tokens", ..., f"{KEY}.tokens", "is required for OAUTHBEARER"),
+        ("listeners.0.sasl.users", "/there/is/none", f"{KEY}.users", "cannot be read: No such file"),
+        ("listeners.0.sasl.users", f"{folder}/nonsense", f"{KEY}.users", "is no file of users: line 1: "),
+        ("listeners.0.sasl.users", f"{folder}/broken", f"{KEY}.users", f"is no file of users: line 4: {broken}; 1 other line as well"),
+        ("listeners.0.sasl.users", str(folder), f"{KEY}.users", "cannot be read: Is a directory"),
+        ("listeners.0.sasl.tokens.jwks", "/there/is/none", f"{KEY}.tokens.jwks", "cannot be read: No such file"),
+        ("listeners.0.sasl.tokens.jwks", f"{folder}/nonsense", f"{KEY}.tokens.jwks", "is no file of keys: not JSON"),
+        ("listeners.0.sasl.tokens.issuer", "", f"{KEY}.tokens.issuer", "must not be empty"),
+        ("listeners.0.sasl.tokens.audience", "", f"{KEY}.tokens.audience", "must not be empty"),
+        ("listeners.0.sasl.tokens.audience", ..., f"{KEY}.tokens.audience", "is required"),
+        ("listeners.0.sasl.tokens.algorithms", [], f"{KEY}.tokens.algorithms", "needs at least one"),
+        ("listeners.0.sasl.tokens.algorithms", ["HS256"], f"{KEY}.tokens.algorithms[0]", "must be 'RS256'"),
+        ("listeners.0.sasl.tokens.algorithms", ["RS256", "RS256"], f"{KEY}.tokens.algorithms[1]", "is named twice"),
+        ("listeners.0.sasl.tokens.scopes", ["a", "b c"], f"{KEY}.tokens.scopes[1]", "is no scope"),
+        ("listeners.0.sasl.tokens.scopes", [""], f"{KEY}.tokens.scopes[0]", "is no scope"),
+        ("listeners.0.sasl.tokens.clock_skew", "1500ms", f"{KEY}.tokens.clock_skew", "must be whole seconds"),
+        ("listeners.0.sasl.tokens.clock_skew", "11m", f"{KEY}.tokens.clock_skew", "must be from 0 to 10m"),
+        ("listeners.0.sasl.max_session", "31d", f"{KEY}.max_session", "must be from 0 to 30d"),
+        ("listeners.0.sasl.max_frame", "1B", f"{KEY}.max_frame", "must be from 1KiB to 16MiB"),
+    ]
+    assert misnamed(asking, cases) == []
+    for name in ("nonsense", "broken"):
+        assert "canary" not in str(faults(put(asking, "listeners.0.sasl.users", f"{folder}/{name}")))
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "key", "part"),
-    [
-        ("sasl.mechanisms", ["OAUTHBEARER"], f"{KEY}.users", "has no effect: no mechanism is checked against it"),
-        ("sasl.mechanisms", ["PLAIN"], f"{KEY}.tokens", "has no effect: no mechanism is checked against it"),
-        ("sasl.users", "FOLDER/empty", f"{KEY}.users", "has no users; framegate users add makes one"),
-        ("sasl.users", "FOLDER/shown", f"{KEY}.users", "can be read or written by everybody on this machine"),
-        ("sasl.tokens.algorithms", ["ES256"], "", ""),
-        ("tls", ..., f"{KEY}.mechanisms", "PLAIN without tls: passwords pass where everybody on the way can read them"),
-        ("tls", ..., f"{KEY}.mechanisms", "OAUTHBEARER without tls: tokens pass"),
-    ],
-)
-def test_what_is_hardly_meant_is_warned_of(
-    asking: dict[str, Any], folder: pathlib.Path, tmp_path: pathlib.Path, path: str, value: object, key: str, part: str
-) -> None:
-    if isinstance(value, str):
-        value = value.replace("FOLDER", str(folder))
-    found = warnings(put(asking, f"listeners.0.{path}", value), tmp_path)
-    assert [item for item, reason in found if part and part in reason] == [key] * bool(part), found
-    assert bool(found) == bool(part)
+def test_an_unlikely_setting_is_a_warning(asking: dict[str, Any], folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    cases = [
+        ("listeners.0.sasl.mechanisms", ["OAUTHBEARER"], f"{KEY}.users", "has no effect: no mechanism is checked against it"),
+        ("listeners.0.sasl.mechanisms", ["PLAIN"], f"{KEY}.tokens", "has no effect: no mechanism is checked against it"),
+        ("listeners.0.sasl.users", f"{folder}/empty", f"{KEY}.users", "has no users; framegate users add makes one"),
+        ("listeners.0.sasl.users", f"{folder}/shown", f"{KEY}.users", "can be read or written by everybody on this machine"),
+    ]
+    assert unwarned(asking, tmp_path, cases) == []
+    assert warnings(put(asking, "listeners.0.sasl.tokens.algorithms", ["ES256"]), tmp_path) == []
+    found = warnings(put(asking, "listeners.0.tls", ...), tmp_path)
+    way = "pass where everybody on the way can read them"
+    words = [f"OAUTHBEARER without tls: tokens {way}", f"PLAIN without tls: passwords {way}"]
+    assert found == [(f"{KEY}.mechanisms", text) for text in words]
 
 
 SECRET = "canary-7f3a9c"
@@ -144,7 +129,7 @@ def kafka(data: dict[str, Any], secret: str) -> dict[str, Any]:
 
 @pytest.fixture
 def ruled(kafka: dict[str, Any], secret: str) -> dict[str, Any]:
-    """By who the client is."""
+    """Logins by the client's principal."""
     kafka["upstreams"][0]["sasl"] = {
         "identities": [
             {"principals": ["alice", "RULE:CN=app-.*//"], "mechanism": "PLAIN", "user": "apps", "password_file": secret},
@@ -166,9 +151,8 @@ def test_one_login_for_all_and_logins_by_rule_are_good(kafka: dict[str, Any], ru
     assert (faults(ruled), warnings(ruled, tmp_path)) == ([], [])
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "key", "part"),
-    [
+def test_a_broken_rule_of_an_upstream_is_named_at_its_key(kafka: dict[str, Any]) -> None:
+    cases = [
         ("listeners.1.protocol", "framed", "listeners[1].protocol", "must be kafka: SASL of the upstream brokers is Kafka's"),
         ("listeners.1.protocol", ..., "listeners[1].protocol", "must be kafka"),
         ("upstreams.0.framing", "varint", "upstreams[0].sasl", "needs framing: int32"),
@@ -181,16 +165,14 @@ def test_one_login_for_all_and_logins_by_rule_are_good(kafka: dict[str, Any], ru
         ("upstreams.0.sasl.password_file", "/nowhere/secret", "upstreams[0].sasl.password_file", "cannot be read: No such file"),
         ("upstreams.0.sasl.password_file", "/dev/null", "upstreams[0].sasl.password_file", "no ordinary file"),
         ("upstreams.0.sasl.token_file", "/etc/hostname", "upstreams[0].sasl.token_file", "is not for SCRAM-SHA-512"),
-    ],
-)
-def test_a_broken_rule_of_an_upstream_is_named_at_its_key(kafka: dict[str, Any], path: str, value: object, key: str, part: str) -> None:
-    found = faults(put(kafka, path, value))
-    assert key in [item for item, reason in found if part in reason], found
+    ]
+    for path, value, key, part in cases:
+        found = faults(put(kafka, path, value))
+        assert key in [item for item, reason in found if part in reason], (path, value, found)
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "key", "part"),
-    [
+def test_a_broken_rule_of_identities_is_named_at_its_key(ruled: dict[str, Any]) -> None:
+    cases: list[tuple[str, object, str, str]] = [
         ("mechanism", "PLAIN", "mechanism", "and identities exclude each other"),
         ("identities.0.principals", [], "identities[1]", "is never taken"),
         ("identities.0.principals.0", "RULE:(//", "identities[0].principals[0]", "is no rule"),
@@ -199,20 +181,18 @@ def test_a_broken_rule_of_an_upstream_is_named_at_its_key(kafka: dict[str, Any],
         ("identities.0.user", "", "identities[0].user", "is required for PLAIN"),
         ("identities.1.token_file", ..., "identities[1].token_file", "is required for OAUTHBEARER"),
         ("identities.1.mechanism", ..., "identities[1].mechanism", "is required"),
-    ],
-)
-def test_a_broken_rule_of_identities_is_named_at_its_key(ruled: dict[str, Any], path: str, value: object, key: str, part: str) -> None:
-    found = faults(put(ruled, f"upstreams.0.sasl.{path}", value))
-    assert [(item, part in reason) for item, reason in found] == [(f"upstreams[0].sasl.{key}", True)], found
+    ]
+    for path, value, key, part in cases:
+        found = faults(put(ruled, f"upstreams.0.sasl.{path}", value))
+        assert [(item, part in reason) for item, reason in found] == [(f"upstreams[0].sasl.{key}", True)], (path, value, found)
 
 
-@pytest.mark.parametrize("content", ["", "\n", "two\nlines\n", "a\0b", "x" * 70_000])
-def test_a_file_that_holds_no_secret_is_refused_without_a_word_of_it(kafka: dict[str, Any], secret: str, content: str) -> None:
-    pathlib.Path(secret).write_text(content)
-    ((key, reason),) = faults(kafka)
-    assert key == "upstreams[0].sasl.password_file"
-    assert reason.startswith("cannot be used: ")
-    assert not content.strip() or content.strip() not in reason
+def test_a_file_that_holds_no_secret_is_refused_and_its_contents_are_not_shown(kafka: dict[str, Any], secret: str) -> None:
+    for content in ("", "\n", "two\nlines\n", "a\0b", "x" * 70_000):
+        pathlib.Path(secret).write_text(content)
+        ((key, reason),) = faults(kafka)
+        assert (key, reason.startswith("cannot be used: ")) == ("upstreams[0].sasl.password_file", True)
+        assert not content.strip() or content.strip() not in reason
 
 
 def test_a_secret_in_clear_and_one_that_everybody_can_read_are_warned_of(kafka: dict[str, Any], secret: str, tmp_path: pathlib.Path) -> None:

@@ -1,12 +1,29 @@
 import dataclasses
+import datetime
+import ipaddress
+import json
 import shutil
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from framegate.control.configuration import tls_files as module
 from framegate.control.configuration.document import ConfigurationError, Fault
-from framegate.control.configuration.tls_files import describe_files, ends_of, first_stores, read_tls_files, shown_of, tls_files
+from framegate.control.configuration.tls_files import (
+    describe,
+    describe_files,
+    describe_revocations,
+    ends_of,
+    facts_from_row,
+    first_stores,
+    read_tls_files,
+    short_fingerprint,
+    shown_of,
+    tls_files,
+)
 from framegate.control.demo.certificates import Certificates, create
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamConfig
 from framegate.proxy.config.tls import ListenerTls, NamedCertificate, UpstreamTls
@@ -82,7 +99,7 @@ def test_files_without_an_end_are_not_read_to_it(made: Certificates, monkeypatch
         read_tls_files(config)
 
 
-def test_who_has_which_store_and_when_it_ends(made: Certificates) -> None:
+def test_each_owner_has_a_store_and_ends_of_certificates(made: Certificates) -> None:
     config = config_of(made)
     files = read_tls_files(config)
     certificates = describe_files(files)
@@ -104,3 +121,78 @@ def test_who_has_which_store_and_when_it_ends(made: Certificates) -> None:
     without = dataclasses.replace(upstream, certificate=None, key=None)
     assert (ends_of("upstream/u", without, certificates), shown_of(without, certificates)) == ({}, "")
     assert certificates[str(made.server_key)] == []
+
+
+KEY = ec.generate_private_key(ec.SECP256R1())
+BEGIN = datetime.datetime(1990, 1, 1)
+
+
+def pem(end: datetime.datetime, begin: datetime.datetime = BEGIN) -> bytes:
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "x")])
+    builder = x509.CertificateBuilder(subject, subject, KEY.public_key(), x509.random_serial_number(), begin, end)
+    return builder.sign(KEY, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def seconds(moment: datetime.datetime) -> float:
+    return moment.replace(tzinfo=datetime.UTC).timestamp()
+
+
+def test_it_is_what_the_certificate_says_and_what_is_none_is_refused() -> None:
+    for year in (1999, 2026, 2049, 2050, 2068, 2070, 9999):
+        end = datetime.datetime(year, 12, 31, 23, 59, 59)
+        assert [(item.begins, item.ends) for item in describe(pem(end))] == [(seconds(BEGIN), seconds(end))]
+    for text in (b"", b"nothing", b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"):
+        with pytest.raises(ValueError, match=r"PEM|parsing"):
+            describe(text)
+
+
+def test_every_certificate_of_a_file_is_read_in_order() -> None:
+    one, other = (datetime.datetime(2020, 2, 3), datetime.datetime(2030, 1, 1)), (datetime.datetime(2055, 2, 3), datetime.datetime(2060, 1, 1))
+    key = KEY.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    text = "a comment in Latin-1: é\n".encode("latin-1") + pem(one[1], one[0]) + key + b"between\n" + pem(other[1], other[0])
+    assert [(item.begins, item.ends) for item in describe(text)] == [tuple(map(seconds, one)), tuple(map(seconds, other))]
+
+
+def test_facts_of_a_certificate_are_read_and_equal_names_have_equal_text() -> None:
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, "Test"), x509.NameAttribute(x509.NameOID.COMMON_NAME, "a, b")])
+    names = [
+        x509.DNSName("Broker.example.org"),
+        x509.IPAddress(ipaddress.ip_address("::1")),
+        x509.UniformResourceIdentifier("spiffe://example.org/a"),
+        x509.RFC822Name("a@example.org"),
+        x509.RegisteredID(x509.ObjectIdentifier("1.2.3")),
+        x509.DirectoryName(subject),
+        x509.OtherName(x509.ObjectIdentifier("1.2.4"), b"\x05\x00"),
+    ]
+    builder = x509.CertificateBuilder(subject, subject, KEY.public_key(), 0xABC, BEGIN, datetime.datetime(2030, 1, 1))
+    made = builder.add_extension(x509.SubjectAlternativeName(names), critical=False).sign(KEY, hashes.SHA256())
+    (facts,) = describe(made.public_bytes(serialization.Encoding.PEM))
+    assert facts.names == (
+        "DNS:broker.example.org",
+        "IP:::1",
+        "URI:spiffe://example.org/a",
+        "directory:CN=a\\, b,O=Test",
+        "email:a@example.org",
+        "id:1.2.3",
+        "other:1.2.4:0500",
+    )
+    assert (facts.subject, facts.issuer, facts.serial) == ("CN=a\\, b,O=Test", "CN=a\\, b,O=Test", "abc")
+    assert facts.fingerprint.startswith(short_fingerprint(facts.fingerprint))
+    assert len(short_fingerprint(facts.fingerprint)) == 16
+    assert facts_from_row(json.loads(json.dumps(dataclasses.asdict(facts)))) == facts
+    assert describe(pem(datetime.datetime(2030, 1, 1)))[0].names == ()
+
+
+def test_what_revocation_lists_say(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    day = datetime.timedelta(days=1)
+    text = b"\n".join(Path(authority.revocations(ends=ends)).read_bytes() for ends in (day, -day))
+    late, early = describe_revocations(b"a comment\n" + text)
+    assert late.ends - early.ends == 2 * day.total_seconds()
+    assert early.begins < early.ends < late.ends
+    maker = describe(authority.path.read_bytes())[0]
+    assert {item.issuer for item in (late, early)} == {maker.subject}
+    assert len({item.fingerprint for item in (late, early, maker)}) == 3
+    assert describe_revocations(b"nothing") == []
+    with pytest.raises(ValueError, match=r"PEM|pars"):
+        describe_revocations(b"-----BEGIN X509 CRL-----\nMIIB\n-----END X509 CRL-----")

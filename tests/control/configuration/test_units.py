@@ -1,53 +1,35 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from framegate.control.configuration.units import format_instant_ns, parse_duration_ms, parse_instant_ns, parse_size
+from framegate.control.configuration.units import parse_duration_ms, parse_instant_ns, parse_size
 
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("0", 0), ("4096", 4096), ("100MiB", 100 * 2**20), ("64 KB", 64_000), ("1.5GiB", 3 * 2**29), ("2gib", 2**31), ("1_000", 1000), ("7B", 7)],
-)
-def test_a_size_is_bytes_or_a_number_with_a_unit(text: str, size: int) -> None:
-    assert parse_size(text) == size
+NINES = "9" * 5000
 
 
-@pytest.mark.parametrize("text", ["", "MiB", "-1", "10 bytes", "1.5", "1e3", "0x10", "10MiBs", "8388608TiB", "9" * 5000, "1." + "5" * 5000 + "GiB"])
-def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^not a"):
-        parse_size(text)
+def test_a_size_is_bytes_or_a_number_with_a_unit() -> None:
+    sizes = {"0": 0, "4096": 4096, "100MiB": 100 * 2**20, "64 KB": 64_000, "1.5GiB": 3 * 2**29, "2gib": 2**31, "1_000": 1000, "7B": 7}
+    assert {text: parse_size(text) for text in sizes} == sizes
 
 
-@pytest.mark.parametrize("text", ["", "10", "s", "-1s", "1.0001ms", "5 minutes", "1m2", "106751991168d", "9" * 5000 + "d", "1." + "5" * 5000 + "h"])
-def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^not a"):
-        parse_duration_ms(text)
+def test_an_instant_has_its_zone_or_is_a_time_from_now() -> None:
+    instants = {
+        "0": 0,
+        "90m": 5_400_000_000_007,
+        "1970-01-01T00:00:01Z": 1_000_000_000,
+        "2026-12-31T23:59:00.25+02:00": 1_798_754_340_250_000_000,
+        " 2026-12-31t21:59:00Z ": 1_798_754_340_000_000_000,
+    }
+    assert {text: parse_instant_ns(text, 7) for text in instants} == instants
 
 
-@pytest.mark.parametrize(
-    ("text", "instant_ns"),
-    [
-        ("0", 0),
-        ("90m", 5_400_000_000_007),
-        ("1970-01-01T00:00:01Z", 1_000_000_000),
-        ("2026-12-31T23:59:00.25+02:00", 1_798_754_340_250_000_000),
-        (" 2026-12-31t21:59:00Z ", 1_798_754_340_000_000_000),
-    ],
-)
-def test_an_instant_has_its_zone_or_is_a_time_from_now(text: str, instant_ns: int) -> None:
-    assert parse_instant_ns(text, 7) == instant_ns
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "tomorrow", "2026-12-31", "2026-12-31T23:59:00", "5", "-5m", "1969-12-31T00:00:00Z", "2300-01-01T00:00:00Z", "199999d", "9" * 5000 + "d"],
-)
-def test_what_is_no_instant_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^not an instant"):
-        parse_instant_ns(text, 7)
-
-
-@given(st.integers(min_value=0, max_value=2**53))
-def test_an_instant_reads_back_what_was_shown(microseconds: int) -> None:
-    assert parse_instant_ns(format_instant_ns(microseconds * 1000), 7) == microseconds * 1000
+def test_what_is_no_size_time_or_instant_is_refused() -> None:
+    sizes = ("", "MiB", "-1", "10 bytes", "1.5", "1e3", "0x10", "10MiBs", "8388608TiB", NINES, f"1.{NINES}GiB")
+    times = ("", "10", "s", "-1s", "1.0001ms", "5 minutes", "1m2", "106751991168d", f"{NINES}d", f"1.{NINES}h")
+    instants = ("", "tomorrow", "2026-12-31", "2026-12-31T23:59:00", "5", "-5m", "1969-12-31T00:00:00Z", "2300-01-01T00:00:00Z", "199999d")
+    for parse, words, texts in (
+        (parse_size, "not a ", sizes),
+        (parse_duration_ms, "not a ", times),
+        (lambda text: parse_instant_ns(text, 7), "not an instant", (*instants, f"{NINES}d")),
+    ):
+        for text in texts:
+            with pytest.raises(ValueError, match=f"^{words}"):
+                parse(text)

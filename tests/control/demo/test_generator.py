@@ -2,16 +2,15 @@
 
 import json
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from framegate.control.demo.generator import FIRST_SPECIAL
+from framegate.control.demo.generator import FIRST_SPECIAL, main
 from framegate.control.demo.processes import Child
 from tests.fakes.upstream import ScriptedUpstream, frame, read_frame
 
@@ -49,21 +48,22 @@ def upstream() -> Iterator[Echo]:
     made.close()
 
 
+def started(folder: Path, on_row: Callable[[dict[str, Any]], None] | None = None, **options: Any) -> Child:
+    command = [sys.executable, "-P", "-m", "framegate.control.demo.generator", json.dumps(options)]
+    return Child("generator", command, folder / "generator.log", on_row=on_row)
+
+
 @pytest.fixture
 def generator(upstream: Echo, tmp_path: Path) -> Iterator[Child]:
-    options = json.dumps({"port": upstream.port, "rate": 2000, "connections": 4})
-    child = Child("generator", [sys.executable, "-P", "-m", "framegate.control.demo.generator", options], tmp_path / "generator.log")
+    child = started(tmp_path, port=upstream.port, rate=2000, connections=4)
     yield child
     child.close_input()
     assert child.wait(10) == 0
 
 
 def test_a_trickle_comes_before_the_load_and_in_no_histogram_of_it(upstream: Echo, tmp_path: Path) -> None:
-    options = json.dumps({"port": upstream.port, "rate": 4000, "first_rate": 100, "connections": 2})
     stats: list[dict[str, Any]] = []
-    child = Child(
-        "generator", [sys.executable, "-P", "-m", "framegate.control.demo.generator", options], tmp_path / "generator.log", on_row=stats.append
-    )
+    child = started(tmp_path, on_row=stats.append, port=upstream.port, rate=4000, first_rate=100, connections=2)
     deadline = time.monotonic() + 10
     while not (stats and stats[-1].get("sent", 0) >= 20) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -108,17 +108,19 @@ def test_a_frame_begun_is_answered_when_it_is_whole(generator: Child) -> None:
     assert settled(generator, connection, lambda seen: seen["closed"])["closed"] == "client"
 
 
-def test_for_so_long_it_needs_no_commands_and_says_by_its_end_whether_all_came_back() -> None:
+def test_with_a_time_it_needs_no_commands_and_its_exit_code_says_whether_every_frame_was_answered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def once(sock: socket.socket) -> None:
         read_frame(sock)
         sock.close()
 
     for upstream, code in ((Echo(), 0), (ScriptedUpstream(once), 1)):
-        options = json.dumps({"host": "localhost", "port": upstream.port, "rate": 500, "connections": 2, "seconds": 0.3})
-        command = [sys.executable, "-P", "-m", "framegate.control.demo.generator", options]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
+        with open("/dev/null") as nothing:
+            monkeypatch.setattr(sys, "stdin", nothing)
+            options = {"host": "localhost", "port": upstream.port, "rate": 500, "connections": 2, "seconds": 0.3}
+            assert main([json.dumps(options)]) == code
         upstream.close()
-        final = json.loads(done.stdout.splitlines()[-1])
-        assert (done.returncode, final["event"]) == (code, "final"), done.stderr
-        assert final["sent"] > 0
+        final = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert (final["event"], final["sent"] > 0) == ("final", True)
         assert (final["sent"] == final["answered"]) == (code == 0)

@@ -1,9 +1,20 @@
-"""The demo's frames and its histogram of times."""
+"""The demo's frames, its histogram of times, its connections and its upstream."""
 
+import json
 import random
+import select
+import socket
+import struct
 import zlib
+from collections.abc import Iterator
 
-from framegate.control.demo.load import BODY_HEADER_SIZE, FRAME_HEADER, Latency, Payloads, frame
+import pytest
+
+from framegate.control.demo.load import BODY_HEADER_SIZE, FRAME_HEADER, Client, Latency, Payloads, Upstream, frame
+from framegate.proxy.handler.load import load
+from tests.fakes.configuration import faults
+from tests.fakes.upstream import frame as framed
+from tests.fakes.upstream import read_frame
 
 
 def test_frames_say_where_they_belong_and_are_what_the_receiver_expects() -> None:
@@ -32,3 +43,93 @@ def test_quantiles_are_exact_to_two_digits() -> None:
     for share, found in ((0.5, figures["p50_us"]), (0.99, figures["p99_us"])):
         true = times[int(share * 2000) - 1]
         assert abs(found - true) <= 0.051 * true
+
+
+def test_every_frame_comes_back_and_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    upstream = Upstream()
+    for body in (b"", b"x" * 1000, b"last"):
+        assert upstream.handle(body, None) == body  # type: ignore[arg-type]
+    upstream.stop()
+    assert json.loads(capsys.readouterr().out) == {"frames": 3, "bytes": 1004 + 12}
+
+
+def test_it_can_be_a_handler() -> None:
+    found = load("framegate.control.demo.load:Upstream")
+    assert found.description.startswith("Answers every frame with itself")
+    listener = {"name": "u", "address": "127.0.0.1:0", "handler": "framegate.control.demo.load:Upstream", "max_receive_size": "1MiB"}
+    assert faults({"node": "n", "processors": 1, "admin": {"address": "unix:/tmp/none.sock"}, "listeners": [listener]}) == []
+
+
+PAYLOADS = Payloads()
+Pair = tuple[Client, socket.socket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = Client(5, listener.getsockname(), None, PAYLOADS, Latency())
+        peer, _ = listener.accept()
+    with peer:
+        peer.settimeout(5.0)
+        yield client, peer
+        client.close()
+
+
+def wait_readable(client: Client) -> None:
+    select.select([client], [], [], 5.0)
+    client.on_ready(select.EPOLLIN)
+
+
+def test_frames_are_numbered_and_answers_are_taken_in_order(pair: Pair) -> None:
+    client, peer = pair
+    client.submit(2)
+    frames = [framed(read_frame(peer)), framed(read_frame(peer))]
+    assert [FRAME_HEADER.unpack_from(one)[1:3] for one in frames] == [(5, 0), (5, 1)]
+    peer.sendall(frames[0] + frames[1][:7])
+    wait_readable(client)
+    assert (client.answered_count, client.in_flight) == (1, 1)
+    peer.sendall(frames[1][7:])
+    wait_readable(client)
+    assert (client.answered_count, client.wrong, client.latency.figures()["frames"]) == (2, [], 2)
+
+
+def test_a_changed_byte_and_another_order_are_wrong_answers(pair: Pair) -> None:
+    client, peer = pair
+    client.submit(3)
+    first, second, third = (framed(read_frame(peer)) for _ in range(3))
+    peer.sendall(first[:-1] + bytes([first[-1] ^ 1]))
+    wait_readable(client)
+    assert len(client.wrong) == 1
+    peer.sendall(third + second)
+    wait_readable(client)
+    assert len(client.wrong) == 3
+
+
+def test_what_the_socket_does_not_take_is_counted_as_blocked_and_a_reset_ends_it_once(pair: Pair) -> None:
+    client, peer = pair
+    client.submit_sized(64, 1_000_000)
+    assert client.outbox_bytes > 0
+    assert client.blocked_since_ns > 0
+    assert client.wanted & select.EPOLLOUT
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
+    select.select([client], [], [], 5.0)
+    client.on_ready(select.EPOLLIN | select.EPOLLOUT | select.EPOLLHUP)
+    assert client.closed in ("ConnectionResetError", "BrokenPipeError")
+    client.on_ready(select.EPOLLIN)
+    client.submit(1)
+
+
+def test_an_end_waits_for_the_peers_and_the_peers_end_is_named(pair: Pair) -> None:
+    client, peer = pair
+    client.shut()
+    assert client.closed is None
+    assert peer.recv(1) == b""
+    peer.shutdown(socket.SHUT_WR)
+    wait_readable(client)
+    assert client.closed == "client"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        other = Client(6, listener.getsockname(), None, PAYLOADS, Latency())
+        listener.accept()[0].close()
+    wait_readable(other)
+    assert other.closed == "end of stream"

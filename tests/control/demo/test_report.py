@@ -4,9 +4,9 @@ import copy
 import dataclasses
 from typing import Any
 
-from framegate.control.demo.metrics import Metrics
 from framegate.control.demo.report import Evidence, checks, counts, proof
 from framegate.control.demo.stage import LogCount
+from framegate.control.demo.steering import Metrics
 from framegate.proxy.tap.completeness import Verdict, WindowRow
 from framegate.proxy.tap.record import DIRECTIONS
 

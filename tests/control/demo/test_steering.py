@@ -6,7 +6,7 @@ from collections.abc import Callable
 import grpc
 import pytest
 
-from framegate.control.demo.steering import Steering, cause_text
+from framegate.control.demo.steering import Metrics, Steering, cause_text
 from framegate.control.v1.channel_service_pb2 import MuteCause
 from tests.fakes.plane import FakePlane, channel_row, closed_row
 from tests.fakes.serving import Serving, run
@@ -73,3 +73,21 @@ def test_a_call_that_fails_raises() -> None:
             steering.limit()
 
     steered("nobody", act)
+
+
+TEXT = """# HELP framegate_frame_count_total Frames.
+# TYPE framegate_frame_count_total counter
+framegate_frame_count_total{framegate_side="upstream",network_io_direction="transmit"} 40.0
+framegate_frame_count_total{framegate_side="upstream",network_io_direction="receive"} 3
+framegate_frame_count_total{framegate_side="downstream",network_io_direction="transmit"} 2e3
+framegate_frame_rejected_total{framegate_reason="frame_too_large",other="a \\"b\\", c"} 1
+framegate_frame_rejected_total{framegate_reason="negative_size"} 0
+"""
+
+
+def test_sums_over_the_samples_that_have_the_labels() -> None:
+    metrics = Metrics(TEXT)
+    assert metrics.sum("framegate_frame_count_total", framegate_side="upstream") == 43
+    assert metrics.sum("framegate_frame_count_total", framegate_side="upstream", network_io_direction="transmit") == 40
+    assert (metrics.sum("framegate_frame_count_total"), metrics.sum("not_there")) == (2043, 0)
+    assert metrics.by("framegate_frame_rejected_total", "framegate_reason") == {"frame_too_large": 1}, "zeroes are left out"

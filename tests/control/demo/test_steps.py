@@ -41,8 +41,6 @@ class Pretended:
         self.pool_size = 64 * MIB
         self.phases: list[str] = []
 
-    # the generator
-
     def ask(self, do: str, **fields: Any) -> dict[str, Any]:
         if do == "phase":
             self.phases.append(fields["phase"])
@@ -75,17 +73,14 @@ class Pretended:
     def _begin(self, connection: Connection, fields: dict[str, Any]) -> None:
         connection.held = fields["part"]
 
-    def _finish(self, connection: Connection, fields: dict[str, Any]) -> None:
+    def _finish(self, connection: Connection, _fields: dict[str, Any]) -> None:
         connection.held = 0
         connection.answered += 1
 
-    def _inspect(self, connection: Connection, fields: dict[str, Any]) -> None:
-        pass
+    def _inspect(self, connection: Connection, _fields: dict[str, Any]) -> None: ...
 
-    def _shut(self, connection: Connection, fields: dict[str, Any]) -> None:
+    def _shut(self, connection: Connection, _fields: dict[str, Any]) -> None:
         connection.closed = "client"
-
-    # the control plane
 
     def find(self, port: int) -> channels.Channel:
         return self.describe(str(port))

@@ -1,4 +1,4 @@
-"""Metadata as brokers of every age answer it, and what is said of the addresses in it."""
+"""Metadata of all supported versions, and the findings about its addresses."""
 
 import socket
 import struct

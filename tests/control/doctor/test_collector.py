@@ -1,4 +1,4 @@
-"""Collectors are sent an export with nothing in it, and what becomes of that is told."""
+"""Each collector gets an empty export, and the result is the finding."""
 
 from pathlib import Path
 from typing import Any

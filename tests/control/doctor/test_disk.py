@@ -37,15 +37,15 @@ def test_a_full_disk_is_a_fault(tmp_path: Path) -> None:
         assert os.listdir(tmp_path / "small") == ["all"]
 
 
-@pytest.mark.parametrize(("mebibytes", "written"), [(1, 2), (8, 16), (31, 62), (40, 64)])
-def test_no_more_is_written_than_an_eighth_of_what_is_free_and_it_is_given_back(tmp_path: Path, mebibytes: int, written: int) -> None:
+def test_no_more_is_written_than_an_eighth_of_what_is_free_and_it_is_given_back(tmp_path: Path) -> None:
     """In blocks of 64 KiB, and never more than ``PROBE_BYTES``, 64 of them."""
-    with tiny_disk(tmp_path / "small", mebibytes) as mounted:
-        if not mounted:
-            pytest.skip("no disk can be mounted here")
-        assert one(look(tapping(tmp_path / "small")), "writing").figures["written_bytes"] == written * 65_536 <= PROBE_BYTES
-        status = os.statvfs(tmp_path / "small")
-        assert status.f_bavail == status.f_blocks
+    for mebibytes, written in ((1, 2), (8, 16), (31, 62), (40, 64)):
+        with tiny_disk(tmp_path / "small", mebibytes) as mounted:
+            if not mounted:
+                pytest.skip("no disk can be mounted here")
+            assert one(look(tapping(tmp_path / "small")), "writing").figures["written_bytes"] == written * 65_536 <= PROBE_BYTES
+            status = os.statvfs(tmp_path / "small")
+            assert status.f_bavail == status.f_blocks
 
 
 def test_a_directory_of_others_is_a_fault() -> None:
@@ -56,13 +56,13 @@ def test_a_directory_of_others_is_a_fault() -> None:
     assert (found.level, "Permission denied" in found.found, "fsGroup" in found.advice) == ("fault", True, True)
 
 
-@pytest.mark.parametrize(
-    ("kind", "level"), [("ext4", "ok"), ("xfs", "ok"), ("overlay", "warning"), ("tmpfs", "warning"), ("nfs4", "warning"), ("fuse.sshfs", "warning")]
-)
-def test_the_kind_of_file_system_decides(tmp_path: Path, kind: str, level: str) -> None:
-    files = {"proc/self/mountinfo": f"1 0 8:1 / / rw - {kind} x rw\n"}
-    config = config_of(tap=TapConfig(directory=str(tmp_path), budget=MIB))
-    assert one(look(around(tmp_path / "root", files, config=config)), "file system").level == level
+def test_the_kind_of_file_system_decides(tmp_path: Path) -> None:
+    expected = {"ext4": "ok", "xfs": "ok", "overlay": "warning", "tmpfs": "warning", "nfs4": "warning", "fuse.sshfs": "warning"}
+    config, found = config_of(tap=TapConfig(directory=str(tmp_path), budget=MIB)), {}
+    for kind in expected:
+        files = {"proc/self/mountinfo": f"1 0 8:1 / / rw - {kind} x rw\n"}
+        found[kind] = one(look(around(tmp_path / "root", files, config=config)), "file system").level
+    assert found == expected
     assert one(look(around(tmp_path / "none", config=config)), "file system").level == "unknown"
 
 
@@ -82,20 +82,13 @@ def test_each_line_is_a_mount_with_any_number_of_optional_fields() -> None:
         Mount("/", "/mnt/with space\\", "ro", "tmpfs"),
         Mount("/sub", "/var/lib/tap", "rw", "nfs4"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("/", "ext4"),
-        ("/var/lib", "ext4"),
-        ("/var/lib/tap", "nfs4"),
-        ("/var/lib/tap/a/b", "nfs4"),
-        ("/var/lib/tapes", "ext4"),
-        ("/mnt/with space\\/x", "tmpfs"),
-    ],
-)
-def test_a_path_lies_in_the_longest_and_of_the_same_the_last(path: str, kind: str) -> None:
-    found = mount_of(path, mounts(TEXT))
-    assert found is not None
-    assert found.kind == kind
+    expected = {
+        "/": "ext4",
+        "/var/lib": "ext4",
+        "/var/lib/tap": "nfs4",
+        "/var/lib/tap/a/b": "nfs4",
+        "/var/lib/tapes": "ext4",
+        "/mnt/with space\\/x": "tmpfs",
+    }
+    found = {path: mount_of(path, mounts(TEXT)) for path in expected}
+    assert {path: mount and mount.kind for path, mount in found.items()} == expected, "the longest, and of the same the last"

@@ -1,4 +1,4 @@
-"""All areas together, and what they owe each other."""
+"""All areas together, and their order."""
 
 import json
 import os
@@ -19,17 +19,16 @@ from tests.fakes.certificates import YEAR, Authority
 from tests.fakes.surroundings import around, levels, one
 from tests.fakes.upstream import ScriptedUpstream
 
+GOOD: dict[str, Any] = {
+    "node": "n",
+    "listeners": [{"name": "in", "address": "127.0.0.1:0", "upstream": "up"}],
+    "upstreams": [{"name": "up", "endpoints": ["127.0.0.1:1"]}],
+}
+
 
 def write(folder: Path, **keys: Any) -> Path:
-    data = {
-        "node": "n",
-        "processors": 1,
-        "admin": {"address": f"unix:{folder}/admin.sock"},
-        "listeners": [{"name": "in", "address": "127.0.0.1:0", "upstream": "up", "max_receive_size": "1MiB"}],
-        "upstreams": [{"name": "up", "endpoints": ["127.0.0.1:1"]}],
-        **keys,
-    }
-    (folder / "f.yaml").write_text(json.dumps(data))
+    small = {"admin": {"address": f"unix:{folder}/admin.sock"}, "processors": 1, "listeners": [{**GOOD["listeners"][0], "max_receive_size": "1MiB"}]}
+    (folder / "f.yaml").write_text(json.dumps({**GOOD, **small, **keys}))
     return folder / "f.yaml"
 
 
@@ -42,7 +41,7 @@ def test_every_area_says_something_with_a_configuration_and_without(tmp_path: Pa
         assert {item.area for item in examine(path).findings} == set(AREAS)
 
 
-def test_whom_it_asks_is_named_by_the_caller_or_the_file_or_the_default(tmp_path: Path) -> None:
+def test_the_address_that_is_asked_is_the_callers_or_the_files_or_the_default(tmp_path: Path) -> None:
     path = write(tmp_path)
     assert examine(path).address == f"unix:{tmp_path}/admin.sock"
     assert examine(path, address="unix:/other.sock").address == "unix:/other.sock"
@@ -50,14 +49,14 @@ def test_whom_it_asks_is_named_by_the_caller_or_the_file_or_the_default(tmp_path
     assert one(examine(path).findings, "control plane").found.startswith(f"no framegate answers at unix:{tmp_path}/admin.sock: why")
 
 
-def test_a_faulty_file_is_told_and_what_needs_no_file_is_looked_at_all_the_same(tmp_path: Path) -> None:
+def test_with_a_faulty_file_areas_that_need_no_file_are_examined(tmp_path: Path) -> None:
     found = examine(write(tmp_path, colour="red")).findings
     assert [item.subject for item in found if item.level == "fault"] == ["colour", str(tmp_path / "f.yaml")]
     assert {item.area for item in found} == set(AREAS)
 
 
 def test_where_only_this_machine_is_at_fault_everything_is_looked_at(tmp_path: Path) -> None:
-    """And what cannot be written is told once."""
+    """A folder that cannot be written is reported once."""
     upstream = ScriptedUpstream()
     path = write(tmp_path, upstreams=[{"name": "up", "endpoints": [upstream.address]}], tap={"directory": str(tmp_path / "file" / "tap")})
     (tmp_path / "file").touch()
@@ -68,8 +67,8 @@ def test_where_only_this_machine_is_at_fault_everything_is_looked_at(tmp_path: P
     assert one(found, str(path)).found == "is valid, and this machine does not give what it needs"
 
 
-def test_what_has_ended_is_told_once(tmp_path: Path) -> None:
-    """By ``check`` as a warning, by the judge as a fault with more words."""
+def test_a_certificate_that_has_ended_is_reported_once(tmp_path: Path) -> None:
+    """``check`` has it as a warning, the validator as a fault with more words."""
     certificate, key = Authority(tmp_path).leaf("server", lifetime=(-YEAR, -YEAR / 365))
     listener = {"name": "in", "address": "127.0.0.1:0", "upstream": "up", "tls": {"certificate": certificate, "key": key}}
     path = write(tmp_path, listeners=[listener])
@@ -77,7 +76,7 @@ def test_what_has_ended_is_told_once(tmp_path: Path) -> None:
     assert [(item.area, item.level) for item in told] == [("certificates", "fault")]
 
 
-def test_an_upstream_is_met_at_what_its_name_stands_for(tmp_path: Path) -> None:
+def test_an_upstream_is_tried_at_the_address_of_its_name(tmp_path: Path) -> None:
     upstream = ScriptedUpstream()
     path = write(tmp_path, upstreams=[{"name": "up", "endpoints": [f"localhost:{upstream.port}"]}])
     found = examine(path).findings
@@ -86,8 +85,8 @@ def test_an_upstream_is_met_at_what_its_name_stands_for(tmp_path: Path) -> None:
     assert one(found, f"up, 127.0.0.1:{upstream.port}").level == "ok"
 
 
-def test_an_address_in_use_is_told_where_no_framegate_runs(tmp_path: Path) -> None:
-    """Where one does, it is what uses it."""
+def test_an_address_in_use_is_a_warning_if_no_framegate_runs(tmp_path: Path) -> None:
+    """If a framegate runs, it uses the address itself."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         path = write(tmp_path, listeners=[{"name": "in", "address": address, "upstream": "up"}])
@@ -95,7 +94,7 @@ def test_an_address_in_use_is_told_where_no_framegate_runs(tmp_path: Path) -> No
 
 
 def test_a_file_that_hangs_costs_its_own_time_and_the_rest_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one on a file server that is gone."""
+    """As on a file server that no longer answers."""
     never = threading.Event()
     monkeypatch.setattr(examination, "examine", lambda path, in_use: never.wait(30))
     begun = time.monotonic()
@@ -118,7 +117,7 @@ def test_a_look_of_ours_that_breaks_ends_no_other(tmp_path: Path, monkeypatch: p
     assert {item.area for item in found} == set(AREAS)
 
 
-def test_a_system_whose_files_cannot_be_read_is_told_in_words(tmp_path: Path) -> None:
+def test_a_system_without_readable_files_is_unknown_in_each_area(tmp_path: Path) -> None:
     """Nothing of it is left out, and nothing is a fault."""
     path = write(tmp_path)
     found = examine(path, around(tmp_path / "empty"))
@@ -135,17 +134,15 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     assert (sorted(os.listdir(tmp_path)), os.listdir(tmp_path / "tap")) == (before, [])
 
 
-GOOD: dict[str, Any] = {
-    "node": "n",
-    "listeners": [{"name": "in", "address": "127.0.0.1:0", "upstream": "up"}],
-    "upstreams": [{"name": "up", "endpoints": ["127.0.0.1:1"]}],
-}
+def checks(folder: Path, **keys: Any) -> list[Finding]:
+    path = folder / "f.yaml"
+    path.write_text(json.dumps({**GOOD, **keys}, indent=1))
+    return list(checked(path, examine_file(path)))
 
 
-def test_what_check_finds_is_told_once_with_its_line(tmp_path: Path) -> None:
+def test_what_check_finds_is_in_its_area_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
-    path.write_text(json.dumps({**GOOD, "colour": "red", "tap": {"directory": "/proc/x"}}, indent=1))
-    found = list(checked(path, examine_file(path)))
+    found = checks(tmp_path, colour="red", tap={"directory": "/proc/x"})
     assert [(item.area, item.level, item.subject) for item in found] == [
         ("configuration", "fault", "colour"),
         ("disk", "fault", "tap.directory = /proc/x"),
@@ -153,50 +150,33 @@ def test_what_check_finds_is_told_once_with_its_line(tmp_path: Path) -> None:
     ]
     assert found[0].advice.startswith(f"change line 18 of {path}")
     assert found[2].advice == f"framegate check --config {path}"
+    assert levels(checks(tmp_path)) == ["ok"]
+    assert levels(checks(tmp_path, upstreams=[*GOOD["upstreams"], {"name": "spare", "endpoints": ["127.0.0.1:2"]}])) == ["warning", "ok"]
+    assert levels(checks(tmp_path, tap={"directory": "/proc/x"})) == ["fault", "ok"], "the file is valid"
+    (none,) = checked(None, examine_file(tmp_path))
+    assert (none.level, "framegate doctor --config FILE" in none.advice) == ("unknown", True)
 
 
-def test_a_good_one_is_good_and_its_warnings_are_warnings(tmp_path: Path) -> None:
-    path = tmp_path / "f.yaml"
-    path.write_text(json.dumps(GOOD))
-    assert levels(checked(path, examine_file(path))) == ["ok"]
-    path.write_text(json.dumps({**GOOD, "upstreams": [*GOOD["upstreams"], {"name": "spare", "endpoints": ["127.0.0.1:2"]}]}))
-    assert levels(checked(path, examine_file(path))) == ["warning", "ok"]
-
-
-def test_a_key_that_everybody_may_read_is_told_among_the_permissions(tmp_path: Path) -> None:
+def test_a_key_that_everybody_may_read_is_a_warning_among_the_permissions(tmp_path: Path) -> None:
     certificate, key = Authority(tmp_path).leaf("server")
     os.chmod(key, 0o644)
-    path = tmp_path / "f.yaml"
-    path.write_text(json.dumps({**GOOD, "listeners": [{**GOOD["listeners"][0], "tls": {"certificate": certificate, "key": key}}]}))
-    told = one(checked(path, examine_file(path)), "tls.key")
-    assert (told.area, told.level, told.found.partition(";")[0]) == ("permissions", "warning", "can be read or written by everybody on this machine")
+    found = one(checks(tmp_path, listeners=[{**GOOD["listeners"][0], "tls": {"certificate": certificate, "key": key}}]), "tls.key")
+    assert (found.area, found.level, found.found.partition(";")[0]) == (
+        "permissions", "warning", "can be read or written by everybody on this machine",
+    )  # fmt: skip
 
 
-def test_a_good_one_that_this_machine_cannot_run_is_valid_and_its_faults_are_faults(tmp_path: Path) -> None:
-    path = tmp_path / "f.yaml"
-    path.write_text(json.dumps({**GOOD, "tap": {"directory": "/proc/x"}}))
-    assert levels(checked(path, examine_file(path))) == ["fault", "ok"]
-
-
-def test_without_a_file_that_is_said(tmp_path: Path) -> None:
-    (found,) = checked(None, examine_file(tmp_path))
-    assert (found.level, "framegate doctor --config FILE" in found.advice) == ("unknown", True)
-
-
-@pytest.mark.parametrize(
-    ("key", "area"),
-    [
-        ("listeners[0].tls.key", "certificates"),
-        ("upstreams[1].tls.ca", "certificates"),
-        ("listeners[0].backlog", "kernel"),
-        ("upstreams[0].socket.send_buffer", "kernel"),
-        ("memory_pool.size", "memory"),
-        ("tap.directory", "disk"),
-        ("tap.budget", "disk"),
-        ("tap.rules[0].name", "configuration"),
-        ("admin.address", "permissions"),
-        ("", "configuration"),
-    ],
-)
-def test_each_key_has_an_area(key: str, area: str) -> None:
-    assert area_of(key) == area
+def test_each_key_has_an_area() -> None:
+    areas = {
+        "listeners[0].tls.key": "certificates",
+        "upstreams[1].tls.ca": "certificates",
+        "listeners[0].backlog": "kernel",
+        "upstreams[0].socket.send_buffer": "kernel",
+        "memory_pool.size": "memory",
+        "tap.directory": "disk",
+        "tap.budget": "disk",
+        "tap.rules[0].name": "configuration",
+        "admin.address": "permissions",
+        "": "configuration",
+    }
+    assert {key: area_of(key) for key in areas} == areas

@@ -1,95 +1,80 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from framegate.control.doctor.machine import ClockState, kernel_clock, look_at_clock, look_at_kernel, stepped
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.proxy.config.limits import LimitsConfig
-from framegate.proxy.config.model import KeepAlive, ListenerTimeouts, SocketConfig
+from framegate.proxy.config.model import KeepAlive, ListenerTimeouts, ProxyConfig, SocketConfig
 from tests.fakes.surroundings import around, config_of, levels, one
 
 NET = "proc/sys/net"
-PORTS = {f"{NET}/ipv4/ip_local_port_range": "1000\t1099\n"}
+HUGE_PAGES = "sys/kernel/mm/transparent_hugepage/enabled"
 
 
-def test_what_cannot_be_seen_is_said_of_each(tmp_path: Path) -> None:
-    found = list(look_at_kernel(around(tmp_path)))
-    assert set(levels(found)) == {"unknown"}
-    assert len(found) == 10
-
-
-def test_this_machines_own_can_be_read() -> None:
+def test_settings_that_cannot_be_seen_are_unknown_and_those_of_this_machine_can(tmp_path: Path) -> None:
+    assert levels(look_at_kernel(around(tmp_path))) == ["unknown"] * 10
     found = list(look_at_kernel(Surroundings()))
     assert one(found, "somaxconn").figures["value"] != 0
     assert one(found, "overcommit").level in ("ok", "warning")
 
 
-HUGE_PAGES = "sys/kernel/mm/transparent_hugepage/enabled"
+def test_a_harmful_setting_is_a_warning(tmp_path: Path) -> None:
+    wrong = []
+    for number, (files, subject, level) in enumerate(
+        (
+            ({f"{NET}/ipv4/tcp_rmem": f"4096 131072 {(1 << 20) - 1}"}, "tcp_rmem", "warning"),
+            ({f"{NET}/ipv4/tcp_wmem": f"4096 131072 {1 << 20}"}, "tcp_wmem", "ok"),
+            ({"proc/sys/vm/overcommit_memory": "1"}, "overcommit", "ok"),
+            ({"proc/sys/vm/overcommit_memory": "2"}, "overcommit", "warning"),
+            ({HUGE_PAGES: "[always] madvise never"}, "huge pages", "warning"),
+            ({HUGE_PAGES: "always [madvise] never"}, "huge pages", "ok"),
+            ({f"{NET}/netfilter/nf_conntrack_max": "1000", f"{NET}/netfilter/nf_conntrack_count": "799"}, "nf_conntrack_max", "ok"),
+            ({f"{NET}/netfilter/nf_conntrack_max": "1000", f"{NET}/netfilter/nf_conntrack_count": "800"}, "nf_conntrack_max", "warning"),
+        )
+    ):
+        found = one(look_at_kernel(around(tmp_path / str(number), files)), subject)
+        wrong += [(files, found)] * (found.level != level)
+    assert wrong == []
 
 
-@pytest.mark.parametrize(
-    ("files", "subject", "level"),
-    [
-        ({f"{NET}/ipv4/tcp_rmem": f"4096 131072 {(1 << 20) - 1}"}, "tcp_rmem", "warning"),
-        ({f"{NET}/ipv4/tcp_wmem": f"4096 131072 {1 << 20}"}, "tcp_wmem", "ok"),
-        ({"proc/sys/vm/overcommit_memory": "1"}, "overcommit", "ok"),
-        ({"proc/sys/vm/overcommit_memory": "2"}, "overcommit", "warning"),
-        ({HUGE_PAGES: "[always] madvise never"}, "huge pages", "warning"),
-        ({HUGE_PAGES: "always [madvise] never"}, "huge pages", "ok"),
-        ({f"{NET}/netfilter/nf_conntrack_max": "1000", f"{NET}/netfilter/nf_conntrack_count": "799"}, "nf_conntrack_max", "ok"),
-        ({f"{NET}/netfilter/nf_conntrack_max": "1000", f"{NET}/netfilter/nf_conntrack_count": "800"}, "nf_conntrack_max", "warning"),
-    ],
-)
-def test_a_setting_that_harms_is_told(tmp_path: Path, files: dict[str, str], subject: str, level: str) -> None:
-    assert one(look_at_kernel(around(tmp_path, files)), subject).level == level
+def test_each_connection_to_one_address_needs_a_port(tmp_path: Path) -> None:
+    def level(config: ProxyConfig | None) -> str:
+        return one(look_at_kernel(around(tmp_path, {f"{NET}/ipv4/ip_local_port_range": "1000\t1099\n"}, config=config)), "ip_local_port_range").level
 
-
-@pytest.mark.parametrize(
-    ("connections", "endpoints", "level"), [(99, 1, "ok"), (100, 1, "ok"), (101, 1, "warning"), (200, 2, "ok"), (201, 2, "warning")]
-)
-def test_connections_to_one_address_need_a_port_each(tmp_path: Path, connections: int, endpoints: int, level: str) -> None:
-    upstream = {"endpoints": tuple(f"10.0.0.{number}:9092" for number in range(endpoints))}
-    config = config_of(upstream=upstream, limits=LimitsConfig(connections=connections))
-    assert one(look_at_kernel(around(tmp_path, PORTS, config=config)), "ip_local_port_range").level == level
-
-
-def test_a_unix_socket_and_connections_without_number_need_no_ports(tmp_path: Path) -> None:
+    expected = {(99, 1): "ok", (100, 1): "ok", (101, 1): "warning", (200, 2): "ok", (201, 2): "warning"}
+    found = {}
+    for connections, count in expected:
+        upstream = {"endpoints": tuple(f"10.0.0.{number}:9092" for number in range(count))}
+        found[connections, count] = level(config_of(upstream=upstream, limits=LimitsConfig(connections=connections)))
+    assert found == expected
     unix = config_of(upstream={"endpoints": ("unix:/x",)}, limits=LimitsConfig(connections=10**6))
-    for config in (unix, config_of(), None):
-        assert one(look_at_kernel(around(tmp_path, PORTS, config=config)), "ip_local_port_range").level == "ok"
+    assert [level(config) for config in (unix, config_of(), None)] == ["ok"] * 3
 
 
-@pytest.mark.parametrize(("idle_ms", "keep_alive", "told"), [(0, None, True), (0, KeepAlive(), False), (1, None, False), (1, KeepAlive(), False)])
-def test_a_client_that_is_gone_without_a_word_must_be_found_somehow(tmp_path: Path, idle_ms: int, keep_alive: KeepAlive | None, told: bool) -> None:
-    listener = {"timeouts": ListenerTimeouts(idle_ms=idle_ms), "socket": SocketConfig(keep_alive=keep_alive)}
-    found = [item for item in look_at_kernel(around(tmp_path, config=config_of(listener=listener))) if "(in), keep-alive" in item.subject]
-    assert levels(found) == (["warning"] if told else [])
+def test_without_idle_expiry_and_keep_alive_a_lost_client_is_never_found(tmp_path: Path) -> None:
+    cases: list[tuple[int, KeepAlive | None, Any]] = [(0, None, ["warning"]), (0, KeepAlive(), []), (1, None, []), (1, KeepAlive(), [])]
+    for idle_ms, keep_alive, expected in cases:
+        listener = {"timeouts": ListenerTimeouts(idle_ms=idle_ms), "socket": SocketConfig(keep_alive=keep_alive)}
+        found = look_at_kernel(around(tmp_path, config=config_of(listener=listener)))
+        assert levels(item for item in found if "(in), keep-alive" in item.subject) == expected, (idle_ms, keep_alive)
 
 
-@pytest.mark.parametrize(
-    ("state", "level"),
-    [
-        (ClockState(True, 0.02), "ok"),
-        (ClockState(True, 1.0), "ok"),
-        (ClockState(True, 1.001), "warning"),
-        (ClockState(False, 0.0), "warning"),
-    ],
-)
-def test_a_clock_that_is_not_known_for_right_is_told(tmp_path: Path, state: ClockState, level: str) -> None:
-    found = one(look_at_clock(around(tmp_path), lambda: state, lambda: 0.0), "synchronisation")
-    assert (found.level, found.figures["most_error_s"]) == (level, state.most_error_s)
+def test_a_clock_is_synchronised_to_a_second_and_not_set_in_steps(tmp_path: Path) -> None:
+    steady = ClockState(True, 0.0)
+    states = {ClockState(True, 0.02): "ok", ClockState(True, 1.0): "ok", ClockState(True, 1.001): "warning", ClockState(False, 0.0): "warning"}
+    for state, level in states.items():
+        found = one(look_at_clock(around(tmp_path), lambda state=state: state, lambda: 0.0), "synchronisation")
+        assert (found.level, found.figures["most_error_s"]) == (level, state.most_error_s)
+    steps = {0.0: "ok", 0.019: "ok", -0.019: "ok", 0.02: "warning", -5.0: "warning"}
+    assert {by: one(look_at_clock(around(tmp_path), lambda: steady, lambda by=by: by), "steps").level for by in steps} == steps
 
-
-def test_a_kernel_that_may_not_be_asked_is_said(tmp_path: Path) -> None:
     def refuse() -> ClockState:
         raise PermissionError(1, "Operation not permitted")
 
     assert levels(look_at_clock(around(tmp_path), refuse, lambda: 0.0)) == ["unknown", "ok"]
-
-
-@pytest.mark.parametrize(("by", "level"), [(0.0, "ok"), (0.019, "ok"), (-0.019, "ok"), (0.02, "warning"), (-5.0, "warning")])
-def test_a_clock_that_is_set_meanwhile_is_told(tmp_path: Path, by: float, level: str) -> None:
-    assert one(look_at_clock(around(tmp_path), lambda: ClockState(True, 0.0), lambda: by), "steps").level == level
+    assert 0 <= kernel_clock().most_error_s < 1e6, "of this machine; without synchronisation it grows up to a bound"
 
 
 def test_a_step_is_what_one_clock_moved_more_than_the_other() -> None:
@@ -100,8 +85,3 @@ def test_a_step_is_what_one_clock_moved_more_than_the_other() -> None:
         wall[0] += seconds - 30
 
     assert stepped(wait, lambda: wall[0], lambda: grown[0]) == pytest.approx(-30)
-
-
-def test_this_machines_kernel_is_asked() -> None:
-    """Whatever it says: an error is below its own bound, which grows when nobody synchronises it."""
-    assert 0 <= kernel_clock().most_error_s < 1e6

@@ -1,4 +1,4 @@
-"""Addresses of upstreams as they are found on real sockets: good ones, and every way in which one is not."""
+"""Addresses of upstreams on real sockets: good ones, and each kind of fault."""
 
 import contextlib
 import datetime
@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from framegate.control.doctor import upstreams
-from framegate.control.doctor.finding import Finding
-from framegate.control.doctor.probe import look_at_all
+from framegate.control.doctor.finding import Finding, look_at_all
 from framegate.control.doctor.surroundings import Surroundings
 from framegate.control.doctor.upstreams import address_probes
 from framegate.proxy.config.sasl import UpstreamSasl
@@ -45,7 +44,7 @@ def serving(script: Script = echo) -> Iterator[ScriptedUpstream]:
 
 
 def encrypted(certificate: tuple[str, str], script: Script = echo, client_ca: str | None = None) -> Script:
-    """The script behind a handshake as a server."""
+    """The script after a TLS handshake as a server."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate)
     if client_ca is not None:
@@ -59,6 +58,12 @@ def encrypted(certificate: tuple[str, str], script: Script = echo, client_ca: st
     return talk
 
 
+def silent(sock: socket.socket) -> None:
+    """Take what comes and never answer."""
+    if sock.recv(1 << 16):
+        sock.recv(1)
+
+
 def meet(
     port: int,
     *,
@@ -69,7 +74,7 @@ def meet(
     at: str = "127.0.0.1:0",
     **keys: Any,
 ) -> list[Finding]:
-    """What is found of one address that a name stood for; ``at``: where the listener is."""
+    """The findings about one address; ``at``: the listener's address."""
     config = config_of(f"localhost:{port}", listener={"address": at, **({"protocol": "kafka"} if kafka else {})}, upstream={"tls": tls, **keys})
     around = Surroundings(config=config, timeout_s=timeout_s)
     return look_at_all(address_probes(around, {"up": [[host, socket.AF_INET, "127.0.0.1", port]]}), timeout_s)
@@ -80,28 +85,22 @@ def told(findings: list[Finding], level: str = "fault") -> Finding:
     return found
 
 
-def test_who_speaks_first_is_good_as_well() -> None:
+def test_an_upstream_that_speaks_first_is_good_and_one_that_ends_the_connection_is_a_fault() -> None:
     def greet(sock: socket.socket) -> None:
         sock.sendall(b"220 hello\r\n")
         sock.recv(1)
 
     with serving(greet) as upstream:
         assert meet(upstream.port)[0].found.endswith("stays open, and speaks first")
-
-
-def test_where_nobody_listens_is_a_fault() -> None:
     with refusing_port() as port:
         assert told(meet(port)).found == "no process listens there"
-
-
-def test_who_ends_the_connection_at_once_is_a_fault() -> None:
     with serving(lambda sock: None) as upstream:
         assert "ends the connection at once" in told(meet(upstream.port)).found
     with serving(reset) as upstream:
         assert "Connection reset by peer" in told(meet(upstream.port)).found
 
 
-def test_who_takes_no_connection_is_told_in_its_time() -> None:
+def test_a_server_that_accepts_no_connection_is_a_fault_within_the_timeout() -> None:
     """A full queue: the kernel leaves packets unanswered."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as stack:
         port = listener.getsockname()[1]
@@ -115,7 +114,7 @@ def test_who_takes_no_connection_is_told_in_its_time() -> None:
     assert found.found == "takes no connection within 0.3 s"
 
 
-def test_a_broker_answers_one_request_and_nobody_logs_in() -> None:
+def test_a_broker_gets_one_request_and_no_login() -> None:
     broker = SaslBroker({"me": "secret"})
     found = meet(broker.port, kafka=True, sasl=UpstreamSasl(mechanism="PLAIN", user="me", password_file="/nowhere"))
     broker.close()
@@ -158,24 +157,27 @@ def test_where_a_broker_sends_clients_is_compared_with_the_listeners() -> None:
             assert found.figures["brokers"] == len(brokers)
 
 
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (lambda body: frame(body), "no answer to ApiVersions: correlation id"),
-        (lambda body: frame(body[4:8] + struct.pack(">hi", 35, 0)), "ApiVersions is answered with error 35"),
-        (lambda body: frame(body[4:8] + b"\0\0"), "no answer to ApiVersions"),
-        (lambda body: b"HTTP/1.1 400 Bad Request\r\n\r\n", "answers ApiVersions with b'HTTP', which is no frame of Kafka's"),
-        (lambda body: b"\x15\x03\x01\x00\x02\x02\x46", "with a TLS alert: it speaks TLS on this port"),
-        (lambda body: b"\0\0", "ends the connection instead of answering"),
-        (lambda body: b"", "ends the connection instead of answering"),
-    ],
-)
-def test_who_does_not_speak_kafka_is_a_fault(answer: Callable[[bytes], bytes], words: str) -> None:
-    with serving(lambda sock: sock.sendall(answer(read_frame(sock)))) as upstream:
-        assert words in told(meet(upstream.port, kafka=True)).found
+NO_KAFKA: list[tuple[Callable[[bytes], bytes], str]] = [
+    (lambda body: frame(body), "no answer to ApiVersions: correlation id"),
+    (lambda body: frame(body[4:8] + struct.pack(">hi", 35, 0)), "ApiVersions is answered with error 35"),
+    (lambda body: frame(body[4:8] + b"\0\0"), "no answer to ApiVersions"),
+    (lambda body: b"HTTP/1.1 400 Bad Request\r\n\r\n", "answers ApiVersions with b'HTTP', which is no frame of Kafka's"),
+    (lambda body: b"\x15\x03\x01\x00\x02\x02\x46", "with a TLS alert: it speaks TLS on this port"),
+    (lambda body: b"\0\0", "ends the connection instead of answering"),
+    (lambda body: b"", "ends the connection instead of answering"),
+]
 
 
-def test_who_answers_byte_by_byte_gets_no_longer_than_the_others() -> None:
+def test_an_upstream_that_does_not_speak_kafka_is_a_fault() -> None:
+    wrong = []
+    for answer, words in NO_KAFKA:
+        with serving(lambda sock, answer=answer: sock.sendall(answer(read_frame(sock)))) as upstream:
+            found = told(meet(upstream.port, kafka=True)).found
+        wrong += [(words, found)] * (words not in found)
+    assert wrong == []
+
+
+def test_a_server_that_answers_byte_by_byte_gets_no_longer_time() -> None:
     stop = threading.Event()
 
     def drip(sock: socket.socket) -> None:
@@ -188,7 +190,7 @@ def test_who_answers_byte_by_byte_gets_no_longer_than_the_others() -> None:
         stop.set()
 
 
-def test_tls_is_told_with_protocol_cipher_days_and_times(authority: Authority) -> None:
+def test_tls_is_shown_with_protocol_cipher_days_and_times(authority: Authority) -> None:
     with serving(encrypted(authority.leaf("server"))) as upstream:
         (found,) = meet(upstream.port, tls=UpstreamTls(ca=str(authority.path)))
     assert found.level == "ok"
@@ -208,25 +210,24 @@ def test_a_broker_behind_tls_that_asks_for_our_certificate_gets_it(authority: Au
     assert "tls.certificate and tls.key" in bad.advice
 
 
-@pytest.mark.parametrize(
-    ("leaf", "tls", "words", "advice"),
-    [
-        ({"lifetime": (-YEAR, -DAY)}, {}, "certificate has expired (it is CN=server,O=Test, for DNS:localhost, IP:127.0.0.1, made by", "renew"),
-        ({"hosts": ("other.example.org",)}, {}, "certificate is not valid for 'localhost'", "tls.server_name"),
-        ({}, {"server_name": "broker.example.org"}, "certificate is not valid for 'broker.example.org'", "tls.server_name"),
-        ({}, {"ca": None}, "unable to get local issuer certificate", "tls.ca"),
-    ],
-)
-def test_a_certificate_that_is_refused_is_told_with_what_is_in_it(
-    authority: Authority, leaf: dict[str, Any], tls: dict[str, Any], words: str, advice: str
-) -> None:
-    with serving(encrypted(authority.leaf("server", **leaf))) as upstream:
-        found = told(meet(upstream.port, tls=UpstreamTls(**{"ca": str(authority.path), **tls})))
-    assert words in found.found
-    assert advice in found.advice
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
+    ({"lifetime": (-YEAR, -DAY)}, {}, "certificate has expired (it is CN=server,O=Test, for DNS:localhost, IP:127.0.0.1, made by", "renew"),
+    ({"hosts": ("other.example.org",)}, {}, "certificate is not valid for 'localhost'", "tls.server_name"),
+    ({}, {"server_name": "broker.example.org"}, "certificate is not valid for 'broker.example.org'", "tls.server_name"),
+    ({}, {"ca": None}, "unable to get local issuer certificate", "tls.ca"),
+]
 
 
-def test_a_certificate_that_begins_in_the_future_is_told_of_the_clock_as_well(authority: Authority) -> None:
+def test_a_refused_certificate_is_shown_with_what_is_in_it(authority: Authority) -> None:
+    wrong = []
+    for leaf, tls, words, advice in REFUSED:
+        with serving(encrypted(authority.leaf("server", **leaf))) as upstream:
+            found = told(meet(upstream.port, tls=UpstreamTls(**{"ca": str(authority.path), **tls})))
+        wrong += [found] * (words not in found.found or advice not in found.advice)
+    assert wrong == []
+
+
+def test_a_certificate_that_begins_in_the_future_is_also_a_warning_about_the_clock(authority: Authority) -> None:
     with serving(encrypted(authority.leaf("server", lifetime=(DAY / 8, YEAR)))) as upstream:
         found = meet(upstream.port, tls=UpstreamTls(ca=str(authority.path)))
     assert "certificate is not yet valid" in told(found).found
@@ -235,37 +236,29 @@ def test_a_certificate_that_begins_in_the_future_is_told_of_the_clock_as_well(au
     assert clock.figures["behind_s"] == pytest.approx(10_800, abs=5)
 
 
-def test_a_certificate_that_ends_soon_is_told(authority: Authority) -> None:
+def test_a_certificate_that_ends_soon_is_a_warning_and_a_key_that_is_not_pinned_a_fault(authority: Authority) -> None:
     with serving(encrypted(authority.leaf("server", lifetime=(-YEAR, 3 * DAY)))) as upstream:
         found = meet(upstream.port, tls=UpstreamTls(ca=str(authority.path)))
+        unpinned = meet(upstream.port, tls=UpstreamTls(ca=str(authority.path), pins=("sha256/" + "A" * 43 + "=",)))
     assert (levels(found), told(found, "warning").found) == (["ok", "warning"], "its certificate ends in 3 days")
+    assert "which is none of pins" in told(unpinned).found
 
 
-def test_a_key_that_is_not_pinned_is_a_fault(authority: Authority) -> None:
-    pin = "sha256/" + "A" * 43 + "="
-    with serving(encrypted(authority.leaf("server"))) as upstream:
-        found = told(meet(upstream.port, tls=UpstreamTls(ca=str(authority.path), pins=(pin,))))
-    assert "which is none of pins" in found.found
-
-
-def test_who_speaks_no_tls_is_told(authority: Authority) -> None:
+def test_an_upstream_without_tls_is_a_fault_and_a_silent_one_costs_its_time(authority: Authority) -> None:
     with serving(lambda sock: sock.sendall(b"220 hello, this is no TLS\r\n" * 10)) as upstream:
         found = told(meet(upstream.port, tls=UpstreamTls(ca=str(authority.path))))
     assert "it does not speak TLS on this port" in found.advice
-
-
-def test_who_takes_the_handshake_and_says_nothing_is_told_in_its_time(authority: Authority) -> None:
-    with serving(lambda sock: sock.recv(1 << 16) and sock.recv(1) and None) as upstream:
+    with serving(silent) as upstream:
         begun = time.monotonic()
         found = told(meet(upstream.port, timeout_s=SHORT_S, tls=UpstreamTls(ca=str(authority.path))))
         assert time.monotonic() - begun < SHORT_S + 2
     assert "no TLS handshake within 0.3 s" in found.found
 
 
-def test_all_addresses_are_met_at_once_and_the_slow_one_holds_up_nobody() -> None:
-    """One after the other they would take the time of all."""
+def test_all_addresses_are_tried_at_once_and_a_slow_one_delays_no_other() -> None:
+    """In sequence they would take the sum of their times."""
     with contextlib.ExitStack() as stack:
-        ports = [stack.enter_context(serving(lambda sock: sock.recv(1 << 16) and sock.recv(1) and None)).port for _ in range(10)]
+        ports = [stack.enter_context(serving(silent)).port for _ in range(10)]
         config = config_of(listener={"protocol": "kafka"})
         around = Surroundings(config=config, timeout_s=SHORT_S)
         rows = [["", socket.AF_INET, "127.0.0.1", port] for port in ports]
@@ -275,7 +268,7 @@ def test_all_addresses_are_met_at_once_and_the_slow_one_holds_up_nobody() -> Non
     assert levels(found) == ["fault"] * 10
 
 
-def test_more_addresses_than_are_met_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_beyond_the_limit_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstreams, "MOST", 2)
     rows = [["", socket.AF_INET, f"127.0.0.{number}", 1] for number in range(1, 6)]
     probes = address_probes(Surroundings(config=config_of()), {"up": rows})
@@ -290,7 +283,7 @@ def test_an_upstream_without_an_address_is_a_fault_and_no_configuration_is_not_k
     assert levels(look_at_all(address_probes(Surroundings(), {}), 10)) == ["unknown"]
 
 
-def test_our_key_is_in_nothing_that_is_said(authority: Authority, tmp_path: Path) -> None:
+def test_no_finding_has_our_key(authority: Authority, tmp_path: Path) -> None:
     certificate, key = authority.leaf("client")
     secret = Path(key).read_text().splitlines()[1]
     with serving(encrypted(authority.leaf("server", lifetime=(-YEAR, -DAY)))) as upstream:

@@ -1,12 +1,11 @@
-"""What keeps framegate out of a pod is said with its line, its reason and what to do."""
+"""Conflicts with a pod are faults with line, reason and what to do."""
 
 import dataclasses
 
 from framegate.control.kubernetes.checks import faults_of
-from framegate.control.kubernetes.manifest import Fault, read_manifest
+from framegate.control.kubernetes.manifest import Fault, read_manifest, workloads
 from framegate.control.kubernetes.pod_requirements import DEFAULT_REQUIREMENTS, PodRequirements
 from framegate.control.kubernetes.sidecar import Options, pod_template
-from framegate.control.kubernetes.workload import workloads
 from tests.fakes.cases import each_of
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n"
@@ -58,7 +57,7 @@ def test_what_does_not_go_together_is_named_where_it_stands(spec: str, line: int
     assert words in fault.what
 
 
-def test_a_port_of_another_protocol_or_of_nobody_is_free() -> None:
+def test_a_port_of_another_protocol_is_free() -> None:
     assert faults(POD + "  containers: [{name: app, ports: [{containerPort: 9093, protocol: UDP}, {containerPort: 9094}]}]\n") == []
 
 

@@ -1,10 +1,10 @@
-"""The components of deploy/kustomize are what is written from the one source; nobody changes them by hand."""
+"""The components of deploy/kustomize are generated from one source."""
 
 import tomllib
 from pathlib import Path
 
 from framegate.control.kubernetes.component import files
-from framegate.control.kubernetes.workload import KINDS
+from framegate.control.kubernetes.manifest import KINDS
 
 ROOT = Path(__file__).resolve().parents[3]
 

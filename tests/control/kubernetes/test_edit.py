@@ -1,4 +1,4 @@
-"""Text is put in and cut out between what is there; the rest of it does not move."""
+"""Additions and removals leave the rest of the text as it is."""
 
 import pytest
 

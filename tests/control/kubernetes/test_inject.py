@@ -1,4 +1,4 @@
-"""framegate into manifests and out: what is there stays byte for byte, twice is once, and what comes out says what it should."""
+"""inject and remove: the user's text stays byte for byte, a second injection changes nothing, and the result has the right contents."""
 
 import dataclasses
 import json
@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from framegate.control.kubernetes.inject import RECORD, Injector, remove
-from framegate.control.kubernetes.manifest import ManifestError
+from framegate.control.kubernetes.manifest import KINDS, ManifestError
 from framegate.control.kubernetes.objects import Wanted
 from framegate.control.kubernetes.pod_requirements import PodRequirements
 from framegate.control.kubernetes.sidecar import Options
-from framegate.control.kubernetes.workload import KINDS
 from tests.fakes.cases import each_of
 
 DEPLOYMENT = """\
@@ -40,6 +39,7 @@ spec:
             # the end
 # the very end
 """
+RECREATED = DEPLOYMENT.replace("spec:\n    selector", "spec:\n    strategy: {type: Recreate}\n    selector")
 EVERYTHING = Wanted(
     issuer=("Issuer", "ca"), network_policy=True, pod_monitor=True, disruption_budget=True, tap_claim_bytes=4 << 30, dns_names=("a.example.com",)
 )
@@ -70,18 +70,16 @@ def lines_of(text: str) -> list[str]:
     return text.splitlines(keepends=True)
 
 
-def test_what_was_there_stays_line_for_line() -> None:
+def test_what_was_there_stays_line_for_line_twice_is_once_and_remove_restores_it() -> None:
     injected = inject(DEPLOYMENT)
     kept = iter(lines_of(injected))
     assert all(line in kept for line in lines_of(DEPLOYMENT) if "labels: {app: lookup}   #" not in line)
     assert '            labels: {app: lookup, "framegate.io/sidecar": "true"}   # its pods\n' in lines_of(injected)
-
-
-def test_twice_is_once_and_removed_is_never() -> None:
-    once = inject(DEPLOYMENT)
-    assert inject(once) == once
-    assert remove(once) == (DEPLOYMENT, ["Deployment lookup"])
+    assert inject(injected) == injected
+    assert remove(injected) == (DEPLOYMENT, ["Deployment lookup"])
     assert remove(DEPLOYMENT) == (DEPLOYMENT, [])
+    marked = inject("\ufeff" + DEPLOYMENT)
+    assert (marked, remove(marked)[0]) == ("\ufeff" + injected, "\ufeff" + DEPLOYMENT), "with a byte order mark"
 
 
 @each_of("ending", ["", "\n", "\n\n", "\n...\n", "\n---\n"])
@@ -90,12 +88,6 @@ def test_a_stream_may_end_as_it_likes(ending: str) -> None:
     injected = inject(text, Options(tap_claim=None), PodRequirements(text=TEXT), Wanted(network_policy=True))
     assert remove(injected)[0] == text
     assert [item["kind"] for item in data(injected) if item] == ["Deployment", "ConfigMap", "NetworkPolicy"]
-
-
-def test_a_byte_order_mark_stays_and_misplaces_nothing() -> None:
-    injected = inject("\ufeff" + DEPLOYMENT)
-    assert injected == "\ufeff" + inject(DEPLOYMENT)
-    assert remove(injected)[0] == "\ufeff" + DEPLOYMENT
 
 
 @each_of("kind", KINDS)
@@ -164,8 +156,7 @@ def test_a_stream_of_json_stays_a_stream() -> None:
 def test_an_object_that_is_switched_off_is_left_alone() -> None:
     text = DEPLOYMENT.replace("    name: 'lookup'", "    labels: {framegate.io/inject: 'false'}\n    name: 'lookup'")
     injector = Injector(Options(), PodRequirements(), Wanted())
-    assert injector.inject(text) == text
-    assert injector.injected == []
+    assert (injector.inject(text), injector.injected) == (text, [])
 
 
 def test_of_several_texts_the_certificate_has_all_names() -> None:
@@ -184,24 +175,16 @@ def test_pods_without_labels_of_their_own_are_refused_where_something_would_choo
         inject(pod, wanted=Wanted(network_policy=True))
 
 
-def test_what_the_user_set_is_kept_and_kept_when_framegate_goes() -> None:
-    text = DEPLOYMENT.replace(
-        "            containers:\n",
-        "            securityContext: {fsGroup: 7}\n            terminationGracePeriodSeconds: 90\n            containers:\n",
-    )
+def test_the_users_settings_are_kept_and_modes_of_volumes_change_only_for_a_claim() -> None:
+    text = in_spec("securityContext: {fsGroup: 7}", "terminationGracePeriodSeconds: 90")
     spec = template_of(data(inject(text))[0])["spec"]
-    assert spec["securityContext"] == {"fsGroup": 7}
-    assert spec["terminationGracePeriodSeconds"] == 90
+    assert (spec["securityContext"], spec["terminationGracePeriodSeconds"]) == ({"fsGroup": 7}, 90)
     assert remove(inject(text))[0] == text
-
-
-def test_the_pods_own_volumes_keep_their_modes_but_where_a_claim_needs_a_group() -> None:
     assert "securityContext" not in template_of(data(inject(DEPLOYMENT))[0])["spec"]
-    recreated = DEPLOYMENT.replace("spec:\n    selector", "spec:\n    strategy: {type: Recreate}\n    selector")
-    claimed = inject(recreated, Options(tap_claim="tap"))
+    claimed = inject(RECREATED, Options(tap_claim="tap"))
     assert template_of(data(claimed)[0])["spec"]["securityContext"]["fsGroup"] == 10001
-    assert inject(claimed) == inject(recreated)
-    assert remove(claimed)[0] == recreated
+    assert inject(claimed) == inject(RECREATED)
+    assert remove(claimed)[0] == RECREATED
 
 
 LIVE = in_spec("terminationGracePeriodSeconds: 30   # of whom").replace("    name: 'lookup'", "    uid: 0d5a\n    name: 'lookup'")
@@ -234,7 +217,7 @@ def test_a_grace_period_that_somebody_wrote_is_refused_when_it_is_too_short(was:
 
 
 def test_one_claim_is_for_one_workload_whatever_text_it_is_in() -> None:
-    text = DEPLOYMENT.replace("spec:\n    selector", "spec:\n    strategy: {type: Recreate}\n    selector")
+    text = RECREATED
     other, elsewhere = text.replace("name: 'lookup'", "name: other"), text.replace("name: 'lookup'", "{name: other, namespace: b}")
     claimed = Options(tap_claim="tap")
     with pytest.raises(ManifestError, match="line 23: Deployment other: would use the tap's claim tap, which Deployment lookup uses"):
@@ -322,9 +305,7 @@ def test_a_record_that_somebody_changed_is_refused(record: str) -> None:
 
 
 def test_all_faults_of_all_workloads_are_named_at_once() -> None:
-    bad = DEPLOYMENT.replace(
-        "            containers:\n", "            hostNetwork: true\n            terminationGracePeriodSeconds: 5\n            containers:\n"
-    )
+    bad = in_spec("hostNetwork: true", "terminationGracePeriodSeconds: 5")
     with pytest.raises(ManifestError) as caught:
         inject(f"{bad}---\n{bad}")
     assert [fault.line for fault in caught.value.faults] == [13, 14, 35, 36]

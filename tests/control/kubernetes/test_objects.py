@@ -6,11 +6,10 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from framegate.control.kubernetes.manifest import ManifestError, read_manifest
+from framegate.control.kubernetes.manifest import KINDS, ManifestError, Workload, read_manifest, workloads
 from framegate.control.kubernetes.objects import Wanted, key_of, objects_for
 from framegate.control.kubernetes.pod_requirements import DEFAULT_REQUIREMENTS
 from framegate.control.kubernetes.sidecar import Options
-from framegate.control.kubernetes.workload import KINDS, Workload, workloads
 from tests.fakes.cases import each_of
 
 DEPLOYMENT = """\
@@ -34,7 +33,7 @@ def made(wanted: Wanted = ALL, text: str = DEPLOYMENT, **needs: Any) -> dict[str
     return {item["kind"]: item for item in found}
 
 
-def test_nothing_is_made_that_nobody_asked_for() -> None:
+def test_without_options_there_are_no_objects() -> None:
     assert made(Wanted()) == {}
 
 

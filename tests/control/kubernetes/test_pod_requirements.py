@@ -1,5 +1,6 @@
-"""What a configuration asks of its pod, read where its files are not."""
+"""What a configuration needs from its pod, read on a machine without the pod's files."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from framegate.proxy.config.model import MIB
 from tests.fakes import deploying
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "deploy" / "kustomize" / "example" / "framegate.yaml"
+Write = Callable[[str], Path]
 SMALL = """\
 node: edge
 health: {address: "0.0.0.0:9901"}
@@ -27,7 +29,7 @@ upstreams: [{name: u, endpoints: ["127.0.0.1:9190"]}]
 
 
 @pytest.fixture
-def write(tmp_path: Path):  # type: ignore[no-untyped-def]
+def write(tmp_path: Path) -> Write:
     def written(text: str) -> Path:
         path = tmp_path / "framegate.yaml"
         path.write_text(text)
@@ -49,7 +51,7 @@ def test_what_is_expected_without_a_configuration_is_the_examples() -> None:
     assert found.tap_bytes <= DEFAULT_REQUIREMENTS.tap_bytes
 
 
-def test_files_of_the_pod_need_not_be_here_and_relative_paths_start_at_the_config_map(write) -> None:  # type: ignore[no-untyped-def]
+def test_files_of_the_pod_need_not_be_here_and_relative_paths_start_at_the_config_map(write: Write) -> None:
     path = write(SMALL.replace("upstream: u}", "upstream: u, tls: {certificate: tls/c.pem, key: /run/keys/k.pem}}"))
     found = needs(path)
     assert found.tls_folder == "/etc/framegate/tls"
@@ -57,23 +59,25 @@ def test_files_of_the_pod_need_not_be_here_and_relative_paths_start_at_the_confi
     assert found.text == path.read_text()
 
 
-def test_addresses_and_folders_of_the_pod_are_not_asked_of_this_machine(write) -> None:  # type: ignore[no-untyped-def]
+def test_addresses_and_folders_of_the_pod_are_not_asked_of_this_machine(write: Write) -> None:
     text = SMALL.replace("0.0.0.0:9093", "192.0.2.77:9093") + 'tap: {directory: /proc/none}\nadmin: {address: "unix:/proc/none/a.sock"}\n'
     assert needs(write(text)).tap_folder == "/proc/none"
     with pytest.raises(ConfigurationError, match="cannot be bound"):
         load(write(text))
 
 
-def test_other_faults_are_named_as_check_names_them(write) -> None:  # type: ignore[no-untyped-def]
+def test_other_faults_are_named_as_check_names_them(write: Write) -> None:
     with pytest.raises(ConfigurationError) as caught:
         read_configuration(write(SMALL.replace("upstream: u}", "upstream: v, tls: {certificate: c.pem, key: k.pem}}")))
     assert [(fault.line, fault.key) for fault in caught.value.faults] == [(4, "listeners[0].upstream")]
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        read_configuration(Path("/nowhere/framegate.yaml"))
     with pytest.raises(ConfigurationError, match="nodes"):
         read_configuration(write(SMALL.replace("node:", "nodes:")))
 
 
-def test_files_that_happen_to_be_here_are_not_looked_at(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    """Neither certificates, nor secrets, nor those that are no such thing: the pod has others."""
+def test_files_that_happen_to_be_here_are_not_looked_at(write: Write, tmp_path: Path) -> None:
+    """The pod has other files at these paths."""
     for name in ("c", "k", "u", "p", "j", "r"):
         (tmp_path / name).write_text("no PEM, no user, no JSON {")
         (tmp_path / name).chmod(0o666)
@@ -85,21 +89,15 @@ def test_files_that_happen_to_be_here_are_not_looked_at(write, tmp_path: Path) -
     assert read_configuration(path)[2] == []
 
 
-def test_a_configuration_that_cannot_be_read_itself_is_a_fault(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be read"):
-        read_configuration(tmp_path / "missing.yaml")
-
-
-def test_a_listener_that_only_the_pod_reaches_has_no_port_for_others(write) -> None:  # type: ignore[no-untyped-def]
+def test_a_listener_that_only_the_pod_reaches_has_no_port_for_others(write: Write) -> None:
     for address in ("127.0.0.1:9093", "localhost:9093", "[::1]:9093", "127.9.9.9:9093"):
         found = needs(write(SMALL.replace("0.0.0.0:9093", address)))
         assert (found.data_ports, found.inner_ports) == ((), (9093,))
     assert needs(write(SMALL)).data_ports == (9093,)
 
 
-@pytest.mark.parametrize(
-    ("was", "now", "words"),
-    [
+def test_what_does_not_work_in_a_pod_is_refused(write: Write) -> None:
+    for was, now, words in (
         ('health: {address: "0.0.0.0:9901"}\n', "", "there is no health section"),
         ("0.0.0.0:9901", "127.0.0.1:9901", "which the kubelet cannot reach"),
         ("0.0.0.0:9901", "0.0.0.0:0", "health.address is port 0"),
@@ -108,32 +106,27 @@ def test_a_listener_that_only_the_pod_reaches_has_no_port_for_others(write) -> N
         ("upstream: u}", "upstream: u, tls: {certificate: c.pem, key: /k/k}}", "is a file in /etc/framegate, .* /var/run/framegate/tls/c.pem"),
         ('9190"]}', '9190"], tls: {ca: /etc/framegate/ca.crt}}', "the ConfigMap with only the configuration is mounted"),
         ('9190"]}', '9190"], tls: {ca: /etc/ssl/certs/own.pem}}', "has the image's public certificate authorities .*ca-certificates.crt"),
-    ],
-)
-def test_what_does_not_work_in_a_pod_is_refused(write, was: str, now: str, words: str) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(PodRequirementsError, match=words):
-        needs(write(SMALL.replace(was, now)))
+    ):
+        with pytest.raises(PodRequirementsError, match=words):
+            needs(write(SMALL.replace(was, now)))
 
 
-def test_the_tap_needs_room_for_its_budget_and_what_processors_have_open(write) -> None:  # type: ignore[no-untyped-def]
+def test_the_tap_needs_room_for_its_budget_and_open_segments_and_a_drain_takes_whole_seconds(write: Write) -> None:
     path = write(f"{SMALL}tap: {{directory: /tap, budget: 100MiB, segment_size: 10MiB}}\n")
     assert needs(path).tap_bytes == (100 + 2 * 10 + 16) * MIB
     assert needs(path, 3).tap_bytes == (100 + 4 * 10 + 16) * MIB
     assert needs(write(SMALL)).tap_folder is None
+    seconds = {"0": 0, "1ms": 1, "999ms": 1, "1s": 1, "1001ms": 2}
+    assert {text: needs(write(f"{SMALL}drain: {{timeout: {text}, quiet: 0}}\n")).drain_s for text in seconds} == seconds
 
 
-@pytest.mark.parametrize(("written", "seconds"), [("0", 0), ("1ms", 1), ("999ms", 1), ("1s", 1), ("1001ms", 2)])
-def test_a_drain_is_counted_in_whole_seconds(write, written: str, seconds: int) -> None:  # type: ignore[no-untyped-def]
-    assert needs(write(f"{SMALL}drain: {{timeout: {written}, quiet: 0}}\n")).drain_s == seconds
-
-
-def test_upstreams_certificates_are_the_secret_when_listeners_have_none(write) -> None:  # type: ignore[no-untyped-def]
+def test_upstreams_certificates_are_the_secret_when_listeners_have_none(write: Write) -> None:
     path = write(SMALL.replace('9190"]}', '9190"], tls: {ca: /tls/ca.crt}}'))
     assert (needs(path).tls_folder, needs(path).secret_folders) == ("/tls", ())
     assert needs(path).tls_files == (("ca.crt", "upstreams[0].tls.ca"),)
 
 
-def test_public_authorities_are_the_images_and_need_no_volume(write) -> None:  # type: ignore[no-untyped-def]
+def test_public_authorities_are_the_images_and_need_no_volume(write: Write) -> None:
     bundle = deploying.module("image_root").CERTIFICATES
     path = write(SMALL.replace('9190"]}', f'9190"], tls: {{ca: {bundle}}}}}'))
     assert (needs(path).tls_folder, needs(path).tls_files, needs(path).secret_folders) == (None, (), ())

@@ -1,4 +1,4 @@
-"""What a pod gains follows from the configuration and from what was asked for."""
+"""What a pod gets follows from the configuration and the options."""
 
 import dataclasses
 from typing import Any
@@ -26,7 +26,7 @@ def test_ports_are_those_of_the_configuration() -> None:
 
 
 @each_of("kind", ["startup", "readiness", "liveness"])
-def test_probes_ask_as_they_are_told_to(kind: str) -> None:
+def test_probes_use_the_chosen_protocol(kind: str) -> None:
     needs = dataclasses.replace(DEFAULT_REQUIREMENTS, health_port=4, http_port=5)
     by_grpc, by_http = container_of(needs=needs)[f"{kind}Probe"], container_of(Options(probes="http"), needs)[f"{kind}Probe"]
     assert by_grpc.pop("grpc") == {"port": 4, "service": f"framegate-{kind}"}
@@ -35,17 +35,14 @@ def test_probes_ask_as_they_are_told_to(kind: str) -> None:
     assert ("fg-http", 5) in [(port["name"], port["containerPort"]) for port in container_of(Options(probes="http"), needs)["ports"]]
 
 
-@each_of(("cpu_m", "seconds"), [(1000, 30), (101, 30), (100, 30), (99, 31), (30, 100), (1, 3000)])
-def test_a_start_may_take_as_long_as_its_share_of_a_cpu_needs(cpu_m: int, seconds: int) -> None:
-    probe = container_of(Options(cpu_m=cpu_m))["startupProbe"]
-    assert (probe["failureThreshold"], probe["periodSeconds"]) == (seconds, 1)
-
-
-@each_of(("drain_s", "least", "given"), [(0, 12, 30), (30, 42, 60), (3600, 3612, 3630)])
-def test_the_grace_period_outlasts_hook_drain_and_tap(drain_s: int, least: int, given: int) -> None:
-    needs = dataclasses.replace(DEFAULT_REQUIREMENTS, drain_s=drain_s)
-    assert grace_least_s(needs) == least
-    assert pod_template(Options(), needs)["spec"]["terminationGracePeriodSeconds"] == given
+def test_a_start_may_take_as_long_as_its_share_of_a_cpu_needs_and_the_grace_period_outlasts_the_drain() -> None:
+    seconds = {1000: 30, 101: 30, 100: 30, 99: 31, 30: 100, 1: 3000}
+    probes = {cpu_m: container_of(Options(cpu_m=cpu_m))["startupProbe"] for cpu_m in seconds}
+    assert {cpu_m: probe["failureThreshold"] for cpu_m, probe in probes.items()} == seconds
+    assert {probe["periodSeconds"] for probe in probes.values()} == {1}
+    for drain_s, least, given in ((0, 12, 30), (30, 42, 60), (3600, 3612, 3630)):
+        needs = dataclasses.replace(DEFAULT_REQUIREMENTS, drain_s=drain_s)
+        assert (grace_least_s(needs), pod_template(Options(), needs)["spec"]["terminationGracePeriodSeconds"]) == (least, given)
 
 
 def test_what_is_requested_is_never_above_what_is_allowed() -> None:

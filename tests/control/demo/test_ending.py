@@ -1,18 +1,76 @@
-"""The last lines of a demo: the result, and commands that work in the user's shell."""
+"""Ctrl-C and SIGTERM as exceptions; each end of a demo is one line and an exit code; the last lines."""
 
 import io
+import os
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
+import grpc
 import pytest
 from rich.console import Console
 
-from framegate.control.demo.closing import conclude, program
-from framegate.control.demo.workspace import Workspace
+from framegate.control.demo.ending import TerminatedError, conclude, exit_code, program
+from framegate.control.demo.processes import ChildError, signals_ignored
+from framegate.control.demo.stage import Workspace, WorkspaceError
 
 
-def test_it_says_what_was_wrong_where_files_are_and_ends_with_the_result(tmp_path: Path) -> None:
+def failing(error: BaseException) -> Callable[[], int]:
+    def perform() -> int:
+        raise error
+
+    return perform
+
+
+def test_whatever_ends_it_is_one_line_and_a_code(capsys: pytest.CaptureFixture[str]) -> None:
+    for error, code, said in (
+        (ValueError("of the broker:\nno jars"), 1, "of the broker: no jars"),
+        (ChildError("proxy ended: no"), 1, "proxy ended: no"),
+        (grpc.RpcError("no answer"), 1, "no answer"),
+        (OSError(28, "No space left on device"), 1, "[Errno 28] No space left on device"),
+        (WorkspaceError("/x holds something else"), 2, "/x holds something else"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (TerminatedError(), 143, "terminated"),
+    ):
+        assert exit_code(failing(error), ValueError) == code
+        assert capsys.readouterr().err == f"framegate demo: {said}\n"
+    assert exit_code(lambda: 7) == 7
+    with pytest.raises(TypeError):
+        exit_code(failing(TypeError()))
+
+
+def test_sigterm_ends_it_and_the_handler_is_put_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def perform() -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return 0
+
+    assert exit_code(perform) == 143
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_signals_are_ignored_while_it_cleans_up() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with signals_ignored():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_another_thread_changes_nothing() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    seen: list[object] = []
+    thread = threading.Thread(target=lambda: exit_code(lambda: seen.append(signal.getsignal(signal.SIGTERM)) or 0))
+    thread.start()
+    thread.join()
+    assert seen == [before]
+
+
+def test_the_last_lines_have_the_checks_the_files_and_the_result(tmp_path: Path) -> None:
     place = Workspace(tmp_path / "demo")
     place.release()
     for good, last in ((True, "RESULT: everything equal, everything seen"), (False, "RESULT: NOT everything was equal or seen")):
