@@ -4,8 +4,8 @@ A slow subscriber gets a gap with the numbers that it missed in place of the eve
 the subscriber runs in the thread that publishes.
 
 A watch over gRPC works like this: subscribe; send a snapshot, as of ``after``; then the bookmark ``after``; then the events of the subscription.
-Events that happen while the snapshot is made wait in the queue, and the snapshot may include them already. A client that reconnects subscribes after the
-last number that it saw, and needs no snapshot as long as the bus still keeps the events after that number.
+Events that happen while the snapshot is made wait in the queue, and the snapshot may include them already. A client that reconnects subscribes after
+the last number that it saw, and needs no snapshot as long as the bus still keeps the events after that number.
 """
 
 import asyncio

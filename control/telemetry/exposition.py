@@ -1,7 +1,7 @@
-"""What a scrape gets. Needs the extra ``prometheus``; the first scrape loads this module.
+"""The answer to a scrape. Needs the extra ``prometheus``; the first scrape loads this module.
 
-``prometheus_client`` negotiates the format and escapes; ``wsgiref`` reads the request and writes the answer, between two buffers; ``control.web``
-moves the bytes, on the loop of the one thread that serves.
+``prometheus_client`` negotiates the format and escapes; ``wsgiref`` parses the request and writes the answer, between two buffers; ``control.web``
+moves the bytes, on the event loop of one thread.
 """
 
 import asyncio
@@ -20,22 +20,22 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from framegate.control.telemetry.names import label_name, prometheus_name
+from framegate.control.telemetry.catalogue import label_name, prometheus_name
 from framegate.control.web import Server
 
 __all__ = ["Scrapes", "families"]
 
 _log = logging.getLogger(__name__)
 _REFUSED: Final = re.compile(r";\s*q\s*=\s*0(\.0*)?\s*$", re.IGNORECASE)
-"""Behind an encoding: the client does not want it."""
+"""The end of an encoding that the client does not accept."""
 
 
 class Scrapes:
-    """Answers scrapes on a socket that listens already, in a thread of their own.
+    """Answers scrapes on a listening socket, in the thread that calls ``serve``.
 
     Args:
         sock: closed when ``serve`` ends.
-        collect: gives what there is at the moment of a scrape; called in the thread that serves.
+        collect: returns the values at the moment of a scrape; called in the thread that serves.
     """
 
     def __init__(self, sock: socket.socket, collect: Callable[[], MetricsData | None]) -> None:
@@ -68,7 +68,7 @@ class Scrapes:
 
 
 class _Site:
-    """What ``wsgiref`` asks its server for. An application that fails is our bug: the scrape gets a 500, the log the reason."""
+    """The server object that ``wsgiref`` needs. If the application raises, which is our bug, the scrape gets a 500 and the log the reason."""
 
     def __init__(self, sock: socket.socket, app: Callable[..., Iterable[bytes]]) -> None:
         host, port = sock.getsockname()[:2]
@@ -80,7 +80,7 @@ class _Site:
 
     def _guarded(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         encodings = environ.get("HTTP_ACCEPT_ENCODING", "").split(",")
-        environ["HTTP_ACCEPT_ENCODING"] = ",".join(item for item in encodings if not _REFUSED.search(item))  # the library does not look at weights
+        environ["HTTP_ACCEPT_ENCODING"] = ",".join(item for item in encodings if not _REFUSED.search(item))  # the library ignores weights
         try:
             if environ["REQUEST_METHOD"] == "HEAD":
                 return _head_only(self._app, environ, start_response)
@@ -92,16 +92,16 @@ class _Site:
 
 
 def _head_only(app: Callable[..., Iterable[bytes]], environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-    """What GET answers without its body, and with its length."""
-    told: list[Any] = []
-    size = sum(map(len, app({**environ, "REQUEST_METHOD": "GET"}, lambda status, headers: told.extend((status, headers)))))
-    status, headers = told
+    """The answer to GET without its body, and with its length."""
+    started: list[Any] = []
+    size = sum(map(len, app({**environ, "REQUEST_METHOD": "GET"}, lambda status, headers: started.extend((status, headers)))))
+    status, headers = started
     start_response(status, [*headers, ("Content-Length", str(size))])
     return []
 
 
 class _Request(wsgiref.simple_server.WSGIRequestHandler):
-    """One request whose head is whole; ``answer`` is what to send back."""
+    """One request whose head has arrived; ``answer`` is the response."""
 
     default_request_version = "HTTP/1.0"  # not 0.9, whose answers have no status
 
@@ -110,21 +110,20 @@ class _Request(wsgiref.simple_server.WSGIRequestHandler):
         super().__init__(head, ("", 0), site)  # type: ignore[arg-type]
 
     def setup(self) -> None:
-        """Between two buffers, not on a socket."""
+        """Use two buffers in place of a socket."""
         self.rfile = io.BufferedReader(io.BytesIO(self.request))
         self.wfile = io.BytesIO()
 
     def finish(self) -> None:
-        """Everything has been written."""
         assert isinstance(self.wfile, io.BytesIO), "setup made it"
         self.answer = self.wfile.getvalue()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Scrapes are no news."""
+        """Scrapes are not logged."""
 
 
 class _Scrape(Collector):
-    """What the registry asks."""
+    """The only collector of the registry."""
 
     def __init__(self, collect: Callable[[], MetricsData | None]) -> None:
         self._collect = collect
@@ -135,10 +134,10 @@ class _Scrape(Collector):
 
 
 def families(data: MetricsData) -> Iterator[Metric]:
-    """What was collected, in Prometheus' form; the resource becomes ``target_info``."""
+    """Collected metrics as families of Prometheus; the resource becomes ``target_info``."""
     for resource in data.resource_metrics:
         info = Metric("target", "What is scraped here.", "info")
-        info.add_sample("target_info", {label_name(key): str(value) for key, value in resource.resource.attributes.items()}, 1)
+        info.add_sample("target_info", _labels(resource.resource.attributes), 1)
         yield info
         for scope in resource.scope_metrics:
             for metric in scope.metrics:

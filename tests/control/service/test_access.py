@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
-import pytest
 from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
@@ -16,6 +15,7 @@ from framegate.control import v1
 from framegate.control.service.access import METHODS, Access, Role, access_of
 from framegate.control.service.server import SERVICE_NAMES
 from framegate.proxy.config.model import TapConfig
+from tests.fakes.cases import each_of
 from tests.fakes.serving import Serving, run
 
 CLI = Path(framegate.control.cli.__file__).parent
@@ -53,23 +53,24 @@ def test_what_is_not_in_the_table_is_for_admins_and_audited() -> None:
     assert access_of("framegate.control.v1.ChannelService/Forgotten") == Access(Role.ADMIN, audited=True)
 
 
-@pytest.mark.parametrize("tap", [None, TapConfig(directory="/nowhere")], ids=["no tap", "tap"])
-def test_every_method_has_a_handler_and_leaves_a_row_just_when_the_table_says_so(tap: TapConfig | None) -> None:
-    async def body(at: Serving) -> None:
-        for name, rpc in RPCS.items():
-            answer = message_factory.GetMessageClass(rpc.output_type)
-            call = at.channel.unary_unary(f"/{name}", lambda request: request.SerializeToString(), answer.FromString)
-            code = grpc.StatusCode.OK
-            try:
-                await call(message_factory.GetMessageClass(rpc.input_type)())
-            except grpc.aio.AioRpcError as error:
-                code = error.code()
-            assert code not in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL), name
-            rows = [row["method"] for row in at.plane.audits]
-            assert rows == ([name] if METHODS[name].audited else []), name
-            at.plane.audits.clear()
+async def check_every_method(at: Serving) -> None:
+    """Each is answered, and leaves a row just when the table says so."""
+    for name, rpc in RPCS.items():
+        answer = message_factory.GetMessageClass(rpc.output_type)
+        call = at.channel.unary_unary(f"/{name}", lambda request: request.SerializeToString(), answer.FromString)
+        code = grpc.StatusCode.OK
+        try:
+            await call(message_factory.GetMessageClass(rpc.input_type)())
+        except grpc.aio.AioRpcError as error:
+            code = error.code()
+        assert code not in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL), name
+        assert [row["method"] for row in at.plane.audits] == ([name] if METHODS[name].audited else []), name
+        at.plane.audits.clear()
 
-    run(body, tap=tap)
+
+@each_of("tap", [None, TapConfig(directory="/nowhere")])
+def test_every_method_has_a_handler_and_leaves_a_row_just_when_the_table_says_so(tap: TapConfig | None) -> None:
+    run(check_every_method, tap=tap)
 
 
 def test_every_method_has_a_verb_of_the_command_line() -> None:

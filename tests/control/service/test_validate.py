@@ -1,4 +1,4 @@
-"""What a request may say."""
+"""Checks of requests, and pages of lists in memory."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from framegate.control.errors import InvalidArgumentError
 from framegate.control.identity.passwords import MAX_ITERATIONS, MIN_ITERATIONS
-from framegate.control.service.quotas import QUOTA_FIELDS
-from framegate.control.service.validate import MAX_REASON, Violations, changed_fields, reason, required, selection
+from framegate.control.service.limits import QUOTA_FIELDS
+from framegate.control.service.validate import MAX_REASON, Violations, changed_fields, page, reason, required, selection
 from framegate.control.v1.channel_service_pb2 import ChannelSelector
 from framegate.control.v1.limit_service_pb2 import UpdateLimitRequest, UpdateNodeLimitsRequest
 from framegate.control.v1.pool_service_pb2 import MemoryPool, UpdateMemoryPoolRequest, UpdateProcessorPoolRequest
@@ -139,3 +139,30 @@ def test_each_value_that_can_be_set_has_the_range_of_its_key_in_the_file() -> No
                     assert (path in told) is not key.takes(value), f"{method}: {path} = {value}: {told}"
 
     run(body, tap=TapConfig(directory="/nowhere"))
+
+
+ITEMS = [(name, name.upper()) for name in "abcde"]
+
+
+def test_the_pages_together_are_the_list() -> None:
+    first, token = page(ITEMS, 2, "")
+    second, token = page(ITEMS, 2, token)
+    third, token = page(ITEMS, 2, token)
+    assert (first, second, third, token) == (["A", "B"], ["C", "D"], ["E"], "")
+
+
+def test_a_list_that_fits_has_no_next_page() -> None:
+    assert page(ITEMS, 5, "") == (["A", "B", "C", "D", "E"], "")
+    assert page([], 5, "") == ([], "")
+
+
+def test_items_that_come_between_two_pages_repeat_nothing() -> None:
+    _, token = page(ITEMS, 2, "")
+    assert page([("0", "new"), *ITEMS], 2, token)[0] == ["C", "D"]
+
+
+@pytest.mark.parametrize("token", ["!", "%%%", "enp6eg==", "é"])
+def test_a_foreign_token_is_refused(token: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        page(ITEMS, 2, token)
+    assert caught.value.violations[0].field == "page_token"

@@ -18,12 +18,12 @@ from framegate.control.events import Bus
 from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
 from framegate.control.task_monitor import TaskMonitor
-from framegate.control.telemetry.account import Account
 from framegate.control.telemetry.environment import judge
 from framegate.control.telemetry.export import Early, Export
+from framegate.control.telemetry.exporters import Account
 from framegate.control.telemetry.provider import Telemetry
 from framegate.proxy.config.model import OtlpConfig, PrometheusConfig, ProxyConfig, TelemetryConfig
-from tests.control.telemetry.test_segment_spans import MADE_NS, SEAL, SEGMENT
+from tests.control.telemetry.test_traces import MADE_NS, SEAL, SEGMENT
 from tests.fakes.jobs import environment
 from tests.fakes.otlp_receiver import OtlpReceiver, attributes_of
 from tests.fakes.plane import fake_config
