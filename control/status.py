@@ -175,8 +175,8 @@ class CertificateStatus:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReloadOutcome:
-    """The result of a reload of one owner's files of one kind (``proxy.cells.FILE_KINDS``). ``file`` and ``reason`` of a refusal; the file is empty if
-    the reason is not about a single file.
+    """The result of a reload of one owner's files of one kind (``proxy.cells.FILE_KINDS``). ``file`` and ``reason`` of a refusal; the file is empty
+    if the reason is not about a single file.
     """
 
     owner: str
@@ -188,8 +188,8 @@ class ReloadOutcome:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorStatus:
-    """One processor slot. ``pid`` is 0 if no process runs; ``generation`` grows with every start, also over restarts of the control process (it starts
-    from the clock), and is part of every channel id; ``heartbeat_age_ms`` is -1 before the first heartbeat.
+    """One processor slot. ``pid`` is 0 if no process runs; ``generation`` grows with every start, also over restarts of the control process (it
+    starts from the clock), and is part of every channel id; ``heartbeat_age_ms`` is -1 before the first heartbeat.
     """
 
     slot: int
@@ -296,9 +296,10 @@ class DrainResult:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """For probes. ``started``: every processor and every handler process was ready once, and the listeners are bound; ``alive``: the control process's
-    event loop and every processor's heartbeat move; ``ready``: started, listening and not draining, with a running processor and, if a listener has a
-    handler, a running handler process; ``draining``: connections are refused for good; ``problems``: why one of the first three is false.
+    """For probes. ``started``: every processor and every handler process was ready once, and the listeners are bound; ``alive``: the control
+    process's event loop and every processor's heartbeat move; ``ready``: started, listening and not draining, with a running processor and, if a
+    listener has a handler, a running handler process; ``draining``: connections are refused for good; ``problems``: why one of the first three is
+    false.
     """
 
     started: bool
@@ -318,8 +319,8 @@ class BuildInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TapStop:
-    """A tap rule that has turned itself off in a processor. ``cause`` is ``loss`` or ``cpu``, ``percent`` the measured value and ``limit`` the allowed
-    one; ``since_ns`` is CLOCK_REALTIME.
+    """A tap rule that has turned itself off in a processor. ``cause`` is ``loss`` or ``cpu``, ``percent`` the measured value and ``limit`` the
+    allowed one; ``since_ns`` is CLOCK_REALTIME.
     """
 
     slot: int

@@ -26,7 +26,6 @@ class Certificates(CertificateServiceServicer):
         return pb2.ListCertificatesResponse(certificates=map(_certificate, chosen), next_page_token=token)
 
     async def ReloadCertificates(self, request: pb2.ReloadCertificatesRequest, context: Context) -> pb2.ReloadCertificatesResponse:
-        """Reload all watched files."""
         violations = Violations()
         reason(request.reason, violations)
         violations.check()

@@ -12,8 +12,8 @@ import getpass
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -26,31 +26,14 @@ from framegate.control.service.quoting import shown
 from framegate.control.service.status import code_of, status_of
 from framegate.control.steering.rows import Audit
 
-__all__ = ["CLIENT_KEY", "CallInterceptor", "CallObserver", "CallSpan", "CallTracer", "Context", "caller", "note"]
+if TYPE_CHECKING:
+    from framegate.control.telemetry.traces import CallSpan, CallSpans
+
+__all__ = ["CLIENT_KEY", "CallInterceptor", "CallObserver", "Context", "caller", "note"]
 
 Context = grpc.aio.ServicerContext[Any, Any]
 CallObserver = Callable[[str, str, float], None]
 """Called for every call that ended: ``package.Service/Method``, the code's name, seconds."""
-
-
-class CallSpan(Protocol):
-    """The span of one call; ``framegate.control.telemetry.traces.CallSpan``. Attributes: ``fields``, which its audit row gets, too."""
-
-    @property
-    def fields(self) -> Mapping[str, str]: ...
-
-    def end(self, code: str, reason: str = "") -> None:
-        """End the span: the name of the call's code and the reason of an error."""
-
-
-class CallTracer(Protocol):
-    """Makes spans of calls; ``framegate.control.telemetry.traces.CallSpans``."""
-
-    def begin(self, method: str, metadata: Sequence[tuple[str, str | bytes]], *, current: bool, original: str = "") -> CallSpan:
-        """Begin the span of a call: ``package.Service/Method``, the caller's metadata, and whether the span is the current one of its task.
-        ``original``: the unknown method that the caller asked for.
-        """
-
 
 CLIENT_KEY: Final = "framegate-client"
 """Metadata with the client's name for itself; at most 256 characters are kept."""
@@ -81,7 +64,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         tracer: makes a span of each call; None: spans are not exported.
     """
 
-    def __init__(self, audit: Audit, observe: CallObserver | None, tracer: CallTracer | None = None) -> None:
+    def __init__(self, audit: Audit, observe: CallObserver | None, tracer: "CallSpans | None" = None) -> None:
         self._audit = audit
         self._observe = observe
         self._tracer = tracer
@@ -164,7 +147,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         return call
 
-    def _span(self, method: str, context: Context, *, current: bool, original: str = "") -> CallSpan | None:
+    def _span(self, method: str, context: Context, *, current: bool, original: str = "") -> "CallSpan | None":
         """The span of a call, if there is one; if the tracer fails, the call goes on without."""
         if self._tracer is None:
             return None
@@ -174,7 +157,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             _log.exception("a call has no span", extra={"method": method})
             return None
 
-    def _ended(self, method: str, code: grpc.StatusCode, started: float, span: CallSpan | None, reason: str = "") -> None:
+    def _ended(self, method: str, code: grpc.StatusCode, started: float, span: "CallSpan | None", reason: str = "") -> None:
         """Measure a call. An exception here does not fail the call: a change that is in force is answered with OK."""
         try:
             if self._observe is not None:

@@ -45,7 +45,6 @@ class Limits(LimitServiceServicer):
         return pb2.ListLimitsResponse(limits=[limit_message(limit) for limit in chosen], next_page_token=token)
 
     async def GetLimit(self, request: pb2.GetLimitRequest, context: Context) -> pb2.GetLimitResponse:
-        """The limits of one listener."""
         check_required(request.listener, "listener")
         (limit,) = self._limits.get(request.listener)
         return pb2.GetLimitResponse(limit=limit_message(limit))
@@ -54,7 +53,7 @@ class Limits(LimitServiceServicer):
         """Change maxReceiveSize and quotas in every processor or in none."""
         violations, limit = Violations(), request.limit
         required(limit.listener, "limit.listener", violations)
-        changed = changed_fields(limit, request.update_mask, {_SIZE, *QUOTA_FIELDS}, "limit", violations)
+        changed = changed_fields(limit, request.update_mask, sorted((_SIZE, *QUOTA_FIELDS)), "limit", violations)
         size = limit.max_receive_size_bytes if _SIZE in changed else None
         if size is not None and limit.HasField(_SIZE) and not MAX_RECEIVE_SIZE.takes(size):
             violations.add(f"limit.{_SIZE}", f"must be {MAX_RECEIVE_SIZE.least} to {MAX_RECEIVE_SIZE.most}, not {size}")
@@ -67,13 +66,11 @@ class Limits(LimitServiceServicer):
         return pb2.UpdateLimitResponse(limit=after)
 
     async def GetNodeLimits(self, request: pb2.GetNodeLimitsRequest, context: Context) -> pb2.GetNodeLimitsResponse:
-        """The quotas of the node, of addresses and of networks."""
         return pb2.GetNodeLimitsResponse(node_limits=node_message(self._limits.get_node()))
 
     async def UpdateNodeLimits(self, request: pb2.UpdateNodeLimitsRequest, context: Context) -> pb2.UpdateNodeLimitsResponse:
-        """Change them in every processor or in none."""
         violations, wanted = Violations(), request.node_limits
-        changed = _changed(request, violations)
+        changed = changed_fields(wanted, request.update_mask, NODE_FIELDS, "node_limits", violations, optional=("overrides",))
         changes: dict[str, Any] = dict(quotas_of(wanted, changed & set(QUOTA_FIELDS), "node_limits", violations))
         if "per_address" in changed:
             given = {field.name for field, _ in wanted.per_address.ListFields()}
@@ -85,25 +82,6 @@ class Limits(LimitServiceServicer):
         after = node_message(await self._limits.change_node(changes, wanted.etag))
         note(after=_named(after, changed))
         return pb2.UpdateNodeLimitsResponse(node_limits=after)
-
-
-def _changed(request: pb2.UpdateNodeLimitsRequest, violations: Violations) -> set[str]:
-    """The fields that an update changes: those of the mask, or those that are set. A mask that names the overrides, without a value, removes them
-    all.
-    """
-    paths, wanted = list(request.update_mask.paths), request.node_limits
-    present = {field.name for field, _ in wanted.ListFields()} & set(NODE_FIELDS)
-    for path in paths:
-        if path != "*" and path not in NODE_FIELDS:
-            violations.add("update_mask", f"has the unknown path {path!r}; known are {', '.join(NODE_FIELDS)} and *")
-    if not paths:
-        if not present:
-            violations.add("node_limits", f"sets none of {', '.join(NODE_FIELDS)}")
-        return present
-    changed = set(NODE_FIELDS) if "*" in paths else set(paths) & set(NODE_FIELDS)
-    for name in sorted(changed - present - {"overrides"}):
-        violations.add(f"node_limits.{name}", "is required, for the update mask names it")
-    return changed
 
 
 def _named(message: pb2.Limit | pb2.NodeLimits, names: set[str]) -> dict[str, Any]:

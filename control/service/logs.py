@@ -22,7 +22,6 @@ class Logs(LogServiceServicer):
         self._rows = rows
 
     async def GetLog(self, request: pb2.GetLogRequest, context: Context) -> pb2.GetLogResponse:
-        """The level and the silenced events."""
         return pb2.GetLogResponse(log=_message(self._rows.status()))
 
     async def UpdateLog(self, request: pb2.UpdateLogRequest, context: Context) -> pb2.UpdateLogResponse:

@@ -36,7 +36,7 @@ class Pools(PoolServiceServicer):
     async def UpdateMemoryPool(self, request: pb2.UpdateMemoryPoolRequest, context: Context) -> pb2.UpdateMemoryPoolResponse:
         """Change the size in every processor or in none."""
         violations = Violations()
-        changed_fields(request.memory_pool, request.update_mask, {"size_bytes"}, "memory_pool", violations)
+        changed_fields(request.memory_pool, request.update_mask, ("size_bytes",), "memory_pool", violations)
         size = request.memory_pool.size_bytes
         if request.memory_pool.HasField("size_bytes") and not POOL_SIZE.takes(size):
             violations.add("memory_pool.size_bytes", f"must be {POOL_SIZE.least} to {POOL_SIZE.most}, not {size}")
@@ -47,13 +47,11 @@ class Pools(PoolServiceServicer):
         return pb2.UpdateMemoryPoolResponse(memory_pool=_memory_pool(after))
 
     async def GetProcessorPool(self, request: pb2.GetProcessorPoolRequest, context: Context) -> pb2.GetProcessorPoolResponse:
-        """The processors."""
         return pb2.GetProcessorPoolResponse(processor_pool=self._processors())
 
     async def UpdateProcessorPool(self, request: pb2.UpdateProcessorPoolRequest, context: Context) -> pb2.UpdateProcessorPoolResponse:
-        """Change the number of processors."""
         violations = Violations()
-        changed_fields(request.processor_pool, request.update_mask, {"size"}, "processor_pool", violations)
+        changed_fields(request.processor_pool, request.update_mask, ("size",), "processor_pool", violations)
         size = request.processor_pool.size
         if request.processor_pool.HasField("size") and not 1 <= size <= MAX_PROCESSORS:
             violations.add("processor_pool.size", f"must be 1 to {MAX_PROCESSORS}, not {size}")

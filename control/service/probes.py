@@ -81,7 +81,7 @@ class HealthService(health_pb2_grpc.HealthServicer):
         return Answer(status=state)
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
-        """The state of one service, now and after each change; SERVICE_UNKNOWN for an unknown name, RESOURCE_EXHAUSTED if there are too many watches."""
+        """The state of a service, now and after each change; an unknown name and too many watches have their own codes."""
         if self._watches >= MAX_WATCHES:
             if self._observe is not None:
                 self._observe("grpc.health.v1.Health/Watch", grpc.StatusCode.RESOURCE_EXHAUSTED.name, 0.0)

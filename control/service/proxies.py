@@ -47,7 +47,6 @@ class Proxies(ProxyServiceServicer):
         self._parts = parts
 
     async def GetProxy(self, request: pb2.GetProxyRequest, context: Context) -> pb2.GetProxyResponse:
-        """Version, state, memory and warnings."""
         open_count = self._open_count()
         proxy = pb2.Proxy(
             node=self._parts.state.config.node,

@@ -30,7 +30,6 @@ class Listeners(ListenerServiceServicer):
         return listener_pb2.ListListenersResponse(listeners=map(_listener, chosen), next_page_token=token)
 
     async def GetListener(self, request: listener_pb2.GetListenerRequest, context: Context) -> listener_pb2.GetListenerResponse:
-        """One listener."""
         check_required(request.name, "name")
         for status in self._listeners.statuses():
             if status.name == request.name:
@@ -68,7 +67,6 @@ class Upstreams(UpstreamServiceServicer):
         return upstream_pb2.ListUpstreamsResponse(upstreams=map(_upstream, chosen), next_page_token=token)
 
     async def GetUpstream(self, request: upstream_pb2.GetUpstreamRequest, context: Context) -> upstream_pb2.GetUpstreamResponse:
-        """One upstream."""
         check_required(request.name, "name")
         for status in await self._upstreams.statuses():
             if status.name == request.name:

@@ -11,7 +11,7 @@ import pathlib
 import stat
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
@@ -19,7 +19,7 @@ from framegate.control.errors import StartError
 from framegate.control.service.access import METHODS
 from framegate.control.service.certificates import Certificates
 from framegate.control.service.channels import Channels, ClosedChannels
-from framegate.control.service.interceptor import CallInterceptor, CallObserver, CallTracer
+from framegate.control.service.interceptor import CallInterceptor, CallObserver
 from framegate.control.service.limits import Limits
 from framegate.control.service.logs import Logs
 from framegate.control.service.pools import Pools
@@ -31,6 +31,9 @@ from framegate.control.service.users import Users
 from framegate.control.steering.steering import Parts
 from framegate.proxy.config.address import MAX_UNIX_PATH_BYTES
 from framegate.proxy.config.model import ProxyConfig
+
+if TYPE_CHECKING:
+    from framegate.control.telemetry.traces import CallSpans
 
 __all__ = ["MAX_CALLS", "MAX_REQUEST", "SERVICE_NAMES", "Service", "start"]
 
@@ -70,7 +73,7 @@ class Service:
             self._release()
 
 
-async def start(parts: Parts, config: ProxyConfig, observe: CallObserver | None = None, tracer: CallTracer | None = None) -> Service:
+async def start(parts: Parts, config: ProxyConfig, observe: CallObserver | None = None, tracer: "CallSpans | None" = None) -> Service:
     """Serve the API on ``config.admin.address`` and health on the addresses of ``config.health``.
 
     Args:
@@ -100,7 +103,7 @@ async def start(parts: Parts, config: ProxyConfig, observe: CallObserver | None 
         return Service(server, f"{_UNIX}{path}", probes, stack.pop_all().close)
 
 
-def _api_server(parts: Parts, closed: ClosedChannels, observe: CallObserver | None, tracer: CallTracer | None) -> grpc.aio.Server:
+def _api_server(parts: Parts, closed: ClosedChannels, observe: CallObserver | None, tracer: "CallSpans | None") -> grpc.aio.Server:
     server = grpc.aio.server(interceptors=[CallInterceptor(parts.audit, observe, tracer)], options=_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
     servicers = (
         Certificates(parts.certificates, parts.rotation),

@@ -9,20 +9,18 @@ import time
 from collections.abc import Iterable
 from typing import Any, Final
 
-from google.protobuf.field_mask_pb2 import FieldMask
-
 from framegate.control.errors import InvalidArgumentError, NotFoundError, Violation
 from framegate.control.events import Row
 from framegate.control.service.convert import timestamp
 from framegate.control.service.interceptor import Context, note
-from framegate.control.service.validate import Violations, check_required, page, required
+from framegate.control.service.validate import Violations, changed_fields, check_required, page, required
 from framegate.control.status import TAP_RULE, TapRuleStatus
 from framegate.control.steering import taps as steering
 from framegate.control.v1 import tap_service_pb2 as pb2
 from framegate.control.v1.tap_service_pb2_grpc import TapServiceServicer
 from framegate.proxy.config.model import TapRule
 
-__all__ = ["FIELDS", "MAX_ENTRIES", "TapRules", "changed_paths", "new_values", "rule_message", "rule_row"]
+__all__ = ["FIELDS", "MAX_ENTRIES", "TapRules", "new_values", "rule_message", "rule_row"]
 
 MAX_ENTRIES: Final = 1_000
 _MAX_TEXT: Final = 256
@@ -50,7 +48,6 @@ class TapRules(TapServiceServicer):
         return pb2.ListTapRulesResponse(tap_rules=map(rule_message, chosen), next_page_token=token)
 
     async def GetTapRule(self, request: pb2.GetTapRuleRequest, context: Context) -> pb2.GetTapRuleResponse:
-        """One rule."""
         check_required(request.name, "name")
         for status in self._taps.rules():
             if status.rule.name == request.name:
@@ -76,7 +73,8 @@ class TapRules(TapServiceServicer):
         violations = Violations()
         rule = request.tap_rule
         name = required(rule.name, "tap_rule.name", violations)
-        paths = changed_paths(rule, request.update_mask, violations)
+        known = sorted((*FIELDS, _TTL))
+        paths = changed_fields(rule, request.update_mask, known, "tap_rule", violations, optional=known, empty=True)
         if not paths and not request.HasField("before"):
             violations.add("tap_rule", "sets nothing that is to be changed, and the rule is not to be moved")
         values = new_values(rule, paths, time.time_ns(), violations)
@@ -141,25 +139,6 @@ def rule_row(rule: TapRule) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name == "name" or value != getattr(_DEFAULTS, name)}
 
 
-def _is_set(message: pb2.TapRule, name: str) -> bool:
-    if name in _LISTS:
-        return len(getattr(message, name)) > 0
-    if name in _ENUMS:
-        return int(getattr(message, name)) != 0
-    return message.HasField(name)  # type: ignore[arg-type]  # the stubs list names
-
-
-def changed_paths(message: pb2.TapRule, mask: FieldMask, violations: Violations) -> set[str]:
-    """The message's fields that an update changes (AIP-134): those of the mask, or, if it is empty, those that are set; ``*`` means all."""
-    known = {*FIELDS, _TTL}
-    for path in mask.paths:
-        if path != "*" and path not in known:
-            violations.add("update_mask", f"has the unknown path {path!r}; known are {', '.join(sorted(known))} and *")
-    if not mask.paths:
-        return {name for name in known if _is_set(message, name)}
-    return set(FIELDS) if "*" in mask.paths else set(mask.paths) & known
-
-
 def new_values(message: pb2.TapRule, paths: Iterable[str], now_ns: int, violations: Violations) -> dict[str, Any]:
     """The values of these fields, by the model's names: those of the message, or the defaults of fields that are not set.
 
@@ -169,10 +148,11 @@ def new_values(message: pb2.TapRule, paths: Iterable[str], now_ns: int, violatio
         violations: gets values that are never valid for their field. The rule as a whole is checked elsewhere.
     """
     values: dict[str, Any] = {}
+    present = {described.name for described, _ in message.ListFields()}
     for path in sorted(paths):
         if path in ("expire_time", _TTL):
             values["expires_ns"] = _expires_ns(message, now_ns, violations)
-        elif not _is_set(message, path):
+        elif path not in present:
             values[FIELDS[path]] = getattr(_DEFAULTS, FIELDS[path])
         else:
             values[FIELDS[path]] = _value(message, path, violations)

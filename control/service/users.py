@@ -22,18 +22,15 @@ class Users(UserServiceServicer):
         self._users = users
 
     async def ListUsers(self, request: pb2.ListUsersRequest, context: Context) -> pb2.ListUsersResponse:
-        """One page of a listener's users."""
         check_required(request.listener, "listener")
         status = await self._users.list(request.listener)
         chosen, token = page([(user.name, user) for user in status.users], request.page_size, request.page_token)
         return pb2.ListUsersResponse(users=map(_user, chosen), next_page_token=token, error=status.error)
 
     async def CreateUser(self, request: pb2.CreateUserRequest, context: Context) -> pb2.CreateUserResponse:
-        """A new user."""
         return pb2.CreateUserResponse(user=await self._put(request, create=True, replace=False))
 
     async def UpdateUser(self, request: pb2.UpdateUserRequest, context: Context) -> pb2.UpdateUserResponse:
-        """Other credentials for a user."""
         return pb2.UpdateUserResponse(user=await self._put(request, create=request.allow_missing, replace=True))
 
     async def _put(self, request: pb2.CreateUserRequest | pb2.UpdateUserRequest, *, create: bool, replace: bool) -> pb2.User:
@@ -45,7 +42,6 @@ class Users(UserServiceServicer):
         return _user(user)
 
     async def DeleteUser(self, request: pb2.DeleteUserRequest, context: Context) -> pb2.DeleteUserResponse:
-        """Delete a user."""
         violations = Violations()
         required(request.listener, "listener", violations)
         required(request.name, "name", violations)

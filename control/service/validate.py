@@ -88,29 +88,38 @@ def selection(selector: ChannelSelector, violations: Violations) -> tuple[tuple[
             return (), None, None
 
 
-def changed_fields(message: Message, mask: FieldMask, known: Collection[str], field: str, violations: Violations) -> set[str]:
+def changed_fields(
+    message: Message,
+    mask: FieldMask,
+    known: Sequence[str],
+    field: str,
+    violations: Violations,
+    *,
+    optional: Collection[str] = (),
+    empty: bool = False,
+) -> set[str]:
     """The fields that an update changes (AIP-134): those of the mask, or, if it is empty, those that are set; ``*`` means all.
 
     Args:
-        message: holds the new values.
+        message: has the new values.
         mask: ``update_mask`` of the request.
         known: the fields that may be changed.
         field: the name of ``message`` in the request.
-        violations: gets what is wrong: unknown paths, fields of the mask without a value, nothing to change.
+        violations: gets unknown paths, fields of the mask without a value, and that nothing is changed.
+        optional: fields that the mask may name without a value.
+        empty: whether a request may change nothing.
     """
-    paths = list(mask.paths)
-    for path in paths:
+    present = {described.name for described, _ in message.ListFields()} & set(known)
+    for path in mask.paths:
         if path != "*" and path not in known:
-            violations.add("update_mask", f"has the unknown path {path!r}; known are {', '.join(sorted(known))} and *")
-    if not paths:
-        changed = {name for name in known if message.HasField(name)}
-        if not changed:
-            violations.add(field, f"sets none of {', '.join(sorted(known))}")
-        return changed
-    changed = set(known) if "*" in paths else set(paths) & set(known)
-    for name in sorted(changed):
-        if not message.HasField(name):
-            violations.add(f"{field}.{name}", "is required, for the update mask names it")
+            violations.add("update_mask", f"has the unknown path {path!r}; known are {', '.join(known)} and *")
+    if not mask.paths:
+        if not present and not empty:
+            violations.add(field, f"sets none of {', '.join(known)}")
+        return present
+    changed = set(known) if "*" in mask.paths else set(mask.paths) & set(known)
+    for name in sorted(changed - present - set(optional)):
+        violations.add(f"{field}.{name}", "is required, for the update mask names it")
     return changed
 
 

@@ -9,7 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from framegate.control.service.taps import FIELDS, MAX_ENTRIES, changed_paths, new_values, rule_message, rule_row
+from framegate.control.service.taps import FIELDS, MAX_ENTRIES, new_values, rule_message, rule_row
 from framegate.control.service.validate import Violations
 from framegate.control.status import TapRuleStatus, TapStop
 from framegate.control.v1 import tap_service_pb2 as pb2
@@ -249,13 +249,6 @@ def test_a_rule_comes_back_as_it_went(rule: TapRule) -> None:
     message = rule_message(TapRuleStatus(rule=rule, etag="e", expired=False))
     assert (message.name, message.etag) == (rule.name, "e")
     assert TapRule(name=message.name, **new_values(message, FIELDS, NOW, Violations())) == rule
-
-
-def test_a_change_is_about_what_the_mask_names_or_what_is_set() -> None:
-    message = pb2.TapRule(name="r", max_frame_bytes=0, apis=["Fetch"])
-    assert changed_paths(message, FieldMask(), Violations()) == {"max_frame_bytes", "apis"}
-    assert changed_paths(message, FieldMask(paths=["capture"]), Violations()) == {"capture"}
-    assert changed_paths(message, FieldMask(paths=["*"]), Violations()) == set(FIELDS)
 
 
 def test_a_row_has_what_is_not_as_it_would_be_anyway() -> None:

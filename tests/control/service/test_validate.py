@@ -64,7 +64,7 @@ def test_a_required_text_must_not_be_empty() -> None:
 ])  # fmt: skip
 def test_a_mask_says_what_changes(pool: MemoryPool, paths: list[str], changed: set[str], wrong: list[str]) -> None:
     violations = Violations()
-    assert changed_fields(pool, FieldMask(paths=paths), {"size_bytes"}, "memory_pool", violations) == changed
+    assert changed_fields(pool, FieldMask(paths=paths), ("size_bytes",), "memory_pool", violations) == changed
     assert fields(violations) == wrong
 
 
