@@ -20,8 +20,8 @@ RESTARTS: Final = f"sum(increase({STARTED}[$__range]) > 0 or {STARTED} unless {S
 _LOOK: Final = (
     Panel(
         title="Is everything fine?",
-        good="Green. Otherwise it says what is wrong: red needs somebody now, orange today, blue is worth knowing. It speaks as soon as something is "
-        "so; the alerts of the same name wait until it lasts.",
+        good="Green. Otherwise it says what is wrong: red needs somebody now, orange today, blue is worth knowing. It speaks as soon as "
+        "something is so; the alerts of the same name wait until it lasts.",
         otherwise="The table beside it says where. Then, where it is: `framegate doctor` looks at all that is around, `framegate status` at "
         "framegate.",
         queries=(Query(problem_words(PROBLEMS), "{{problem}}"),),
@@ -35,8 +35,7 @@ _LOOK: Final = (
     Panel(
         title="What is it exactly, and where?",
         good="One line that says that everything is fine. Otherwise a line for each place: what is wrong, how much, and the alert's name, which "
-        "is the "
-        "section of deploy/alerts/RUNBOOK.md that says what to do.",
+        "is the section of deploy/alerts/RUNBOOK.md that says what to do.",
         otherwise="Do what the runbook's section says. To look closer: `framegate status`, and `framegate channels list` for who is connected.",
         queries=(Query(problem_table(PROBLEMS)),),
         unit="short",

@@ -1,6 +1,5 @@
-"""What sets up the tasks of the Makefile: it sees what a machine has, says in one line what is missing, and builds only what changed."""
+"""The setup of the Makefile's tasks: it finds what a machine has, says in one line what is missing, and builds only what changed."""
 
-import importlib.util
 import os
 import shutil
 import signal
@@ -13,6 +12,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.fakes import deploying
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -94,21 +95,12 @@ def alive(pid: int) -> bool:
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("environment", ROOT / "deploy" / "environment.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = deploying.module("environment")
+    module.update_package_lists.cache_clear()
     monkeypatch.setattr(module, "CACHE", tmp_path / "cache")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     return module
-
-
-def program(folder: Path, name: str, script: str) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-    (folder / name).chmod(0o755)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +113,7 @@ def program(folder: Path, name: str, script: str) -> None:
     ],
 )
 def test_java_must_be_17_or_newer(environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, enough: bool) -> None:
-    program(tmp_path / "bin", "java", f"echo '{version}' >&2")
+    deploying.program(tmp_path / "bin", "java", f"echo '{version}' >&2")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin")
     assert environment.has_java() is enough
 
@@ -172,7 +164,9 @@ def test_all_that_is_missing_is_one_line(environment: ModuleType, monkeypatch: p
 def test_root_reads_the_lists_once_and_installs_what_is_missing_or_what_a_release_has_instead(
     environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    program(tmp_path / "bin", "apt-get", f'echo "$@" >> {tmp_path}/asked; for last; do :; done; [ $last = old ] || echo > {tmp_path}/$last; exit 0')
+    deploying.program(
+        tmp_path / "bin", "apt-get", f'echo "$@" >> {tmp_path}/asked; for last; do :; done; [ $last = old ] || echo > {tmp_path}/$last; exit 0'
+    )
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     one = environment.Need("one", "One", (tmp_path / "one-dev").exists, ["one-dev"], "there is none")
@@ -204,14 +198,14 @@ def test_the_command_runs_in_its_environment(environment: ModuleType, monkeypatc
     monkeypatch.setattr(os, "execvpe", lambda file, words, variables: ran.update(file=file, words=words, variables=variables))
     monkeypatch.setattr(os, "chdir", lambda _: None)
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
-    environment.become(["python", "-V"], Path(sys.prefix), "compiled")
+    environment.run_command(["python", "-V"], Path(sys.prefix), "compiled")
     variables = ran["variables"]
     assert isinstance(variables, dict)
     assert variables["PYTHONSAFEPATH"] == "1"
     assert variables["FRAMEGATE_EXPECT"] == "compiled"
     assert variables["PATH"].startswith(f"{sys.prefix}/bin:")
     assert "PYTHONPATH" not in variables
-    environment.become(["python", "-V"], Path(sys.prefix), "pure", source=True)
+    environment.run_command(["python", "-V"], Path(sys.prefix), "pure", source=True)
     assert ran["variables"]["PYTHONPATH"] == str(ROOT / ".src")  # type: ignore[index]
 
 
