@@ -75,6 +75,13 @@ def start(checkout: Path, *words: str, **options: object) -> "subprocess.Popen[s
     return subprocess.Popen([sys.executable, "-c", SCRIPT.format(root=str(checkout)), *words], **given)  # type: ignore[call-overload,no-any-return]
 
 
+def run(checkout: Path, *words: str, **options: object) -> tuple[int, str, str]:
+    """Its exit code and both outputs."""
+    process = start(checkout, *words, **options)
+    out, err = process.communicate(timeout=30)
+    return process.returncode, out, err
+
+
 def appears(path: Path, process: "subprocess.Popen[str]") -> str:
     """What a file says, once it says something."""
     deadline = time.monotonic() + 30
@@ -226,7 +233,7 @@ def test_a_signal_while_the_wheel_is_built_leaves_nothing(checkout: Path, number
     assert not alive(inner)
     assert not (checkout / ".cache" / "tmp").exists()
     (checkout / "slow").unlink()
-    assert start(checkout, "run", "--", "echo", "works").communicate(timeout=30)[0] == "works\n", "the next call goes on from there"
+    assert run(checkout, "run", "--", "echo", "works")[:2] == (0, "works\n"), "the next call goes on from there"
 
 
 def test_an_environment_that_was_not_finished_is_made_anew(checkout: Path) -> None:
@@ -234,31 +241,25 @@ def test_an_environment_that_was_not_finished_is_made_anew(checkout: Path) -> No
     half.parent.mkdir(parents=True)
     half.write_text("#!/bin/sh\nexit 9\n")
     half.chmod(0o755)
-    process = start(checkout, "run", "--", "echo", "works")
-    assert process.communicate(timeout=30)[0] == "works\n"
-    assert process.returncode == 0
+    assert run(checkout, "run", "--", "echo", "works")[:2] == (0, "works\n")
 
 
 def test_what_is_up_to_date_is_left_alone(checkout: Path) -> None:
-    for _ in range(2):
-        process = start(checkout, "run", "--", "true")
-        err = process.communicate(timeout=30)[1]
-        assert process.returncode == 0
-    assert err == ""
+    assert run(checkout, "run", "--", "true")[0] == 0
+    assert run(checkout, "run", "--", "true") == (0, "", "")
     assert len((checkout / "told").read_text().splitlines()) == 3, "one wheel, one installation of everything, one of the wheel"
 
 
 def test_the_source_and_the_wheel_share_an_environment(checkout: Path) -> None:
     for kind in ("pure", "test", "pure", "test"):
-        assert start(checkout, kind, "--", "echo", "works").communicate(timeout=30)[0] == "works\n"
+        assert run(checkout, kind, "--", "echo", "works")[1] == "works\n"
     told = (checkout / "told").read_text().splitlines()
     assert [line.split()[-1].rpartition("/")[2] for line in told if "--force-reinstall" in line] == ["checkout", "framegate-1-cp-cp-linux.whl"]
 
 
 def test_pip_tries_what_uv_could_not_do(checkout: Path) -> None:
-    process = start(checkout, "run", "--", "true", env={**os.environ, "FAKE_UV": "/bin/false"})
-    err = process.communicate(timeout=30)[1]
-    assert process.returncode == 0
+    code, _, err = run(checkout, "run", "--", "true", env={**os.environ, "FAKE_UV": "/bin/false"})
+    assert code == 0
     assert err.count("uv could not do it") == len((checkout / "told").read_text().splitlines()) == 3
 
 

@@ -23,14 +23,19 @@ from tests.fakes.serving import Serving, run
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 
+@contextlib.asynccontextmanager
+async def health_of(at: Serving) -> AsyncIterator[health_pb2_grpc.HealthStub]:
+    async with grpc.aio.insecure_channel(str(at.service.health_address)) as channel:
+        yield health_pb2_grpc.HealthStub(channel)
+
+
 async def states(stub: health_pb2_grpc.HealthStub) -> dict[str, int]:
     return {name: (await stub.Check(health_pb2.HealthCheckRequest(service=name))).status for name in SERVICES}
 
 
 @served()
 async def test_a_drain_ends_readiness_but_not_liveness(at: Serving) -> None:
-    async with grpc.aio.insecure_channel(str(at.service.health_address)) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
+    async with health_of(at) as stub:
         assert set((await states(stub)).values()) == {SERVING}
         at.plane.accepting = False
         assert await states(stub) == {
@@ -45,9 +50,9 @@ async def test_a_drain_ends_readiness_but_not_liveness(at: Serving) -> None:
 
 @served()
 async def test_a_watch_tells_every_change(at: Serving) -> None:
-    async with grpc.aio.insecure_channel(str(at.service.health_address)) as channel:
+    async with health_of(at) as stub:
         seen = []
-        async for answer in health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="framegate-readiness")):
+        async for answer in stub.Watch(health_pb2.HealthCheckRequest(service="framegate-readiness")):
             seen.append(answer.status)
             at.plane.accepting = False
             if len(seen) == 2:
@@ -88,8 +93,8 @@ def test_watches_are_bounded_and_checks_are_not_kept_out(monkeypatch: pytest.Mon
                     async with watching(at):
                         pass
                 assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-                async with grpc.aio.insecure_channel(str(at.service.health_address)) as channel:
-                    assert set((await states(health_pb2_grpc.HealthStub(channel))).values()) == {SERVING}
+                async with health_of(at) as stub:
+                    assert set((await states(stub)).values()) == {SERVING}
                 last.cancel()
             while True:  # the place is free as soon as the server has seen the end
                 with contextlib.suppress(grpc.aio.AioRpcError):
@@ -146,8 +151,8 @@ def test_connections_that_say_nothing_are_closed_and_bounded(monkeypatch: pytest
         assert all(await asyncio.gather(*(asyncio.to_thread(ended, idle) for idle in connections)))
         for idle in connections:
             idle.close()
-        async with grpc.aio.insecure_channel(str(at.service.health_address)) as channel:
-            assert set((await states(health_pb2_grpc.HealthStub(channel))).values()) == {SERVING}
+        async with health_of(at) as stub:
+            assert set((await states(stub)).values()) == {SERVING}
 
     run(body)
 
