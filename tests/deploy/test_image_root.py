@@ -15,7 +15,7 @@ UNCHECKED_HASH = 0b01
 
 
 @each_of("name", ["test", "idlelib", "ensurepip", "tkinter", "config-3.13-x86_64-linux-gnu", "_tkinter.cpython-313.so", "__pycache__"])
-def test_what_tests_draws_or_installs_is_left_out(name: str) -> None:
+def test_modules_for_tests_drawing_and_installing_are_left_out(name: str) -> None:
     assert image_root.left_out("", [name, "ssl.py"]) == {name}
 
 
@@ -133,7 +133,7 @@ def test_a_debian_package_names_its_source_which_notices_are_about() -> None:
     assert found["purl"] == "pkg:deb/debian/libssl3t64@1%3A3.5?arch=amd64&distro=debian-13&upstream=openssl%403.5"
 
 
-def test_everything_is_in_it_once_and_framegate_is_what_it_is_about(environment: Path) -> None:
+def test_the_bill_has_every_package_once_and_is_about_framegate(environment: Path) -> None:
     bill = json.loads(image_root.bill_of_materials(environment, ["libssl3t64"], 0))
     assert (bill["bomFormat"], bill["specVersion"], bill["version"]) == ("CycloneDX", "1.6", 1)
     assert bill["metadata"]["component"]["purl"] == "pkg:pypi/framegate@0.1.0"
@@ -150,7 +150,7 @@ def test_the_same_packages_give_the_same_text_and_others_another_number(environm
     assert json.loads(image_root.bill_of_materials(environment, [], 0))["serialNumber"] != json.loads(one)["serialNumber"]
 
 
-def test_who_owns_a_file_is_read_from_what_dpkg_tells(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_packages_of_files_are_read_from_dpkg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told = "diversion by base from: /x\nlibc6:amd64, libc6-dev: /usr/lib\nzlib1g:amd64: /usr/lib/libz.so.1\npython3.13: /usr/bin/python3.13\n"
     deploying.program(tmp_path / "bin", "dpkg-query", f"printf '{told}'; exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin")

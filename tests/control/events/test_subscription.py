@@ -70,7 +70,7 @@ def test_a_slow_subscriber_is_told_what_it_has_missed_and_the_others_miss_nothin
 
 
 @in_a_loop
-async def test_who_waits_is_woken_by_whatever_thread_publishes() -> None:
+async def test_a_waiting_subscriber_is_woken_by_any_thread() -> None:
     at = Stage()
     subscription = at.bus.subscribe()
     waiting = asyncio.ensure_future(anext(subscription))
@@ -139,7 +139,7 @@ async def test_a_handler_that_raises_loses_that_event_and_no_other_and_nobody_el
 
 
 @in_a_loop
-async def test_a_handler_with_much_to_do_lets_others_have_their_turn() -> None:
+async def test_a_handler_of_many_events_lets_other_tasks_run() -> None:
     at = Stage()
     subscription = at.bus.subscribe()
     at.publish(*["closed"] * 1000)
@@ -166,7 +166,7 @@ async def test_a_task_that_is_cancelled_leaves_its_queue_as_it_was() -> None:
 
 
 @in_a_loop
-async def test_who_closes_gets_nothing_more_and_whoever_iterates_comes_to_the_end() -> None:
+async def test_a_closed_subscription_gets_no_events_and_its_iteration_ends() -> None:
     at = Stage()
     subscription, other = at.bus.subscribe(), at.bus.subscribe()
     task = asyncio.create_task(gather(subscription))
@@ -178,7 +178,7 @@ async def test_who_closes_gets_nothing_more_and_whoever_iterates_comes_to_the_en
     assert (at.bus.subscriptions, numbers(other.take())) == ([other], [1])
 
 
-def test_a_loop_that_is_closed_is_no_reason_to_fail_for_those_that_publish() -> None:
+def test_publishing_does_not_fail_if_the_loop_of_a_subscriber_is_closed() -> None:
     at = Stage()
     subscription = at.bus.subscribe()
     loop = asyncio.new_event_loop()
@@ -215,11 +215,8 @@ def taken(backlog: Backlog) -> list[int | Gap]:
     return found
 
 
-@each_of(
-    ("count", "expected"),
-    [(0, []), (1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (4, [Gap(1, 1, 1), 2, 3, 4]), (9, [Gap(1, 6, 6), 7, 8, 9])],
-)
-def test_it_holds_as_many_as_it_may_and_says_which_went(count: int, expected: list[int | Gap]) -> None:
+@each_of(("count", "expected"), [(0, []), (1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (4, [Gap(1, 1, 1), 2, 3, 4]), (9, [Gap(1, 6, 6), 7, 8, 9])])
+def test_the_queue_holds_its_number_of_events_and_reports_the_dropped_ones(count: int, expected: list[int | Gap]) -> None:
     backlog = Backlog(max_events=3)
     for number in range(1, count + 1):
         backlog.extend([event(number)], [1])
@@ -228,7 +225,7 @@ def test_it_holds_as_many_as_it_may_and_says_which_went(count: int, expected: li
 
 
 @each_of(("size", "expected"), [(9, [1, 2]), (10, [1, 2]), (11, [Gap(1, 1, 1), 2]), (21, [Gap(1, 1, 1), 2])])
-def test_it_holds_as_many_bytes_as_it_may_and_always_the_newest(size: int, expected: list[int | Gap]) -> None:
+def test_the_queue_holds_its_number_of_bytes_and_always_the_newest_event(size: int, expected: list[int | Gap]) -> None:
     backlog = Backlog(max_bytes=20)
     backlog.extend([event(1)], [10])
     backlog.extend([event(2)], [size])
@@ -247,7 +244,7 @@ def test_a_gap_counts_what_was_wanted_and_names_the_numbers_around_it() -> None:
     assert taken(backlog) == [Gap(11, 11, 1), 12], "a gap that was said is not said again"
 
 
-def test_what_is_cleared_is_gone_with_its_gap_and_its_bytes() -> None:
+def test_clearing_the_queue_removes_events_gap_and_bytes() -> None:
     backlog = Backlog(max_events=2, max_bytes=10)
     for number in (1, 2, 3):
         backlog.extend([event(number)], [5])

@@ -107,7 +107,7 @@ def stuffed(descriptor: int) -> None:
     os.set_blocking(descriptor, True)
 
 
-def test_while_nobody_reads_other_rows_are_dropped_and_those_with_a_place_are_not(pipe: Pipe) -> None:
+def test_while_stdout_is_blocked_rows_are_dropped_except_those_with_a_reserved_place(pipe: Pipe) -> None:
     reader, writer = pipe
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     stuffed(writer)
@@ -174,7 +174,7 @@ def test_places_are_bounded_in_bytes_too(pipe: Pipe, monkeypatch: pytest.MonkeyP
     log.close()
 
 
-def test_when_rows_can_no_longer_be_written_no_place_is_free_and_the_end_says_what_was_lost(capfd: pytest.CaptureFixture[str]) -> None:
+def test_when_stdout_is_broken_no_place_can_be_reserved_and_the_end_reports_lost_rows(capfd: pytest.CaptureFixture[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     log = RowLog(writer)
@@ -197,7 +197,7 @@ class Unspeakable:
     __repr__ = __str__
 
 
-def test_a_row_that_cannot_be_written_costs_itself_and_is_told(pipe: Pipe) -> None:
+def test_a_row_that_cannot_be_encoded_is_replaced_and_reported(pipe: Pipe) -> None:
     reader, writer = pipe
     failures: list[BaseException] = []
     log = RowLog(writer)
@@ -261,7 +261,7 @@ def test_rows_that_happened_together_are_lines_with_one_time_in_order(pipe: Pipe
 
 
 @each_of(("room", "kept"), [(0, 0), (1, 1), (2, 2), (3, 3), (4, 3)], fresh={"pipe": open_pipe})
-def test_of_rows_that_happened_together_those_are_kept_that_there_is_room_for(pipe: Pipe, room: int, kept: int) -> None:
+def test_of_rows_that_happened_together_as_many_are_kept_as_fit(pipe: Pipe, room: int, kept: int) -> None:
     """Each counts, also those that wait together: the bound is one of rows."""
     reader, writer = pipe
     stuffed(writer)
@@ -304,7 +304,7 @@ def test_what_a_library_logs_becomes_a_row_with_its_error(pipe: Pipe) -> None:
     assert (row["message"], row["error"]) == ("export to collector failed", "ConnectionRefusedError: nobody there")
 
 
-def test_a_librarys_record_that_does_not_fit_its_arguments_is_a_row_and_an_exception_in_it_is_counted(pipe: Pipe) -> None:
+def test_a_log_record_with_wrong_arguments_is_a_row_and_exceptions_are_counted(pipe: Pipe) -> None:
     reader, writer = pipe
     log = RowLog(writer)
     counted: list[int] = []
@@ -319,7 +319,7 @@ def test_a_librarys_record_that_does_not_fit_its_arguments_is_a_row_and_an_excep
 
 
 @each_of(("level", "shown"), [(logging.WARNING, "warning"), (logging.ERROR, "error"), (logging.CRITICAL, "error")], fresh={"pipe": open_pipe})
-def test_its_level_is_one_of_ours(pipe: Pipe, level: int, shown: str) -> None:
+def test_levels_of_libraries_become_warning_or_error(pipe: Pipe, level: int, shown: str) -> None:
     reader, writer = pipe
     log = RowLog(writer)
     logger = logging.Logger("grpc")

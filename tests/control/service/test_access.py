@@ -43,13 +43,13 @@ def test_the_table_has_every_method_of_the_api_and_no_other() -> None:
     assert set(SERVICE_NAMES) == {service.full_name for service in services()}
 
 
-def test_who_only_looks_is_called_so_and_whoever_changes_something_is_audited() -> None:
+def test_methods_that_only_show_need_the_role_view_and_all_others_are_audited() -> None:
     for method, access in METHODS.items():
         looks = method.rpartition("/")[2].startswith(("Get", "List"))
         assert looks == (access.role is Role.VIEW) == (not access.audited), method
 
 
-def test_what_is_not_in_the_table_is_for_admins_and_audited() -> None:
+def test_a_method_that_is_not_in_the_table_needs_the_role_admin_and_is_audited() -> None:
     assert access_of("framegate.control.v1.ChannelService/Forgotten") == Access(Role.ADMIN, audited=True)
 
 

@@ -43,12 +43,7 @@ async def test_a_reload_says_what_became_of_each_and_leaves_an_audit_row(at: Ser
     stub = CertificateServiceStub(at.channel)
     answer = await stub.ReloadCertificates(pb2.ReloadCertificatesRequest(reason="rotated"))
     assert [pb2.Reload.Result.Name(item.result) for item in answer.reloads] == ["RESULT_REPLACED", "RESULT_REFUSED", "RESULT_UNCHANGED"]
-    assert (answer.reloads[1].owner, answer.reloads[1].kind, answer.reloads[1].file, answer.reloads[1].reason) == (
-        "b",
-        "sasl",
-        "/users",
-        "is none",
-    )
+    assert (answer.reloads[1].owner, answer.reloads[1].kind, answer.reloads[1].file, answer.reloads[1].reason) == ("b", "sasl", "/users", "is none")
     (row,) = at.plane.audits
     assert row["after"] == {"a (tls)": "replaced", "b (sasl)": "refused"}
     assert await code_of(stub.ReloadCertificates(pb2.ReloadCertificatesRequest(reason="x" * 257))) is grpc.StatusCode.INVALID_ARGUMENT

@@ -147,7 +147,7 @@ def test_the_oldest_goes_when_it_is_full() -> None:
     assert closed.get(parse_connection_id("0-1-1")) is None
 
 
-def test_of_a_gap_nothing_is_kept() -> None:
+def test_gaps_are_not_kept() -> None:
     closed = Closed()
     closed.record(event(closed_row("0-1-1", "idle")))
     closed.record(Gap(1, 3, 2))
@@ -182,7 +182,7 @@ def test_a_row_is_read_once_and_not_before_somebody_asks() -> None:
 
 
 @pytest.mark.parametrize("by_id", [True, False])
-def test_a_row_that_cannot_be_read_fails_who_asks_once(by_id: bool) -> None:
+def test_a_row_that_cannot_be_decoded_raises_once(by_id: bool) -> None:
     def fail() -> Row:
         raise LinkError("a closed row cannot be read")
 
@@ -195,7 +195,7 @@ def test_a_row_that_cannot_be_read_fails_who_asks_once(by_id: bool) -> None:
     assert texts(closed) == ["0-1-1"]
 
 
-def test_others_have_their_turn_while_many_rows_are_read() -> None:
+def test_the_event_loop_serves_others_while_many_rows_are_decoded() -> None:
     async def main() -> None:
         closed = Closed()
         for number in range(1, 200):

@@ -80,7 +80,7 @@ def test_bytes_that_are_no_request_are_an_invalid_argument_and_audited_like_any_
     assert seen == [(method, "INVALID_ARGUMENT")]
 
 
-def test_methods_that_there_are_not_are_measured_as_one() -> None:
+def test_unknown_methods_are_measured_as_one() -> None:
     seen: list[tuple[str, str]] = []
 
     async def body(at: Serving) -> None:
@@ -193,7 +193,7 @@ async def test_whatever_a_request_says_its_call_has_an_answer_and_its_audit_row_
             json.dumps(at.plane.audits, allow_nan=False)
 
 
-def test_what_measures_calls_may_fail_and_the_change_is_answered_all_the_same() -> None:
+def test_a_failure_of_the_measuring_does_not_fail_the_call() -> None:
     def observe(method: str, code: str, seconds: float) -> None:
         raise ZeroDivisionError
 

@@ -38,7 +38,7 @@ async def test_what_is_written_is_got_and_changed_and_the_audit_row_says_from_wh
     ],
 )
 @served()
-async def test_what_cannot_be_is_refused_in_words_and_changes_nothing(at: Serving, request_: pb2.UpdateLogRequest, text: str) -> None:
+async def test_a_wrong_update_of_the_log_is_refused_with_a_reason_and_changes_nothing(at: Serving, request_: pb2.UpdateLogRequest, text: str) -> None:
     stub = LogServiceStub(at.channel)
     failure = await failure_of(stub.UpdateLog(request_))
     assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -26,7 +26,7 @@ async def test_the_memory_pool_is_got_and_resized(at: Serving) -> None:
 
 
 @served()
-async def test_who_holds_most_is_told_when_it_is_asked_for(at: Serving) -> None:
+async def test_the_largest_holders_are_listed_if_they_are_requested(at: Serving) -> None:
     stub = PoolServiceStub(at.channel)
     at.plane.holders = [holder("0-1-1", 5), holder("1-1-2", 9, kind="tls", side="upstream", muted=(), muted_ns=0), holder("0-1-3", 7)]
     assert not (await stub.GetMemoryPool(pb2.GetMemoryPoolRequest())).holders

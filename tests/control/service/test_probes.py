@@ -38,12 +38,7 @@ async def test_a_drain_ends_readiness_but_not_liveness(at: Serving) -> None:
     async with health_of(at) as stub:
         assert set((await states(stub)).values()) == {SERVING}
         at.plane.accepting = False
-        assert await states(stub) == {
-            "": SERVING,
-            "framegate-startup": SERVING,
-            "framegate-liveness": SERVING,
-            "framegate-readiness": NOT_SERVING,
-        }
+        assert await states(stub) == {"": SERVING, "framegate-startup": SERVING, "framegate-liveness": SERVING, "framegate-readiness": NOT_SERVING}
         at.plane.alive = False
         assert (await states(stub))["framegate-liveness"] == NOT_SERVING
 
@@ -236,7 +231,7 @@ def test_both_listeners_agree_at_any_time(address: str) -> None:
     with_probes(body, address)
 
 
-def test_there_is_none_unless_it_is_configured() -> None:
+def test_there_is_no_http_listener_unless_it_is_configured() -> None:
     async def body(plane: FakePlane, probes: Probes) -> None:
         assert probes.http_address is None
 

@@ -58,7 +58,7 @@ def test_the_proxy_says_what_memory_it_may_need_and_what_there_is(monkeypatch: p
 
 
 @served()
-async def test_its_state_follows_from_start_to_drained(at: Serving) -> None:
+async def test_the_state_of_the_proxy_goes_from_starting_to_drained(at: Serving) -> None:
     at.plane.add(channel_row("0-1-1"))
     at.plane.started = False
     assert await state(at) == pb2.Proxy.STATE_STARTING
@@ -87,6 +87,6 @@ async def test_its_state_follows_from_start_to_drained(at: Serving) -> None:
     "request_", [pb2.DrainProxyRequest(accept=7), pb2.DrainProxyRequest(accept=pb2.DrainProxyRequest.ACCEPT_UNTIL_STOP, wait=True)]
 )
 @served()
-async def test_what_connections_shall_do_must_be_known_and_fit(at: Serving, request_: pb2.DrainProxyRequest) -> None:
+async def test_a_drain_with_an_unknown_or_unfitting_value_of_accept_is_refused(at: Serving, request_: pb2.DrainProxyRequest) -> None:
     assert await code_of(ProxyServiceStub(at.channel).DrainProxy(request_)) is grpc.StatusCode.INVALID_ARGUMENT
     assert at.plane.health().ready

@@ -29,7 +29,7 @@ async def test_listeners_are_listed_by_name_with_what_is_open(at: Serving) -> No
 
 
 @served()
-async def test_one_is_got_by_its_name_only(at: Serving) -> None:
+async def test_a_listener_is_found_by_its_name_only(at: Serving) -> None:
     stub = ListenerServiceStub(at.channel)
     assert (await stub.GetListener(listener_pb2.GetListenerRequest(name="plain"))).listener.upstream == "brokers"
     for name, code in (("nobody", grpc.StatusCode.NOT_FOUND), ("", grpc.StatusCode.INVALID_ARGUMENT)):
@@ -61,7 +61,7 @@ async def test_handler_processes_are_listed_with_their_handlers(at: Serving) -> 
 
 
 @served()
-async def test_what_is_not_known_is_absent(at: Serving) -> None:
+async def test_unknown_values_are_absent(at: Serving) -> None:
     at.plane.handlers = [
         handler_process(pid=0, state="starting", last_reason="", last_ended_ns=0, started_ns=0, in_handler=0, oldest_ms=0, handlers=())
     ]
@@ -71,7 +71,7 @@ async def test_what_is_not_known_is_absent(at: Serving) -> None:
 
 
 @served()
-async def test_they_come_in_pages_by_slot(at: Serving) -> None:
+async def test_handler_processes_come_in_pages_by_slot(at: Serving) -> None:
     stub = HandlerServiceStub(at.channel)
     assert (await stub.ListHandlers(handler_pb2.ListHandlersRequest())).processes == []
     at.plane.handlers = [handler_process(slot) for slot in range(12)]

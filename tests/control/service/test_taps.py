@@ -191,7 +191,7 @@ BAD_RULES: list[tuple[dict[str, Any], list[str]]] = [
 
 @pytest.mark.parametrize(("values", "fields"), BAD_RULES, ids=[", ".join(fields) for _, fields in BAD_RULES])
 @served(tap=TAP)
-async def test_a_rule_that_cannot_be_is_refused_with_its_fields(at: Serving, values: dict[str, Any], fields: list[str]) -> None:
+async def test_a_rule_that_is_not_valid_is_refused_with_its_fields(at: Serving, values: dict[str, Any], fields: list[str]) -> None:
     stub = TapServiceStub(at.channel)
     code, _, named = await refused(stub.CreateTapRule(pb2.CreateTapRuleRequest(tap_rule=pb2.TapRule(**{"name": "new", **values}))))
     assert (code, sorted(named)) == (INVALID, fields)
@@ -219,7 +219,7 @@ async def test_a_rule_whose_time_is_over_may_be_changed_but_not_be_told_to_end_i
 
 
 @served(tap=TAP)
-async def test_what_else_is_refused(at: Serving) -> None:
+async def test_other_wrong_requests_are_refused_with_their_reason(at: Serving) -> None:
     stub = TapServiceStub(at.channel)
     create, update = pb2.CreateTapRuleRequest, pb2.UpdateTapRuleRequest
     first, none = pb2.TapRule(name="first"), pb2.TapRule(name="none", capture=pb2.TapRule.CAPTURE_FULL)
@@ -251,7 +251,7 @@ def test_a_rule_comes_back_as_it_went(rule: TapRule) -> None:
     assert TapRule(name=message.name, **new_values(message, FIELDS, NOW, Violations())) == rule
 
 
-def test_a_row_has_what_is_not_as_it_would_be_anyway() -> None:
+def test_an_audit_row_of_a_rule_has_only_the_fields_that_differ_from_their_defaults() -> None:
     assert rule_row(TapRule(name="r")) == {"name": "r"}
     assert rule_row(TapRule(name="r", capture="hash")) == {"name": "r", "capture": "hash"}
 

@@ -57,7 +57,7 @@ async def test_users_are_created_updated_and_deleted(at: Serving) -> None:
 
 
 @served()
-async def test_what_is_only_tried_changes_nothing(at: Serving) -> None:
+async def test_a_request_with_validate_only_changes_nothing(at: Serving) -> None:
     stub = with_users(at, "bob")
     answer = await stub.CreateUser(pb2.CreateUserRequest(listener="kafka", user=user(), validate_only=True))
     assert answer.user.name == "alice"
@@ -105,7 +105,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("request_", "fields"), FAULTS, ids=[" ".join(fields) for _, fields in FAULTS])
 @served()
-async def test_every_field_that_cannot_be_is_named(at: Serving, request_: pb2.CreateUserRequest, fields: list[str]) -> None:
+async def test_every_wrong_field_of_a_user_is_named(at: Serving, request_: pb2.CreateUserRequest, fields: list[str]) -> None:
     stub = with_users(at)
     for call in (
         stub.CreateUser(request_),
@@ -117,7 +117,7 @@ async def test_every_field_that_cannot_be_is_named(at: Serving, request_: pb2.Cr
 
 
 @served()
-async def test_who_is_there_and_who_is_not(at: Serving) -> None:
+async def test_errors_of_users_have_their_own_codes_and_reasons(at: Serving) -> None:
     stub = with_users(at, "alice")
 
     create, delete = pb2.CreateUserRequest(listener="kafka", user=user()), pb2.DeleteUserRequest(listener="kafka", name="bob")

@@ -95,7 +95,7 @@ def test_the_file_wins_over_the_environment() -> None:
     assert (silent.interval_ms, silent.prometheus) == (900, "127.0.0.1:77")
 
 
-def test_what_is_read_here_has_its_default_and_its_effect(tmp_path: Path) -> None:
+def test_settings_have_their_defaults_and_their_variables(tmp_path: Path) -> None:
     silent = judge(TelemetryConfig(otlp=OtlpConfig(signals=("logs",))), {"OTEL_LOGS_EXPORTER": " "})
     assert silent.logs is not None
     assert (silent.interval_ms, silent.log_level, silent.logs.timeout_s, silent.logs.gzip, silent.logs.certificate) == (
@@ -215,7 +215,7 @@ def test_an_endpoint_with_what_may_be_a_secret_is_not_shown(value: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_LOGS_HEADERS"])
-def test_what_is_in_headers_is_never_shown(name: str) -> None:
+def test_values_of_headers_are_never_shown(name: str) -> None:
     assert list(faults_of({name: "Authorization=Bearer%20x=,b=1"})) == []
     for value in ("hunter2", "ok=hunter2,hunter2", "a%0A=hunter2", "x=hunter2\r\n"):
         (fault,) = faults_of({name: value})

@@ -282,7 +282,7 @@ def test_an_endpoint_that_was_left_out_has_one_span_from_the_first_failure_to_it
     assert span.status.code == Status.STATUS_CODE_ERROR
 
 
-def test_what_lasts_to_the_end_ends_there_and_says_so() -> None:
+def test_what_has_not_ended_when_framegate_stops_has_an_unfinished_span() -> None:
     spans, _ = published(DOWN, {**DOWN, "slot": 2})
     assert [attributes_of(span)["framegate.unfinished"] for span in spans] == [True, True]
 
@@ -352,7 +352,7 @@ def test_files_that_were_replaced_are_a_span_since_they_were_seen() -> None:
         ({"event": "tap_rule_off", "rule": "debug", "cause": "cpu"}, "tap_rule_off", "made", None),
     ],
 )
-def test_changes_that_no_call_is_there_for_have_a_span(row: Row, change: str, result: str, error: str | None) -> None:
+def test_changes_without_a_call_have_a_span(row: Row, change: str, result: str, error: str | None) -> None:
     ((span,), _) = published(row)
     found = attributes_of(span)
     assert span.name == "framegate.change"

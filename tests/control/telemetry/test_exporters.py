@@ -67,7 +67,7 @@ def refuse(context: grpc.ServicerContext) -> bytes:
 
 
 @pytest.mark.parametrize("protocol", list(RECEIVERS))
-def test_what_is_taken_is_counted_with_its_headers_and_compressed(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepted_exports_are_counted_and_have_headers_and_compression(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20x")
     with RECEIVERS[protocol]() as receiver:
         for number, target in enumerate(targets(receiver.endpoint, protocol, COMPRESSION="gzip"), 1):
@@ -80,7 +80,7 @@ def test_what_is_taken_is_counted_with_its_headers_and_compressed(protocol: str,
             assert (counted(account, target.signal), over) == (({"": 1}, 0), [3])
 
 
-def test_what_is_refused_is_counted_as_lost_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_exports_are_counted_as_lost_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     with GrpcReceiver(refuse) as receiver:
         for target in targets(receiver.endpoint):
             account = Account()
@@ -114,7 +114,7 @@ def test_an_export_of_many_points_goes_in_parts(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("protocol", list(RECEIVERS))
-def test_a_probe_says_what_a_collector_that_takes_nothing_said(protocol: str) -> None:
+def test_a_probe_returns_the_collectors_error(protocol: str) -> None:
     with RECEIVERS[protocol]() as receiver:
         assert [probe(target) for target in targets(receiver.endpoint, protocol)] == ["", "", ""]
         assert [receiver.wait(count).request.ByteSize() for count in (1, 2, 3)] == [0, 0, 0]

@@ -115,7 +115,7 @@ def test_after_the_end_nothing_asks_for_values_any_more(plane: FakePlane) -> Non
     assert len(asked) == count >= 1
 
 
-def test_an_export_that_cannot_be_made_costs_itself_and_not_the_thread(
+def test_a_failure_of_the_histograms_loses_one_export_and_not_the_thread(
     plane: FakePlane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     sound = Injector.inject

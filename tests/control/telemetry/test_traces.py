@@ -211,7 +211,7 @@ def test_a_caller_that_names_two_spans_begins_a_trace(other: str) -> None:
 
 
 @each_of(("flags", "sampler", "kept"), [("01", "parentbased_always_off", 1), ("00", "parentbased_always_on", 0), ("00", "always_on", 1)])
-def test_whether_it_is_kept_the_caller_decides_where_the_sampler_says_so(flags: str, sampler: str, kept: int) -> None:
+def test_a_parent_based_sampler_follows_the_caller(flags: str, sampler: str, kept: int) -> None:
     assert len(spans_of(listing(("traceparent", f"00-{TRACE}-{CALLER}-{flags}")), sampler=sampler)) == kept
 
 
@@ -245,7 +245,7 @@ def test_a_call_that_fails_says_how_and_is_an_error_where_the_fault_is_ours(fail
         ("a.B/" + "x" * 400, "UNIMPLEMENTED", {"rpc.method": "_OTHER", "rpc.method_original": "a.B/" + "x" * 252, "error.type": "UNIMPLEMENTED"}),
     ],
 )
-def test_what_is_no_request_or_for_nobody_has_a_span_too(method: str, code: str, found: dict[str, str]) -> None:
+def test_damaged_requests_and_unknown_methods_have_spans(method: str, code: str, found: dict[str, str]) -> None:
     async def body(at: Serving) -> None:
         with pytest.raises(grpc.aio.AioRpcError):
             await at.channel.unary_unary(f"/{method}")(b"\xff\xff\xff", metadata=(("traceparent", f"00-{TRACE}-{CALLER}-01"),))
@@ -354,7 +354,7 @@ def test_a_sealed_segment_is_a_span_with_what_it_holds_and_the_ids_that_anybody_
     }
 
 
-def test_one_that_began_has_a_span_beneath_the_one_to_come() -> None:
+def test_a_segment_that_began_has_a_span_below_that_of_the_sealed_segment() -> None:
     with tracing() as made:
         record_segment(made.traces, SEGMENT, MADE_NS, None)
         (span,) = made.spans()
