@@ -106,7 +106,3 @@ def status_of(error: Exception) -> status_pb2.Status:
         metadata = {name: cut(value, _TEXT) for name, value in error.metadata.items()}
         info = error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN, metadata=metadata)
     return status_pb2.Status(code=code.value[0], message=message, details=[_packed(detail) for detail in (info, *details)])
-
-
-def _number(code: grpc.StatusCode) -> int:
-    return code.value[0]

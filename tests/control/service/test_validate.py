@@ -55,6 +55,14 @@ def test_a_required_text_must_not_be_empty() -> None:
     assert fields(violations) == ["b"]
 
 
+def test_only_the_first_violations_are_listed() -> None:
+    violations = Violations()
+    for number in range(1_000):
+        required("", f"f{number}", violations)
+    *listed, last = fields(violations)
+    assert (listed, last) == ([f"f{number}" for number in range(len(listed))], "…")
+
+
 @pytest.mark.parametrize(("pool", "paths", "changed", "wrong"), [
     (MemoryPool(size_bytes=0), [], {"size_bytes"}, []),
     (MemoryPool(), [], set(), ["memory_pool"]),
