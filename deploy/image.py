@@ -118,8 +118,7 @@ def write_secrets(folder: Path, settings: dict[str, str]) -> dict[str, Path]:
     return files
 
 
-_TITLE = "mmdebstrap, for there is no registry to fetch the base from,"
-MMDEBSTRAP = environment.Need("mmdebstrap", _TITLE, lambda: environment.on_path("mmdebstrap"), ["mmdebstrap"], "there is no base")
+MMDEBSTRAP = environment.Need("mmdebstrap", "mmdebstrap, for a base without a registry,", lambda: environment.on_path("mmdebstrap"), ["mmdebstrap"])
 
 
 def find_base(engine: Engine, asked: str, mirror: str, *, fresh: bool) -> str:

@@ -151,13 +151,13 @@ def entry_faults(name: str, entry: Entry, target: str, epoch: int) -> Iterator[s
     """The rules that one file breaks."""
     folder, _, last = name.rpartition("/")
     if entry.kind in (tarfile.REGTYPE, tarfile.DIRTYPE) and entry.mode & 0o002 and not entry.mode & 0o1000:
-        yield f"/{name} can be written by anybody"
+        yield f"/{name} is writable by every user"
     if target == "framegate" and entry.kind == tarfile.REGTYPE and entry.mode & 0o6000:
-        yield f"/{name} gives its owner's rights to whoever runs it"
+        yield f"/{name} has the bit setuid or setgid"
     if target == "framegate" and folder.rpartition("/")[2] in ("bin", "sbin") and last in SHELLS:
         yield f"/{name} is in an image that needs no shell and no tools"
     if entry.time > epoch:
-        yield f"/{name} bears the time of its making, so no other build gives the same image"
+        yield f"/{name} has the time of its build, so another build gives another image"
 
 
 def differences(one: Image, two: Image) -> list[str]:

@@ -76,7 +76,7 @@ class TapRules(TapServiceServicer):
         known = sorted((*FIELDS, _TTL))
         paths = changed_fields(rule, request.update_mask, known, "tap_rule", violations, optional=known, empty=True)
         if not paths and not request.HasField("before"):
-            violations.add("tap_rule", "sets nothing that is to be changed, and the rule is not to be moved")
+            violations.add("tap_rule", "sets no field, and the rule is not moved either")
         values = new_values(rule, paths, time.time_ns(), violations)
         violations.check()
         before = request.before if request.HasField("before") else None

@@ -160,7 +160,7 @@ def main(arguments: Sequence[str]) -> None:
     """Write the files."""
     parser = argparse.ArgumentParser(prog="python deploy/dashboards", description="Writes the dashboards and alerts of deploy/ anew.")
     parser.add_argument(
-        "--runbook", default=RUNBOOK, metavar="URL", help="where the runbook is to be read; alerts link to its sections (%(default)s)"
+        "--runbook", default=RUNBOOK, metavar="URL", help="the address of the runbook; alerts link to its sections (%(default)s)"
     )
     parser.add_argument("--folder", type=Path, default=DEPLOY, help="where dashboards/ and alerts/ are (deploy/)")
     given = parser.parse_args(arguments)
