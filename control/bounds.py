@@ -1,4 +1,4 @@
-"""How much may be asked for at once."""
+"""Bounds of a single request."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ MAX_HOLDERS: Final = 100
 
 
 def rows_per_page(asked: int) -> int:
-    """The rows of a page: 0 is the default, more than the maximum is the maximum (AIP-158). Raises InvalidArgumentError below 0."""
+    """The size of a page: 0 means the default, and the maximum replaces larger values (AIP-158). Raises InvalidArgumentError below 0."""
     if asked < 0:
         raise InvalidArgumentError([Violation("page_size", f"must be 0 to {MAX_PAGE_SIZE}, not {asked}")])
     return min(asked or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)

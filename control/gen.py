@@ -1,7 +1,7 @@
 """Generate the stubs: ``python -m framegate.control.gen [--output DIR]``, from a checkout, with grpcio-tools and mypy-protobuf installed.
 
-The stubs are committed, so that an installation needs no toolchain; a test generates them again and compares. protoc names them
-``framegate/control/v1``, which is how they are imported; in the checkout that is the folder ``control/v1``.
+The stubs are committed, so that an installation needs no tools; a test generates them again and compares. protoc writes them to
+``framegate/control/v1``, the name by which they are imported; in the checkout that is the folder ``control/v1``.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What the control process counts itself: the metrics of ``framegate.proxy.cells.METRICS`` whose source is control.
+"""Counters and gauges of the control process: the metrics of ``framegate.proxy.cells.METRICS`` with the source control.
 
 Each meter has one writer: the acceptor's thread or the event loop. Reading takes a copy and needs no lock.
 """
@@ -21,8 +21,8 @@ _COUNTERS: Final = {
     and not metric.name.startswith(("framegate.telemetry.", "framegate.scrape."))
     and set(metric.keys) <= {LISTENER}
 }
-"""Counters that begin at 0, by name, with 1 for those of a listener. Telemetry counts its own exports, of the signals that are exported, and scrapes;
-a counter of one of many things that may happen begins with the first.
+"""Counters that begin with 0, by name, with 1 for those of a listener. Telemetry itself counts exports and scrapes; a counter of one of many possible
+events begins with the first.
 """
 
 
@@ -41,17 +41,17 @@ class Meters:
         self._values[key] = self._values.get(key, 0) + amount
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """Ask ``read`` for the value whenever somebody looks; any thread."""
+        """Set a gauge, whose value ``read`` returns on demand; any thread."""
         assert not _KEYS[name], f"{name} has attributes"
         self._gauges[name] = read
 
     def gauges(self, name: str, read: Callable[[], Mapping[tuple[str, ...], float]]) -> None:
-        """Likewise, of one with attributes: the values by those of the attributes, in their order. What is not among them is gone."""
+        """Set a gauge with attributes: ``read`` returns all its values by the values of the attributes, in their order."""
         assert _KEYS[name], f"{name} has no attributes"
         self._many[name] = read
 
     def value(self, name: str, *values: str) -> float:
-        """One counter now."""
+        """The value of one counter."""
         return self._values.get((name, values), 0)
 
     def snapshot(self) -> dict[tuple[str, Attributes], float]:
@@ -67,7 +67,7 @@ class Meters:
         return result
 
     def prepare(self, listeners: list[str]) -> None:
-        """Let counters start at 0, so that a rate can be seen from the first event on: a series that begins with 1 has not grown."""
+        """Let counters begin with 0, so that a rate shows the first event: a series that begins with 1 has not grown."""
         for name, of_listener in _COUNTERS.items():
             for values in ((listener,) for listener in listeners) if of_listener else ((),):
                 self._values.setdefault((name, values), 0)

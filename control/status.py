@@ -1,10 +1,9 @@
-"""What there is in a running framegate, and what a change of it came to: values that steering gives, and that service and telemetry show."""
+"""State of a running framegate, and results of changes: values that steering returns, and that service and telemetry show."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from framegate.control.events import Row
 from framegate.proxy.config.limits import UNLIMITED, LimitsConfig, RateLimits
 from framegate.proxy.config.log import LogFormat, LogLevel
 from framegate.proxy.config.model import Forwarding, PoolKind, TapRule
@@ -33,7 +32,6 @@ __all__ = [
     "ProcessorStatus",
     "ReloadOutcome",
     "ReloadResult",
-    "Row",
     "TapRuleStatus",
     "TapStop",
     "UpstreamStatus",
@@ -42,19 +40,19 @@ __all__ = [
 ]
 
 RETIRED: Final = -1
-"""Stands for a slot with the counters of all slots that are gone."""
+"""The number of the slot that has the counters of all removed slots."""
 TAP_RULE: Final = "tap rule"
-"""The kind of a rule, as ``NotFoundError`` and others name it."""
+"""The kind of resource in errors (``NotFoundError``)."""
 Attributes = tuple[tuple[str, str], ...]
 Origin = Literal["configuration", "container", "operator"]
-"""Who decides a size: the configuration, what the container allows (0 there), or an operator, until the next start."""
+"""Where a size comes from: the configuration, the container's limits (0 in the configuration), or an operator, until the next start."""
 ReloadResult = Literal["unchanged", "replaced", "refused"]
 ProcessorState = Literal["starting", "running", "draining", "restarting", "stopped"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerStatus:
-    """One handler: what its own process says of it."""
+    """One handler, as its process reports it."""
 
     listener: str
     handler: str
@@ -64,19 +62,19 @@ class HandlerStatus:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerProcessStatus:
-    """One place of a handler process, and what runs there; what is counted begins anew with each process.
+    """One slot of a handler process and its process; counts begin with each process.
 
     Attributes:
-        pid: 0 when nothing runs there.
-        restarts, last_reason, last_ended_ns: processes that were started after the first, and why and when (since 1970) the last one ended; empty
-            and 0 when none has.
+        pid: 0: there is no process.
+        restarts, last_reason, last_ended_ns: number of processes after the first, and why and when (since 1970) the last one ended; empty and 0: none
+            has ended.
         started_ns: since 1970.
-        handled, failed: frames, and those at which a handler raised.
-        in_handler, queued: frames that are being handled, and that wait for it.
-        oldest_ms: for how long the one that is handled longest is; 0 when none is.
+        handled, failed: frames, and frames for which a handler raised an exception.
+        in_handler, queued: frames that are being handled, and frames that wait.
+        oldest_ms: how long the oldest frame in a handler has been there; 0: there is none.
         busy: share of the last seconds in which a frame was being handled, 0.0 to 1.0.
         resident: bytes.
-        handlers: those that it has, by listener; empty before it is ready.
+        handlers: by listener; empty before the process is ready.
     """
 
     slot: int
@@ -99,8 +97,8 @@ class HandlerProcessStatus:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerStatus:
-    """One listener. ``address`` is the bound one (port 0 resolved), ``connections`` those open now in all processors; ``upstream`` and ``handler``
-    are empty where there is none.
+    """One listener. ``address`` is the bound one (port 0 resolved), ``connections`` the open ones of all processors; ``upstream`` and ``handler`` are
+    empty if there is none.
     """
 
     name: str
@@ -119,7 +117,7 @@ class ListenerStatus:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DownEndpoint:
-    """An address that a processor leaves out. ``reason`` and ``detail`` of its last failure; ``processors``: how many leave it out."""
+    """An address that processors leave out. ``reason`` and ``detail`` of its last failure; ``processors``: how many leave it out."""
 
     address: str
     reason: str
@@ -130,7 +128,7 @@ class DownEndpoint:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamStatus:
     """One upstream. ``endpoints`` as configured, ``addresses`` as resolved last, ``error`` of the last resolution (empty: none), ``down``: addresses
-    that are left out for now because they failed.
+    that are left out for a while because they failed.
     """
 
     name: str
@@ -148,15 +146,15 @@ class CertificateStatus:
 
     Attributes:
         owner: ``listener/NAME`` or ``upstream/NAME``.
-        use: the key of its file: ``certificate``, ``client_ca``, ``ca``; ``crl``: it is a revocation list.
+        use: the key of its file: ``certificate``, ``client_ca``, ``ca``; ``crl`` for a revocation list.
         position: in the file, from 0.
         subject, issuer: in RFC 4514 form.
-        names: the alternative ones, as in ``DNS:host``.
+        names: the alternative names, for example ``DNS:host``.
         serial, fingerprint: in hexadecimal; the fingerprint is SHA-256.
         begins, ends: seconds since 1970.
-        store: how often its owner's files were taken, the start included.
-        loaded_ns: when they were last, since 1970.
-        error: why what lies in its owner's files now is not in force; empty when it is.
+        store: how often its owner's files were loaded, including the start.
+        loaded_ns: when they were loaded last, since 1970.
+        error: why the present contents of its owner's files are not in force; empty if they are.
     """
 
     owner: str
@@ -177,8 +175,8 @@ class CertificateStatus:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReloadOutcome:
-    """What a reload came to, for one owner's files of one kind (``proxy.cells.FILE_KINDS``). ``file`` and ``reason`` of a refusal; the file is empty
-    when it is about no single one.
+    """The result of a reload of one owner's files of one kind (``proxy.cells.FILE_KINDS``). ``file`` and ``reason`` of a refusal; the file is empty
+    if the reason is not about a single file.
     """
 
     owner: str
@@ -190,8 +188,8 @@ class ReloadOutcome:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorStatus:
-    """One processor slot. ``pid`` is 0 while none runs; ``generation`` grows with every start, over restarts of control too (it starts from the
-    clock), and is part of every channel id; ``heartbeat_age_ms`` is -1 before the first beat.
+    """One processor slot. ``pid`` is 0 if no process runs; ``generation`` grows with every start, also over restarts of the control process (it
+    starts from the clock), and is part of every channel id; ``heartbeat_age_ms`` is -1 before the first heartbeat.
     """
 
     slot: int
@@ -213,7 +211,7 @@ class Limit:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLimits:
-    """The quotas of the node, of addresses and of networks. ``etag`` stands for them as they are."""
+    """The quotas of the node, of addresses and of networks. ``etag`` changes with them."""
 
     quotas: LimitsConfig
     etag: str
@@ -221,8 +219,8 @@ class NodeLimits:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PoolShare:
-    """What one processor may retain and retains, in bytes: ``begun`` of frames begun, ``pending`` of sends, ``tls`` of ciphertext. ``tap``: what its
-    tap's queue holds, beside the pool. ``waiting``: turns that frames wait for.
+    """The share of one processor and its use, in bytes: ``begun`` of frames that are not whole, ``pending`` of sends, ``tls`` of ciphertext. ``tap``:
+    bytes in its tap's queue, which are not part of the pool. ``waiting``: frames that wait for an admission slot.
     """
 
     slot: int
@@ -241,9 +239,9 @@ class PoolShare:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStatus:
-    """The memory pool. ``kind`` is that of ``MemoryPoolConfig``; ``size`` is the sum of the shares; ``processors`` is the number configured now;
-    ``tap_limit`` the most that all taps' queues may take; ``guaranteed`` the percent of each share that listeners are guaranteed, by name;
-    ``size_origin`` and ``processors_origin``: who decides them.
+    """The memory pool. ``kind`` is that of ``MemoryPoolConfig``; ``size`` is the sum of the shares; ``processors`` is the number in force;
+    ``tap_limit`` the bound of all taps' queues together; ``guaranteed`` the percentages of each share that listeners are guaranteed, by name;
+    ``size_origin`` and ``processors_origin``: where they come from.
     """
 
     kind: PoolKind
@@ -257,15 +255,15 @@ class PoolStatus:
 
     @property
     def usage(self) -> int:
-        """Bytes that all processors retain."""
+        """Bytes that all processors hold."""
         return sum(item.usage for item in self.shares)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """What one side (``downstream``, ``upstream``) of a channel holds of the pool, of one kind (``begun``, ``pending``, ``tls``).
+    """Memory of the pool that one side (``downstream``, ``upstream``) of a channel holds, of one kind (``begun``, ``pending``, ``tls``).
 
-    ``muted``: why that side is not read, ``muted_ns`` since when, 0 when it is read; ``last_active_ns``: when a byte last moved there. Times are
+    ``muted``: why that side is not read; ``muted_ns``: since when, 0 if it is read; ``last_active_ns``: when a byte last moved there. Times are
     CLOCK_REALTIME.
     """
 
@@ -282,7 +280,7 @@ class Holder:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a request on channels did: ids it is in force for, ids that are not (or no longer) open."""
+    """The result of a change of channels: ids for which it is in force, and ids that are not open, or not any more."""
 
     affected: tuple[int, ...]
     missing: tuple[int, ...]
@@ -290,7 +288,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DrainResult:
-    """``closed`` pairs ended by the drain, ``open`` pairs still there when it returned (closed by force at the deadline count as closed)."""
+    """``closed``: pairs that the drain ended, also those closed by force at its deadline; ``open``: pairs that were open when it returned."""
 
     closed: int
     open: int
@@ -298,9 +296,10 @@ class DrainResult:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """For probes. ``started``: every processor and every handler process was ready once and the listeners are bound; ``alive``: control's loop and
-    every processor's heartbeat move; ``ready``: started, listening and not draining, with a processor that runs and, where a listener has a handler,
-    a handler process; ``draining``: that is over, for good; ``problems``: in words, why it is not all of the first three.
+    """For probes. ``started``: every processor and every handler process was ready once, and the listeners are bound; ``alive``: the control
+    process's event loop and every processor's heartbeat move; ``ready``: started, listening and not draining, with a running processor and, if a
+    listener has a handler, a running handler process; ``draining``: connections are refused for good; ``problems``: why one of the first three is
+    false.
     """
 
     started: bool
@@ -312,7 +311,7 @@ class Health:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BuildInfo:
-    """``compiled`` says whether the processors run compiled modules."""
+    """``compiled``: whether the processors run compiled modules."""
 
     version: str
     compiled: bool
@@ -320,8 +319,8 @@ class BuildInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TapStop:
-    """That a tap rule has turned itself off in a processor. ``cause`` is ``loss`` or ``cpu``, ``percent`` what that came to, and ``limit`` what it
-    might; ``since_ns`` is of CLOCK_REALTIME.
+    """A tap rule that has turned itself off in a processor. ``cause`` is ``loss`` or ``cpu``, ``percent`` the measured value and ``limit`` the
+    allowed one; ``since_ns`` is CLOCK_REALTIME.
     """
 
     slot: int
@@ -333,8 +332,8 @@ class TapStop:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TapRuleStatus:
-    """One tap rule. ``etag`` stands for the rule as it is; ``expired``: its time is over, it goes with the next change; ``stops`` by slot;
-    ``losing``: the log does not take all that rules record.
+    """One tap rule. ``etag`` changes with the rule; ``expired``: its time is over, and the next change removes it; ``stops`` by slot; ``losing``: the
+    log does not take all frames that rules record.
     """
 
     rule: TapRule
@@ -346,7 +345,7 @@ class TapRuleStatus:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UserStatus:
-    """Who may come in with a password: the iterations of what is stored of it, by mechanism. Nothing else of that is told."""
+    """A user with a password: the iterations of the stored credentials, by mechanism. Nothing else of them is shown."""
 
     name: str
     mechanisms: Mapping[str, int]
@@ -354,7 +353,7 @@ class UserStatus:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UsersStatus:
-    """The users in force of a listener, in the order of their file; ``error``: why what lies in the listener's files is not in force, or nothing."""
+    """The users in force of a listener, in the order of their file; ``error``: why the listener's files are not in force, or empty."""
 
     users: tuple[UserStatus, ...]
     error: str
@@ -365,9 +364,9 @@ class LogStatus:
     """Which rows are written, and how.
 
     Attributes:
-        level: the least that is.
-        silenced: events whose rows are not, by name.
-        dropped: rows that were not kept since the start.
+        level: the lowest level that is written.
+        silenced: names of events whose rows are not written.
+        dropped: rows that were dropped since the start.
     """
 
     format: LogFormat

@@ -1,39 +1,41 @@
-"""Sets up what a task of the Makefile needs, then runs the task in it.
+"""Set up the environment that a task of the Makefile needs, then run the task in it.
 
 ``python3 deploy/environment.py KIND [--with java] [--wish compiler,openssl,maven,mariadb,peers,clients,browser] [-- COMMAND …]``
 
 ====  ==============  ================================================================================================
-kind  where           what
+kind  folder          contents
 ====  ==============  ================================================================================================
-run   .venv           the wheel, compiled where that is possible, with everything a user wants
-test  .venv-dev-3.x   the same wheel, with the tools of the tests; one for each Python, which the name tells
-pure  .venv-dev-3.x   the same environment; ``.src``, the checkout's own source, is before the wheel on the import path
+run   .venv           the wheel, compiled if possible, with all extras for users
+test  .venv-dev-3.x   the same wheel, with the tools of the tests; one environment for each Python version
+pure  .venv-dev-3.x   the same environment; ``.src``, the checkout's source, is before the wheel on the import path
 ====  ==============  ================================================================================================
 
-uv makes and fills the environments, pip where there is no uv. What is there already is left alone: each environment keeps a stamp of what it was made
-from; the wheel is built again only when its sources change, and compiled only when what it compiles changes. What the machine lacks is installed
-when we are root on a machine with apt; else one line says what to install. ``--with``: without it the task ends here, before anything starts;
-``--wish``: the task goes on, and the line says what it then lacks. The command runs with
-``PYTHONSAFEPATH=1`` (the working directory is never an import path), the environment's programs first on ``PATH`` (what it was before is in
-``FRAMEGATE_USER_PATH``), and ``FRAMEGATE_EXPECT=compiled|pure``: what the hot path's modules must be. Where there is a compiler, ``test`` never
-goes on without it.
+uv creates and fills the environments; pip does if uv is not available. A stamp file in each environment says what it was made from, so an environment
+that is up to date is not touched. The wheel is built again only when its sources change, and compiled only when the compiled modules change.
 
-Whoever waits sees a clock. Ctrl-C and SIGTERM end what was started, and leave nothing but what the next call goes on from.
+``--with`` names what the task needs of the machine, ``--wish`` what it can do without. What is missing is installed if this runs as root on a machine
+with apt. Otherwise one line says what to install; without something needed the task does not start, without something optional the line says what the
+task leaves out. Where there is a compiler, ``test`` fails if the wheel is not compiled.
 
-Exit codes of its own: 1 something failed, 2 something is missing or wrong on this machine, 130 Ctrl-C, 143 SIGTERM.
+The command runs with ``PYTHONSAFEPATH=1`` (the working directory is not on the import path), the environment's programs first on ``PATH`` (the former
+value is in ``FRAMEGATE_USER_PATH``), and ``FRAMEGATE_EXPECT=compiled|pure``, which says what the modules of the hot path must be.
 
-Only the standard library is used here, and no syntax newer than Python 3.8, so that an older Python gets a sentence and not a traceback.
+Each step shows how long it has taken. Ctrl-C and SIGTERM end the running step; the next call continues from there.
+
+Exit codes: 1 a step failed, 2 something is missing or wrong on this machine, 130 Ctrl-C, 143 SIGTERM; otherwise that of the command.
+
+This file uses the standard library only, and no syntax newer than Python 3.8, so that an older Python prints a message instead of a traceback.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import errno
 import fcntl
 import functools
 import hashlib
 import importlib.util
-import json
 import os
 import shutil
 import signal
@@ -41,6 +43,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -51,23 +54,21 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 USER_EXTRAS = "spark,otlp,prometheus,kafka"
-KINDS: dict[str, tuple[str, str]] = {
-    "run": (".venv", USER_EXTRAS),
-    "test": (".venv-dev-{}.{}", USER_EXTRAS + ",dev"),
-    "pure": (".venv-dev-{}.{}", USER_EXTRAS + ",dev"),
-}
-USUAL_S = {"compiling and building the wheel": 60, "building the wheel": 5, "installing what framegate needs": 60}
-"""How long it takes on a machine with two cores; afterwards how long it took here is known."""
+KINDS = {"run": (".venv", USER_EXTRAS), "test": (".venv-dev-{}.{}", USER_EXTRAS + ",dev"), "pure": (".venv-dev-{}.{}", USER_EXTRAS + ",dev")}
+"""The folder and the extras of each kind of environment."""
+USUAL_S = {"compiling and building the wheel": 60, "installing what framegate needs": 60}
+"""Durations of long steps on a machine with two cores, in seconds."""
 OLDEST_PYTHON = (3, 11)
 OLDEST_JAVA = 17
-SBIN = "/usr/sbin"  # where servers are, and few people's path leads
-OPENSSL_HEADER = "/usr/include/openssl/ssl.h"
-PLAIN_EVERY_S = 10
+PYTHON = "{}-{}.{}.{}".format(sys.implementation.name, *sys.version_info)
+COMPILED = "compiled-" + PYTHON
+"""The folder of the cache in which the build hook keeps what it compiled."""
+LINE_EVERY_S = 10
 GRACE_S = 10
 
 
 class StoppedError(Exception):
-    """SIGINT or SIGTERM came."""
+    """SIGINT or SIGTERM was received."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -75,23 +76,53 @@ class StoppedError(Exception):
 
 
 def say(text: str) -> None:
-    """One line to a person; standard output stays the task's."""
+    """Print one line to stderr; stdout belongs to the task."""
     print("framegate: " + text, file=sys.stderr, flush=True)
 
 
 def stop(text: str, code: int = 2) -> NoReturn:
-    """End here, before anything starts."""
+    """Print one line and exit."""
     say(text)
     raise SystemExit(code)
 
 
+# --- what a machine has ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Need:
+    """Something that tasks need of the machine.
+
+    Args:
+        name: in ``--with`` and ``--wish``.
+        title: in messages.
+        present: whether the machine has it.
+        packages: Debian packages that have it.
+        without: what is left out as long as an optional need is missing.
+        alternatives: packages for a release of Debian that does not have the others.
+    """
+
+    name: str
+    title: str
+    present: Callable[[], bool]
+    packages: list[str]
+    without: str = ""
+    alternatives: list[str] = field(default_factory=list)
+
+
+def on_path(*programs: str) -> bool:
+    """Whether all these programs are on PATH, or where Debian has servers."""
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin"))
+    return all(shutil.which(program, path=path) for program in programs)
+
+
 def has_venv() -> bool:
-    """Whether this Python can make environments: Debian keeps what puts pip into them in a package of its own."""
+    """Whether this Python can create environments with pip; Debian has that in a separate package."""
     return all(importlib.util.find_spec(name) is not None for name in ("venv", "ensurepip"))
 
 
 def has_java() -> bool:
-    """Whether a Java of 17 or newer answers."""
+    """Whether there is a Java of a version that Spark supports."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if not java or not os.path.exists(java):
@@ -102,171 +133,100 @@ def has_java() -> bool:
 
 
 def has_compiler() -> bool:
-    """Whether C extensions can be built: a compiler, and the header of this very Python."""
+    """Whether C extensions can be built: a compiler, and the headers of this Python."""
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
     return shutil.which(compiler) is not None and os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h"))
 
 
-def has_maven() -> bool:
-    """Whether Maven is on the path; it fetches the broker's published jars."""
-    return shutil.which("mvn") is not None
-
-
 def has_mariadb() -> bool:
-    """Whether a MariaDB server is here, its command line, and its library for Perl."""
-    path = os.pathsep.join((os.environ.get("PATH", os.defpath), SBIN))
-    if not all(shutil.which(name, path=path) for name in ("mariadbd", "mariadb", "perl")):
+    """Whether there is a MariaDB server with its command line and its library for Perl."""
+    if not on_path("mariadbd", "mariadb", "perl"):
         return False
     return subprocess.run(["perl", "-MDBD::MariaDB", "-e", "1"], stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
-def has_openssl() -> bool:
-    """Whether OpenSSL's headers are here; the bench's load generator, which is written in C, is built with them."""
-    return os.path.exists(OPENSSL_HEADER)
-
-
-def has_clients() -> bool:
-    """Whether the clients that meet a broker through framegate and come from no package index are here."""
-    return all(shutil.which(name) for name in ("kcat", "openssl"))
-
-
-def has_browser() -> bool:
-    """Whether Chromium is here, which photographs dashboards."""
-    return shutil.which("chromium") is not None
-
-
 def has_peers() -> bool:
-    """Whether the peers of the bench are here."""
-    return all(shutil.which(name) for name in ("haproxy", "nginx")) and os.path.exists("/usr/lib/nginx/modules/ngx_stream_module.so")
-
-
-class Need:
-    """Something of the machine that a task needs or wishes for.
-
-    Args:
-        name: in ``--with`` and ``--wish``.
-        title: for people.
-        present: whether it is here.
-        packages: that bring it, Debian's.
-        without: what is so as long as it is missing, for those who only wish for it.
-        instead: packages where a release of Debian has not those.
-    """
-
-    def __init__(self, name: str, title: str, present: Callable[[], bool], packages: list[str], without: str, instead: Sequence[str] = ()) -> None:
-        self.name = name
-        self.title = title
-        self.present = present
-        self.packages = packages
-        self.without = without
-        self.instead = list(instead)
+    """Whether there are the proxies that the bench compares with."""
+    return on_path("haproxy", "nginx") and os.path.exists("/usr/lib/nginx/modules/ngx_stream_module.so")
 
 
 VENV = Need("venv", "venv of this Python", has_venv, ["python3-venv"], "", ["python{}.{}-venv".format(*sys.version_info)])
-
-NEEDS = {
-    need.name: need
-    for need in (
-        Need("java", f"Java {OLDEST_JAVA} or newer", has_java, ["openjdk-17-jre-headless"], "there is no Spark", ["openjdk-21-jre-headless"]),
-        Need(
-            "compiler",
-            "a C compiler with the headers of this Python",
-            has_compiler,
-            ["gcc", "libc6-dev", "python3-dev"],
-            "the hot path runs as plain Python, and slower",
-        ),
-        Need("maven", "Maven", has_maven, ["maven"], "tests with a real Kafka broker are skipped"),
-        Need(
-            "mariadb",
-            "MariaDB with its clients",
-            has_mariadb,
-            ["mariadb-server-core", "mariadb-client-core", "libdbd-mariadb-perl"],
-            "tests with a real MariaDB are skipped",
-        ),
-        Need("openssl", "OpenSSL with its headers", has_openssl, ["libssl-dev"], "the bench's load generator, and its tests, are left out"),
-        Need("browser", "Chromium", has_browser, ["chromium"], "dashboards are not drawn"),
-        Need("clients", "kcat or OpenSSL's command", has_clients, ["kcat", "openssl"], "what they do through framegate is not shown"),
-        Need("peers", "HAProxy or NGINX", has_peers, ["haproxy", "nginx", "libnginx-mod-stream"], "peers that are missing are left out"),
-    )
-}
+_JAVA = Need("java", f"Java {OLDEST_JAVA} or newer", has_java, ["openjdk-17-jre-headless"], "there is no Spark", ["openjdk-21-jre-headless"])
+_COMPILER = Need("compiler", "a C compiler with the headers of this Python", has_compiler, ["gcc", "libc6-dev", "python3-dev"])
+_COMPILER.without = "the hot path runs as plain Python, and slower"
+_MAVEN = Need("maven", "Maven", lambda: on_path("mvn"), ["maven"], "tests with a real Kafka broker are skipped")
+_MARIADB = Need("mariadb", "MariaDB with its clients", has_mariadb, ["mariadb-server-core", "mariadb-client-core", "libdbd-mariadb-perl"])
+_MARIADB.without = "tests with a real MariaDB are skipped"
+_OPENSSL = Need("openssl", "OpenSSL with its headers", lambda: os.path.exists("/usr/include/openssl/ssl.h"), ["libssl-dev"])
+_OPENSSL.without = "the bench's load generator, and its tests, are left out"
+_BROWSER = Need("browser", "Chromium", lambda: on_path("chromium"), ["chromium"], "dashboards are not drawn")
+_CLIENTS = Need("clients", "kcat or OpenSSL's command", lambda: on_path("kcat", "openssl"), ["kcat", "openssl"])
+_CLIENTS.without = "what they do through framegate is not shown"
+_PEERS = Need("peers", "HAProxy or NGINX", has_peers, ["haproxy", "nginx", "libnginx-mod-stream"], "peers that are missing are left out")
+NEEDS = {need.name: need for need in (_JAVA, _COMPILER, _MAVEN, _MARIADB, _OPENSSL, _BROWSER, _CLIENTS, _PEERS)}
 
 
 def provide(wanted: Sequence[tuple[Need, bool]]) -> None:
     """Install what is missing, or say in one line what to install.
 
     Args:
-        wanted: what a task needs, each with whether it is only wished for.
+        wanted: the needs of a task, each with whether it is optional.
     """
-    missing = [(need, wished) for need, wished in wanted if not need.present()]
+    missing = [(need, optional) for need, optional in wanted if not need.present()]
     if missing and os.geteuid() == 0 and shutil.which("apt-get"):
-        read_lists()
-        install(*(need for need, _ in missing))  # at once; what one release has not is asked for by itself
-        missing = [(need, wished) for need, wished in missing if not (need.present() or install(need) or install(need, instead=True))]
+        update_package_lists()
+        install([package for need, _ in missing for package in need.packages])
+        # apt installs nothing if one of the packages does not exist: then each need is installed alone
+        for need, _ in missing:
+            for packages in (need.packages, need.alternatives):
+                if packages and not need.present():
+                    install(packages)
+        missing = [(need, optional) for need, optional in missing if not need.present()]
         if missing:
             say("apt-get could not install everything: see .cache/apt.log")
     if not missing:
         return
     titles = [need.title for need, _ in missing]
     names = " and ".join(filter(None, (", ".join(titles[:-1]), titles[-1])))
-    packages = " ".join(dict.fromkeys(package for need, _ in missing for package in need.packages))
-    asked = f"{names} {'are' if titles[1:] else 'is'} missing: install {'them' if titles[1:] else 'it'} (on Debian: apt-get install {packages})"
-    if not all(wished for _, wished in missing):
-        stop(asked)
-    say(f"warning: {asked}; until then " + "; ".join(need.without for need, _ in missing))
+    packages = list(dict.fromkeys(package for need, _ in missing for package in need.packages))
+    verb, pronoun = ("are", "them") if titles[1:] else ("is", "it")
+    advice = f"{names} {verb} missing: install {pronoun} (on Debian: apt-get install {' '.join(packages)})"
+    if not all(optional for _, optional in missing):
+        stop(advice)
+    say(f"warning: {advice}; until then " + "; ".join(need.without for need, _ in missing))
 
 
-@functools.cache
-def read_lists() -> None:
-    """Let apt know what there is; once."""
-    run_logged(["apt-get", "update", "-q"], "apt-update.log", "reading apt's lists", apt_environment())
+@functools.lru_cache(1)  # functools.cache is newer than Python 3.8
+def update_package_lists() -> None:
+    """Run ``apt-get update``, once."""
+    run_logged(["apt-get", "update", "-q"], "apt-update.log", "reading apt's lists", apt_variables())
 
 
-def install(*needs: Need, instead: bool = False) -> bool:
-    """Have apt install something; whether it is here then."""
-    packages = [package for need in needs for package in (need.instead if instead else need.packages)]
-    if packages:
-        command = ["apt-get", "install", "-q", "-y", "--no-install-recommends", *packages]
-        run_logged(command, "apt.log", "installing " + " ".join(packages), apt_environment())
-    return all(need.present() for need in needs)
+def install(packages: list[str]) -> None:
+    """Install Debian packages."""
+    command = ["apt-get", "install", "-q", "-y", "--no-install-recommends", *packages]
+    run_logged(command, "apt.log", "installing " + " ".join(packages), apt_variables())
 
 
-def apt_environment() -> dict[str, str]:
-    """Without questions; in runlevel 1 a server that is installed is not started."""
+def apt_variables() -> dict[str, str]:
+    """Variables for apt: no questions, and in runlevel 1 installed servers are not started."""
     return dict(os.environ, DEBIAN_FRONTEND="noninteractive", RUNLEVEL="1")
 
 
-def digest(paths: list[Path], *words: str) -> str:
-    """What an environment or a wheel is made from, in sixteen letters."""
-    total = hashlib.sha256()
-    for path in sorted(paths):
-        total.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    for word in words:
-        total.update(word.encode() + b"\0")
-    return total.hexdigest()[:16]
-
-
-def wheel_sources() -> list[Path]:
-    """Every file that goes into the wheel or decides how it is built."""
-    found = [ROOT / name for name in ("pyproject.toml", "deploy/hatch_build.py", "README.md", "LICENSE")]
-    for package in ("proxy", "control"):
-        found += [
-            path for path in (ROOT / package).rglob("*") if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".so", ".pyc")
-        ]
-    return found
+# --- steps with a clock ------------------------------------------------------------------------------------------------------------------
 
 
 def wait_with_clock(ready: Callable[[float], bool], text: str, hint: str = "", progress: Callable[[], str] = str) -> None:
-    """Wait until something is ready, and show how much time has passed.
-
-    On a terminal one line counts the seconds; elsewhere there is a line every ten.
+    """Wait until something is ready, and show the seconds: in one moving line on a terminal, otherwise in a line every ten seconds.
 
     Args:
-        ready: waits at most as many seconds as it is told; whether it is ready.
-        text: what is being done.
-        hint: behind it, the first time.
-        progress: how far it is, put behind the seconds.
+        ready: waits at most the given number of seconds; returns whether it is ready.
+        text: the step.
+        hint: an addition to the first line.
+        progress: returns an addition to the number of seconds.
     """
     moving = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    started, said = time.monotonic(), 0
+    started, lines = time.monotonic(), 0
     sys.stderr.write(f"framegate: {text}{hint}" + ("" if moving else "\n"))
     sys.stderr.flush()
     try:
@@ -275,8 +235,8 @@ def wait_with_clock(ready: Callable[[float], bool], text: str, hint: str = "", p
             if moving:
                 sys.stderr.write(f"\rframegate: {text}{hint}, {passed} s{progress()}")
                 sys.stderr.flush()
-            elif passed // PLAIN_EVERY_S > said:
-                said = passed // PLAIN_EVERY_S
+            elif passed // LINE_EVERY_S > lines:
+                lines = passed // LINE_EVERY_S
                 say(f"still {text}, {passed} s{progress()}")
     finally:
         if moving:
@@ -293,7 +253,7 @@ def ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:
-    """End a process that leads a session, and everything that it started: as Ctrl-C would first, for its own cleaning up."""
+    """End a process that leads a session, and everything that it started: first with SIGINT, so that it can clean up, then with SIGKILL."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with contextlib.suppress(ProcessLookupError):
@@ -306,28 +266,13 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
             signal.signal(number, handler)
 
 
-def usual(text: str, took_s: float | None = None) -> int:
-    """How many seconds a step takes: as long as the last time here, else as long as it usually does; 0: not known.
-
-    Args:
-        text: the step.
-        took_s: how long it took now, which is kept.
-    """
-    file = CACHE / "times.json"
-    times = json.loads(file.read_text()) if file.exists() else {}
-    if took_s is not None:
-        file.write_text(json.dumps({**times, text: round(took_s)}))
-    return int(times.get(text, USUAL_S.get(text, 0)))
-
-
-def run_logged(command: list[str], log: str, text: str, environment: dict[str, str] | None = None, progress: Callable[[], str] = str) -> int:
-    """Run a command to its end, its words into a log and its temporary files into the cache, where they are removed; returns its exit code."""
-    seconds, started = usual(text), time.monotonic()
-    hint = f" (about {seconds} s)" if seconds >= PLAIN_EVERY_S else ""
+def run_logged(command: list[str], log: str, text: str, variables: dict[str, str] | None = None, progress: Callable[[], str] = str) -> int:
+    """Run a command with its output in a log of the cache, and its temporary files in a folder that is removed; returns its exit code."""
+    hint = f" (about {USUAL_S[text]} s)" if text in USUAL_S else ""
     temporary = CACHE / "tmp"
     shutil.rmtree(str(temporary), ignore_errors=True)  # of a call that was killed
     temporary.mkdir(parents=True)
-    variables = dict(os.environ if environment is None else environment, TMPDIR=str(temporary))
+    variables = dict(os.environ if variables is None else variables, TMPDIR=str(temporary))
     try:
         with open(CACHE / log, "wb") as file:
             process = subprocess.Popen(
@@ -338,16 +283,16 @@ def run_logged(command: list[str], log: str, text: str, environment: dict[str, s
             except BaseException:
                 end_session(process)
                 raise
-        if process.returncode == 0:
-            usual(text, time.monotonic() - started)
         return process.returncode
     finally:
         shutil.rmtree(str(temporary), ignore_errors=True)
 
 
-def run_or_stop(command: list[str], log: str, text: str, failed: str, progress: Callable[[], str] = str) -> str:
-    """Run a command; its words, which are shown when it fails."""
-    code = run_logged(command, log, text, progress=progress)
+def run_or_stop(
+    command: list[str], log: str, text: str, failed: str, progress: Callable[[], str] = str, variables: dict[str, str] | None = None
+) -> str:
+    """Run a command and return its output; if it fails, print the end of the output and exit."""
+    code = run_logged(command, log, text, variables, progress)
     output = (CACHE / log).read_text(errors="replace")
     if code != 0:
         sys.stderr.write("\n".join(output.splitlines()[-30:]) + "\n")
@@ -355,79 +300,109 @@ def run_or_stop(command: list[str], log: str, text: str, failed: str, progress: 
     return output
 
 
+@contextlib.contextmanager
+def locked(path: Path, text: str) -> Iterator[None]:
+    """Hold a lock file; ``text`` is shown while another process holds it."""
+    path.parent.mkdir(exist_ok=True)
+    with open(path, "w") as lock:
+
+        def taken(seconds: float) -> bool:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(seconds)
+                return False
+            return True
+
+        if not taken(0):
+            wait_with_clock(taken, text)
+        yield
+
+
+def one_at_a_time() -> contextlib.AbstractContextManager[None]:
+    """Let only one task at a time set up environments."""
+    return locked(CACHE / "environment.lock", "waiting for another task that sets up")
+
+
+# --- environments and the wheel ----------------------------------------------------------------------------------------------------------
+
+
 def uv() -> str:
-    """Uv's path: what is on ``PATH``, else what pip brings into the cache; empty: it cannot be had."""
-    found = shutil.which("uv")
-    folder = CACHE / "uv"
-    ours = str(folder / "bin" / "uv")
-    if found is None and not os.path.exists(ours):
-        make_environment(folder)
-        run_logged([str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "uv"], "uv.log", "installing uv")
-    return found or (ours if os.path.exists(ours) else "")
+    """The path of uv: from ``PATH``, or installed by pip into the cache; empty: it cannot be installed."""
+    found, ours = shutil.which("uv"), CACHE / "uv" / "bin" / "uv"
+    if found is None and not ours.exists():
+        make_environment(CACHE / "uv")
+        run_logged([str(CACHE / "uv" / "bin" / "python"), "-m", "pip", "install", "-q", "uv"], "uv.log", "installing uv")
+    return found or (str(ours) if ours.exists() else "")
 
 
 def make_environment(environment: Path, tool: str = "") -> None:
-    """A new environment of this very Python, in place of what is there; by uv, or with pip in it."""
+    """Create an environment of this Python, in place of an existing one: by uv (``tool``), or by venv with pip in it."""
     shutil.rmtree(str(environment), ignore_errors=True)
     command = [tool, "venv", "-q", "--python", sys.executable] if tool else [sys.executable, "-m", "venv"]
     run_or_stop([*command, str(environment)], "venv.log", f"making {environment.name}", "the environment could not be made")
 
 
-def pip(python: str, arguments: list[str], log: str, text: str) -> str:
-    """Install something, or build it, for that Python: by uv, else by pip, which knows settings that uv does not; the words of it."""
-    tool, wheel = uv(), arguments[0] == "wheel"
+def run_installer(python: str, by_uv: list[str], by_pip: list[str], log: str, text: str) -> str:
+    """Install something for a Python, or build it, and return the output: by uv, or by pip, which knows settings that uv does not."""
+    tool = uv()
     if tool:
-        command = [tool, "pip", *arguments, "--python", python]
-        if wheel:
-            command = [tool, "build", "--wheel", "--python", python, "-o", arguments[1], str(ROOT)]
         variables = dict(os.environ, UV_CACHE_DIR=str(CACHE / "uv-cache"))
-        if run_logged(command, log, text, variables, compiled_so_far) == 0:
+        if run_logged([tool, *by_uv, "--python", python], log, text, variables, compiled_so_far) == 0:
             return (CACHE / log).read_text(errors="replace")
         say(f"uv could not do it (.cache/{log}); pip tries")
     if not os.path.exists(os.path.join(os.path.dirname(python), "pip")):
         run_or_stop([python, "-m", "ensurepip"], "venv.log", "adding pip", "pip could not be added")
-    again = ["-v", "wheel", "--no-deps", "-w", arguments[1], str(ROOT)] if wheel else arguments
-    return run_or_stop([python, "-m", "pip", "--disable-pip-version-check", *again], log, text, f"{text} failed", compiled_so_far)
-
-
-def compiled_folder() -> Path:
-    """Where the build hook keeps what it compiled; one for each Python."""
-    return CACHE / "compiled-{}-{}.{}".format(sys.implementation.name, *sys.version_info)
+    return run_or_stop([python, "-m", "pip", "--disable-pip-version-check", *by_pip], log, text, f"{text} failed", compiled_so_far)
 
 
 def compiled_so_far() -> str:
-    """How many of the C files of a running build are compiled."""
-    build = compiled_folder() / "build"
+    """How many C files of a running build are compiled."""
+    build = CACHE / COMPILED / "build"
     files, done = len(list(build.rglob("*.c"))), len(list(build.rglob("*.o")))
     return f", {done} of {files} files compiled" if 0 < done < files else ""
 
 
+def digest(paths: list[Path], *words: str) -> str:
+    """Sixteen characters that depend on the files and the words."""
+    total = hashlib.sha256()
+    for path in sorted(paths):
+        total.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    for word in words:
+        total.update(word.encode() + b"\0")
+    return total.hexdigest()[:16]
+
+
+def wheel_sources() -> list[Path]:
+    """Every file that is in the wheel or decides how it is built."""
+    found = [ROOT / name for name in ("pyproject.toml", "deploy/hatch_build.py", "README.md", "LICENSE")]
+    packaged = (path for package in ("proxy", "control") for path in (ROOT / package).rglob("*"))
+    return found + [path for path in packaged if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".so", ".pyc")]
+
+
 def build_wheel(python: str) -> Path:
-    """The wheel of the sources as they are now, for this Python."""
+    """The wheel of the present sources for this Python, built if there is none."""
     compiler = has_compiler()
-    kept = CACHE / "wheels" / "{}-{}.{}".format(sys.implementation.name, *sys.version_info)
+    kept = CACHE / "wheels" / PYTHON
     folder = kept / digest(wheel_sources(), sys.version, "compiler" if compiler else "none")
     found = sorted(folder.glob("*.whl"))
     if found:
         return found[0]
     shutil.rmtree(str(kept), ignore_errors=True)
-    os.environ["FRAMEGATE_COMPILED"] = str(compiled_folder())
-    text = ("compiling and " if compiler and must_compile() else "") + "building the wheel"
-    output = pip(python, ["wheel", str(folder)], "wheel.log", text)
+    os.environ["FRAMEGATE_COMPILED"] = str(CACHE / COMPILED)
+    compiles = compiler and not build_hook().is_compiled(ROOT, CACHE / COMPILED)
+    by_uv = ["build", "--wheel", "-o", str(folder), str(ROOT)]
+    by_pip = ["-v", "wheel", "--no-deps", "-w", str(folder), str(ROOT)]
+    output = run_installer(python, by_uv, by_pip, "wheel.log", ("compiling and " if compiles else "") + "building the wheel")
     wheel = sorted(folder.glob("*.whl"))[0]
     if is_pure(wheel):
-        lines = [line.strip() for line in output.splitlines() if "framegate: not compiled" in line]
-        say("warning: " + (lines[0].partition("framegate: ")[2] if lines else "not compiled: this wheel is plain Python, and slower"))
+        reasons = [line.partition("framegate: ")[2].strip() for line in output.splitlines() if "framegate: not compiled" in line]
+        say("warning: " + (reasons[0] if reasons else "not compiled: this wheel is plain Python, and slower"))
     return wheel
 
 
-def must_compile() -> bool:
-    """Whether the build hook will compile."""
-    return not build_hook().is_compiled(ROOT, compiled_folder())
-
-
 def build_hook() -> ModuleType:
-    """The module that builds the wheel; it needs a Python that this module only asks for."""
+    """The module that builds the wheel. It is imported late, because it needs a newer Python than this file."""
     sys.path.insert(0, str(ROOT / "deploy"))
     import hatch_build
 
@@ -435,24 +410,31 @@ def build_hook() -> ModuleType:
 
 
 def is_pure(wheel: Path) -> bool:
-    """A wheel for every platform holds nothing compiled."""
+    """Whether a wheel has no compiled modules; then it is for every platform."""
     return wheel.name.endswith("-none-any.whl")
 
 
-def set_up(kind: str) -> tuple[Path, str]:
-    """Bring one environment up to date; returns it, and what its hot path is: compiled or pure."""
-    name, extras = KINDS[kind][0].format(*sys.version_info), KINDS[kind][1]
-    environment = ROOT / name
-    python = str(environment / "bin" / "python")
-    stamp = environment / "framegate.stamp"
+def folder_of(kind: str) -> Path:
+    """The folder of an environment."""
+    return ROOT / KINDS[kind][0].format(*sys.version_info)
+
+
+def set_up(kind: str) -> str:
+    """Bring an environment up to date; returns what its hot path is: compiled or pure.
+
+    The stamp has up to three words: digests of the Python, of the requirements, and of the installed wheel. Words of steps that are not finished are
+    missing.
+    """
+    environment, extras = folder_of(kind), KINDS[kind][1]
+    python, stamp = str(environment / "bin" / "python"), environment / "framegate.stamp"
     interpreter = digest([], sys.version, sys.base_prefix)
     before = stamp.read_text().split() if stamp.exists() else []
     if before[:1] != [interpreter] or not os.path.exists(python):
         make_environment(environment, uv())
-        stamp.write_text(interpreter + "\n")  # from here on what was begun can be gone on with
+        stamp.write_text(interpreter + "\n")
         before = [interpreter]
     requirements = digest([ROOT / "pyproject.toml"], extras)
-    if kind == "pure":  # whatever is installed: `become` puts the source before it
+    if kind == "pure":  # any installed wheel will do: the source is before it on the import path
         content = before[2] if before[1:2] == [requirements] else "source"
         build, target = "pure", ["-e", str(ROOT)]
     else:
@@ -464,35 +446,17 @@ def set_up(kind: str) -> tuple[Path, str]:
             stop("the wheel is plain Python, though there is a compiler: .cache/wheel.log says why", 1)
     if before[1:] != [requirements, content]:
         stamp.write_text(interpreter + "\n")
-        log = f"install-{kind}.log"
+        steps = [(["--force-reinstall", "--no-deps", *target], f"installing framegate into {environment.name}")]
         if before[1:2] != [requirements]:
-            pip(python, ["install", "-q", *target[:-1], f"{target[-1]}[{extras}]"], log, "installing what framegate needs")
-        pip(python, ["install", "-q", "--force-reinstall", "--no-deps", *target], log, f"installing framegate into {name}")
+            steps.insert(0, ([*target[:-1], f"{target[-1]}[{extras}]"], "installing what framegate needs"))
+        for words, text in steps:
+            run_installer(python, ["pip", "install", "-q", *words], ["install", "-q", *words], f"install-{kind}.log", text)
         stamp.write_text(f"{interpreter} {requirements} {content}\n")
-    return environment, build
+    return build
 
 
-@contextlib.contextmanager
-def one_at_a_time() -> Iterator[None]:
-    """Two tasks started at once must not set up the same environment."""
-    CACHE.mkdir(exist_ok=True)
-    with open(CACHE / "environment.lock", "w") as lock:
-
-        def taken(seconds: float) -> bool:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(seconds)
-                return False
-            return True
-
-        if not taken(0):
-            wait_with_clock(taken, "waiting for another task that sets up")
-        yield
-
-
-def become(command: list[str], environment: Path, build: str, source: bool = False) -> NoReturn:
-    """Replace this process by the command, run in the environment; ``source``: with the checkout's own source before what is installed."""
+def run_command(command: list[str], environment: Path, build: str, source: bool = False) -> NoReturn:
+    """Replace this process by the command, run in the environment; ``source``: the checkout's source is before the installed wheel."""
     path = os.environ.get("PATH", os.defpath)
     variables = dict(os.environ, PYTHONSAFEPATH="1", FRAMEGATE_EXPECT=build, VIRTUAL_ENV=str(environment), FRAMEGATE_USER_PATH=path)
     variables["PATH"] = str(environment / "bin") + os.pathsep + path
@@ -504,35 +468,35 @@ def become(command: list[str], environment: Path, build: str, source: bool = Fal
 
 
 def main(arguments: list[str]) -> int:
-    """Set up, then become the command."""
+    """Set up the environment, then run the command."""
     if sys.version_info < OLDEST_PYTHON:
         stop("Python {}.{} or newer is needed; this is {}".format(*OLDEST_PYTHON, sys.version.split()[0]))
     split = arguments.index("--") if "--" in arguments else len(arguments)
-    words, command = arguments[:split], arguments[split + 1 :]
-    asked = dict(zip(words[1::2], words[2::2], strict=False))
-    wanted = [(name, option == "--wish") for option, names in asked.items() for name in names.split(",")]
-    known = set(asked) <= {"--with", "--wish"} and all(name in NEEDS for name, _ in wanted)
-    if not words or words[0] not in KINDS or len(words) % 2 == 0 or not known:
-        stop(__doc__ or "")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=sorted(KINDS))
+    for option in ("--with", "--wish"):
+        parser.add_argument(option, default=[], type=lambda text: [NEEDS[name] for name in text.split(",")])
+    asked = vars(parser.parse_args(arguments[:split]))
+    kind, command = asked["kind"], arguments[split + 1 :]
     with one_at_a_time():
-        needs = [(NEEDS[name], wished) for name, wished in wanted]
-        if not (ROOT / KINDS[words[0]][0].format(*sys.version_info) / "bin" / "python").exists():
+        needs = [(need, False) for need in asked["with"]] + [(need, True) for need in asked["wish"]]
+        if not (folder_of(kind) / "bin" / "python").exists():
             needs.insert(0, (VENV, False))
         provide(needs)
         build_hook().link_sources(ROOT)
-        environment, build = set_up(words[0])
+        build = set_up(kind)
     if command:
-        become(command, environment, build, source=words[0] == "pure")
+        run_command(command, folder_of(kind), build, source=kind == "pure")
     return 0
 
 
 def on_signal(number: int, _frame: FrameType | None) -> NoReturn:
-    """Unwind: what runs is ended, what is temporary removed."""
+    """Raise an exception, so that running steps are ended and temporary files removed."""
     raise StoppedError(number)
 
 
 def guarded(arguments: list[str], task: Callable[[list[str]], int] | None = None) -> int:
-    """A task (else ``main``) with one line and a code for what can happen to it."""
+    """Run a task (``main``); signals and errors of the operating system become one line and an exit code."""
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, on_signal)

@@ -1,17 +1,16 @@
 """The build hook of the wheel: compiles the hot path with mypyc.
 
-The modules that ``[tool.hatch.build.targets.wheel.hooks.custom] compiled`` names are compiled in a temporary copy, as one group, and only
-the ``.so`` files go into the wheel, beside their ``.py`` (Python prefers the ``.so``; the source serves tracebacks). The checkout and an
-editable install never hold one.
+The modules in ``[tool.hatch.build.targets.wheel.hooks.custom] compiled`` are compiled in a temporary copy, as one group. Only the ``.so`` files are
+added to the wheel, beside their ``.py`` (Python prefers the ``.so``; tracebacks show the source). The checkout and an editable install never have
+``.so`` files.
 
-Without a C compiler, or with one that fails, the wheel is plain Python and says so in one line; ``FRAMEGATE_REQUIRE_COMPILED=1`` makes
-that an error.
-``FRAMEGATE_PURE=1`` asks for plain Python. ``FRAMEGATE_COMPILED=DIR`` keeps what is compiled in ``DIR``, and compiles nothing while the modules that
-are compiled, and those that they import, stay the same; ``python hatch_build.py --ahead DIR`` does that alone: a container's build compiles in a
-layer of its own. The wheel's tag names a platform only when something was compiled.
+Without a C compiler, or if it fails, the wheel is plain Python and one line says so; ``FRAMEGATE_REQUIRE_COMPILED=1`` makes that an error.
+``FRAMEGATE_PURE=1`` requests plain Python. ``FRAMEGATE_COMPILED=DIR`` keeps the compiled files in ``DIR`` and uses them as long as the compiled
+modules and their imports do not change; ``python hatch_build.py --ahead DIR`` only compiles, for a layer of its own in a container's build. The
+wheel's tag names a platform only if something was compiled.
 
-The modules named ``top_level`` are installed a second time, at the top, for those who look for them there: each as a package of one module, for
-only a package can say that it is typed (``py.typed``).
+The modules in ``top_level`` are installed a second time at the top level, for Spark: each as a package of one module, because only a package can have
+a ``py.typed``.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = "framegate"
-"""What `proxy` is installed below, and the name of the compiled group."""
-
+"""The package that has `proxy` when installed, and the name of the compiled group."""
 
 LINKS = {
     "framegate/proxy": "proxy",
@@ -38,11 +36,11 @@ LINKS = {
     "pyspark_framegate/__init__.py": "proxy/pipeline/pyspark_framegate.py",
     "pyspark_framegate/py.typed": "proxy/py.typed",
 }
-"""What ``.src`` holds: the sources of the checkout, by the names that they have when they are installed."""
+"""The links in ``.src``: sources of the checkout by their installed names."""
 
 
 def link_sources(root: Path) -> None:
-    """Make the links of ``.src``, which mypy, editors and an editable install follow. Git does not keep them: some copies lose links."""
+    """Make the links in ``.src``, which mypy, editors and an editable install follow. They are not in Git: some ways of copying lose links."""
     for name, source in LINKS.items():
         link = root / ".src" / name
         target = os.path.relpath(str(root / source), str(link.parent))
@@ -54,7 +52,7 @@ def link_sources(root: Path) -> None:
 
 
 def hot_modules(root: Path, patterns: list[str]) -> list[str]:
-    """The files that are compiled, relative to the root; package files (``__init__.py``) stay plain: they hold re-exports only."""
+    """The files to compile, relative to the root; package files (``__init__.py``) are not compiled, because they only have re-exports."""
     found = {
         path.relative_to(root).as_posix() for pattern in patterns for path in root.glob(pattern) if path.name not in ("__init__.py", "__main__.py")
     }
@@ -62,7 +60,7 @@ def hot_modules(root: Path, patterns: list[str]) -> list[str]:
 
 
 def compile_group(root: Path, target: Path) -> str:
-    """Compile a copy of the data path into ``target``, unless it is compiled there; what the compiler said, empty when all went well."""
+    """Compile a copy of the data path into ``target``, unless it is up to date; returns the compiler's output, empty for a success."""
     if is_compiled(root, target):
         return ""
     shutil.rmtree(target, ignore_errors=True)
@@ -78,13 +76,13 @@ def compile_group(root: Path, target: Path) -> str:
 
 
 def is_compiled(root: Path, folder: Path) -> bool:
-    """Whether a folder holds what the sources in ``root`` are compiled to."""
+    """Whether a folder has the compiled files of the sources in ``root``."""
     file = folder / "compiled-from"
     return file.exists() and file.read_text() == compiled_from(root) and bool(extensions_in(folder))
 
 
 def compiled_from(root: Path) -> str:
-    """A digest of what decides what is compiled: the modules, what they import of ours, Python, this hook, the build's requirements."""
+    """A digest of everything that determines the compiled files: the modules, their imports of ours, Python, this hook, the build's requirements."""
     project = tomllib.loads((root / "pyproject.toml").read_text())
     modules = hot_modules(root, settings(project)["compiled"])
     total = hashlib.sha256(repr((modules, project["build-system"]["requires"], sys.version)).encode() + Path(__file__).read_bytes())
@@ -111,7 +109,7 @@ def imported(root: Path, modules: list[str]) -> list[str]:
 
 
 def settings(project: dict[str, Any]) -> dict[str, Any]:
-    """What pyproject.toml says to this hook."""
+    """The settings of this hook in pyproject.toml."""
     hook: dict[str, Any] = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
     return hook
 
@@ -122,7 +120,7 @@ def extensions_in(folder: Path) -> list[Path]:
 
 
 def reason(output: str) -> str:
-    """The one line of a compiler's output that tells most."""
+    """The most useful line of a compiler's output."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     for word in ("Python.h: No such file", "No such file or directory", "error:", "Error"):
         for line in lines:
@@ -133,12 +131,12 @@ def reason(output: str) -> str:
 
 try:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
-except ImportError:  # run as the compiling subprocess, in an environment that holds mypyc alone
+except ImportError:  # in the compiling subprocess, whose environment has only mypyc
     BuildHookInterface = object  # type: ignore[assignment,misc]
 
 
 class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Adds the compiled hot path to a wheel; hatchling finds this class by itself."""
+    """Adds the compiled hot path to a wheel; hatchling finds this class."""
 
     PLUGIN_NAME = "custom"
     _target: Path | None = None
@@ -149,14 +147,14 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
         self._target = Path(tempfile.mkdtemp(prefix="framegate-build-"))
         try:
             self._fill(self._target, version, build_data)
-        except BaseException:  # hatchling calls ``finalize`` only after a build that went well
+        except BaseException:  # hatchling calls ``finalize`` only after a successful build
             shutil.rmtree(self._target, ignore_errors=True)
             raise
 
     def _fill(self, target: Path, version: str, build_data: dict[str, Any]) -> None:
-        """Make what goes into the wheel beside the packages, and say so to hatchling."""
+        """Make the wheel's additional files, and tell hatchling about them."""
         included = build_data["force_include"]
-        if version == "editable":  # it names `.src`
+        if version == "editable":  # it refers to `.src`
             link_sources(Path(self.root))
         else:
             included.update(self._copies(Path(self.root), target / "top"))
@@ -167,7 +165,7 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
             build_data["infer_tag"] = bool(built)
 
     def _copies(self, root: Path, target: Path) -> dict[str, str]:
-        """Copies of the modules that are also wanted at the top: a file that is included by name would leave its package."""
+        """Copies of the modules for the top level: including a file directly would remove it from its package."""
         copies: dict[str, str] = {}
         for module in (root / name for name in self.config.get("top_level", [])):
             package = target / module.stem
@@ -200,10 +198,10 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
 def main(modules: list[str]) -> None:
     """Compile the modules named, in the working directory, in place.
 
-    One C file for each module, so that the compiler works on as many as there are processors. The interpreter's own flags bring ``-Wall``, of which
-    some passes take longer than the optimization of what mypyc writes: ``-w`` switches them off.
+    There is one C file for each module, so that all processors compile. The interpreter's flags include ``-Wall``, and some of its passes take longer
+    than the optimization of mypyc's code: ``-w`` switches them off.
     """
-    sys.path.pop(0)  # our own folder: its names must not shadow a library's
+    sys.path.pop(0)  # this folder, whose modules must not shadow libraries
     from mypyc.build import mypycify
     from setuptools import setup
     from setuptools.command.build_ext import build_ext
@@ -211,7 +209,7 @@ def main(modules: list[str]) -> None:
     workers = len(os.sched_getaffinity(0))
 
     class Parallel(build_ext):
-        """Compiles the files of an extension side by side."""
+        """Compiles the files of an extension in parallel."""
 
         def build_extensions(self) -> None:
             one = self.compiler.compile
@@ -223,16 +221,16 @@ def main(modules: list[str]) -> None:
             self.compiler.compile = several
             super().build_extensions()
 
-    # The folder has no `__init__.py`, so that mypy must be told where names begin.
+    # The folder has no `__init__.py`, so mypy must be told where package names begin.
     extensions: Any = mypycify(["--config-file=", "--explicit-package-bases", *modules], opt_level="2", group_name=PACKAGE, multi_file=True)
     for extension in extensions:
-        extension.extra_compile_args += ["-w", "-fvisibility=hidden"]  # hidden: calls between the files are direct, as within one
+        extension.extra_compile_args += ["-w", "-fvisibility=hidden"]  # hidden symbols make calls between the files direct, as within one file
     script = ["build_ext", "--inplace", f"--parallel={workers}"]
     setup(name=PACKAGE, packages=[], py_modules=[], ext_modules=extensions, script_args=script, cmdclass={"build_ext": Parallel})
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--ahead"]:
-        said = compile_group(Path.cwd(), Path(sys.argv[2]).resolve())
-        raise SystemExit(f"{said}\nframegate: the hot path did not compile: {reason(said)}" if said else 0)
+        output = compile_group(Path.cwd(), Path(sys.argv[2]).resolve())
+        raise SystemExit(f"{output}\nframegate: the hot path did not compile: {reason(output)}" if output else 0)
     main(sys.argv[1:])

@@ -1,15 +1,15 @@
-"""Builds framegate's container images with the engine that is here, checks them, and tries them.
+"""Build framegate's container images with the engine of this machine, check them, and try them.
 
 ``python3 deploy/image.py [--target framegate|spark|all] [--archive DIR] [--twice] [--base IMAGE] [--fresh] [--mirror URL]`` (``make image ARGS="…"``)
 
-The engine is buildah, podman or Docker; as root, buildah and podman are installed where there is none. The base is the one that
-``deploy/Containerfile`` names, where a registry can be reached; else one is made from Debian's packages by mmdebstrap, once (``--fresh``: again;
-``--mirror``: from another mirror). pip's settings on this machine (index, certificate) are used inside, and leave no trace. What did not change
-is not built again.
+The engine is buildah, podman or Docker; if there is none, buildah and podman are installed (as root). The base image is the one that
+``deploy/Containerfile`` names, if a registry can be reached; otherwise mmdebstrap makes one from Debian's packages, once (``--fresh``: again;
+``--mirror``: from another mirror). The build uses this machine's settings of pip (index, certificate), and the image has no trace of them. Unchanged
+steps are not built again.
 
-Of each image is then shown: its rules kept (user, folders, no shell, size, times, nothing of this machine), its sizes, its digest; and that it works
-(``image_trial.py``). Its archive, of OCI's layout, and its bill of materials are in ``.cache/image``; ``--archive`` copies both. ``--twice`` builds a
-second time from nothing and compares the two, file by file if they differ.
+Then each image is checked against the rules of ``image_archive.py`` (user, folders, no shell, size, times, nothing of this machine) and tried in a
+container (``image_trial.py``), and its sizes and digest are printed. Its archive, in OCI's layout, and its bill of materials are in ``.cache/image``;
+``--archive`` copies both. ``--twice`` builds again without cached steps and compares the two images, file by file if they differ.
 
 Exit codes: 1 a step failed or a rule is broken, 2 something is missing on this machine, 130 Ctrl-C, 143 SIGTERM.
 """
@@ -43,14 +43,14 @@ CONTAINERFILE = environment.ROOT / "deploy" / "Containerfile"
 FOLDER = environment.CACHE / "image"
 MADE_BASE = "localhost/framegate-base:trixie"
 BASE_CONTAINERFILE = 'FROM scratch\nADD base.tar /\nCMD ["bash"]\n'
-NO_TRACES = 'rm -f "$1/etc/resolv.conf" "$1/etc/hostname"'  # mmdebstrap copies them from this machine
-EPOCH = 1767225600  # 2026-01-01: the same for every build, so that what an engine kept of an earlier one is the same as what it would build now
+NO_TRACES = 'rm -f "$1/etc/resolv.conf" "$1/etc/hostname"'  # mmdebstrap copies these files from this machine
+EPOCH = 1767225600  # 2026-01-01: the same for every build, so that a cached step equals a new one
 PULL_S = 60
 PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "retries")
 
 
 def epoch() -> int:
-    """The time that everything in an image bears, seconds since 1970."""
+    """The time of all files in an image, seconds since 1970."""
     return int(os.environ.get("SOURCE_DATE_EPOCH", EPOCH))
 
 
@@ -60,7 +60,7 @@ def version() -> str:
 
 
 def said(command: list[str]) -> str:
-    """What a short command writes; nothing if it fails."""
+    """The output of a short command, also if it fails."""
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout
 
 
@@ -69,19 +69,19 @@ def revision() -> str:
     if not shutil.which("git"):
         return "unknown"
     git = ["git", "-C", str(environment.ROOT)]
-    told = [said([*git, *words]).strip() for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))]
-    return (told[0] or "unknown") + ("-modified" if told[0] and told[1] else "")
+    head, changes = (said([*git, *words]).strip() for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no")))
+    return (head or "unknown") + ("-modified" if head and changes else "")
 
 
 def default_base(text: str) -> str:
-    """The base that a Containerfile names."""
+    """The base image that a Containerfile names."""
     return next(line.partition("=")[2].strip() for line in text.splitlines() if line.startswith("ARG BASE="))
 
 
-def pip_settings(told: str) -> dict[str, str]:
-    """The settings of pip that reach a package index, out of ``pip config list``; the environment's before a file's."""
+def pip_settings(output: str) -> dict[str, str]:
+    """The settings of pip for a package index, from the output of ``pip config list``; those of the environment override files."""
     found: dict[str, str] = {}
-    for line in sorted(told.splitlines(), key=lambda line: line.startswith(":env:")):
+    for line in sorted(output.splitlines(), key=lambda line: line.startswith(":env:")):
         name, _, value = line.partition("=")
         key = name.rpartition(".")[2]
         if key in PIP_SETTINGS or key == "cert":
@@ -91,9 +91,8 @@ def pip_settings(told: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def secrets() -> Iterator[tuple[dict[str, Path], list[bytes]]]:
-    """Settings of pip on this machine as secrets of a build, gone afterwards; and the words of them that must not be in an image."""
-    told = said([sys.executable, "-m", "pip", "config", "list"])
-    settings = pip_settings(told)
+    """This machine's settings of pip as secret files of a build, which are removed afterwards; and the words of them that no image may contain."""
+    settings = pip_settings(said([sys.executable, "-m", "pip", "config", "list"]))
     words = [str(environment.ROOT).encode()]
     words += [name.encode() for key in ("index-url", "extra-index-url") for url in settings.get(key, "").split() if (name := urlsplit(url).hostname)]
     folder = FOLDER / "secrets"
@@ -106,7 +105,7 @@ def secrets() -> Iterator[tuple[dict[str, Path], list[bytes]]]:
 
 
 def write_secrets(folder: Path, settings: dict[str, str]) -> dict[str, Path]:
-    """Settings of pip as files, by the names under which ``deploy/Containerfile`` asks for them; none if there are none."""
+    """Write settings of pip into files; returns them by their names in ``deploy/Containerfile``."""
     files: dict[str, Path] = {}
     lines = [f"{key} = {value}".replace("\n", "\n  ") for key, value in sorted(settings.items()) if key != "cert"]
     if "cert" in settings:
@@ -119,18 +118,11 @@ def write_secrets(folder: Path, settings: dict[str, str]) -> dict[str, Path]:
     return files
 
 
-def has_mmdebstrap() -> bool:
-    """Whether a Debian can be made from its packages."""
-    return shutil.which("mmdebstrap") is not None
-
-
-MMDEBSTRAP = environment.Need(
-    "mmdebstrap", "mmdebstrap, for there is no registry to fetch the base from,", has_mmdebstrap, ["mmdebstrap"], "there is no base"
-)
+MMDEBSTRAP = environment.Need("mmdebstrap", "mmdebstrap, for a base without a registry,", lambda: environment.on_path("mmdebstrap"), ["mmdebstrap"])
 
 
 def find_base(engine: Engine, asked: str, mirror: str, *, fresh: bool) -> str:
-    """The base to build on: the one asked for, the Containerfile's, or one made from packages."""
+    """The base image: the requested one, the Containerfile's, or one made from packages."""
     if asked:
         return asked
     public = default_base(CONTAINERFILE.read_text())
@@ -144,44 +136,40 @@ def find_base(engine: Engine, asked: str, mirror: str, *, fresh: bool) -> str:
 
 
 def fetched(engine: Engine, image: str) -> bool:
-    """Whether an image could be fetched from its registry, in a minute."""
+    """Whether an image could be fetched from its registry within a minute."""
     command = ["timeout", str(PULL_S), *engine.pull_command(image)]
     return environment.run_logged(command, "image-pull.log", f"fetching {image}") == 0
 
 
 def make_base(engine: Engine, mirror: str) -> str:
-    """A Debian 13 from its packages, as an image."""
+    """Make an image of Debian 13 from its packages."""
     environment.say("no registry can be reached (.cache/image-pull.log): the base is made from Debian's packages")
     environment.provide([(MMDEBSTRAP, False)])
     folder = FOLDER / "base"
     shutil.rmtree(str(folder), ignore_errors=True)
     folder.mkdir(parents=True)
     try:
-        os.environ["SOURCE_DATE_EPOCH"], before = str(epoch()), os.environ.get("SOURCE_DATE_EPOCH")
+        variables = dict(os.environ, SOURCE_DATE_EPOCH=str(epoch()))
         command = ["mmdebstrap", "--variant=apt", f"--customize-hook={NO_TRACES}", "trixie", str(folder / "base.tar"), *([mirror] if mirror else [])]
-        environment.run_or_stop(command, "image-base.log", "making a Debian 13", "no base could be made from Debian's packages")
+        environment.run_or_stop(command, "image-base.log", "making a Debian 13", "no base could be made from Debian's packages", variables=variables)
         (folder / "Containerfile").write_text(BASE_CONTAINERFILE)
         order = Order("", MADE_BASE, {}, {}, epoch(), fresh=True)
         command = engine.build_command(order, folder / "Containerfile", folder)
         environment.run_or_stop(command, "image-base-build.log", "making it an image", "the base could not be made an image")
     finally:
-        if before is None:
-            del os.environ["SOURCE_DATE_EPOCH"]
-        else:
-            os.environ["SOURCE_DATE_EPOCH"] = before
         shutil.rmtree(str(folder), ignore_errors=True)
     return MADE_BASE
 
 
 def build(engine: Engine, order: Order) -> None:
-    """One image."""
+    """Build one image."""
     log = f"image-{order.target}.log"
     what = f"building {order.image}" + (" again, from nothing" if order.fresh else "")
     environment.run_or_stop(engine.build_command(order, CONTAINERFILE, environment.ROOT), log, what, f"{order.image} could not be built")
 
 
 def archived(engine: Engine, image: str, target: str, words: list[bytes]) -> tuple[Path, image_archive.Image]:
-    """The archive of an image, and what is in it; written only if the image is another than that of the archive."""
+    """The archive of an image, and its contents; written only if the image has changed."""
     archive, known = FOLDER / f"{image.rpartition('/')[2].replace(':', '-')}.tar", FOLDER / f"{target}.id"
     current = engine.image_id(image)
     if not (archive.exists() and known.exists() and known.read_text() == current):
@@ -199,7 +187,7 @@ def archived(engine: Engine, image: str, target: str, words: list[bytes]) -> tup
 
 
 def built_twice(engine: Engine, order: Order, first: image_archive.Image, words: list[bytes]) -> None:
-    """Build again from nothing; stop if the second image is not the first."""
+    """Build again without cached steps; stop if the second image differs from the first."""
     again = replace(order, image=f"{order.image}-again", fresh=True)
     build(engine, again)
     try:
@@ -217,7 +205,7 @@ def built_twice(engine: Engine, order: Order, first: image_archive.Image, words:
 
 
 def checked(engine: Engine, order: Order, image: image_archive.Image, words: list[bytes], *, twice: bool) -> list[str]:
-    """Hold an image to its rules and try it; the lines that are shown of it."""
+    """Check an image and try it; returns the lines to print."""
     broken = list(image_archive.faults(image, order.target, order.epoch))
     if broken:
         environment.stop(f"{order.image} breaks {len(broken)} rules:\n" + "\n".join(f"  {rule}" for rule in broken[:20]), 1)
@@ -235,15 +223,15 @@ def checked(engine: Engine, order: Order, image: image_archive.Image, words: lis
             seen = trial(engine, order.image, order.arguments["VERSION"])
         except image_trial.TrialError as error:
             environment.stop(f"{order.image} was built, and does not work: {error}", 1)
-        told = "a frame through a container and back" if order.target == "framegate" else "framegate and spark-submit answered"
-        lines.append(f"tried       {seen.version}; {told}, {seen.seconds:.2f} s after the engine was asked")
+        result = "a frame through a container and back" if order.target == "framegate" else "framegate and spark-submit answered"
+        lines.append(f"tried       {seen.version}; {result}, {seen.seconds:.2f} s after the engine was asked")
     else:
         lines.append("tried       not run: there is no podman to run it with")
     return lines
 
 
 def options(arguments: list[str]) -> argparse.Namespace:
-    """What is asked for."""
+    """The command line's options."""
     parser = argparse.ArgumentParser(prog="image.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", choices=[*IMAGES, "all"], default="framegate", help="which image (default: %(default)s)")
     parser.add_argument("--archive", type=Path, metavar="DIR", help="where to copy each image's archive and bill of materials")
@@ -255,27 +243,27 @@ def options(arguments: list[str]) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    """Build, check, try, tell."""
+    """Build the images, check them, try them, and print the results."""
     asked = options(arguments)
     started = time.monotonic()
     with environment.one_at_a_time():
         FOLDER.mkdir(exist_ok=True)
         engine = choose(trial=True)
         base = find_base(engine, asked.base, asked.mirror, fresh=asked.fresh)
-        told = [f"engine      {engine.build}, base {base}"]
+        lines = [f"engine      {engine.build}, base {base}"]
         with secrets() as (files, words):
             for target in IMAGES if asked.target == "all" else [asked.target]:
                 names = {"BASE": base, "VERSION": version(), "REVISION": revision()}
                 order = Order(target, f"{IMAGES[target]}:{version()}", names, files, epoch())
                 build(engine, order)
                 archive, image = archived(engine, order.image, target, words)
-                told += [*checked(engine, order, image, words, twice=asked.twice), f"archive     {keep(archive, asked.archive)}"]
-    print("\n".join([*told, f"time        {time.monotonic() - started:.0f} s"]))
+                lines += [*checked(engine, order, image, words, twice=asked.twice), f"archive     {keep(archive, asked.archive)}"]
+    print("\n".join([*lines, f"time        {time.monotonic() - started:.0f} s"]))
     return 0
 
 
 def keep(archive: Path, folder: Path | None) -> Path:
-    """Copy an archive and its bill of materials to where they are asked for; where they then are."""
+    """Copy an archive and its bill of materials into a folder, if there is one; returns the archive's place."""
     if folder is None:
         return archive.relative_to(environment.ROOT)
     folder.mkdir(parents=True, exist_ok=True)

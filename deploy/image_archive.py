@@ -1,4 +1,4 @@
-"""What an image is, read from its archive (OCI's layout, as ``ctr images import`` takes it), and the rules that it must keep."""
+"""Reads an image from its archive (OCI's layout, as for ``ctr images import``), and checks the rules of images."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GZIP = b"\x1f\x8b"
 
 @dataclass(frozen=True)
 class Entry:
-    """One file, folder or link of an image: all that makes it what it is, but for its name."""
+    """The properties of one file, folder or link of an image."""
 
     kind: bytes
     mode: int
@@ -37,16 +37,16 @@ class Entry:
 
 @dataclass
 class Image:
-    """An image as its archive tells.
+    """An image, from its archive.
 
     Args:
-        digest: of the manifest: by this a registry knows the image.
-        image_id: of the configuration.
+        digest: of the manifest; a registry identifies the image by it.
+        image_id: digest of the configuration.
         config: the configuration.
-        compressed: bytes of the layers as they are in the archive.
+        compressed: bytes of the layers in the archive.
         size: bytes of the layers unpacked.
-        entries: by path, without the leading slash; a later layer's in place of an earlier one's.
-        traces: words that must not be in it, and the file each was found in.
+        entries: by path, without the leading slash; a later layer replaces entries of earlier ones.
+        traces: words that must not be in the image, each with its file.
         sbom: the bill of materials, as JSON.
     """
 
@@ -65,10 +65,10 @@ def read(archive: Path, words: Iterable[bytes] = ()) -> Image:
 
     Args:
         archive: of one image.
-        words: that no file of it may contain.
+        words: that no file may contain.
 
     Raises:
-        ValueError: it is no archive of OCI's layout with one image.
+        ValueError: it is not an archive in OCI's layout with one image.
     """
     try:
         with tarfile.open(archive) as outer:
@@ -101,7 +101,7 @@ def read_outer(outer: tarfile.TarFile, words: list[bytes]) -> Image:
 
 
 def read_layer(file: IO[bytes], image: Image, words: list[bytes]) -> None:
-    """Add one layer to what is known of an image."""
+    """Add one layer to an image."""
     magic = file.read(2)
     file.seek(0)
     plain: Any = gzip.GzipFile(fileobj=file) if magic == GZIP else file
@@ -122,12 +122,12 @@ def read_layer(file: IO[bytes], image: Image, words: list[bytes]) -> None:
 
 
 def faults(image: Image, target: str, epoch: int) -> Iterator[str]:
-    """The rules of an image that this one breaks, each in a sentence.
+    """The rules that an image breaks, each in a sentence.
 
     Args:
-        image: as it was read.
+        image: the image.
         target: framegate or spark.
-        epoch: the time that everything in it must bear.
+        epoch: the latest time that its files may have.
     """
     settings = image.config["config"]
     if settings.get("User") != f"{USER}:{USER}":
@@ -151,16 +151,16 @@ def entry_faults(name: str, entry: Entry, target: str, epoch: int) -> Iterator[s
     """The rules that one file breaks."""
     folder, _, last = name.rpartition("/")
     if entry.kind in (tarfile.REGTYPE, tarfile.DIRTYPE) and entry.mode & 0o002 and not entry.mode & 0o1000:
-        yield f"/{name} can be written by anybody"
+        yield f"/{name} is writable by every user"
     if target == "framegate" and entry.kind == tarfile.REGTYPE and entry.mode & 0o6000:
-        yield f"/{name} gives its owner's rights to whoever runs it"
+        yield f"/{name} has the bit setuid or setgid"
     if target == "framegate" and folder.rpartition("/")[2] in ("bin", "sbin") and last in SHELLS:
         yield f"/{name} is in an image that needs no shell and no tools"
     if entry.time > epoch:
-        yield f"/{name} bears the time of its making, so no other build gives the same image"
+        yield f"/{name} has the time of its build, so another build gives another image"
 
 
 def differences(one: Image, two: Image) -> list[str]:
-    """The paths at which two images differ; the configuration, if it does, is named first."""
+    """The paths at which two images differ; the first is the configuration, if it differs."""
     found = ["(configuration)"] if one.config != two.config else []
     return found + sorted(name for name in one.entries.keys() | two.entries.keys() if one.entries.get(name) != two.entries.get(name))

@@ -1,7 +1,4 @@
-"""The container engines: which of them is here, and the commands of each.
-
-buildah and podman share their images; Docker has its own. Every command that runs in a container's place is bounded by what calls it.
-"""
+"""The container engines: which of them this machine has, and their commands. buildah and podman share their images; Docker has its own."""
 
 from __future__ import annotations
 
@@ -14,17 +11,17 @@ from pathlib import Path
 import environment
 
 PROBE_S = 20
-MOST = 16384  # open files, and processes, of a container on trial
+MOST = 16384  # open files, and processes, of a container
 CGROUP_V2 = Path("/sys/fs/cgroup/cgroup.controllers")
 
 
 def docker_answers() -> bool:
-    """Whether there is a Docker whose daemon answers; its client alone builds nothing."""
+    """Whether there is Docker with a daemon that answers."""
     return shutil.which("docker") is not None and succeeds(["docker", "version", "--format", "{{.Server.Version}}"])
 
 
 def succeeds(command: list[str], seconds: float = PROBE_S) -> bool:
-    """Whether a short command ends well, and in time."""
+    """Whether a short command succeeds in time."""
     try:
         return (
             subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=seconds).returncode == 0
@@ -34,13 +31,13 @@ def succeeds(command: list[str], seconds: float = PROBE_S) -> bool:
 
 
 def builder() -> str:
-    """The engine that builds: the first of buildah, podman and Docker that is here; none: empty."""
+    """The engine that builds: buildah, podman or Docker, in this order; empty: there is none."""
     found = next((name for name in ("buildah", "podman") if shutil.which(name)), "")
     return found or ("docker" if docker_answers() else "")
 
 
 def runner(built_by: str) -> str:
-    """The engine that runs what another built: it must see the same images. None: empty."""
+    """The engine that runs images of another one, whose images it must see; empty: there is none."""
     return "docker" if built_by == "docker" else "podman" if shutil.which("podman") else ""
 
 
@@ -56,15 +53,15 @@ RUNNER = environment.Need("runner", "podman", lambda: bool(runner("buildah")), [
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be built.
+    """A build.
 
     Args:
         target: the stage.
-        image: the name that it gets, with tag.
-        arguments: of the build.
-        secrets: files by the name under which the build asks for them.
-        epoch: the time that everything in it bears, seconds since 1970.
-        fresh: every step is done again.
+        image: the image's name, with tag.
+        arguments: build arguments.
+        secrets: files by their names in the build.
+        epoch: the time of all files in the image, seconds since 1970.
+        fresh: no cached steps are used.
     """
 
     target: str
@@ -77,7 +74,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine that builds, and the one that runs what it built (empty: none)."""
+    """An engine that builds, and one that runs its images (empty: none)."""
 
     build: str
     run: str
@@ -85,7 +82,7 @@ class Engine:
     def build_command(self, order: Order, containerfile: Path, context: Path) -> list[str]:
         """The command that builds an image."""
         words = {
-            # The isolation chroot needs no right that a root in a container or a virtual machine may lack; build steps are ours.
+            # The isolation chroot works also for a root with few rights, as in a container; the build steps are trusted.
             "buildah": ["buildah", "bud", "--layers", "--isolation", "chroot", "--timestamp", str(order.epoch)],
             "podman": ["podman", "build", "--layers", "--isolation", "chroot", "--timestamp", str(order.epoch)],
             "docker": ["docker", "buildx", "build", "--load", "--provenance=false"],
@@ -100,7 +97,7 @@ class Engine:
         return [*words, str(context)]
 
     def save_command(self, image: str, archive: Path) -> list[str]:
-        """The command that writes an image into an archive of OCI's layout."""
+        """The command that writes an image into an archive in OCI's layout."""
         return {
             "buildah": ["buildah", "push", "--quiet", image, f"oci-archive:{archive}:{image}"],
             "podman": ["podman", "save", "--quiet", "--format", "oci-archive", "--output", str(archive), image],
@@ -112,11 +109,11 @@ class Engine:
         return [self.build, "pull", "--quiet", image]
 
     def has(self, image: str) -> bool:
-        """Whether an image is here."""
+        """Whether the engine has an image."""
         return bool(self.image_id(image))
 
     def image_id(self, image: str) -> str:
-        """The id of an image: the digest of its configuration, which names each layer by its digest. Empty: there is none."""
+        """The id of an image: the digest of its configuration, which has the digests of the layers. Empty: there is no such image."""
         words = {
             "buildah": ["buildah", "inspect", "--type", "image", "--format", "{{.FromImageID}}", image],
             "podman": ["podman", "image", "inspect", "--format", "{{.Id}}", image],
@@ -128,33 +125,33 @@ class Engine:
         return done.stdout.strip().removeprefix("sha256:") if done.returncode == 0 else ""
 
     def remove(self, image: str) -> None:
-        """Forget a name, and the image if it has no other."""
+        """Remove a name, and the image if it has no other name."""
         succeeds([self.build, "rmi", image], 60)
 
     def run_command(self, image: str, *options: str, words: tuple[str, ...] = ()) -> list[str]:
-        """The command that runs a container confined as Kubernetes' ``restricted`` and a read-only root do."""
+        """The command that runs a container with the limits of Kubernetes' ``restricted`` and a read-only root."""
         strict = ["--read-only", "--cap-drop", "all", "--security-opt", "no-new-privileges"]
         return [*self._runner(), "run", *strict, *self._limits(), *options, image, *words]
 
     def command(self, *words: str) -> list[str]:
-        """Another command of the engine that runs."""
+        """Another command of the engine that runs containers."""
         return [*self._runner(), *words]
 
     def tmpfs(self, path: str, user: int) -> list[str]:
-        """The options that mount memory over a folder of the image which the user owns."""
-        # podman names the owner by a word of its own, and mounts memory over /run and /tmp if it is not told that it must not.
+        """The options that mount a tmpfs over a folder, owned by the user."""
+        # podman has its own option for the owner, and mounts a tmpfs over /run and /tmp by default.
         if self.run == "docker":
             return ["--tmpfs", f"{path}:mode=0700,uid={user},gid={user}"]
         return ["--read-only-tmpfs=false", "--tmpfs", f"{path}:mode=0700,U"]
 
     def _runner(self) -> list[str]:
-        # crun refuses the old control groups and systemd is not everywhere; runc works with either.
+        # crun does not support control groups v1, and there may be no systemd; runc works in both cases.
         if self.run == "podman" and not CGROUP_V2.exists():
             return ["podman", "--runtime", "runc", "--cgroup-manager", "cgroupfs"]
         return [self.run]
 
     def _limits(self) -> list[str]:
-        # podman would raise both to its own defaults, which not every root may; nor may the runtime always have all that we have.
+        # podman would raise both to its defaults, which fails for a root with few rights; the runtime may have lower limits than this process, too.
         found = []
         for name, kind in (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC)):
             soft, hard = (MOST if limit == resource.RLIM_INFINITY else min(limit, MOST) for limit in resource.getrlimit(kind))
@@ -163,10 +160,10 @@ class Engine:
 
 
 def choose(*, trial: bool) -> Engine:
-    """The engine to use; as root it is installed where there is none.
+    """The engine to use; if there is none, it is installed as root.
 
     Args:
-        trial: containers are going to be run.
+        trial: whether containers will be run.
     """
     environment.provide([(BUILDER, False)])
     name = builder()

@@ -1,44 +1,53 @@
-"""Makes the root file system of an image, inside the container that builds it.
+"""Make the root file system of an image and its bill of materials, inside the container that builds it.
 
-``python3 image_root.py framegate DIR``: into ``DIR/root`` goes what the sidecar needs and nothing else: Debian's Python with its standard library,
-the shared libraries that it and ``/opt/framegate`` load, certificates of public authorities, users; below ``DIR/run`` and ``DIR/lib`` the folders
-that framegate's user owns. ``python3 image_root.py spark /``: readies the whole of a Debian in its place.
+``python3 image_root.py framegate DIR`` puts into ``DIR/root`` exactly what the sidecar needs: Debian's Python with its standard library, the shared
+libraries that it and ``/opt/framegate`` load, certificates of public authorities, and users; below ``DIR/run`` and ``DIR/lib`` are the folders of
+framegate's user. ``python3 image_root.py spark /`` prepares a whole Debian in place.
 
-Both: Python's bytecode beside its source, never checked against it again (a container's files do not change, and its root is read-only), users, and
-a bill of materials (``image_sbom.py``) in ``/usr/share/sbom``.
+Both add users, Python's bytecode, which is never compared with its source (the files of a container do not change, and its root is read-only), and in
+``/usr/share/sbom`` a bill of materials in CycloneDX 1.6: every Python package, and every Debian package that has a file in the image.
 
-The result depends on the packages installed and on nothing else: not on the hour, nor on the order of a folder.
+The result depends on the installed packages only, not on the time or on the order of files in a folder.
 
-Exit codes: 1 something that the image needs is not there.
+Exit codes: 1 something that the image needs is missing.
 """
 
 from __future__ import annotations
 
 import compileall
+import datetime
+import json
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import uuid
+from importlib import metadata
 from pathlib import Path
 from py_compile import PycInvalidationMode
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-import image_sbom
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 USER = 10001
 ENVIRONMENT = Path("/opt/framegate")
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 SBOM = Path("usr/share/sbom")
-# Of the standard library: what tests, draws, edits, installs, or links Python into programs; it would bring libraries, and no sidecar uses it.
+DPKG_FORMAT = "${binary:Package}\t${Version}\t${Architecture}\t${source:Package}\t${source:Version}\n"
+RELEASE = "debian-13"
+# Modules of the standard library that the sidecar does not use: for tests, drawing, editing, installing, and linking Python into programs.
 LEFT_OUT = {"test", "idlelib", "ensurepip", "tkinter", "turtle.py", "turtledemo", "pydoc_data", "venv", "curses", "sitecustomize.py", "__pycache__"}
 LEFT_OUT_PREFIXES = ("config-", "_test", "_tkinter", "_curses", "_dbm", "_gdbm", "_ctypes_test", "readline", "xxlimited", "_xx")
-# Of the environment: what a compiler, a type checker or a test reads; and pygments' lexers: rich has them to colour source, which is nowhere here.
+# Files of the environment for compilers, type checkers and tests; and most lexers of pygments, with which rich would colour source code.
 UNREAD = ("__pycache__", "include", "testdata", "*.pyi", "*.pyx", "*.pxd", "*.h", "*.c", "*.proto")
 LEXERS = "pygments/lexers"
 LEXERS_KEPT = {"__init__.py", "_mapping.py", "python.py", "special.py"}
 PASSWD = f"root:x:0:0:root:/root:/usr/sbin/nologin\nframegate:x:{USER}:{USER}:framegate:/var/lib/framegate:/usr/sbin/nologin\n"
 GROUP = f"root:x:0:\nframegate:x:{USER}:\n"
-# What a Debian keeps of how it was installed: it names mirrors and hours, and nobody installs into an image that exists.
+# What Debian keeps about its installation: it names mirrors and times, and nothing is installed into a finished image.
 TRACES = (
     "etc/apt",
     "var/lib/apt",
@@ -52,11 +61,11 @@ TRACES = (
 
 
 class MissingError(Exception):
-    """Something that the image needs is not in the container that builds it."""
+    """Something that the image needs is missing in the container that builds it."""
 
 
 def left_out(_folder: str, names: list[str]) -> set[str]:
-    """Of one folder of the standard library, what the image has not."""
+    """The names in a folder of the standard library that are left out."""
     return {name for name in names if name in LEFT_OUT or name.startswith(LEFT_OUT_PREFIXES)}
 
 
@@ -71,14 +80,14 @@ def programs(root: Path) -> list[Path]:
     return sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink() and is_elf(path))
 
 
-def libraries(told: str) -> set[Path]:
-    """The paths in what ``ldd`` told of a file.
+def libraries(output: str) -> set[Path]:
+    """The paths in the output of ``ldd``.
 
     Raises:
-        MissingError: it names a library that is nowhere.
+        MissingError: a library was not found.
     """
     found: set[Path] = set()
-    for line in told.splitlines():
+    for line in output.splitlines():
         name, _, target = line.strip().partition(" => ")
         if target.startswith("not found"):
             raise MissingError(f"{name}: no such library in the container that builds the image")
@@ -89,17 +98,17 @@ def libraries(told: str) -> set[Path]:
 
 
 def needed_libraries(root: Path) -> set[Path]:
-    """The libraries of the container that programs and libraries below ``root`` load, by the paths at which they are looked for."""
+    """The paths of the container's libraries that programs and libraries below ``root`` load."""
     found: set[Path] = set()
     for path in programs(root):
         done = subprocess.run(["ldd", str(path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-        if done.returncode == 0:  # else it is linked statically
+        if done.returncode == 0:  # otherwise it is linked statically
             found |= {library for library in libraries(done.stdout) if not library.is_relative_to(root)}
     return {library for library in found if not library.is_relative_to(ENVIRONMENT)}
 
 
 def put(root: Path, path: Path) -> set[Path]:
-    """Copy one file of the container to its place; a link, and what it leads to. Returns the real paths of what was copied."""
+    """Copy a file of the container to the same place below ``root``, and the target of a link, too. Returns the real paths of the copied files."""
     folder, real = path.parent.resolve(), path.resolve()
     target = root / (folder / path.name).relative_to("/")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +121,7 @@ def put(root: Path, path: Path) -> set[Path]:
 
 
 def put_python(root: Path) -> set[Path]:
-    """Debian's Python and its standard library; returns the files."""
+    """Copy Debian's Python and its standard library; returns the files."""
     program = Path("/usr/bin/python3")
     library = Path(sysconfig.get_path("stdlib"))
     found = put(root, program)
@@ -122,7 +131,7 @@ def put_python(root: Path) -> set[Path]:
 
 
 def put_environment(root: Path) -> None:
-    """The environment: framegate and what it depends on, without symbols; of its programs Python and framegate."""
+    """Copy the environment: framegate and its dependencies, without symbols, and of the programs only Python and framegate."""
     target = root / ENVIRONMENT.relative_to("/")
     shutil.copytree(ENVIRONMENT, target, symlinks=True, ignore=shutil.ignore_patterns(*UNREAD))
     unwanted = [path for path in (target / "bin").iterdir() if not path.name.startswith("python") and path.name != "framegate"]
@@ -134,7 +143,7 @@ def put_environment(root: Path) -> None:
 
 
 def put_settings(root: Path) -> None:
-    """Users, names, certificates: what a program finds in ``/etc``."""
+    """Write users, names and certificates into ``/etc``."""
     for folder in ("etc/ssl/certs", "usr/lib/ssl", "etc/framegate", "var/lib", "run", "tmp"):
         (root / folder).mkdir(parents=True, exist_ok=True)
     (root / "tmp").chmod(0o1777)
@@ -142,7 +151,7 @@ def put_settings(root: Path) -> None:
         (root / "etc" / name).write_text(text)
     put(root, CERTIFICATES)
     put(root, Path("/etc/os-release"))
-    # OpenSSL looks below /usr/lib/ssl.
+    # OpenSSL reads /usr/lib/ssl.
     (root / "usr/lib/ssl/cert.pem").symlink_to(CERTIFICATES)
     (root / "usr/lib/ssl/certs").symlink_to("/etc/ssl/certs")
     put(root, Path("/etc/ssl/openssl.cnf"))
@@ -150,7 +159,7 @@ def put_settings(root: Path) -> None:
 
 
 def put_packages(root: Path, names: list[str]) -> None:
-    """Of each Debian package that something was taken from: its licence, and its entry where scanners look when there is no dpkg."""
+    """Copy the licence of each Debian package that has a file in the image, and its entry, in the place that scanners read if there is no dpkg."""
     folder = root / "var/lib/dpkg/status.d"
     folder.mkdir(parents=True)
     for name in names:
@@ -161,10 +170,10 @@ def put_packages(root: Path, names: list[str]) -> None:
 
 
 def compile_bytecode(root: Path, folders: list[Path]) -> None:
-    """Bytecode beside every source, in the order of the names; none of what is compiled to a library, which is what Python loads.
+    """Write bytecode beside every source, in the order of the names, except of modules that are compiled to a library.
 
     Raises:
-        MissingError: a source that is no Python of this version.
+        MissingError: a source is not valid in this version of Python.
     """
     strip, prepend = (None, None) if root == Path("/") else (str(root), "/")
     for folder in folders:
@@ -184,15 +193,89 @@ def compile_bytecode(root: Path, folders: list[Path]) -> None:
                 bytecode.unlink()
 
 
+def owners(paths: Iterable[Path]) -> set[str]:
+    """The Debian packages that have these files; files without a package are ignored."""
+    output = subprocess.run(
+        ["dpkg-query", "--search", *sorted(map(str, paths))], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False
+    ).stdout
+    lines = [line for line in output.splitlines() if not line.startswith("diversion by ")]
+    return {name.strip().partition(":")[0] for line in lines for name in line.partition(": ")[0].split(",")}
+
+
+def installed() -> list[str]:
+    """Every Debian package that is installed."""
+    output = subprocess.run(
+        ["dpkg-query", "--show", "--showformat", "${db:Status-Abbrev}${Package}\n"], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+    return sorted({line[3:] for line in output.splitlines() if line.startswith("ii")})
+
+
+def debian_components(names: list[str]) -> list[dict[str, Any]]:
+    """Entries of Debian packages, each with its source package, which security notices name."""
+    output = subprocess.run(["dpkg-query", "--show", "--showformat", DPKG_FORMAT, *names], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return [debian_component(*line.split("\t")) for line in sorted(output.splitlines())]
+
+
+def debian_component(name: str, version: str, architecture: str, source: str, source_version: str) -> dict[str, Any]:
+    """The entry of a Debian package."""
+    name = name.partition(":")[0]
+    upstream = quote(f"{source}@{source_version}", safe="")
+    url = f"pkg:deb/debian/{quote(name)}@{quote(version, safe='')}?arch={architecture}&distro={RELEASE}&upstream={upstream}"
+    return {"type": "library", "bom-ref": url, "name": name, "version": version, "purl": url}
+
+
+def python_components(environment: Path) -> list[dict[str, Any]]:
+    """Entries of the Python packages of an environment."""
+    (folder,) = environment.glob("lib/python3.*/site-packages")
+    found = sorted(metadata.distributions(path=[str(folder)]), key=lambda package: package.metadata["Name"].lower())
+    return [python_component(package) for package in found]
+
+
+def python_component(package: metadata.Distribution) -> dict[str, Any]:
+    """The entry of a Python package, with its licence if that is an SPDX expression."""
+    name, version = package.metadata["Name"].lower().replace("_", "-").replace(".", "-"), package.version
+    url = f"pkg:pypi/{quote(name)}@{quote(version, safe='')}"
+    component: dict[str, Any] = {"type": "library", "bom-ref": url, "name": name, "version": version, "purl": url}
+    if "License-Expression" in package.metadata:
+        component["licenses"] = [{"expression": package.metadata["License-Expression"]}]
+    return component
+
+
+def bill_of_materials(environment: Path, packages: list[str], epoch: int) -> str:
+    """The bill of materials as JSON.
+
+    Args:
+        environment: the environment with framegate.
+        packages: names of Debian packages.
+        epoch: its time, seconds since 1970.
+    """
+    every = python_components(environment)
+    (own,) = (component for component in every if component["name"] == "framegate")
+    components = [component for component in every if component is not own] + debian_components(packages)
+    bill = {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(every + components)).urn,
+        "version": 1,
+        "metadata": {
+            "timestamp": datetime.datetime.fromtimestamp(epoch, datetime.UTC).isoformat(),
+            "component": {**own, "type": "application"},
+        },
+        "components": components,
+    }
+    return json.dumps(bill, indent=1) + "\n"
+
+
 def write_sbom(root: Path, environment: Path, packages: list[str]) -> None:
-    """The bill of materials of what is in the image."""
+    """Write the bill of materials into the image."""
     folder = root / SBOM
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "framegate.cdx.json").write_text(image_sbom.document(environment, packages, int(os.environ["SOURCE_DATE_EPOCH"])))
+    (folder / "framegate.cdx.json").write_text(bill_of_materials(environment, packages, int(os.environ["SOURCE_DATE_EPOCH"])))
 
 
 def make_sidecar(target: Path) -> None:
-    """The sidecar's root file system, and the folders of its user."""
+    """Make the sidecar's root file system, and the folders of its user."""
     root = target / "root"
     root.mkdir(parents=True)
     for name in ("bin", "lib", "lib64", "sbin"):
@@ -200,12 +283,12 @@ def make_sidecar(target: Path) -> None:
         (root / name).symlink_to(f"usr/{name}")
     taken = put_python(root)
     put_environment(root)
-    # libgcc_s is loaded by name when a thread ends early, so no file says that it is needed.
+    # libgcc_s is loaded by name when a thread ends early, so ldd does not show it.
     wanted = needed_libraries(root) | {Path(sysconfig.get_config_var("LIBDIR")) / "libgcc_s.so.1"}
     for library in sorted(wanted):
         taken |= put(root, library)
     put_settings(root)
-    packages = sorted(image_sbom.owners(taken) | {"base-files", "ca-certificates"})
+    packages = sorted(owners(taken) | {"base-files", "ca-certificates"})
     put_packages(root, packages)
     compile_bytecode(root, [root / "usr/lib" / Path(sysconfig.get_path("stdlib")).name, root / ENVIRONMENT.relative_to("/")])
     write_sbom(root, root / ENVIRONMENT.relative_to("/"), packages)
@@ -214,7 +297,7 @@ def make_sidecar(target: Path) -> None:
 
 
 def ready_spark(root: Path) -> None:
-    """Ready a Debian with Java and the environment: user, Spark's home, bytecode, bill of materials, no traces."""
+    """Prepare a Debian with Java and the environment: add user, Spark's home, bytecode and bill of materials, and remove traces of the build."""
     with (root / "etc/passwd").open("a") as users, (root / "etc/group").open("a") as groups:
         users.write(PASSWD.splitlines()[1] + "\n")  # Hadoop's libraries ask for the name of the user that runs them
         groups.write(GROUP.splitlines()[1] + "\n")
@@ -225,7 +308,7 @@ def ready_spark(root: Path) -> None:
         os.chown(root / name, USER, USER)
     (root / "etc/framegate").mkdir()
     compile_bytecode(root, [Path(sysconfig.get_path("stdlib")), ENVIRONMENT])
-    write_sbom(root, ENVIRONMENT, image_sbom.installed())
+    write_sbom(root, ENVIRONMENT, installed())
     for trace in TRACES:
         path = root / trace
         if path.is_dir():
@@ -236,7 +319,7 @@ def ready_spark(root: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Make the one that is asked for."""
+    """The command line."""
     makers = {"framegate": make_sidecar, "spark": ready_spark}
     if len(arguments) != 2 or arguments[0] not in makers:
         sys.stderr.write(__doc__ or "")

@@ -1,7 +1,7 @@
-"""Tries an image: ``--version`` in a container, then a frame through one, which is confined as Kubernetes' ``restricted`` would have it.
+"""Tries an image: ``--version`` in a container, then a frame through a container with the limits of Kubernetes' ``restricted``.
 
-The upstream and the client are threads of this process, on the loopback address; the container shares this machine's network. Nothing is left
-running, however it ends.
+The upstream and the client are threads of this process, on the loopback address; the container uses the host's network. The container is removed
+in any case.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ upstreams: [{{name: echo, endpoints: ["127.0.0.1:{upstream}"]}}]
 
 
 class TrialError(Exception):
-    """What an image did not do, in a sentence, with what it said."""
+    """What failed, in a sentence, with the container's output."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a trial saw.
+    """The result of a trial.
 
     Args:
-        version: what ``--version`` said.
-        seconds: from the engine's command until the last answer of what was tried; for the sidecar until the first frame came back.
+        version: the output of ``--version``.
+        seconds: from the engine's command until the last answer; for the sidecar until the first frame came back.
     """
 
     version: str
@@ -70,7 +70,7 @@ class Echo(socketserver.ThreadingTCPServer):
 
 
 def said(command: list[str], what: str) -> str:
-    """What a command says; both its outputs.
+    """The output of a command, stdout and stderr.
 
     Raises:
         TrialError: it failed, or took longer than a minute.
@@ -87,7 +87,7 @@ def said(command: list[str], what: str) -> str:
 
 
 def free_port() -> int:
-    """A port of the loopback address that nobody uses now."""
+    """A free port of the loopback address."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
 
@@ -96,7 +96,7 @@ def exchange(port: int, body: bytes, seconds: float) -> bytes:
     """Send one frame, and read one.
 
     Raises:
-        OSError: nobody listens, or the connection ended.
+        OSError: there is no listener, or the connection ended.
     """
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as client:
         client.sendall(struct.pack(">i", len(body)) + body)
@@ -108,7 +108,7 @@ def exchange(port: int, body: bytes, seconds: float) -> bytes:
 
 
 def first_answer(container: subprocess.Popen[bytes], port: int) -> bytes:
-    """The answer to a frame, as soon as there is one.
+    """Send a frame until there is an answer.
 
     Raises:
         TrialError: the container ended, or no answer came in time.
@@ -126,18 +126,18 @@ def first_answer(container: subprocess.Popen[bytes], port: int) -> bytes:
 
 
 def try_version(engine: Engine, image: str, version: str) -> str:
-    """``framegate --version`` in a container: the version and a compiled build."""
-    told = said(engine.run_command(image, "--rm", "--network", "none", words=("--version",)), "framegate --version in a container")
-    if version not in told or "compiled" not in told:
-        raise TrialError(f"framegate --version in a container said {told!r}, not {version} and a compiled build")
-    return told
+    """Run ``framegate --version`` in a container; it must have the version and a compiled build."""
+    text = said(engine.run_command(image, "--rm", "--network", "none", words=("--version",)), "framegate --version in a container")
+    if version not in text or "compiled" not in text:
+        raise TrialError(f"framegate --version in a container said {text!r}, not {version} and a compiled build")
+    return text
 
 
 def try_frame(engine: Engine, image: str) -> float:
-    """A frame through a container from the image; seconds until the first answer.
+    """Send a frame through a container; returns the seconds until the first answer.
 
     Raises:
-        TrialError: it did not come back as it was sent, the admin socket did not answer, something was written, or the end was not clean.
+        TrialError: the frame came back changed, the admin socket did not answer, the container wrote outside its volumes, or it ended with an error.
     """
     name = f"framegate-trial-{os.getpid()}"
     listener = free_port()
@@ -156,7 +156,7 @@ def try_frame(engine: Engine, image: str) -> float:
 
 
 def in_container(engine: Engine, command: list[str], name: str, listener: int, folder: Path) -> float:
-    """What ``try_frame`` does while its container runs."""
+    """The part of ``try_frame`` while the container runs."""
     with (folder / "log").open("wb") as log:
         started = time.monotonic()
         container = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -181,22 +181,22 @@ def in_container(engine: Engine, command: list[str], name: str, listener: int, f
     return seconds
 
 
-# Mount points that engines make in a container's root.
+# Mount points that engines create in a container's root.
 ENGINES_OWN = ("/etc", "/run", "/dev", "/proc", "/sys", "/tmp", "/var/tmp")
 
 
 def try_sidecar(engine: Engine, image: str, version: str) -> Result:
-    """Everything that is tried of the sidecar's image."""
+    """Try the sidecar's image."""
     return Result(try_version(engine, image, version), try_frame(engine, image))
 
 
 def try_spark(engine: Engine, image: str, version: str) -> Result:
-    """What is tried of the Spark image: framegate and Spark say their versions, as a user without rights, on a read-only root."""
+    """Try the Spark image: framegate and Spark print their versions, as a user without rights, on a read-only root."""
     started = time.monotonic()
-    told = try_version(engine, image, version)
+    text = try_version(engine, image, version)
     options = ["--rm", "--network", "none", "--entrypoint", "/opt/framegate/bin/spark-submit"]
     spark = said(engine.run_command(image, *options, words=("--version",)), "spark-submit --version in a container")
     if "version" not in spark:
         raise TrialError(f"spark-submit --version in a container said {spark!r}")
     said(engine.run_command(image, "--rm", "--network", "none", words=("pipeline", "run", "--help")), "framegate pipeline run --help in a container")
-    return Result(told, time.monotonic() - started)
+    return Result(text, time.monotonic() - started)

@@ -1,21 +1,20 @@
-"""The locked dependencies of the images: ``python3 deploy/locks.py`` writes ``deploy/locks/*.txt`` anew (``make locks``).
+"""Write the locked dependencies of the images: ``python3 deploy/locks.py`` (``make locks``) writes ``deploy/locks/*.txt``.
 
 =============  =====================================================================================================================
-file           what, with version and hashes
+file           packages, with version and hashes
 =============  =====================================================================================================================
 build.txt      what builds the wheel: ``[build-system] requires``
-framegate.txt  what the sidecar has: the dependencies, and the extras otlp and prometheus
-spark.txt      what the Spark image has beside these: the extra spark
+framegate.txt  packages of the sidecar: the dependencies, and the extras otlp and prometheus
+spark.txt      further packages of the Spark image: the extra spark
 =============  =====================================================================================================================
 
-uv resolves them, for the image's Python; it is installed from PyPI into ``.cache/locks``. Which index the packages come from is not in the files.
+uv resolves them for the image's Python. The files do not name the package index.
 
 Exit codes: as ``environment.py``.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import tomllib
 from pathlib import Path
@@ -29,18 +28,18 @@ HEADER = "# Written by `make locks`, from pyproject.toml.\n"
 
 
 def requirements(*extras: str) -> list[str]:
-    """What framegate with these extras asks for in ``pyproject.toml``."""
+    """The requirements of framegate with these extras in ``pyproject.toml``."""
     project = tomllib.loads((environment.ROOT / "pyproject.toml").read_text())["project"]
     return [*project["dependencies"], *(name for extra in extras for name in project["optional-dependencies"][extra])]
 
 
 def build_requirements() -> list[str]:
-    """What building the wheel asks for in ``pyproject.toml``."""
+    """The requirements of the wheel's build in ``pyproject.toml``."""
     return list(tomllib.loads((environment.ROOT / "pyproject.toml").read_text())["build-system"]["requires"])
 
 
 def pinned(text: str) -> dict[str, str]:
-    """The entries of a lock by the names of their packages: the version with all its hashes."""
+    """The entries of a lock file by package: the version with all its hashes."""
     entries: dict[str, str] = {}
     name = ""
     for line in text.splitlines(keepends=True):
@@ -53,18 +52,19 @@ def pinned(text: str) -> dict[str, str]:
 
 
 def without(text: str, other: str) -> str:
-    """Of one lock the entries whose packages another has not."""
+    """The entries of a lock file whose packages another one does not have."""
     known = pinned(other)
     return "".join(entry for name, entry in pinned(text).items() if name not in known)
 
 
-def resolve(uv: Path, name: str, asked: list[str], constraints: Path | None = None) -> str:
-    """A lock of what is asked for, resolved by uv."""
+def resolve(uv: str, name: str, asked: list[str], constraints: Path | None = None) -> str:
+    """The lock file of some requirements, resolved by uv."""
     folder = environment.CACHE / "locks"
+    folder.mkdir(exist_ok=True)
     wanted, found = folder / f"{name}.in", folder / f"{name}.txt"
     wanted.write_text("\n".join(asked) + "\n")
     found.unlink(missing_ok=True)
-    command = [str(uv), "pip", "compile", "--quiet", "--upgrade", "--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url"]
+    command = [uv, "pip", "compile", "--quiet", "--upgrade", "--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url"]
     command += ["--python-version", IMAGE_PYTHON, "--python-platform", "linux", "--output-file", str(found), str(wanted)]
     command += ["--constraints", str(constraints)] if constraints else []
     environment.run_or_stop(command, f"locks-{name}.log", f"resolving {name}", f"uv could not resolve {name}")
@@ -76,13 +76,11 @@ def main(arguments: list[str]) -> int:
     if arguments:
         environment.stop(__doc__ or "")
     with environment.one_at_a_time():
-        tool = environment.CACHE / "locks"
-        uv = tool / "bin" / "uv"
-        if not os.path.exists(uv):
-            environment.make_environment(tool)
-            environment.run_or_stop([str(tool / "bin" / "pip"), "install", "-q", "uv"], "locks-uv.log", "installing uv", "uv could not be installed")
+        uv = environment.uv()
+        if not uv:
+            environment.stop("uv could not be installed (the whole output: .cache/uv.log)", 1)
         sidecar = resolve(uv, "framegate", requirements(*SIDECAR_EXTRAS))
-        spark = resolve(uv, "spark", requirements(*SIDECAR_EXTRAS, "spark"), tool / "framegate.txt")
+        spark = resolve(uv, "spark", requirements(*SIDECAR_EXTRAS, "spark"), environment.CACHE / "locks" / "framegate.txt")
         build = resolve(uv, "build", build_requirements())
         LOCKS.mkdir(exist_ok=True)
         for name, text in (("framegate", sidecar), ("spark", without(spark, sidecar)), ("build", build)):

@@ -1,9 +1,7 @@
-"""Programs that are made once, into a folder of the cache outside of the checkout: one process at a time, each step with a clock and a log."""
+"""Builds programs once, into a cache outside of the checkout: one process at a time, each step with a clock and a log."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import re
 import shutil
@@ -15,14 +13,14 @@ from typing import TYPE_CHECKING
 import environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import contextlib
 
 OLDEST_GO = (1, 26)
 STEP_S = 3600.0
 
 
 class ProgramError(Exception):
-    """A step failed; the message says which, and has the last lines of what it said."""
+    """A step failed; the message names it and has the last lines of its output."""
 
 
 def cache_directory(name: str) -> Path:
@@ -32,7 +30,7 @@ def cache_directory(name: str) -> Path:
 
 
 def go() -> str | None:
-    """The program ``go``, where it is new enough: on PATH, or where its own archive puts it."""
+    """The path of ``go``, if it is new enough: on PATH, or where Go's archive is unpacked."""
     found = shutil.which("go", path=os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/local/go/bin")))
     if found is None:
         return None
@@ -42,10 +40,10 @@ def go() -> str | None:
 
 
 class Workshop:
-    """A folder of the cache in which programs are made; they go to its ``bin``.
+    """A folder of the cache in which programs are built; they are installed into its ``bin``.
 
     Args:
-        folder: made when it is not there.
+        folder: created if it does not exist.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -57,28 +55,15 @@ class Workshop:
         self._go_environment = dict(os.environ, **{name: str(place) for name, place in places.items()}, **options)
 
     def unmade(self, names: list[str]) -> list[str]:
-        """Which of these programs are not there yet."""
+        """The programs that are not built yet."""
         return [name for name in names if not os.path.exists(self.bin / name)]
 
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep every other process out for the length of a block; who comes later waits, and sees that it does."""
-        with (self.folder / "lock").open("w") as file:
-
-            def taken(seconds: float) -> bool:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    time.sleep(seconds)
-                    return False
-                return True
-
-            if not taken(0):
-                environment.wait_with_clock(taken, f"waiting for another process that works in {self.folder}")
-            yield
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Let only one process at a time build here; others wait, with a clock."""
+        return environment.locked(self.folder / "lock", f"waiting for another process that works in {self.folder}")
 
     def go(self, words: list[str], text: str, folder: Path | None = None) -> str:
-        """Run Go with modules and results in this workshop; what it said on standard output.
+        """Run Go with its modules and results in this folder; returns its standard output.
 
         Raises:
             ProgramError: there is no Go, or it failed.
@@ -86,7 +71,7 @@ class Workshop:
         return self.go_tool(["go", *words], text, folder)
 
     def go_tool(self, command: list[str], text: str, folder: Path | None = None) -> str:
-        """The same for a program that runs Go itself."""
+        """The same for a program that runs Go."""
         program = go()
         if program is None:
             raise ProgramError(f"{text}: needs Go {OLDEST_GO[0]}.{OLDEST_GO[1]} or newer")
@@ -94,16 +79,16 @@ class Workshop:
         return self.run(command, text, folder, dict(self._go_environment, PATH=path))
 
     def run(self, command: list[str], text: str, folder: Path | None = None, variables: dict[str, str] | None = None) -> str:
-        """Run one step to its end; what it said on standard output. The rest is in ``build.log``.
+        """Run one step; returns its standard output. Its standard error is in ``build.log``.
 
         Args:
             command: program and arguments.
-            text: what is done, for people.
-            folder: to run in; None: the workshop's.
-            variables: its environment; None: ours.
+            text: the step, for messages.
+            folder: working directory; None: the workshop's folder.
+            variables: its environment; None: that of this process.
 
         Raises:
-            ProgramError: it failed, or was not done within an hour.
+            ProgramError: it failed, or took longer than an hour.
         """
         started = time.monotonic()
         log, output = self.folder / "build.log", self.folder / "output"
@@ -130,6 +115,6 @@ class Workshop:
         return output.read_text()
 
     def forget(self, *names: str) -> None:
-        """Remove folders of the workshop that nobody needs again."""
+        """Remove folders that are not needed any more."""
         for name in names:
             shutil.rmtree(self.folder / name, ignore_errors=True)

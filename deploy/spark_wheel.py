@@ -1,8 +1,8 @@
-"""Builds the wheel ``pyspark-framegate``: what a Spark job needs to read the tap, alone, and nothing else of framegate.
+"""Build the wheel ``pyspark-framegate``: only the modules that a Spark job needs to read the tap.
 
 ``python deploy/spark_wheel.py [--output DIR]``, in an environment with hatchling (the extra ``dev``). The wheel has ``pyspark_framegate`` and the
-modules below ``framegate.proxy`` that it imports: the record, the log's reader, the source, the tables. No gRPC, nothing compiled, every platform.
-framegate's own wheel has the same modules: an environment gets one of the two.
+modules below ``framegate.proxy`` that it imports: the record, the log's reader, the source, the tables. It needs no gRPC, has nothing compiled and is
+for every platform. framegate's own wheel has the same modules, so an environment may have only one of the two.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "deploy"))  # a safe path leaves a script's own folder out
+sys.path.insert(0, str(ROOT / "deploy"))  # not there with PYTHONSAFEPATH=1
 
 from hatch_build import PACKAGE, imported  # noqa: E402
 
@@ -54,7 +54,7 @@ def fill(folder: Path) -> None:
         if (ROOT / path).exists():
             (folder / PACKAGE / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / path, folder / PACKAGE / path)
-    (folder / PACKAGE / "__init__.py").write_text('"""A part of framegate: what reads the tap."""\n')  # a zip needs it: spark-submit --py-files
+    (folder / PACKAGE / "__init__.py").write_text('"""A part of framegate: what reads the tap."""\n')  # for an import from a zip
     top = folder / Path(TOP).stem
     top.mkdir()
     shutil.copy(ROOT / TOP, top / "__init__.py")

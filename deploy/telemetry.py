@@ -1,4 +1,4 @@
-"""Gets what shows telemetry on this machine, once, into the cache: a collector, Prometheus with promtool, and the page that draws dashboards.
+"""Get the programs that show telemetry, once, into the cache: a collector, Prometheus with promtool, and the page that draws dashboards.
 
 ``python3 deploy/telemetry.py [collector] [prometheus] [page]``; all of them, when none is named
 
@@ -10,8 +10,8 @@ prometheus     Debian's package, downloaded and unpacked, not installed: no root
 page           Grafana's panel components by npm, bundled by esbuild                               1 minute
 =============  ==================================================================================  ==================
 
-They lie in ``~/.cache/framegate/telemetry-<versions>``: programs in ``bin``, the page in ``page``. What is there, or on PATH, is left alone. What
-cannot be had is said in one line, and the rest goes on: the exit code is 0 then, too. 1: a step failed.
+They are in ``~/.cache/framegate/telemetry-<versions>``: programs in ``bin``, the page in ``page``. Parts that exist there, or on PATH, are not made
+again. For a part that this machine cannot make, one line says what it needs, and the exit code is still 0. 1: a step failed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PROVIDERS = "1.65.0"
 GRAFANA = "13.2"
 PICTURES = environment.ROOT / "deploy" / "dashboards" / "pictures"
 _CORE, _CONTRIB = "go.opentelemetry.io/collector", "github.com/open-telemetry/opentelemetry-collector-contrib"
-# All of one version: a builder of another one mixes the versions of the core.
+# All have the same version: a builder of another version would mix versions of the core.
 _COMPONENTS = {
     "receivers": [f"{_CORE}/receiver/otlpreceiver"],
     "processors": [f"{_CORE}/processor/batchprocessor", f"{_CORE}/processor/memorylimiterprocessor"],
@@ -50,16 +50,16 @@ _EMBEDDED = ["svg", "woff2", "ttf"]
 
 
 class MissingError(Exception):
-    """A part cannot be had on this machine; the message says what it needs."""
+    """A part cannot be made on this machine; the message says what it needs."""
 
 
 def workshop() -> programs.Workshop:
-    """Where they are made and lie."""
+    """The folder of the cache for all parts."""
     return programs.Workshop(programs.cache_directory(f"telemetry-{COLLECTOR}-{GRAFANA}"))
 
 
 def collector(shop: programs.Workshop) -> None:
-    """The collector, ``otelcol``."""
+    """Make the collector, ``otelcol``."""
     if not shop.unmade(["otelcol"]) or shutil.which("otelcol"):
         return
     if programs.go() is None:
@@ -83,7 +83,7 @@ def collector(shop: programs.Workshop) -> None:
 
 
 def prometheus(shop: programs.Workshop) -> None:
-    """Prometheus and promtool."""
+    """Get Prometheus and promtool."""
     if not shop.unmade(["prometheus", "promtool"]) or (shutil.which("prometheus") and shutil.which("promtool")):
         return
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
@@ -99,7 +99,7 @@ def prometheus(shop: programs.Workshop) -> None:
 
 
 def page(shop: programs.Workshop) -> None:
-    """The page: ``page/page.js`` and ``page/page.css``; again when its source has changed."""
+    """Make the page, ``page/page.js`` and ``page/page.css``, if its source has changed."""
     sources = [PICTURES / "package.json", PICTURES / "main.jsx"]
     made_of = hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()
     target, stamp = shop.folder / "page", shop.folder / "page" / "made-of"
@@ -124,7 +124,7 @@ PARTS: dict[str, Callable[[programs.Workshop], None]] = {"collector": collector,
 
 
 def main(arguments: list[str]) -> int:
-    """Get the parts that are named, or all."""
+    """Get the named parts, or all."""
     if not set(arguments) <= set(PARTS):
         environment.stop(__doc__ or "")
     shop = workshop()

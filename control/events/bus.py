@@ -6,27 +6,25 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from framegate.control.errors import FailedPreconditionError
-from framegate.control.events.backlog import MAX_BYTES, MAX_EVENTS, Backlog
-from framegate.control.events.event import Event, Line, Row
-from framegate.control.events.subscriber import Subscriber
-from framegate.control.events.subscription import Subscription
+from framegate.control.events.event import Event, Line, Row, Subscriber
+from framegate.control.events.subscription import MAX_BYTES, MAX_EVENTS, Backlog, Subscription
 
 __all__ = ["Bus"]
 
 _ROW_BYTES: Final = 1_024
-"""Unknown values in the row of a closed connection or a dead processor."""
+"""The assumed size of a row that is not JSON text yet."""
 
 
 class Bus:
-    """One order of everything that happens. Any thread may call any method.
+    """One sequence of all events. Any thread may call any method.
 
     Args:
         subscribers: get every event as it is published, also after ``close``: the log.
         on_failure: called with a subscriber's exception, without the lock; it must not raise.
-        max_events, max_bytes: of the last events, which are kept for those that come back.
+        max_events, max_bytes: bounds of the last events, which are kept for subscribers that reconnect.
 
     Attributes:
-        subscriptions: those that are open.
+        subscriptions: the open ones.
     """
 
     def __init__(
@@ -38,7 +36,7 @@ class Bus:
         max_bytes: int = MAX_BYTES,
     ) -> None:
         self.subscriptions: list[Subscription] = []
-        self._subscribers = self._everybody = tuple(subscribers)
+        self._subscribers = self._receivers = tuple(subscribers)
         self._on_failure = on_failure
         self._history = Backlog(max_events, max_bytes)
         self._lock = threading.Lock()
@@ -54,64 +52,62 @@ class Bus:
         """Publish an event and return its number.
 
         Args:
-            row: what happened, its name under ``event``; it is the bus' from here on.
+            row: the fields, with the event's name under ``event``; the caller must not change it afterwards.
             level: ``info``, ``warning`` or ``error``.
             line: the fields that the log writes, or their JSON text; None: those of the row.
-            size: about how long they are as JSON, unless ``line`` is that.
-            reserved: a place was taken for it in the log (``RowLog.reserve``).
+            size: about how long they are as JSON; ignored if ``line`` is text.
+            reserved: a place was reserved for it in the log (``RowLog.reserve``).
         """
         if line is None:
             line = {key: value for key, value in row.items() if key not in ("event", "level")}
         elif isinstance(line, str):
             size = len(line)
-        failures: list[Exception] = []
         with self._lock:
             self._newest += 1
             event = Event(self._newest, time.time_ns(), str(row["event"]), level, row, reserved)
-            self._history.append(event, size)
-            for subscriber in self._everybody:
-                try:
-                    subscriber.offer(event, line, size)
-                except Exception as error:
-                    failures.append(error)
+            self._history.extend([event], [size])
+            failures = self._deliver(lambda subscriber: subscriber.offer(event, line, size))
         for failure in failures:
             self._on_failure(failure)
         return event.sequence
 
     def publish_lines(self, name: str, lines: Sequence[Line], *, level: str = "info") -> None:
-        """Publish events of one name together, in their order; rows are decoded only when a subscriber reads them."""
+        """Publish events of one name together, in their order; a row is decoded only when a subscriber reads it."""
         if not lines:
             return
-        failures: list[Exception] = []
         texts = [text for _, text, _ in lines]
-        sizes = [len(text) for text in texts]
         with self._lock:
             now_ns = time.time_ns()
             first = self._newest + 1
             self._newest += len(lines)
             events = [Event(sequence, now_ns, name, level, read, False, subject) for sequence, (subject, _, read) in enumerate(lines, first)]
-            self._history.extend(events, sizes)
-            for subscriber in self._everybody:
-                try:
-                    subscriber.offer_lines(events, texts)
-                except Exception as error:
-                    failures.append(error)
+            self._history.extend(events, [len(text) for text in texts])
+            failures = self._deliver(lambda subscriber: subscriber.offer_lines(events, texts))
         for failure in failures:
             self._on_failure(failure)
+
+    def _deliver(self, offer: Callable[[Subscriber], None]) -> list[Exception]:
+        failures = []
+        for subscriber in self._receivers:
+            try:
+                offer(subscriber)
+            except Exception as error:
+                failures.append(error)
+        return failures
 
     def subscribe(
         self, names: Collection[str] = (), after: int | None = None, *, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES
     ) -> Subscription:
-        """A queue of what is published from now on, or behind a number that was seen before. On a bus that is closed it has an end.
+        """A queue of the events that are published from now on, or after a given number. On a closed bus its iteration ends.
 
         Args:
-            names: the events that are wanted; empty: all.
+            names: the events to receive; empty: all.
             after: the last number that was seen, 0 for none; None: the newest there is.
             max_events, max_bytes: of the queue.
 
         Raises:
-            FailedPreconditionError: some of what came after it is no longer kept (EVENTS_TOO_OLD), or there never was such a number: it is of
-                another process (EVENTS_UNKNOWN). To go on, take a snapshot and subscribe again.
+            FailedPreconditionError: some of the events after it are no longer kept (EVENTS_TOO_OLD), or the number is not of this process
+                (EVENTS_UNKNOWN). To continue, take a snapshot and subscribe again.
         """
         with self._lock:
             start = self._newest if after is None else self._checked(after)
@@ -126,8 +122,8 @@ class Bus:
             return made
 
     def attach(self, subscriber: Subscriber) -> None:
-        """Tell a subscriber of what is still kept, without the log's lines, and then of everything as it is published, to the end and beyond
-        ``close``; as those that are given at the beginning.
+        """Give a subscriber the events that are still kept, without the log's lines, and then every event as it is published, also after ``close``,
+        like the subscribers of the constructor.
         """
         with self._lock:
             for event, size in self._history:
@@ -145,7 +141,7 @@ class Bus:
         return after
 
     def close(self) -> None:
-        """The end of every subscription, once what waits there is taken. What is published later still reaches ``subscribers``."""
+        """End every subscription once its queue is empty. Later events still reach ``subscribers``."""
         with self._lock:
             self._closed = True
             for subscription in self.subscriptions:
@@ -157,4 +153,4 @@ class Bus:
 
     def _set_subscriptions(self, subscriptions: list[Subscription]) -> None:
         self.subscriptions = subscriptions
-        self._everybody = (*self._subscribers, *subscriptions)
+        self._receivers = (*self._subscribers, *subscriptions)

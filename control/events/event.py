@@ -1,16 +1,18 @@
-"""What passes over the bus: events, and the gaps that say which of them did not."""
+"""Events, gaps that stand for dropped events, and the interface of those that receive both."""
 
-from collections.abc import Callable
+import abc
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Event", "Gap", "Line", "Row"]
+__all__ = ["Event", "Gap", "Line", "Row", "Subscriber"]
 
 Row = dict[str, Any]
 
 
 Line = tuple[int, str, Callable[[], Row]]
-"""What happened, for who wants no more than to log it: the subject (see ``Event``), the fields as a JSON object of at least one, and what reads the
-row, its name under ``event``; that is not called again once it has, and may raise. A plain tuple: there are thousands a second.
+"""An event whose row is decoded only on demand: the subject (see ``Event``), the fields as the text of a JSON object with at least one field, and a
+function that returns the row with the event's name under ``event``. The function may raise; after it succeeded it is not called again. A plain
+tuple, because there are thousands a second.
 """
 
 
@@ -18,15 +20,15 @@ class Event:
     """Something that happened.
 
     Args:
-        row: or what reads it, as in ``Line``.
+        row: the row, or a function that returns it, as in ``Line``.
 
     Attributes:
-        sequence: 1 for the first of this process, then one more for each.
+        sequence: 1 for the first event of this process, then one more for each.
         time_ns: when it was published, CLOCK_REALTIME.
         name: ``closed``, ``processor_died``, ``audit``, …; the row has it under ``event``, too.
         level: ``info``, ``warning`` or ``error``.
-        reserved: the log has a place for it, taken before it happened.
-        subject: the id of the connection that it is about; 0: that is not known without reading the row.
+        reserved: a place was reserved for it in the log before it happened.
+        subject: the id of the connection that it is about; 0: not known without reading the row.
     """
 
     __slots__ = ("_row", "level", "name", "reserved", "sequence", "subject", "time_ns")
@@ -44,15 +46,33 @@ class Event:
 
     @property
     def row(self) -> Row:
-        """All there is to know. Every subscriber gets the same one: it is not changed any more. What cannot be read raises, each time."""
+        """All fields. Every subscriber gets the same dictionary and must not change it. A row that cannot be decoded raises each time."""
         if not isinstance(self._row, dict):
             self._row = self._row()
         return self._row
 
 
 class Gap(NamedTuple):
-    """Events that a subscriber was too slow for: ``dropped`` of those that it wanted, numbered from ``first`` to ``last``."""
+    """Events that were dropped because a subscriber was too slow: ``dropped`` of those that it subscribed to, numbered ``first`` to ``last``."""
 
     first: int
     last: int
     dropped: int
+
+
+class Subscriber(abc.ABC):
+    """Gets each event in the thread that publishes it, before the next event gets its number."""
+
+    @abc.abstractmethod
+    def offer(self, event: Event, line: Row | str, size: int) -> None:
+        """Put an event into a bounded queue. It must not block or publish; an exception is reported, and other subscribers still get the event.
+
+        Args:
+            line: the fields that the log writes, or their JSON text.
+            size: about how long that text is, in bytes.
+        """
+
+    def offer_lines(self, events: Sequence[Event], lines: Sequence[str]) -> None:
+        """Take events of one name and level that happened together, with their lines as JSON text. The default offers each of them."""
+        for event, line in zip(events, lines, strict=True):
+            self.offer(event, line, len(line))

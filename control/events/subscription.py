@@ -1,42 +1,96 @@
-"""One subscriber's own queue: published events wait here until the subscriber takes them, at its own pace.
+"""One subscriber's own queue: published events wait here until the subscriber takes them.
 
-A slow subscriber finds a gap with the numbers that it missed, in place of events that did not fit; others are not affected. Nothing
-of a subscriber's runs where the event is published, so it cannot fail there either.
+A slow subscriber gets a gap with the numbers that it missed in place of the events that did not fit; other subscribers are not affected. No code of
+the subscriber runs in the thread that publishes.
 
-A watch over gRPC is this: subscribe; give a snapshot, as of ``after``; then the bookmark ``after``; then what the subscription gives. What
-happened while the snapshot was made waits in the queue, and may be in the snapshot already. A client that comes back subscribes behind the last
-number that it saw, and needs no snapshot as long as the bus still keeps what came after it.
+A watch over gRPC works like this: subscribe; send a snapshot, as of ``after``; then the bookmark ``after``; then the events of the subscription.
+Events that happen while the snapshot is made wait in the queue, and the snapshot may include them already. A client that reconnects subscribes after
+the last number that it saw, and needs no snapshot as long as the bus still keeps the events after that number.
 """
 
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
-from framegate.control.events.backlog import Backlog
-from framegate.control.events.event import Event, Gap
-from framegate.control.events.subscriber import Subscriber
+from framegate.control.events.event import Event, Gap, Subscriber
 
-__all__ = ["Subscription"]
+__all__ = ["MAX_BYTES", "MAX_EVENTS", "Backlog", "Subscription"]
 
+MAX_EVENTS: Final = 1_024
+MAX_BYTES: Final = 4 * 1024 * 1024
+"""Of rows as JSON."""
 _SLICE: Final = 64
-"""About how many events a handler gets in one iteration of the loop."""
+"""About how many events a handler gets in one iteration of the event loop."""
+
+
+class Backlog:
+    """A bounded queue of events: when it is full the oldest events are dropped, and a gap at its head reports them. Callers lock.
+
+    Args:
+        max_events: how many it holds, at least 1.
+        max_bytes: how large their rows are together. An event that is larger is held alone.
+    """
+
+    def __init__(self, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES) -> None:
+        assert max_events > 0, "a queue that holds no event cannot return one"
+        self._max_events = max_events
+        self._max_bytes = max_bytes
+        self._events: deque[tuple[Event, int]] = deque()
+        self._bytes = 0
+        self._first_dropped = self._last_dropped = self._dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def __iter__(self) -> Iterator[tuple[Event, int]]:
+        """The events, oldest first, each with its size."""
+        return iter(self._events)
+
+    def extend(self, events: Sequence[Event], sizes: Sequence[int]) -> None:
+        """Put events at the end; ``sizes`` are the lengths of their rows as JSON, in bytes."""
+        self._events.extend(zip(events, sizes, strict=True))
+        self._bytes += sum(sizes)
+        while len(self._events) > self._max_events or (self._bytes > self._max_bytes and len(self._events) > 1):
+            self._last_dropped = self._popleft().sequence
+            if not self._dropped:
+                self._first_dropped = self._last_dropped
+            self._dropped += 1
+
+    def pop(self) -> Event | Gap | None:
+        """Take the first: the gap, the oldest event, or None if the queue is empty."""
+        if self._dropped:
+            gap = Gap(self._first_dropped, self._last_dropped, self._dropped)
+            self._dropped = 0
+            return gap
+        return self._popleft() if self._events else None
+
+    def clear(self) -> None:
+        """Forget the events and the gap."""
+        self._events.clear()
+        self._bytes = self._dropped = 0
+
+    def _popleft(self) -> Event:
+        event, size = self._events.popleft()
+        self._bytes -= size
+        return event
 
 
 class Subscription(Subscriber):
-    """Made by ``Bus.subscribe``. Any thread may take; only one task at a time waits.
+    """Made by ``Bus.subscribe``. Any thread may take events; only one task at a time may wait for them.
 
     Args:
-        lock: the bus'.
-        after: the number behind which it begins.
-        names: the events that it wants; empty: all.
-        backlog: where they wait.
-        on_close: takes it off the bus; called with the lock held.
+        lock: the lock of the bus.
+        after: the number after which the subscription begins.
+        names: the events to receive; empty: all.
+        backlog: the queue.
+        on_close: removes the subscription from the bus; called with the lock held.
         on_failure: called with a handler's exception (``each``).
 
     Attributes:
-        after: as given: a snapshot that is made from now on has seen everything up to it.
+        after: as given: a snapshot that is made from now on includes every event up to it.
     """
 
     def __init__(
@@ -59,40 +113,34 @@ class Subscription(Subscriber):
 
     def offer(self, event: Event, line: object, size: int) -> None:
         """See ``Subscriber``."""
-        if not self._names or event.name in self._names:
-            self._backlog.append(event, size)
-            self._wake()
+        self._extend([event], [size])
 
     def offer_lines(self, events: Sequence[Event], lines: Sequence[str]) -> None:
-        """See ``Subscriber``: one waking for all of them."""
+        """See ``Subscriber``. The waiting task is woken once for all events."""
+        self._extend(events, [len(line) for line in lines])
+
+    def _extend(self, events: Sequence[Event], sizes: Sequence[int]) -> None:
         if not self._names or events[0].name in self._names:
-            self._backlog.extend(events, [len(line) for line in lines])
+            self._backlog.extend(events, sizes)
             self._wake()
 
     def end(self) -> None:
-        """Nothing more comes; what waits can be taken. The bus' lock is held."""
+        """Accept no more events; those in the queue can still be taken. The caller holds the lock of the bus."""
         self._ended = True
         self._wake()
 
     def close(self) -> None:
-        """End the subscription: drop what waits, and end iterations. May be called again."""
+        """End the subscription: drop the queued events and end iterations. May be called again."""
         with self._lock:
             self._on_close(self)
             self._backlog.clear()
             self.end()
 
-    def take(self) -> list[Event | Gap]:
-        """All that waits, oldest first, without waiting for more."""
+    def take(self, most: int | None = None) -> list[Event | Gap]:
+        """The queued events, oldest first and at most ``most``, without waiting for more."""
         taken: list[Event | Gap] = []
         with self._lock:
-            while (item := self._backlog.pop()) is not None:
-                taken.append(item)
-        return taken
-
-    def _take_slice(self) -> list[Event | Gap]:
-        taken: list[Event | Gap] = []
-        with self._lock:
-            while len(taken) < _SLICE and (item := self._backlog.pop()) is not None:
+            while len(taken) != most and (item := self._backlog.pop()) is not None:
                 taken.append(item)
         return taken
 
@@ -100,7 +148,9 @@ class Subscription(Subscriber):
         return self
 
     async def __anext__(self) -> Event | Gap:
-        """The next, waited for; cancelled, it has taken nothing. The iteration ends with ``close``, or the bus', when nothing waits any more."""
+        """Wait for the next event. A wait that is cancelled has taken nothing. The iteration ends after ``close`` of this subscription, or after
+        ``close`` of the bus once the queue is empty.
+        """
         while True:
             with self._lock:
                 item = self._backlog.pop()
@@ -118,9 +168,9 @@ class Subscription(Subscriber):
                         self._waiter = None
 
     async def each(self, handle: Callable[[Event | Gap], None]) -> None:
-        """Call a handler for each event until the end. It must not block; an exception costs it that event, and is reported."""
+        """Call a handler for each event until the end. It must not block; its exceptions are reported, and the next event follows."""
         async for item in self:
-            more = self._take_slice()
+            more = self.take(_SLICE)
             for one in (item, *more):
                 try:
                     handle(one)

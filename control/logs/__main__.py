@@ -1,4 +1,4 @@
-"""``python -m framegate.control.logs``: writes what is documented of rows into ``deploy/`` of this checkout."""
+"""``python -m framegate.control.logs``: writes the documents about rows into ``deploy/`` of this checkout."""
 
 import pathlib
 import sys

@@ -1,12 +1,12 @@
-"""The catalog of all events: meaning, level and fields of their rows. An event that is added to the code must be added here.
+"""The catalog of all events: meaning, levels and fields of their rows. A new event must be added here.
 
-Fields are declared with the types of JSON that ``proxy.server.schema`` takes; one that is not in every row is ``NotRequired``. Every row has
-``time``, ``level`` and ``event``; any may have ``rows_dropped`` (so many were not kept before it), ``trace_id`` and ``span_id`` (it belongs to a
-span).
+Fields are declared with the types of JSON that ``proxy.server.schema`` accepts; a field that is not in every row is ``NotRequired``. Every row has
+``time``, ``level`` and ``event``, and may have ``rows_dropped`` (the number of rows that were dropped before it), ``trace_id`` and ``span_id`` (of
+its span).
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple, NotRequired, get_origin, get_type_hints
+from typing import Any, Final, Literal, NamedTuple, NotRequired, get_type_hints
 
 from framegate.proxy.config.log import LogLevel
 from framegate.proxy.server.protocol import EVENTS as PROCESSORS
@@ -25,22 +25,17 @@ COMMON: Final[Mapping[str, Any]] = {
 
 
 class Event(NamedTuple):
-    """What is known of the rows of one name.
+    """The rows of one event.
 
     Attributes:
-        says: what has happened, a sentence.
-        levels: those that its rows have.
-        fields: the type of each, besides ``COMMON``.
+        says: what has happened, as a sentence.
+        levels: the possible levels of its rows.
+        fields: their types, without ``COMMON``.
     """
 
     says: str
     levels: tuple[LogLevel, ...]
     fields: Mapping[str, Any]
-
-    @property
-    def required(self) -> set[str]:
-        """Fields that are in every row."""
-        return {name for name, hint in self.fields.items() if get_origin(hint) is not NotRequired}
 
 
 _INFO: Final[tuple[LogLevel, ...]] = ("info",)
@@ -55,7 +50,7 @@ _FOLLOWED: Final = dict[str, int | str | None]
 
 
 def _of_connection(row: Any) -> dict[str, Any]:
-    """A processor's row of a connection; in the log its id is text."""
+    """The fields of a processor's row of a connection; in the log its id is text."""
     return {**get_type_hints(row, include_extras=True), "id": str}
 
 

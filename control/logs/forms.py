@@ -1,6 +1,6 @@
-"""How rows are written: as JSON, one object a line, or as text for terminals.
+"""The forms of rows: JSON, one object a line, or text for terminals.
 
-A row is its time, level and event, then its fields. Of what happens most (``closed``) the fields are a JSON object already when they come here.
+A row has its time, level and event, then its fields. The fields of the most frequent rows (``closed``) are JSON text already when they come here.
 """
 
 import abc
@@ -17,26 +17,26 @@ __all__ = ["Form", "JsonForm", "TextForm", "as_json", "form_of"]
 
 
 def as_json(value: Any) -> str:
-    """JSON as the log writes it. Values that JSON does not know become text; a key that it cannot say raises TypeError."""
+    """JSON as the log writes it. Values that JSON does not know become text; keys that it does not know raise TypeError."""
     return json.dumps(value, separators=(", ", ": "), ensure_ascii=False, default=str)
 
 
 class Form(abc.ABC):
-    """Makes lines of rows. What cannot be said raises. Attributes: ``name``, as the configuration has it."""
+    """Makes lines of rows; raises if a row cannot be encoded. Attributes: ``name``, the value in the configuration."""
 
     name: ClassVar[LogFormat]
 
     @abc.abstractmethod
     def row(self, moment: str, level: str, event: str, fields: Mapping[str, Any]) -> str:
-        """The line of one row, without its end."""
+        """The line of one row, without a line end."""
 
     @abc.abstractmethod
     def lines(self, moment: str, level: str, event: str, texts: Sequence[str], dropped: int) -> str:
-        """The lines of rows that happened together, without the end of the last.
+        """The lines of rows that happened together, without the last line end.
 
         Args:
             texts: their fields, each a JSON object of at least one.
-            dropped: how many rows were not kept before them; the first says so.
+            dropped: how many rows were dropped before them; the first line has the number.
         """
 
 
@@ -50,20 +50,20 @@ class JsonForm(Form):
 
     def lines(self, moment: str, level: str, event: str, texts: Sequence[str], dropped: int) -> str:
         head = f'{{"time": "{moment}", "level": "{level}", "event": "{event}", '
-        said = f'"rows_dropped": {dropped}, ' if dropped else ""
+        count = f'"rows_dropped": {dropped}, ' if dropped else ""
         joint = f"\n{head}"
-        return f"{head}{said}{joint.join([text[1:] for text in texts])}"
+        return f"{head}{count}{joint.join([text[1:] for text in texts])}"
 
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.:/@+%,*#-]+")
-"""What needs no quotes between spaces, and is no escape of a terminal's."""
+"""Text that needs no quotes and has no escape sequence of a terminal."""
 _COLOURS: Final = {"debug": "\033[2m", "info": "\033[32m", "warning": "\033[33m", "error": "\033[31m"}
 _END: Final = "\033[0m"
 
 
 def _safe(text: str) -> str:
-    """A text in which every character takes a place on the line, and none does anything else: controls, marks that turn the direction of writing,
-    line ends of other alphabets and halves of characters are written as escapes.
+    """A text of printable characters only: control characters, marks that change the direction of writing, all kinds of line ends and unpaired
+    surrogates are written as escapes.
     """
     return text if text.isprintable() else "".join(char if char.isprintable() else _escape(char) for char in text)
 
@@ -88,7 +88,7 @@ def _value(value: Any) -> str:
 
 
 def _pairs(fields: Mapping[str, Any], before: str = "") -> list[str]:
-    """``key=value`` of each field, those of an object each with its path; what is empty is left out."""
+    """``key=value`` of each field, with the whole path for fields of objects; empty values are left out."""
     pairs: list[str] = []
     for key, value in fields.items():
         name = f"{before}{_quoted(str(key))}"
@@ -100,11 +100,11 @@ def _pairs(fields: Mapping[str, Any], before: str = "") -> list[str]:
 
 
 class TextForm(Form):
-    """One line a row, for people: time, LEVEL, event, what that means, then ``key=value``. Fields that are empty are left out. Whatever is in a row,
-    its line has no character that is not printed.
+    """One line a row, for people: time, LEVEL, event, its meaning, then ``key=value``. Empty fields are left out. The line has printable characters
+    only, whatever is in the row.
 
     Args:
-        colour: of levels, for a terminal.
+        colour: whether levels have colours, for a terminal.
     """
 
     name = "text"
@@ -120,13 +120,13 @@ class TextForm(Form):
         return " ".join([moment, word, _quoted(event), *([known.says] if known is not None else ()), *_pairs(fields)])
 
     def lines(self, moment: str, level: str, event: str, texts: Sequence[str], dropped: int) -> str:
-        said = {"rows_dropped": dropped} if dropped else {}
+        count = {"rows_dropped": dropped} if dropped else {}
         rows = [_fields(text) for text in texts]
-        return "\n".join(self.row(moment, level, event, {**(said if number == 0 else {}), **row}) for number, row in enumerate(rows))
+        return "\n".join(self.row(moment, level, event, {**(count if number == 0 else {}), **row}) for number, row in enumerate(rows))
 
 
 def _fields(text: str) -> dict[str, Any]:
-    """What is said; of a row that cannot be read, its text."""
+    """The fields of a JSON text; of a text that is no JSON object, the text itself."""
     try:
         fields = json.loads(text)
     except ValueError:
@@ -135,7 +135,7 @@ def _fields(text: str) -> dict[str, Any]:
 
 
 def form_of(name: LogFormat, descriptor: int, environment: Mapping[str, str]) -> Form:
-    """The form of that name. Text is in colour where the descriptor is a terminal that has them, unless ``NO_COLOR`` is set and not empty."""
+    """The form of that name. Text has colours if the descriptor is a terminal with colours, unless ``NO_COLOR`` is set and not empty."""
     if name == "json":
         return JsonForm()
     return TextForm(colour=os.isatty(descriptor) and environment.get("TERM") != "dumb" and not environment.get("NO_COLOR"))

@@ -1,73 +1,100 @@
-"""Rows for people and machines: one line each on stdout, written by a thread of its own.
+"""Rows for people and programs: one line each on stdout, written by a thread of its own.
 
-Of what happens (``control.events``) the log is the first subscriber. A reader of stdout that stops must not stop the proxy: rows wait in memory
-up to a bound, then they are dropped, counted, and the next row that is written says how many. A row that must not be lost (who changed what)
-has a place of its own, taken before the change is made; when no place is free, or stdout is broken, the change is refused instead (``reserve``).
-What is below the level, or silenced, is no row at all: it takes no room, and is not counted as dropped.
+The log is the first subscriber of events (``control.events``). A reader of stdout that stops must not stop the proxy: rows wait in memory up to a
+bound, then they are dropped and counted, and the next row that is written has the count. For a row that must not be lost (who changed what) a place
+is reserved before the change is made (``reserve``); when no place is free, or stdout is broken, the change is refused. Rows below the level, and rows
+of silenced events, are not made at all: they take no room and are not counted as dropped.
 """
 
 import contextlib
 import datetime
 import functools
+import logging
 import os
 import queue
 import reprlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from framegate.control.errors import InvalidArgumentError, Violation
 from framegate.control.events import Event, Subscriber
+from framegate.control.logs.catalog import EVENTS
 from framegate.control.logs.forms import Form, JsonForm, as_json
-from framegate.control.logs.levels import Levels
-from framegate.proxy.config.log import LogFormat
+from framegate.proxy.config.log import LEVELS, LogFormat, LogLevel
 
-__all__ = ["RowCopy", "RowLog"]
+__all__ = ["Levels", "LibraryRows", "RowCopy", "RowLog"]
 
+_ALWAYS: Final = "audit"
+"""The event whose rows are always written: a change is made only if its row can be kept."""
+_RANKS: Final[Mapping[str, int]] = {level: rank for rank, level in enumerate(LEVELS)}
 _CAPACITY: Final = 100_000
 _PLACES: Final = 1_000
 _PLACE_BYTES: Final = 16 * 1024 * 1024
-"""All rows that must not be lost together; what is under way when it is reached still gets in."""
+"""The bound of all rows with a reserved place together; places that were reserved before it was reached are still filled."""
 _BATCH_BYTES: Final = 256 * 1024
 _PAUSE_S: Final = 0.005
-"""Between two batches: rows that come fast go out together, instead of one with each waking of the thread."""
+"""Between two batches: rows that come fast are written together."""
 _REPR: Final = reprlib.Repr()
-"""Says anything at all, also what raises when it is asked for its own words."""
+"""A bounded text of any value, also of one whose own ``__repr__`` raises."""
 _REPR.maxdict, _REPR.maxstring, _REPR.maxother = 64, 1_024, 1_024
 
 Failure = Callable[[BaseException], None]
 
 
+class Levels:
+    """Which rows are written: those from a level on, except those of silenced events. Any thread may ask, one at a time may change.
+
+    Attributes:
+        level: the lowest level that is written.
+        silenced: names of events whose rows are not written, whatever their level.
+    """
+
+    def __init__(self, level: LogLevel = "info") -> None:
+        self.level: LogLevel = level
+        self.silenced: frozenset[str] = frozenset()
+
+    def passes(self, event: str, level: str) -> bool:
+        """Whether a row is written."""
+        return event == _ALWAYS or (_RANKS[level] >= _RANKS[self.level] and event not in self.silenced)
+
+    def change(self, level: LogLevel | None, events: Mapping[str, bool]) -> None:
+        """Change the level, and silence events or have them written again; all of it or nothing.
+
+        Args:
+            level: None: unchanged.
+            events: by name, whether their rows are written; events that are not named stay as they are.
+
+        Raises:
+            InvalidArgumentError: there is no such event, or its rows are always written.
+        """
+        faults = [Violation("events", f"there is no event {name!r:.100}; deploy/log.md lists them") for name in events if name not in EVENTS]
+        if not events.get(_ALWAYS, True):
+            faults.append(Violation("events", f"rows {_ALWAYS} are always written: nothing is changed that is not audited"))
+        if faults:
+            raise InvalidArgumentError(faults)
+        silent = {name for name, written in events.items() if not written}
+        self.silenced = (self.silenced | silent) - (events.keys() - silent)
+        if level is not None:
+            self.level = level
+
+
 class RowCopy(NamedTuple):
-    """A row, or rows that happened together, for who wants them besides stdout.
+    """A row, or rows that happened together.
 
     Attributes:
         time: seconds since 1970.
         level, event: of each.
-        content: the fields of one row, or the JSON text of the fields of each.
+        content: the fields of one row, or the JSON texts of the fields of each.
+        reserved: whether a place was reserved for the row; it is one, as text.
     """
 
     time: float
     level: str
     event: str
     content: dict[str, Any] | Sequence[str]
-
-
-class _Row(NamedTuple):
-    time: float
-    level: str
-    event: str
-    fields: dict[str, Any]
-
-
-class _Lines(NamedTuple):
-    """Rows that happened together, their fields as JSON; ``kept``: one, that has a place."""
-
-    time: float
-    level: str
-    event: str
-    texts: Sequence[str]
-    kept: bool = False
+    reserved: bool = False
 
 
 @functools.lru_cache(maxsize=1)
@@ -82,16 +109,16 @@ class RowLog(Subscriber):
     Args:
         descriptor: where rows go; 1 is stdout.
         capacity: rows that may wait.
-        places: rows that may wait and must not be lost.
+        places: rows with a reserved place that may wait.
         form: how they are written; None: as JSON.
-        levels: which are; None: those from info on.
+        levels: which are written; None: those from info on.
 
     Attributes:
         levels: which rows are written.
-        dropped: rows that were not kept, since the start.
-        on_failure: is told, in the writing thread, of a row that cannot be written as JSON; a row says so in its place.
-        copy_to: gets a copy of each row as it is written, whether stdout has room for it or not; None: nobody. It must not block or raise.
-        span_fields: gives the fields of the span in which a row is written.
+        dropped: rows that were dropped since the start.
+        on_failure: called in the writing thread with the exception of a row that cannot be written as JSON; a row ``row_failed`` takes its place.
+        copy_to: gets a copy of each row, whether stdout has room for it or not; None: copies are not made. It must not block or raise.
+        span_fields: returns the fields of the span in which a row is written.
     """
 
     def __init__(
@@ -106,10 +133,10 @@ class RowLog(Subscriber):
         self._descriptor = descriptor
         self._capacity = capacity
         self._places = places
-        self._queue: queue.SimpleQueue[_Row | _Lines | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[RowCopy | None] = queue.SimpleQueue()
         self._together = 0  # rows that wait with others, which count for one in the queue
         self._lock = threading.Lock()
-        self._told = 0
+        self._told = 0  # of ``dropped``, how many a row has reported
         self._taken = 0
         self._taken_bytes = 0
         self._broken = False
@@ -123,47 +150,49 @@ class RowLog(Subscriber):
 
     @property
     def is_behind(self) -> bool:
-        """Whether so much waits that what can be asked for later should be."""
+        """Whether more than half of the capacity waits; then callers leave out rows whose facts can be asked for later."""
         return self._queue.qsize() + self._together > self._capacity // 2
 
     def write(self, event: str, *, level: str = "info", **fields: Any) -> None:
         """Queue one row: ``time``, ``level``, ``event``, then the fields. Values that JSON does not know become text."""
         if self.levels.passes(event, level):
             fields.update(self.span_fields())
-            self._copy(level, event, fields)
-            if self._has_room():
-                self._queue.put(_Row(time.time(), level, event, fields))
-
-    def _copy(self, level: str, event: str, content: dict[str, Any] | Sequence[str]) -> None:
-        if self.copy_to is not None:
-            self.copy_to(RowCopy(time.time(), level, event, content))
+            row = RowCopy(time.time(), level, event, fields)
+            self._copy(row)
+            if self._queue.qsize() + self._together < self._capacity:
+                self._queue.put(row)
+            else:
+                with self._lock:
+                    self.dropped += 1
 
     def write_encoded(self, event: str, text: str, *, level: str = "info") -> None:
-        """Queue one row whose fields, at least one, are a JSON object already."""
-        if self.levels.passes(event, level):
-            self._copy(level, event, (text,))
-            if self._has_room():
-                self._queue.put(_Lines(time.time(), level, event, (text,)))
+        """Queue one row whose fields, at least one, are the text of a JSON object."""
+        self.write_lines(event, (text,), level=level)
 
     def write_lines(self, event: str, texts: Sequence[str], *, level: str = "info") -> None:
         """Queue rows as ``write_encoded`` does, in their order, with one time."""
         if not self.levels.passes(event, level):
             return
-        self._copy(level, event, texts)
+        rows = RowCopy(time.time(), level, event, texts)
+        self._copy(rows)
         with self._lock:
             room = max(self._capacity - self._queue.qsize() - self._together, 0)
             kept = texts[:room]
             self.dropped += len(texts) - len(kept)
             self._together += max(len(kept) - 1, 0)
         if kept:
-            self._queue.put(_Lines(time.time(), level, event, kept))
+            self._queue.put(rows._replace(content=kept))
+
+    def _copy(self, row: RowCopy) -> None:
+        if self.copy_to is not None:
+            self.copy_to(row)
 
     def offer_lines(self, events: Sequence[Event], lines: Sequence[str]) -> None:
         """Queue the rows of events that happened together. See ``Subscriber``."""
         self.write_lines(events[0].name, lines, level=events[0].level)
 
     def offer(self, event: Event, line: dict[str, Any] | str, size: int) -> None:
-        """Queue the row of an event, at the place that was taken for it if one was. See ``Subscriber``."""
+        """Queue the row of an event, at its reserved place if it has one. See ``Subscriber``."""
         if isinstance(line, str):
             self.write_encoded(event.name, line, level=event.level)
         elif event.reserved:
@@ -171,16 +200,9 @@ class RowLog(Subscriber):
         else:
             self.write(event.name, level=event.level, **line)
 
-    def _has_room(self) -> bool:
-        if self._queue.qsize() + self._together < self._capacity:
-            return True
-        with self._lock:
-            self.dropped += 1
-        return False
-
     def reserve(self) -> bool:
-        """Take a place for a row that must not be lost; False when none is free, or rows can no longer be written at all. Exactly one
-        ``write_reserved`` follows each place.
+        """Reserve a place for a row that must not be lost; False when no place is free, or stdout is broken. Exactly one ``write_reserved`` follows
+        each place.
         """
         with self._lock:
             if self._broken or self._taken >= self._places or self._taken_bytes >= _PLACE_BYTES:
@@ -189,20 +211,21 @@ class RowLog(Subscriber):
             return True
 
     def write_reserved(self, event: str, fields: dict[str, Any]) -> None:
-        """Queue the row that a place was taken for; at least one field, level info."""
+        """Queue the row that a place was reserved for; at least one field, level info."""
+        now_s = time.time()
         try:
             fields = {**fields, **self.span_fields()}
-            self._copy("info", event, fields)
+            self._copy(RowCopy(now_s, "info", event, fields))
             text = as_json(fields)
-        except Exception as error:  # a key or a value that JSON cannot say: the row stays, as far as that goes
+        except Exception as error:  # a key or a value that JSON does not know: the row stays, as far as possible
             self.on_failure(error)
             text = as_json({"unreadable": _REPR.repr(fields)})
         with self._lock:
             self._taken_bytes += len(text)
-        self._queue.put(_Lines(time.time(), "info", event, (text,), kept=True))
+        self._queue.put(RowCopy(now_s, "info", event, (text,), reserved=True))
 
     def close(self, timeout: float = 2.0) -> None:
-        """Write what waits, for at most ``timeout`` seconds; stderr says how much was lost."""
+        """Write the queued rows, for at most ``timeout`` seconds; stderr gets the number of rows that were lost."""
         self._queue.put(None)
         self._thread.join(timeout)
         left = self._queue.qsize() + self._together - 1 if self._thread.is_alive() else 0
@@ -222,15 +245,15 @@ class RowLog(Subscriber):
         """Wait for a row and write it with those that wait behind it; False at the end."""
         row = self._queue.get()
         lines: list[bytes] = []
-        size = kept = kept_bytes = 0
+        size = reserved = reserved_bytes = 0
         while row is not None:
             lines.append(self._line(row))
             size += len(lines[-1])
-            if isinstance(row, _Lines) and row.kept:
-                kept, kept_bytes = kept + 1, kept_bytes + len(row.texts[0])
-            elif isinstance(row, _Lines) and len(row.texts) > 1:
+            if row.reserved:
+                reserved, reserved_bytes = reserved + 1, reserved_bytes + len(row.content[0])  # type: ignore[index]
+            elif len(row.content) > 1 and not isinstance(row.content, dict):
                 with self._lock:
-                    self._together -= len(row.texts) - 1
+                    self._together -= len(row.content) - 1
             if size >= _BATCH_BYTES:
                 break
             try:
@@ -238,30 +261,26 @@ class RowLog(Subscriber):
             except queue.Empty:
                 break
         self._write(b"".join(lines))
-        if kept and not self._broken:
+        if reserved and not self._broken:
             with self._lock:
-                self._taken -= kept
-                self._taken_bytes -= kept_bytes
+                self._taken -= reserved
+                self._taken_bytes -= reserved_bytes
         if row is not None and size < _BATCH_BYTES:
             time.sleep(_PAUSE_S)
         return row is not None
 
-    def _line(self, row: _Row | _Lines) -> bytes:
-        try:
-            return self._encode(row)
-        except Exception as error:  # it costs this row, and a row says so
-            self.on_failure(error)
-            failed = {"row": row.event, "error": repr(error)}
-            return f"{self._form.row(_moment(int(time.time() * 1000)), 'error', 'row_failed', failed)}\n".encode("utf-8", "replace")
-
-    def _encode(self, row: _Row | _Lines) -> bytes:
+    def _line(self, row: RowCopy) -> bytes:
         """One line, or several."""
-        dropped, self._told = self.dropped - self._told, self.dropped
-        moment = _moment(int(row.time * 1000))
-        if isinstance(row, _Lines):
-            text = self._form.lines(moment, row.level, row.event, row.texts, dropped)
-        else:
-            text = self._form.row(moment, row.level, row.event, {**row.fields, "rows_dropped": dropped} if dropped else row.fields)
+        try:
+            dropped, self._told = self.dropped - self._told, self.dropped
+            moment = _moment(int(row.time * 1000))
+            if isinstance(row.content, dict):
+                text = self._form.row(moment, row.level, row.event, {**row.content, "rows_dropped": dropped} if dropped else row.content)
+            else:
+                text = self._form.lines(moment, row.level, row.event, row.content, dropped)
+        except Exception as error:  # only this row is lost, and a row reports it
+            self.on_failure(error)
+            text = self._form.row(_moment(int(time.time() * 1000)), "error", "row_failed", {"row": row.event, "error": repr(error)})
         return f"{text}\n".encode("utf-8", "replace")
 
     def _write(self, data: bytes) -> None:
@@ -279,3 +298,29 @@ class RowLog(Subscriber):
     def _say(text: str) -> None:
         with contextlib.suppress(OSError):
             os.write(2, f"framegate: {text}\n".encode())
+
+
+class LibraryRows(logging.Handler):
+    """Turns log records of libraries (``logging``: gRPC, OpenTelemetry, our own interceptor) into rows, so that all lines of stdout are rows.
+
+    Args:
+        on_exception: called for each record with an exception: a callback that a library called, a call that failed.
+    """
+
+    def __init__(self, log: RowLog, on_exception: Callable[[], None] = lambda: None) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+        self._on_exception = on_exception
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one row: the logger's name, its message, and the type and text of the exception if there is one."""
+        error = record.exc_info[1] if record.exc_info else None
+        fields = {} if error is None else {"error": f"{type(error).__name__}: {error}"}
+        if error is not None:
+            self._on_exception()
+        try:
+            message = record.getMessage()
+        except Exception:  # the library's arguments do not fit its text
+            message = f"{record.msg} {record.args}"
+        level = "error" if record.levelno >= logging.ERROR else "warning"
+        self._log.write("library_log", level=level, logger=record.name, message=message, **fields)

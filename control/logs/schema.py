@@ -1,9 +1,9 @@
-"""The catalog as people and programs read it: a JSON Schema that every row is valid under, and a table."""
+"""The catalog as a JSON Schema of all rows, and as a table."""
 
 import json
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NotRequired
 
 from framegate.control.logs.catalog import COMMON, EVENTS, MEANINGS, Event
@@ -37,7 +37,7 @@ def _object(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _schema(hint: Any) -> dict[str, Any]:
-    """The schema of a type that ``framegate.proxy.server.schema`` takes."""
+    """The schema of a type that ``framegate.proxy.server.schema`` accepts."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return {}
@@ -57,17 +57,13 @@ def _schema(hint: Any) -> dict[str, Any]:
 
 
 def _of_event(name: str, event: Event) -> dict[str, Any]:
-    fields = {**COMMON, **event.fields}
-    return {
-        "title": name,
-        "description": event.says,
-        **_object(fields),
-        "properties": {**_object(fields)["properties"], "event": {"const": name}, "level": {"enum": list(event.levels)}},
-    }
+    made = {"title": name, "description": event.says, **_object({**COMMON, **event.fields})}
+    made["properties"] |= {"event": {"const": name}, "level": {"enum": list(event.levels)}}
+    return made
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a row. Which event it is decides what else must be in it; one that is not in the catalog is not valid."""
+    """The JSON Schema (2020-12) of a row. Its event determines the other fields; an event that is not in the catalog is not valid."""
     return {
         "$schema": _DIALECT,
         "title": "A row of framegate's log",
@@ -80,7 +76,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """``deploy/log.schema.json``: each event on a line of its own."""
+    """The text of ``deploy/log.schema.json``, one event a line."""
     schema = json_schema()
     rules = ",\n".join(json.dumps(rule) for rule in schema.pop("allOf"))
     events = ",\n".join(f"{json.dumps(name)}: {json.dumps(event)}" for name, event in schema.pop("$defs").items())
@@ -110,13 +106,8 @@ def _cell(fields: Mapping[str, Any]) -> str:
     )
 
 
-def _connection_lines() -> Iterator[str]:
-    yield from ("", "## Fields of `opened`, `access` and `closed`", "", "| field | meaning |", "|---|---|")
-    yield from (f"| `{name}` | {meaning} |" for name, meaning in MEANINGS)
-
-
 def table_text() -> str:
-    """``deploy/log.md``."""
+    """The text of ``deploy/log.md``."""
     head = (
         "# Rows of the log",
         "",
@@ -132,4 +123,6 @@ def table_text() -> str:
         "|---|---|---|---|",
     )
     rows = (f"| `{name}` | {', '.join(event.levels)} | {event.says} | {_cell(event.fields)} |" for name, event in EVENTS.items())
-    return "\n".join((*head, *rows, *_connection_lines())) + "\n"
+    fields = ("", "## Fields of `opened`, `access` and `closed`", "", "| field | meaning |", "|---|---|")
+    meanings = (f"| `{name}` | {meaning} |" for name, meaning in MEANINGS)
+    return "\n".join((*head, *rows, *fields, *meanings)) + "\n"

@@ -1,17 +1,16 @@
-"""The gRPC face of the control plane: ``framegate.control.v1`` on a Unix socket, and grpc.health.v1 on a plaintext port of its own.
+"""The gRPC servers: ``framegate.control.v1`` on a Unix socket, and probes on plaintext ports of their own.
 
-    server       the two servers: start, lock and mode of the socket, reflection, stop
-    interceptor  around every call: its duration, its audit row, its errors
-    access       one table: which role a method needs, and whether a call is audited
-    status       one table: which error of ``framegate.control.errors`` is which gRPC code, with which details
-    validate     what a request may say; every wrong field is named at once
-    convert      rows and statuses of the plane become messages
-    paging       pages and tokens of lists that lie in memory
-    closed       the channels that closed last
-    channels, limits, pools, listeners, upstreams, certificates, users, proxies   the servicers, one for each service
-    health       startup, liveness and readiness over gRPC; ``probes``: the listeners of that and of HTTP
+    server       the API's server: start, lock and mode of the socket, reflection, stop
+    interceptor  runs around every call: its duration, its audit row, its errors
+    access       the table of methods: which role each needs, and whether a call is audited
+    status       the table of errors: the gRPC code and details of each error of ``framegate.control.errors``
+    validate     checks of requests, which report every wrong field at once; pages of lists
+    convert      rows of channels as messages, ids as text
+    quoting      requests in audit rows
+    channels, limits, pools, resources, certificates, users, logs, taps, proxies   the servicers
+    probes       startup, liveness and readiness over gRPC and HTTP
 
-``start(parts, config)`` is all that ``framegate.control.runtime`` needs. It imports grpc, so import this package late.
+``start(parts, config)`` is all that ``framegate.control.runtime`` needs. It imports grpc, so this package is imported late.
 """
 
 from framegate.control.service.server import Service, start

@@ -1,8 +1,8 @@
-"""Every method of the API: which role its caller needs, and whether a call leaves an audit row. The one table of methods.
+"""The table of all methods of the API: which role each needs, and whether a call leaves an audit row.
 
-``view`` sees; ``operate`` changes what traffic may do, until it is changed back; ``admin`` also ends the proxy's work, decides what of the
-clients' data is written to disk, and who may come in. Who may open the admin socket, which is the user that runs framegate, has every role: roles
-are not asked for until callers can be told apart. The audit is: a change whose row could not be kept is refused.
+``view`` shows; ``operate`` changes what traffic may do, and can be undone; ``admin`` also ends the proxy's work, decides which data of clients is
+written to disk, and who may log in. Roles are not checked yet, because callers cannot be told apart: only the user that runs framegate can open the
+admin socket, and has every role. Audit is enforced: a change whose row cannot be kept is refused.
 """
 
 import enum
@@ -14,7 +14,7 @@ _PACKAGE: Final = "framegate.control.v1"
 
 
 class Role(enum.StrEnum):
-    """What a caller may do; each may what the one before it may."""
+    """The rights of a caller; each role includes the one before it."""
 
     VIEW = "view"
     OPERATE = "operate"
@@ -22,57 +22,57 @@ class Role(enum.StrEnum):
 
 
 class Access(NamedTuple):
-    """Attributes: ``role`` that a caller needs; ``audited``, whether each call leaves a row."""
+    """Attributes: ``role`` that a caller needs; ``audited``: whether each call leaves a row."""
 
     role: Role
     audited: bool
 
 
-_LOOK: Final = Access(Role.VIEW, audited=False)
+_SHOW: Final = Access(Role.VIEW, audited=False)
 _CHANGE: Final = Access(Role.OPERATE, audited=True)
-_GRAVE: Final = Access(Role.ADMIN, audited=True)
+_ADMIN: Final = Access(Role.ADMIN, audited=True)
 
 _SERVICES: Final = {
-    "CertificateService": {"ListCertificates": _LOOK, "ReloadCertificates": _CHANGE},
+    "CertificateService": {"ListCertificates": _SHOW, "ReloadCertificates": _CHANGE},
     "ChannelService": {
-        "ListChannels": _LOOK,
-        "ListClosedChannels": _LOOK,
-        "GetChannel": _LOOK,
+        "ListChannels": _SHOW,
+        "ListClosedChannels": _SHOW,
+        "GetChannel": _SHOW,
         "MuteChannels": _CHANGE,
         "UnmuteChannels": _CHANGE,
         "CloseChannels": _CHANGE,
     },
-    "HandlerService": {"ListHandlers": _LOOK},
+    "HandlerService": {"ListHandlers": _SHOW},
     "LimitService": {
-        "ListLimits": _LOOK,
-        "GetLimit": _LOOK,
+        "ListLimits": _SHOW,
+        "GetLimit": _SHOW,
         "UpdateLimit": _CHANGE,
-        "GetNodeLimits": _LOOK,
+        "GetNodeLimits": _SHOW,
         "UpdateNodeLimits": _CHANGE,
     },
-    "ListenerService": {"ListListeners": _LOOK, "GetListener": _LOOK},
-    "LogService": {"GetLog": _LOOK, "UpdateLog": _CHANGE},
+    "ListenerService": {"ListListeners": _SHOW, "GetListener": _SHOW},
+    "LogService": {"GetLog": _SHOW, "UpdateLog": _CHANGE},
     "PoolService": {
-        "GetMemoryPool": _LOOK,
+        "GetMemoryPool": _SHOW,
         "UpdateMemoryPool": _CHANGE,
-        "GetProcessorPool": _LOOK,
+        "GetProcessorPool": _SHOW,
         "UpdateProcessorPool": _CHANGE,
     },
-    "ProxyService": {"GetProxy": _LOOK, "DrainProxy": _GRAVE},
+    "ProxyService": {"GetProxy": _SHOW, "DrainProxy": _ADMIN},
     "TapService": {
-        "ListTapRules": _LOOK,
-        "GetTapRule": _LOOK,
-        "CreateTapRule": _GRAVE,
-        "UpdateTapRule": _GRAVE,
-        "DeleteTapRule": _GRAVE,
+        "ListTapRules": _SHOW,
+        "GetTapRule": _SHOW,
+        "CreateTapRule": _ADMIN,
+        "UpdateTapRule": _ADMIN,
+        "DeleteTapRule": _ADMIN,
     },
-    "UpstreamService": {"ListUpstreams": _LOOK, "GetUpstream": _LOOK},
-    "UserService": {"ListUsers": _LOOK, "CreateUser": _GRAVE, "UpdateUser": _GRAVE, "DeleteUser": _GRAVE},
+    "UpstreamService": {"ListUpstreams": _SHOW, "GetUpstream": _SHOW},
+    "UserService": {"ListUsers": _SHOW, "CreateUser": _ADMIN, "UpdateUser": _ADMIN, "DeleteUser": _ADMIN},
 }
 METHODS: Final = {f"{_PACKAGE}.{service}/{method}": access for service, methods in _SERVICES.items() for method, access in methods.items()}
 """By ``package.Service/Method``."""
 
 
 def access_of(method: str) -> Access:
-    """What a method is, by ``package.Service/Method``; one that is missing from the table is taken for the gravest."""
-    return METHODS.get(method, _GRAVE)
+    """The entry of ``package.Service/Method``; a method that is missing from the table needs the highest role and is audited."""
+    return METHODS.get(method, _ADMIN)

@@ -1,26 +1,19 @@
 """CertificateService."""
 
-from typing import Any
-
-import grpc
-
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
-from framegate.control.service import paging
 from framegate.control.service.convert import timestamp
-from framegate.control.service.interceptor import note
-from framegate.control.service.validate import Violations, reason
+from framegate.control.service.interceptor import Context, note
+from framegate.control.service.validate import Violations, page, reason
 from framegate.control.status import CertificateStatus, ReloadOutcome
 from framegate.control.v1 import certificate_service_pb2 as pb2
 from framegate.control.v1.certificate_service_pb2_grpc import CertificateServiceServicer
 
 __all__ = ["Certificates"]
 
-Context = grpc.aio.ServicerContext[Any, Any]
-
 
 class Certificates(CertificateServiceServicer):
-    """Shows certificates, and has files read again."""
+    """Shows certificates, and reloads files."""
 
     def __init__(self, certificates: TlsStores, rotation: Rotation) -> None:
         self._certificates = certificates
@@ -29,11 +22,10 @@ class Certificates(CertificateServiceServicer):
     async def ListCertificates(self, request: pb2.ListCertificatesRequest, context: Context) -> pb2.ListCertificatesResponse:
         """One page of certificates, of listeners, then of upstreams, in the order of the configuration."""
         statuses = self._certificates.statuses(self._rotation)
-        chosen, token = paging.page([(f"{place:06}", item) for place, item in enumerate(statuses)], request.page_size, request.page_token)
+        chosen, token = page([(f"{place:06}", item) for place, item in enumerate(statuses)], request.page_size, request.page_token)
         return pb2.ListCertificatesResponse(certificates=map(_certificate, chosen), next_page_token=token)
 
     async def ReloadCertificates(self, request: pb2.ReloadCertificatesRequest, context: Context) -> pb2.ReloadCertificatesResponse:
-        """Read all files that are watched."""
         violations = Violations()
         reason(request.reason, violations)
         violations.check()

@@ -1,19 +1,19 @@
-"""Around every call: its errors become a Status, its duration a metric and, where somebody wants it, a span; a change leaves an audit row
-(``access`` says which methods do).
+"""Runs around every call: errors become a Status, the duration a metric and, if spans are exported, a span; a change leaves an audit row (``access``
+has the methods that do).
 
-The audit row says who asked for what, which values held before and after, and how it ended; it is written for failed changes, too. The
-handler of a change tells it the values through ``note``. A change whose row could not be kept is not made: its call is refused. A Unix
-socket does not tell grpc who is at its other end, but its mode lets in only the user that runs framegate (and root), so ``who`` is that
-user; ``client`` is what the client says of itself.
+The audit row has the request, the values before and after, and the result; it is written for failed changes, too. The handler of a change passes the
+values to ``note``. A change whose row cannot be kept is refused. grpc does not know the peer of a Unix socket, but its mode lets in only the user
+that runs framegate (and root), so ``who`` is that user; ``client`` is the name that the client sends.
 """
 
 import asyncio
 import contextvars
 import getpass
 import logging
+import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -26,36 +26,20 @@ from framegate.control.service.quoting import shown
 from framegate.control.service.status import code_of, status_of
 from framegate.control.steering.rows import Audit
 
-__all__ = ["CLIENT_KEY", "CallInterceptor", "CallObserver", "CallSpan", "CallTracer", "caller", "note"]
+if TYPE_CHECKING:
+    from framegate.control.telemetry.traces import CallSpan, CallSpans
 
+__all__ = ["CLIENT_KEY", "CallInterceptor", "CallObserver", "Context", "caller", "note"]
+
+Context = grpc.aio.ServicerContext[Any, Any]
 CallObserver = Callable[[str, str, float], None]
-"""Told of every call that ended: ``package.Service/Method``, the code's name, seconds."""
-
-
-class CallSpan(Protocol):
-    """The span of one call. Attributes: ``fields``, which its audit row gets, too."""
-
-    @property
-    def fields(self) -> Mapping[str, str]: ...
-
-    def end(self, code: str, reason: str = "") -> None:
-        """The call is over: the name of its code and, of an error, its reason."""
-
-
-class CallTracer(Protocol):
-    """Makes spans of calls; ``framegate.control.telemetry.calls.CallSpans``."""
-
-    def begin(self, method: str, metadata: Sequence[tuple[str, str | bytes]], *, current: bool, original: str = "") -> CallSpan:
-        """The span of a call that begins: ``package.Service/Method``, the caller's metadata, and whether what its task does belongs to it.
-        ``original``: what the caller asked for, of a method that there is not.
-        """
-
+"""Called for every call that ended: ``package.Service/Method``, the code's name, seconds."""
 
 CLIENT_KEY: Final = "framegate-client"
-"""Metadata in which a client may say who it is; at most 256 characters are kept."""
+"""Metadata with the client's name for itself; at most 256 characters are kept."""
 _CLIENT_LIMIT: Final = 256
 OTHER: Final = "_OTHER"
-"""The conventions' name of every method that there is not: what callers make up is no attribute's value of a metric."""
+"""The conventions' name for every unknown method: callers must not choose values of a metric's attribute."""
 _METHOD_LIMIT: Final = 256
 
 _log = logging.getLogger(__name__)
@@ -63,7 +47,7 @@ _notes: contextvars.ContextVar[Row] = contextvars.ContextVar("framegate_audit")
 
 
 def note(before: Any = None, after: Any = None) -> None:
-    """Tell the audit row of the current call what was, and what is now. Either may be told later."""
+    """Set the values before and after a change in the audit row of the current call, in one call or two."""
     row = _notes.get()
     if before is not None:
         row["before"] = before
@@ -75,12 +59,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     """Wraps every handler.
 
     Args:
-        audit: keeps a place for the audit row of a change, and takes the row.
-        observe: is told of every call that ended; None when nobody wants to know.
-        tracer: makes a span of each; None: there are none.
+        audit: reserves a place for the audit row of a change, and writes the row.
+        observe: called for every call that ended; None: not needed.
+        tracer: makes a span of each call; None: spans are not exported.
     """
 
-    def __init__(self, audit: Audit, observe: CallObserver | None, tracer: CallTracer | None = None) -> None:
+    def __init__(self, audit: Audit, observe: CallObserver | None, tracer: "CallSpans | None" = None) -> None:
         self._audit = audit
         self._observe = observe
         self._tracer = tracer
@@ -89,7 +73,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
     ) -> Any:
-        """Find the handler and wrap it; a method that nobody handles gets one that says so."""
+        """Wrap the handler; an unknown method gets a handler that refuses the call."""
         handler = await continuation(handler_call_details)
         method = str(handler_call_details.method).lstrip("/")
         if handler is None:
@@ -107,7 +91,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     ) -> Callable[[Any, Any], Awaitable[Any]]:
         audited = access_of(method).audited
 
-        async def call(data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        async def call(data: bytes, context: Context) -> Any:
             started = time.perf_counter()
             code, failure = grpc.StatusCode.OK, None
             row: Row = {}
@@ -127,19 +111,19 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             except Exception as error:
                 if not isinstance(error, ControlError):
                     _log.exception("a call failed", extra={"method": method})
-                code, failure = _code(error), error.with_traceback(None)  # which holds this frame, and so the request, until the next collection
+                code, failure = _code(error), error.with_traceback(None)  # it would keep this frame, and so the request, in memory
             finally:
                 if reserved:
                     self._audit.publish({**self._row(method, request, context, row, code, failure), **({} if span is None else span.fields)})
                 self._ended(method, code, started, span, getattr(failure, "reason", ""))
-            if failure is not None:  # told last: whoever has an answer finds the row
+            if failure is not None:  # sent last: a client that has the answer finds the row
                 await context.abort_with_status(rpc_status.to_status(status_of(failure)))
             return answer
 
         return call
 
     def _stream(self, method: str, inner: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[[Any, Any], AsyncIterator[Any]]:
-        async def call(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+        async def call(requests: Any, context: Context) -> AsyncIterator[Any]:
             started = time.perf_counter()
             code = grpc.StatusCode.OK
             span = self._span(method, context, current=False)  # a generator's steps may run in other contexts
@@ -155,16 +139,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return call
 
     def _unknown(self, method: str) -> Callable[[Any, Any], Awaitable[Any]]:
-        async def call(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        async def call(requests: Any, context: Context) -> None:
             started = time.perf_counter()
             span = self._span(OTHER, context, current=False, original=method[:_METHOD_LIMIT])
             self._ended(OTHER, grpc.StatusCode.UNIMPLEMENTED, started, span)
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")  # gRPC's own words
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")  # gRPC's own text
 
         return call
 
-    def _span(self, method: str, context: grpc.aio.ServicerContext[Any, Any], *, current: bool, original: str = "") -> CallSpan | None:
-        """The span of a call, if there is one; a tracer that fails costs the call its span only."""
+    def _span(self, method: str, context: Context, *, current: bool, original: str = "") -> "CallSpan | None":
+        """The span of a call, if there is one; if the tracer fails, the call goes on without."""
         if self._tracer is None:
             return None
         try:
@@ -173,8 +157,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             _log.exception("a call has no span", extra={"method": method})
             return None
 
-    def _ended(self, method: str, code: grpc.StatusCode, started: float, span: CallSpan | None, reason: str = "") -> None:
-        """Measure a call. A fault of that is not the call's: a change that is in force is answered with OK."""
+    def _ended(self, method: str, code: grpc.StatusCode, started: float, span: "CallSpan | None", reason: str = "") -> None:
+        """Measure a call. An exception here does not fail the call: a change that is in force is answered with OK."""
         try:
             if self._observe is not None:
                 self._observe(method, code.name, time.perf_counter() - started)
@@ -187,7 +171,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self,
         method: str,
         request: Message | None,
-        context: grpc.aio.ServicerContext[Any, Any],
+        context: Context,
         noted: Row,
         code: grpc.StatusCode,
         failure: Exception | None,
@@ -212,8 +196,8 @@ def _parsed(data: bytes, parse: Callable[[bytes], Message]) -> Message:
         raise MalformedRequestError from error
 
 
-def caller(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """Who calls, as the client says it."""
+def caller(context: Context) -> str:
+    """The client's name for itself."""
     metadata = dict(context.invocation_metadata() or ())
     return str(metadata.get(CLIENT_KEY, metadata.get("user-agent", "")))[:_CLIENT_LIMIT]
 
@@ -225,10 +209,8 @@ def _code(error: BaseException) -> grpc.StatusCode:
 
 
 def _user() -> str:
-    """The user that this process runs as; its number when it has no name, as in containers."""
+    """The user of this process; its number if it has no name, as in containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        import os
-
         return f"uid:{os.getuid()}"

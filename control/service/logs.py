@@ -2,9 +2,7 @@
 
 from typing import Any, Final
 
-import grpc
-
-from framegate.control.service.interceptor import note
+from framegate.control.service.interceptor import Context, note
 from framegate.control.service.validate import Violations
 from framegate.control.status import LogStatus
 from framegate.control.steering.rows import LogRows
@@ -14,7 +12,6 @@ from framegate.proxy.config.log import LEVELS, LogLevel
 
 __all__ = ["Logs"]
 
-Context = grpc.aio.ServicerContext[Any, Any]
 _LEVELS: Final[dict[int, LogLevel]] = {pb2.Log.Level.Value(f"LEVEL_{level.upper()}"): level for level in LEVELS}
 
 
@@ -25,11 +22,10 @@ class Logs(LogServiceServicer):
         self._rows = rows
 
     async def GetLog(self, request: pb2.GetLogRequest, context: Context) -> pb2.GetLogResponse:
-        """What is in force."""
         return pb2.GetLogResponse(log=_message(self._rows.status()))
 
     async def UpdateLog(self, request: pb2.UpdateLogRequest, context: Context) -> pb2.UpdateLogResponse:
-        """Another level, events that are silenced, and events that are not any more."""
+        """Change the level, and silence events or have them written again."""
         violations = Violations()
         if request.level and request.level not in _LEVELS:
             violations.add("level", f"there is no value {request.level}")

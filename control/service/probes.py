@@ -1,25 +1,37 @@
-"""The plaintext listeners of probes: grpc.health.v1, and the same over HTTP for who cannot speak that. Both ask the state at that moment."""
+"""Startup, liveness and readiness for the kubelet and for load balancers, on plaintext listeners: over grpc.health.v1, and over HTTP.
+
+The state is read for each answer. Readiness ends as soon as a drain begins, while liveness stays: a pod that drains must not be killed for it. The
+number of watches is bounded, and one poll in each interval serves them all, because anyone who reaches the port may watch.
+"""
 
 import asyncio
+import logging
 from http import HTTPMethod, HTTPStatus
 from typing import Final
 
 import grpc
-from grpc_health.v1 import health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from framegate.control.errors import StartError
-from framegate.control.service.health import HealthService
-from framegate.control.service.interceptor import CallObserver
+from framegate.control.service.interceptor import CallObserver, Context
 from framegate.control.status import Health
 from framegate.control.steering.state import State
 from framegate.control.web import Server, bind, response
 from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.model import HealthConfig
 
-__all__ = ["PATHS", "Probes", "answer_probe", "start_probes", "start_whole"]
+__all__ = ["MAX_WATCHES", "PATHS", "SERVICES", "HealthService", "Probes", "answer_probe", "start_probes", "start_whole"]
+
+Answer = health_pb2.HealthCheckResponse
+SERVICES: Final = {"": "alive", "framegate-startup": "started", "framegate-liveness": "alive", "framegate-readiness": "ready"}
+"""The attribute of ``framegate.control.status.Health`` for each service name; the empty one is the server itself."""
+WATCH_INTERVAL: Final = 0.25
+"""Seconds between two polls while there are watches."""
+MAX_WATCHES: Final = 64
+"""At once, of all clients together. Checks are not counted, so that watches do not keep the kubelet out."""
 
 PATHS: Final = {"/healthz": "alive", "/ready": "ready", "/startup": "started"}
-"""Which fact of ``framegate.control.status.Health`` each path stands for."""
+"""The attribute of ``framegate.control.status.Health`` for each path."""
 _METHODS: Final = (HTTPMethod.GET.value, HTTPMethod.HEAD.value)
 _PLAIN: Final = ("Content-Type", "text/plain; charset=utf-8")
 _FRESH: Final = ("Cache-Control", "no-store")
@@ -34,13 +46,82 @@ _OPTIONS: Final = (
     ("grpc.max_connection_age_ms", 300_000),
     ("grpc.max_connection_age_grace_ms", 5_000),
 )
-"""Whoever reaches the health port may ask, so everything is bounded: connections, calls of each, the time of those that say nothing, and of all. What
-watches for longer than five minutes is told to connect again.
+"""Anyone who reaches the health port may connect, so everything is bounded: connections, calls of each, the time of connections without a request,
+and of all. After five minutes a client must connect again.
 """
+_log = logging.getLogger(__name__)
+
+
+class HealthService(health_pb2_grpc.HealthServicer):
+    """Answers probes over gRPC.
+
+    Args:
+        state: has the health.
+        observe: called for each watch that was refused; None: not needed.
+    """
+
+    def __init__(self, state: State, observe: CallObserver | None = None) -> None:
+        self._state = state
+        self._observe = observe
+        self._watches = 0
+        self._poller: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    def _answer(self, service: str) -> int:
+        if service not in SERVICES:
+            return Answer.SERVICE_UNKNOWN
+        return Answer.SERVING if getattr(self._state.health(), SERVICES[service]) else Answer.NOT_SERVING
+
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> health_pb2.HealthCheckResponse:
+        """The state of one service; NOT_FOUND for an unknown name."""
+        state = self._answer(request.service)
+        if state == Answer.SERVICE_UNKNOWN:
+            known = ", ".join(filter(None, SERVICES))
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no service {request.service[:64]!r}; there are {known}")
+        return Answer(status=state)
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
+        """The state of a service, now and after each change; an unknown name and too many watches have their own codes."""
+        if self._watches >= MAX_WATCHES:
+            if self._observe is not None:
+                self._observe("grpc.health.v1.Health/Watch", grpc.StatusCode.RESOURCE_EXHAUSTED.name, 0.0)
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_WATCHES} clients watch already; Check is answered at any time")
+        self._watches += 1
+        try:
+            if self._poller is None:
+                self._poller = asyncio.create_task(self._poll())
+            last = None
+            while True:
+                changed = self._changed
+                state = self._answer(request.service)
+                if state != last:
+                    await context.write(Answer(status=state))
+                    last = state
+                await changed.wait()
+        finally:
+            self._watches -= 1
+            if self._watches == 0 and self._poller is not None:
+                self._poller.cancel()
+                self._poller = None
+
+    async def _poll(self) -> None:
+        """Wake the watches after each change."""
+        last = None
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL)
+            try:
+                health = self._state.health()
+            except Exception:
+                _log.exception("health could not be asked")
+                continue
+            if health != last:
+                last = health
+                self._changed.set()
+                self._changed = asyncio.Event()
 
 
 class Probes:
-    """The listeners that were started. Attributes: ``grpc_address``, ``http_address``: ``host:port`` with the port bound, or None."""
+    """The running listeners. Attributes: ``grpc_address``, ``http_address``: ``host:port`` with the port bound, or None."""
 
     def __init__(self, grpc_server: grpc.aio.Server | None = None, grpc_address: str | None = None) -> None:
         self.grpc_address = grpc_address
@@ -59,7 +140,7 @@ class Probes:
         await self._http.start()
 
     async def stop(self) -> None:
-        """Close both; nobody is waited for."""
+        """Close both without waiting for calls in progress."""
         if self._http is not None:
             self._http.stop()
         if self._grpc is not None:
@@ -67,7 +148,7 @@ class Probes:
 
 
 async def start_probes(state: State, config: HealthConfig | None, observe: CallObserver | None = None) -> Probes:
-    """Serve what is configured. Raises StartError: an address cannot be bound."""
+    """Serve the configured listeners. Raises StartError: an address cannot be bound."""
     if config is None:
         return Probes()
     server = grpc.aio.server(options=_OPTIONS)
@@ -88,7 +169,7 @@ async def start_probes(state: State, config: HealthConfig | None, observe: CallO
 
 
 def answer_probe(head: bytes, health: Health) -> bytes:
-    """What is sent back for the head of a request: 200 or 503 for the paths that there are; 400, 404, 405 or 505 for anything else."""
+    """The response to the head of a request: 200 or 503 for the known paths; 400, 404, 405 or 505 for anything else."""
     words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
     if len(words) != 3 or not words[1].startswith("/") or not words[2].startswith("HTTP/"):
         return _text(HTTPStatus.BAD_REQUEST, "this is no request of HTTP/1")
@@ -119,7 +200,7 @@ def _with_port(address: str, port: int) -> str:
 
 
 async def start_whole(server: grpc.aio.Server) -> None:
-    """Start a server even if we are cancelled meanwhile, then stop it: grpc's ``start``, cancelled itself, fails where nobody sees it."""
+    """Finish a server's start even if this call is cancelled, then stop it: an exception of grpc's cancelled ``start`` would be lost."""
     starting = asyncio.ensure_future(server.start())
     try:
         await asyncio.shield(starting)

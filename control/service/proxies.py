@@ -3,15 +3,13 @@
 import asyncio
 import os
 import time
-from typing import Any, Final
-
-import grpc
+from typing import Final
 
 from framegate.control.configuration.capacity import memory_need, memory_warning
 from framegate.control.configuration.cgroup import memory_limit, memory_usage, process_memory
 from framegate.control.configuration.units import counted, format_size
 from framegate.control.service.convert import timestamp
-from framegate.control.service.interceptor import caller, note
+from framegate.control.service.interceptor import Context, caller, note
 from framegate.control.service.validate import Violations, reason
 from framegate.control.status import CertificateStatus
 from framegate.control.steering.state import State
@@ -23,7 +21,6 @@ from framegate.proxy.config.model import DrainAccept, DrainConfig
 
 __all__ = ["Proxies", "config_revision"]
 
-Context = grpc.aio.ServicerContext[Any, Any]
 _TIMEOUT: Final = keys(DrainConfig)["timeout_ms"]
 _ACCEPTS: Final[dict[int, DrainAccept]] = {
     pb2.DrainProxyRequest.ACCEPT_REFUSE: "refuse",
@@ -31,31 +28,31 @@ _ACCEPTS: Final[dict[int, DrainAccept]] = {
 }
 _OWN: Final = "certificate"
 _SOON_S: Final = 7 * 86_400
+"""Certificates are usually renewed earlier."""
 _LIST: Final = "crl"
-_LIST_SOON_S: Final = 86_400  # they are made anew each few days
-"""Who renews certificates does so earlier."""
+_LIST_SOON_S: Final = 86_400
+"""Revocation lists are usually made every few days."""
 _REVISION: Final = ("framegate.config.revision", ())
 
 
 def config_revision(state: State) -> int:
-    """1 for the configuration file, one more for each change that was made since."""
+    """1 for the configuration file, plus 1 for each change since."""
     return int(state.measurements().get(_REVISION, 1))
 
 
 class Proxies(ProxyServiceServicer):
-    """Shows the proxy as a whole, and ends its work in order."""
+    """Shows and drains the proxy."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
     async def GetProxy(self, request: pb2.GetProxyRequest, context: Context) -> pb2.GetProxyResponse:
-        """What this proxy is and how it is."""
-        open_count = await self._open_count()
+        open_count = self._open_count()
         proxy = pb2.Proxy(
             node=self._parts.state.config.node,
             version=self._parts.state.build.version,
             compiled=self._parts.state.build.compiled,
-            state=await self._state(open_count),
+            state=self._state(open_count),
             start_time=timestamp(self._parts.state.started_ns),
             pid=os.getpid(),
             open_connection_count=open_count,
@@ -67,7 +64,7 @@ class Proxies(ProxyServiceServicer):
         return pb2.GetProxyResponse(proxy=proxy)
 
     def _report_certificates(self, proxy: pb2.Proxy, certificates: list[CertificateStatus]) -> None:
-        """Which ends first of those that we show, and what is wrong with any."""
+        """Fill in which of our certificates expires first, and warnings about any."""
         ours = [item for item in certificates if item.use == _OWN and item.position == 0]
         if ours:
             first = min(ours, key=lambda item: item.ends)
@@ -105,7 +102,7 @@ class Proxies(ProxyServiceServicer):
         return "" if warning is None else f"the memory pool of {format_size(config.memory_pool.size)} {warning}"
 
     async def DrainProxy(self, request: pb2.DrainProxyRequest, context: Context) -> pb2.DrainProxyResponse:
-        """Take no new connections and end the open ones in order."""
+        """Accept no new connections, and end the open ones in order."""
         violations = Violations()
         timeout_ms = request.timeout.ToMilliseconds() if request.HasField("timeout") else None
         if timeout_ms is not None and not _TIMEOUT.takes(timeout_ms):
@@ -115,15 +112,15 @@ class Proxies(ProxyServiceServicer):
         if accept is None and request.accept != pb2.DrainProxyRequest.ACCEPT_UNSPECIFIED:
             violations.add("accept", f"there is no value {request.accept}")
         violations.check()
-        note(before={"open_connection_count": await self._open_count()})
+        note(before={"open_connection_count": self._open_count()})
         result = await self._parts.drain.run(timeout_ms, wait=request.wait, accept=accept, by=caller(context), reason=request.reason)
         note(after={"open_connection_count": result.open})
         return pb2.DrainProxyResponse(closed_connection_count=result.closed, open_connection_count=result.open)
 
-    async def _open_count(self) -> int:
+    def _open_count(self) -> int:
         return sum(status.connections for status in self._parts.listeners.statuses())
 
-    async def _state(self, open_count: int) -> pb2.Proxy.State.ValueType:
+    def _state(self, open_count: int) -> pb2.Proxy.State.ValueType:
         if not self._parts.state.health().started:
             return pb2.Proxy.STATE_STARTING
         accepting = any(status.accepting for status in self._parts.listeners.statuses())

@@ -1,4 +1,4 @@
-"""What an audit row quotes of a request. Whatever a caller sent can be quoted, and no quotation is longer than a bound."""
+"""Requests in audit rows: any request can be shown, and the result has a bounded length."""
 
 import base64
 import math
@@ -15,22 +15,22 @@ from framegate.control.events import Row
 __all__ = ["MAX_QUOTED", "cut", "shown"]
 
 MAX_QUOTED: Final = 16 * 1024
-"""Characters of texts and keys that are quoted of one message, about."""
+"""About how many characters of texts and keys of one message are shown."""
 _ENTRY: Final = 8
-"""What an entry counts besides its text: the marks around it."""
+"""What an entry counts besides its text, for quotes and commas."""
 _WIDE: Final = frozenset({FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64})
 _REAL: Final = frozenset({FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT})
 
 
 def cut(text: str, limit: int) -> str:
-    """A text of at most ``limit`` characters; of a longer one the beginning, and how long it is."""
+    """A text of at most ``limit`` characters; of a longer one the beginning and its length."""
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
 
 def shown(message: Message) -> Row:
-    """A message as the audit shows it, in values of JSON: as ``MessageToDict`` with the fields' own names, without the fields that are marked
-    ``debug_redact``, wherever they are. It never raises: what protobuf's JSON cannot say is told as it is (a time out of range, a path of a mask).
-    Texts are cut where ``MAX_QUOTED`` is reached; of what is left out behind it, the number of entries is told.
+    """A message as values of JSON: as ``MessageToDict`` with the fields' own names, without fields that are marked ``debug_redact`` anywhere in it.
+    It never raises: values that protobuf's JSON does not allow (a time out of range, a path of a mask) are shown as they are. Texts are cut when
+    ``MAX_QUOTED`` is reached, and the number of entries left out is shown.
     """
     return _Quotation().message(message)
 
@@ -85,9 +85,9 @@ class _Quotation:
         return self._left > 0
 
     def _text(self, text: str) -> str:
-        told = cut(text, max(self._left, 0))
-        self._left -= len(told)
-        return told
+        shortened = cut(text, max(self._left, 0))
+        self._left -= len(shortened)
+        return shortened
 
 
 def _time(value: Timestamp | Duration) -> str:

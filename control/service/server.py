@@ -1,8 +1,7 @@
-"""The two gRPC servers of the control process: the API on its Unix socket, health on a plaintext port.
+"""The API's gRPC server on its Unix socket; it starts the probes (``probes``), too.
 
-grpc removes a socket file that it finds before it binds, a living server's as well. So whoever wants to serve an address first takes a lock on the
-file ``<path>.lock`` beside it; the kernel gives the lock back when the process ends, however it ends. The socket is made under a umask that
-leaves it to its owner alone.
+grpc removes an existing socket file before it binds, also one that another server uses. So a process first locks the file ``<path>.lock`` beside the
+socket; the kernel releases the lock when the process ends for any reason. The socket is created under a umask that gives access to its owner only.
 """
 
 import contextlib
@@ -10,43 +9,31 @@ import fcntl
 import os
 import pathlib
 import stat
+import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
 from framegate.control.errors import StartError
 from framegate.control.service.access import METHODS
 from framegate.control.service.certificates import Certificates
-from framegate.control.service.channels import Channels
-from framegate.control.service.closed import ClosedChannels
-from framegate.control.service.handlers import Handlers
-from framegate.control.service.interceptor import CallInterceptor, CallObserver, CallTracer
+from framegate.control.service.channels import Channels, ClosedChannels
+from framegate.control.service.interceptor import CallInterceptor, CallObserver
 from framegate.control.service.limits import Limits
-from framegate.control.service.listeners import Listeners
 from framegate.control.service.logs import Logs
 from framegate.control.service.pools import Pools
 from framegate.control.service.probes import Probes, start_probes, start_whole
 from framegate.control.service.proxies import Proxies
+from framegate.control.service.resources import Handlers, Listeners, Upstreams
 from framegate.control.service.taps import TapRules
-from framegate.control.service.upstreams import Upstreams
 from framegate.control.service.users import Users
 from framegate.control.steering.steering import Parts
-from framegate.control.v1 import (
-    certificate_service_pb2_grpc,
-    channel_service_pb2_grpc,
-    handler_service_pb2_grpc,
-    limit_service_pb2_grpc,
-    listener_service_pb2_grpc,
-    log_service_pb2_grpc,
-    pool_service_pb2_grpc,
-    proxy_service_pb2_grpc,
-    tap_service_pb2_grpc,
-    upstream_service_pb2_grpc,
-    user_service_pb2_grpc,
-)
 from framegate.proxy.config.address import MAX_UNIX_PATH_BYTES
 from framegate.proxy.config.model import ProxyConfig
+
+if TYPE_CHECKING:
+    from framegate.control.telemetry.traces import CallSpans
 
 __all__ = ["MAX_CALLS", "MAX_REQUEST", "SERVICE_NAMES", "Service", "start"]
 
@@ -54,15 +41,15 @@ SERVICE_NAMES: Final = tuple(dict.fromkeys(method.partition("/")[0] for method i
 _REFLECTION: Final = "grpc.reflection.v1alpha.ServerReflection"
 _UNIX: Final = "unix:"
 MAX_REQUEST: Final = 256 * 1024
-"""Bytes. The largest that make sense are a thousand overrides, or a tap rule with a thousand principals. A larger one is refused by its header."""
+"""Bytes. The largest useful requests are a thousand overrides, or a tap rule with a thousand principals. Larger ones are refused by their header."""
 _OPTIONS: Final = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_REQUEST), ("grpc.http2.bdp_probe", 0))
-"""Without the probe, which finds a Unix socket so fast that gRPC takes whole requests of hundreds of calls into memory before their turn."""
+"""Without the probe, which measures a Unix socket as so fast that gRPC reads whole requests of hundreds of waiting calls into memory."""
 MAX_CALLS: Final = 64
-"""In progress at once; a further one is refused (RESOURCE_EXHAUSTED) before its request is received. One that waits for a drain is one of them."""
+"""Calls in progress at once, including those that wait for a drain; others are refused (RESOURCE_EXHAUSTED) before their request is read."""
 
 
 class Service:
-    """What was started.
+    """The running servers.
 
     Attributes:
         address: ``unix:PATH``.
@@ -78,7 +65,7 @@ class Service:
         self._release = release
 
     async def stop(self, grace_ms: int = 500) -> None:
-        """Take no new calls, give those under way ``grace_ms``, close; then remove the socket and give the lock back. Health goes last."""
+        """Accept no new calls, wait ``grace_ms`` for those in progress, and close; then stop the probes, remove the socket and release the lock."""
         try:
             await self._server.stop(grace_ms / 1000)
             await self._probes.stop()
@@ -86,14 +73,14 @@ class Service:
             self._release()
 
 
-async def start(parts: Parts, config: ProxyConfig, observe: CallObserver | None = None, tracer: CallTracer | None = None) -> Service:
+async def start(parts: Parts, config: ProxyConfig, observe: CallObserver | None = None, tracer: "CallSpans | None" = None) -> Service:
     """Serve the API on ``config.admin.address`` and health on the addresses of ``config.health``.
 
     Args:
-        parts: answer the calls.
+        parts: steering, which answers the calls.
         config: only its addresses are read.
-        observe: is told of every call that ended; ``Telemetry.record_call``.
-        tracer: makes spans of the API's calls. Probes have none: they come every few seconds, and say nothing.
+        observe: called for every call that ended; ``Telemetry.record_call``.
+        tracer: makes spans of the API's calls. Probes have none, because there are many and they are all alike.
 
     Raises:
         StartError: another instance serves the socket, or an address cannot be bound.
@@ -106,7 +93,7 @@ async def start(parts: Parts, config: ProxyConfig, observe: CallObserver | None 
         stack.callback(_lock(path))
         server = _api_server(parts, closed, observe, tracer)
         _bind_socket(server, path)
-        stack.callback(_remove, path)
+        stack.callback(path.unlink, missing_ok=True)
         await start_whole(server)
         try:
             probes = await start_probes(parts.state, config.health, observe)
@@ -116,31 +103,36 @@ async def start(parts: Parts, config: ProxyConfig, observe: CallObserver | None 
         return Service(server, f"{_UNIX}{path}", probes, stack.pop_all().close)
 
 
-def _api_server(parts: Parts, closed: ClosedChannels, observe: CallObserver | None, tracer: CallTracer | None) -> grpc.aio.Server:
+def _api_server(parts: Parts, closed: ClosedChannels, observe: CallObserver | None, tracer: "CallSpans | None") -> grpc.aio.Server:
     server = grpc.aio.server(interceptors=[CallInterceptor(parts.audit, observe, tracer)], options=_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
-    certificate_service_pb2_grpc.add_CertificateServiceServicer_to_server(Certificates(parts.certificates, parts.rotation), server)
-    channel_service_pb2_grpc.add_ChannelServiceServicer_to_server(Channels(parts.channels, closed, parts.state), server)
-    handler_service_pb2_grpc.add_HandlerServiceServicer_to_server(Handlers(parts.state), server)
-    limit_service_pb2_grpc.add_LimitServiceServicer_to_server(Limits(parts.limits), server)
-    listener_service_pb2_grpc.add_ListenerServiceServicer_to_server(Listeners(parts.listeners), server)
-    log_service_pb2_grpc.add_LogServiceServicer_to_server(Logs(parts.log), server)
-    pool_service_pb2_grpc.add_PoolServiceServicer_to_server(Pools(parts.pool, parts.state, parts.channels), server)
-    proxy_service_pb2_grpc.add_ProxyServiceServicer_to_server(Proxies(parts), server)
-    tap_service_pb2_grpc.add_TapServiceServicer_to_server(TapRules(parts.taps), server)
-    upstream_service_pb2_grpc.add_UpstreamServiceServicer_to_server(Upstreams(parts.upstreams), server)
-    user_service_pb2_grpc.add_UserServiceServicer_to_server(Users(parts.users), server)
+    servicers = (
+        Certificates(parts.certificates, parts.rotation),
+        Channels(parts.channels, closed, parts.state),
+        Handlers(parts.state),
+        Limits(parts.limits),
+        Listeners(parts.listeners),
+        Logs(parts.log),
+        Pools(parts.pool, parts.state, parts.channels),
+        Proxies(parts),
+        TapRules(parts.taps),
+        Upstreams(parts.upstreams),
+        Users(parts.users),
+    )
+    for servicer in servicers:
+        generated = type(servicer).__mro__[1]
+        getattr(sys.modules[generated.__module__], f"add_{generated.__name__}_to_server")(servicer, server)
     server.add_generic_rpc_handlers((_Reflection(),))
     return server
 
 
 class _Reflection(grpc.GenericRpcHandler):
-    """Server reflection, which tells ``grpcurl`` what there is. It is 1 MiB of modules, loaded by the first who asks."""
+    """Server reflection, for ``grpcurl``. It is 1 MiB of modules, loaded by the first request."""
 
     def __init__(self) -> None:
         self._handler: Any = None
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """The handler of a method of this service; None of any other."""
+        """The handler of a method of this service; None for any other."""
         if not str(handler_call_details.method).startswith(f"/{_REFLECTION}/"):
             return None
         if self._handler is None:
@@ -160,7 +152,7 @@ def _reflection_handler() -> Any:
 
 
 def _socket_path(address: str) -> pathlib.Path:
-    """The absolute path of ``unix:PATH``; its folder is made, for its owner alone, when there is none."""
+    """The absolute path of ``unix:PATH``; its folder is created, for its owner only, if there is none."""
     path = pathlib.Path(address.removeprefix(_UNIX)).absolute()
     if not address.startswith(_UNIX) or len(os.fsencode(path)) > MAX_UNIX_PATH_BYTES:
         text = f"the admin address must be unix: and a path of at most {MAX_UNIX_PATH_BYTES} bytes, not {address}"
@@ -177,7 +169,7 @@ def _unusable(path: pathlib.Path, error: Exception) -> StartError:
 
 
 def _lock(path: pathlib.Path) -> Callable[[], None]:
-    """Take the lock of a socket's path; returns how to give it back. The file stays: removing it would let two processes lock two files."""
+    """Lock a socket's path; returns the function that unlocks it. The file stays: without it two processes could lock two different files."""
     try:
         descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
@@ -191,7 +183,7 @@ def _lock(path: pathlib.Path) -> Callable[[], None]:
 
 
 def _bind_socket(server: grpc.aio.Server, path: pathlib.Path) -> None:
-    """Bind, with mode 0600 from the first moment."""
+    """Bind, with mode 0600 from the beginning."""
     if path.exists() and not path.is_socket():
         raise _unusable(path, FileExistsError("a file that is no socket is in the way"))
     before = os.umask(0o177)
@@ -203,7 +195,3 @@ def _bind_socket(server: grpc.aio.Server, path: pathlib.Path) -> None:
         os.umask(before)
     mode = stat.S_IMODE(path.stat().st_mode)
     assert mode == 0o600, f"the admin socket has the mode {mode:o}"
-
-
-def _remove(path: pathlib.Path) -> None:
-    path.unlink(missing_ok=True)

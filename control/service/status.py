@@ -1,4 +1,4 @@
-"""One table: which error of the control plane is which gRPC code, and what details it carries.
+"""The gRPC code and the details of each error of the control plane.
 
 Every failure of a call is a google.rpc.Status with an ErrorInfo: the reason in UPPER_SNAKE_CASE, the domain ``framegate``, every dynamic value of
 the message as metadata. Each kind of detail occurs at most once (AIP-193).
@@ -27,16 +27,15 @@ from framegate.control.errors import (
 )
 from framegate.control.service.quoting import cut
 
-__all__ = ["CODES", "DOMAIN", "INTERNAL_REASON", "code_of", "status_of"]
+__all__ = ["CODES", "code_of", "status_of"]
 
-DOMAIN: Final = "framegate"
-INTERNAL_REASON: Final = "INTERNAL"
-RETRY_DELAY_MS: Final = 1_000
-"""What RetryInfo tells a client that may ask again."""
+_DOMAIN: Final = "framegate"
+_RETRY_DELAY_MS: Final = 1_000
+"""In RetryInfo, for clients that may try again."""
 _TEXT: Final = 512
-"""Characters of each text. A status travels in trailers, of which clients take 8 KiB; what a caller sent may be quoted in several places."""
+"""Characters of each text. A status is sent in trailers, of which clients accept 8 KiB, and may quote the request in several places."""
 _VIOLATIONS: Final = 2_048
-"""Of all violations together."""
+"""Characters of all violations together."""
 
 CODES: Final[dict[type[ControlError], grpc.StatusCode]] = {
     NotFoundError: grpc.StatusCode.NOT_FOUND,
@@ -52,7 +51,7 @@ CODES: Final[dict[type[ControlError], grpc.StatusCode]] = {
 
 
 def code_of(error: ControlError) -> grpc.StatusCode:
-    """The code of an error; a class that the table does not name has that of its nearest base, else INTERNAL."""
+    """The code of an error: that of its class, or of the nearest base class in the table, or INTERNAL."""
     for kind in type(error).__mro__:
         if kind in CODES:
             return CODES[kind]
@@ -60,35 +59,35 @@ def code_of(error: ControlError) -> grpc.StatusCode:
 
 
 def _details(error: ControlError) -> list[Message]:
-    """What the error says besides its ErrorInfo."""
+    """The details besides ErrorInfo."""
     match error:
         case InvalidArgumentError():
             return [error_details_pb2.BadRequest(field_violations=_violations(error.violations))]
         case NotFoundError() | AlreadyExistsError() | EtagError():
             name, description = cut(error.name, _TEXT), cut(error.message, _TEXT)
-            return [error_details_pb2.ResourceInfo(resource_type=f"{DOMAIN}/{error.kind}", resource_name=name, description=description)]
+            return [error_details_pb2.ResourceInfo(resource_type=f"{_DOMAIN}/{error.kind}", resource_name=name, description=description)]
         case FailedPreconditionError():
-            violation = error_details_pb2.PreconditionFailure.Violation(type=error.reason, subject=DOMAIN, description=cut(error.message, _TEXT))
+            violation = error_details_pb2.PreconditionFailure.Violation(type=error.reason, subject=_DOMAIN, description=cut(error.message, _TEXT))
             return [error_details_pb2.PreconditionFailure(violations=[violation])]
         case AbortedError() | UnavailableError():
             delay = duration_pb2.Duration()
-            delay.FromMilliseconds(RETRY_DELAY_MS)
+            delay.FromMilliseconds(_RETRY_DELAY_MS)
             return [error_details_pb2.RetryInfo(retry_delay=delay)]
         case _:
             return []
 
 
 def _violations(items: Sequence[Violation]) -> list[error_details_pb2.BadRequest.FieldViolation]:
-    """The first of them, as many as there is room for, then one that says how many there are besides."""
-    told, left = list[error_details_pb2.BadRequest.FieldViolation](), _VIOLATIONS
+    """The first violations, as many as fit, then one with the number of others."""
+    shown, left = list[error_details_pb2.BadRequest.FieldViolation](), _VIOLATIONS
     for item in items:
         field, description = cut(item.field, _TEXT), cut(item.description, _TEXT)
         left -= len(field) + len(description)
-        if told and left < 0:
-            told.append(error_details_pb2.BadRequest.FieldViolation(field="…", description=f"{len(items) - len(told)} more"))
+        if shown and left < 0:
+            shown.append(error_details_pb2.BadRequest.FieldViolation(field="…", description=f"{len(items) - len(shown)} more"))
             break
-        told.append(error_details_pb2.BadRequest.FieldViolation(field=field, description=description))
-    return told
+        shown.append(error_details_pb2.BadRequest.FieldViolation(field=field, description=description))
+    return shown
 
 
 def _packed(message: Message) -> any_pb2.Any:
@@ -98,17 +97,12 @@ def _packed(message: Message) -> any_pb2.Any:
 
 
 def status_of(error: Exception) -> status_pb2.Status:
-    """The Status of a failed call. An exception that is not a ``ControlError`` is our bug: INTERNAL, its text stays in the log."""
+    """The Status of a failed call. An exception that is not a ``ControlError`` is our bug: INTERNAL, and its text is only in the log."""
     if not isinstance(error, ControlError):
-        number, message, details = _number(grpc.StatusCode.INTERNAL), "a fault of framegate itself; its log says more", list[Message]()
-        info = error_details_pb2.ErrorInfo(reason=INTERNAL_REASON, domain=DOMAIN, metadata={"type": type(error).__name__})
+        code, message, details = grpc.StatusCode.INTERNAL, "a fault of framegate itself; its log says more", list[Message]()
+        info = error_details_pb2.ErrorInfo(reason="INTERNAL", domain=_DOMAIN, metadata={"type": type(error).__name__})
     else:
-        number, message, details = _number(code_of(error)), cut(error.message, _TEXT), _details(error)
+        code, message, details = code_of(error), cut(error.message, _TEXT), _details(error)
         metadata = {name: cut(value, _TEXT) for name, value in error.metadata.items()}
-        info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata)
-    return status_pb2.Status(code=number, message=message, details=[_packed(detail) for detail in (info, *details)])
-
-
-def _number(code: grpc.StatusCode) -> int:
-    """The number of a code on the wire; grpc's enum holds it with its name."""
-    return code.value[0]
+        info = error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN, metadata=metadata)
+    return status_pb2.Status(code=code.value[0], message=message, details=[_packed(detail) for detail in (info, *details)])

@@ -1,15 +1,10 @@
 """UserService."""
 
-from typing import Any
-
-import grpc
-
 from framegate.control.events import Row
 from framegate.control.identity.passwords import credential_faults
 from framegate.control.identity.users_file import name_fault
-from framegate.control.service import paging
-from framegate.control.service.interceptor import note
-from framegate.control.service.validate import Violations, reason, required
+from framegate.control.service.interceptor import Context, note
+from framegate.control.service.validate import Violations, check_required, page, reason, required
 from framegate.control.status import UserStatus
 from framegate.control.steering import users as steering
 from framegate.control.v1 import user_service_pb2 as pb2
@@ -19,46 +14,34 @@ from framegate.proxy.auth.scram import HASHES
 
 __all__ = ["Users"]
 
-Context = grpc.aio.ServicerContext[Any, Any]
-
 
 class Users(UserServiceServicer):
-    """Shows and changes who may come in with a password. Of what is stored of it nothing is in an answer, an error or an audit row."""
+    """Shows and changes users with passwords. No answer, error or audit row has anything of a stored credential but its mechanism and iterations."""
 
     def __init__(self, users: steering.Users) -> None:
         self._users = users
 
     async def ListUsers(self, request: pb2.ListUsersRequest, context: Context) -> pb2.ListUsersResponse:
-        """One page of a listener's users."""
-        violations = Violations()
-        required(request.listener, "listener", violations)
-        violations.check()
+        check_required(request.listener, "listener")
         status = await self._users.list(request.listener)
-        chosen, token = paging.page([(user.name, user) for user in status.users], request.page_size, request.page_token)
+        chosen, token = page([(user.name, user) for user in status.users], request.page_size, request.page_token)
         return pb2.ListUsersResponse(users=map(_user, chosen), next_page_token=token, error=status.error)
 
     async def CreateUser(self, request: pb2.CreateUserRequest, context: Context) -> pb2.CreateUserResponse:
-        """A new user."""
-        credentials = _check(request)
-        await self._note_before(request.listener, request.user.name)
-        user = await self._users.put(
-            request.listener, request.user.name, credentials, create=True, replace=False, validate_only=request.validate_only
-        )
-        _note(user, validate_only=request.validate_only)
-        return pb2.CreateUserResponse(user=_user(user))
+        return pb2.CreateUserResponse(user=await self._put(request, create=True, replace=False))
 
     async def UpdateUser(self, request: pb2.UpdateUserRequest, context: Context) -> pb2.UpdateUserResponse:
-        """Other credentials for a user."""
-        credentials = _check(request)
-        await self._note_before(request.listener, request.user.name)
-        user = await self._users.put(
-            request.listener, request.user.name, credentials, create=request.allow_missing, replace=True, validate_only=request.validate_only
-        )
-        _note(user, validate_only=request.validate_only)
-        return pb2.UpdateUserResponse(user=_user(user))
+        return pb2.UpdateUserResponse(user=await self._put(request, create=request.allow_missing, replace=True))
+
+    async def _put(self, request: pb2.CreateUserRequest | pb2.UpdateUserRequest, *, create: bool, replace: bool) -> pb2.User:
+        credentials, name, validate_only = _check(request), request.user.name, request.validate_only
+        await self._note_before(request.listener, name)
+        user = await self._users.put(request.listener, name, credentials, create=create, replace=replace, validate_only=validate_only)
+        if not validate_only:
+            note(after=_row(user))
+        return _user(user)
 
     async def DeleteUser(self, request: pb2.DeleteUserRequest, context: Context) -> pb2.DeleteUserResponse:
-        """Take a user away."""
         violations = Violations()
         required(request.listener, "listener", violations)
         required(request.name, "name", violations)
@@ -69,13 +52,13 @@ class Users(UserServiceServicer):
         return pb2.DeleteUserResponse()
 
     async def _note_before(self, listener: str, name: str) -> None:
-        """The user as it was, if it was, for the audit row."""
+        """Note the user before the change, if it exists, for the audit row."""
         found = next((user for user in (await self._users.list(listener)).users if user.name == name), None)
         note(before=None if found is None else _row(found))
 
 
 def _check(request: pb2.CreateUserRequest | pb2.UpdateUserRequest) -> dict[str, ScramCredential]:
-    """The credentials of a request, once all of it is good."""
+    """The credentials of a request; raises InvalidArgumentError if anything in it is wrong."""
     violations = Violations()
     required(request.listener, "listener", violations)
     reason(request.reason, violations)
@@ -97,11 +80,6 @@ def _check(request: pb2.CreateUserRequest | pb2.UpdateUserRequest) -> dict[str, 
         violations.add("user.credentials", "is required")
     violations.check()
     return found
-
-
-def _note(user: UserStatus, *, validate_only: bool) -> None:
-    if not validate_only:
-        note(after=_row(user))
 
 
 def _row(user: UserStatus) -> Row:

@@ -1,41 +1,45 @@
-"""What a request may say. Every function appends to a list of violations, so that one answer names every field that is wrong."""
+"""Checks of requests, and pages of lists. Checks append to a list of violations, so that one answer names every wrong field."""
 
-from collections.abc import Collection
-from typing import Final
+import base64
+import binascii
+from collections.abc import Collection, Sequence
+from typing import Final, TypeVar
 
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 
+from framegate.control.bounds import rows_per_page
 from framegate.control.errors import InvalidArgumentError, Violation
 from framegate.control.service.convert import channel_number
 from framegate.control.service.quoting import cut
 from framegate.control.v1.channel_service_pb2 import ChannelSelector
 
-__all__ = ["MAX_IDS", "MAX_REASON", "MAX_VIOLATIONS", "Violations", "changed_fields", "reason", "required", "selection"]
+__all__ = ["MAX_IDS", "MAX_REASON", "Violations", "changed_fields", "check_required", "page", "reason", "required", "selection"]
 
 MAX_IDS: Final = 1_000
 MAX_REASON: Final = 256
-MAX_VIOLATIONS: Final = 100
+_MAX_VIOLATIONS: Final = 100
 _DESCRIPTION: Final = 512
-"""Characters; a request may have an unknown path of a mask as long as itself."""
+"""Characters: a request may have one very long path in its mask."""
+T = TypeVar("T")
 
 
 class Violations:
-    """Collects what is wrong with a request: the first ``MAX_VIOLATIONS``, and how many there are besides."""
+    """Collects the faults of a request: the first ``_MAX_VIOLATIONS``, and the number of others."""
 
     def __init__(self) -> None:
         self._items: list[Violation] = []
         self._more = 0
 
     def add(self, field: str, description: str) -> None:
-        """One more field that is wrong; ``description`` is a sentence without the field's name."""
-        if len(self._items) < MAX_VIOLATIONS:
+        """Add a wrong field; ``description`` is a sentence without the field's name."""
+        if len(self._items) < _MAX_VIOLATIONS:
             self._items.append(Violation(field, cut(description, _DESCRIPTION)))
         else:
             self._more += 1
 
     def check(self) -> None:
-        """Raise InvalidArgumentError when there were any."""
+        """Raise InvalidArgumentError if there are any."""
         if self._more:
             self._items.append(Violation("…", f"{self._more} more"))
         if self._items:
@@ -47,6 +51,12 @@ def required(value: str, field: str, violations: Violations) -> str:
     if not value:
         violations.add(field, "is required")
     return value
+
+
+def check_required(value: str, field: str) -> None:
+    """Raise InvalidArgumentError if the only required field of a request is empty."""
+    if not value:
+        raise InvalidArgumentError([Violation(field, "is required")])
 
 
 def reason(text: str, violations: Violations, *, needed: bool = False) -> str:
@@ -61,7 +71,7 @@ def reason(text: str, violations: Violations, *, needed: bool = False) -> str:
 
 
 def selection(selector: ChannelSelector, violations: Violations) -> tuple[tuple[int, ...], str | None, str | None]:
-    """The channels that a selector names, or its listener, or its principal."""
+    """The channels, the listener or the principal that a selector names."""
     match selector.WhichOneof("selector"):
         case "listener":
             return (), required(selector.listener, "selector.listener", violations), None
@@ -78,27 +88,79 @@ def selection(selector: ChannelSelector, violations: Violations) -> tuple[tuple[
             return (), None, None
 
 
-def changed_fields(message: Message, mask: FieldMask, known: Collection[str], field: str, violations: Violations) -> set[str]:
-    """The fields that an update is about (AIP-134): those of the mask, or those that are set when it is empty; ``*`` is all.
+def changed_fields(
+    message: Message,
+    mask: FieldMask,
+    known: Sequence[str],
+    field: str,
+    violations: Violations,
+    *,
+    optional: Collection[str] = (),
+    empty: bool = False,
+) -> set[str]:
+    """The fields that an update changes (AIP-134): those of the mask, or, if it is empty, those that are set; ``*`` means all.
 
     Args:
-        message: holds the new values.
+        message: has the new values.
         mask: ``update_mask`` of the request.
         known: the fields that may be changed.
         field: the name of ``message`` in the request.
-        violations: gets what is wrong: unknown paths, fields of the mask without a value, nothing to change.
+        violations: gets unknown paths, fields of the mask without a value, and that nothing is changed.
+        optional: fields that the mask may name without a value.
+        empty: whether a request may change nothing.
     """
-    paths = list(mask.paths)
-    for path in paths:
+    present = {described.name for described, _ in message.ListFields()} & set(known)
+    for path in mask.paths:
         if path != "*" and path not in known:
-            violations.add("update_mask", f"has the unknown path {path!r}; known are {', '.join(sorted(known))} and *")
-    if not paths:
-        changed = {name for name in known if message.HasField(name)}
-        if not changed:
-            violations.add(field, f"sets none of {', '.join(sorted(known))}")
-        return changed
-    changed = set(known) if "*" in paths else set(paths) & set(known)
-    for name in sorted(changed):
-        if not message.HasField(name):
-            violations.add(f"{field}.{name}", "is required, for the update mask names it")
+            violations.add("update_mask", f"has the unknown path {path!r}; known are {', '.join(known)} and *")
+    if not mask.paths:
+        if not present and not empty:
+            violations.add(field, f"sets none of {', '.join(known)}")
+        return present
+    changed = set(known) if "*" in mask.paths else set(mask.paths) & set(known)
+    for name in sorted(changed - present - set(optional)):
+        violations.add(f"{field}.{name}", "is required, for the update mask names it")
     return changed
+
+
+def page(items: Sequence[tuple[str, T]], asked: int, token: str) -> tuple[list[T], str]:
+    """One page of (key, item) pairs, in the given order.
+
+    The token has the last key of the page before, so that items which come and go between two pages do not shift the others.
+
+    Args:
+        items: with unique keys.
+        asked: ``page_size`` of the request.
+        token: ``page_token`` of the request.
+
+    Returns:
+        The page, and the token of the next one; empty after the last page.
+
+    Raises:
+        InvalidArgumentError: a negative size, or a token of another list or of an item that is gone.
+    """
+    size = rows_per_page(asked)
+    start = 0
+    if token:
+        last = _decode(token)
+        start = next((index + 1 for index, (key, _) in enumerate(items) if key == last), -1)
+        if start < 0:
+            raise _bad_token()
+    chosen = items[start : start + size]
+    more = start + size < len(items)
+    return [item for _, item in chosen], _encode(chosen[-1][0]) if more else ""
+
+
+def _encode(key: str) -> str:
+    return base64.urlsafe_b64encode(key.encode()).decode()
+
+
+def _decode(token: str) -> str:
+    try:
+        return base64.urlsafe_b64decode(token.encode()).decode()
+    except (binascii.Error, ValueError) as error:
+        raise _bad_token() from error
+
+
+def _bad_token() -> InvalidArgumentError:
+    return InvalidArgumentError([Violation("page_token", "is not a next_page_token of this list, or too old; begin again without one")])

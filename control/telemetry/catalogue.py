@@ -1,21 +1,25 @@
-"""The tables of ``deploy/metrics.md``: every metric that framegate exports, and the OTEL_* variables that are judged."""
+"""Names of metrics in Prometheus, and the tables of ``deploy/metrics.md``: all exported metrics, and the OTEL_* variables that are checked."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from framegate.control.telemetry.environment import CHOICES, LISTS
 from framegate.control.telemetry.fold import PER_WORKER, WORKER
-from framegate.control.telemetry.names import label_name, prometheus_name
-from framegate.control.telemetry.variables import CHOICES, LISTS
 from framegate.proxy.cells.metric import Metric
 from framegate.proxy.cells.metrics import METRICS, PIPELINE_METRICS
 from framegate.proxy.cells.standard_metrics import CALLS, PROCESS_METRICS
 
-__all__ = ["EXPORTED", "document"]
+__all__ = ["EXPORTED", "document", "label_name", "prometheus_name"]
+
+_UNITS: Final = {"By": "bytes", "s": "seconds", "By/s": "bytes_per_second", "/s": "per_second"}
+_ANNOTATION: Final = re.compile(r"\{[^}]*\}")
+_FOREIGN: Final = re.compile(r"[^a-zA-Z0-9_:]")
 
 EXPORTED: Final = (*METRICS, CALLS, *PROCESS_METRICS)
 """Every metric of framegate itself, in the order of the table."""
 _ALL: Final = (*EXPORTED, *PIPELINE_METRICS)
-_WHO: Final = {"processor": "processors", "control": "control", "pipeline": "the Spark job, over OTLP"}
+_SOURCES: Final = {"processor": "processors", "control": "control", "pipeline": "the Spark job, over OTLP"}
 _FEW: Final = 6
 _OPEN: Final = {
     "framegate.listener": "names of listeners",
@@ -70,6 +74,24 @@ SDK reads all other variables, and logs those that it cannot use.
 """
 
 
+def prometheus_name(name: str, unit: str, *, monotonic: bool = False) -> str:
+    """The name of a metric in Prometheus, as collectors translate it: dots become underscores, the unit a suffix, a counter ends in ``_total``.
+
+    ``framegate.io`` in ``By`` is ``framegate_io_bytes_total``. Annotations such as ``{frame}`` add nothing. No metric here has the unit ``1``, which
+    some translators make ``_ratio`` and others leave out.
+    """
+    text = _FOREIGN.sub("_", name)
+    suffix = _UNITS.get(_ANNOTATION.sub("", unit), "")
+    if suffix and not text.endswith(f"_{suffix}"):
+        text = f"{text}_{suffix}"
+    return f"{text}_total" if monotonic else text
+
+
+def label_name(key: str) -> str:
+    """The name of a label: ``error.type`` is ``error_type``."""
+    return _FOREIGN.sub("_", key)
+
+
 def document() -> str:
     """The whole file."""
     rows = "".join(_row(_metric_cells(metric)) for metric in _ALL)
@@ -96,7 +118,7 @@ def _metric_cells(metric: Metric) -> Iterator[str]:
     yield f"`{metric.unit}`"
     yield ", ".join(f"`{key}`{_inline(key, values)}" for key, values in _attributes(metric))
     yield metric.description
-    yield _WHO[metric.source]
+    yield _SOURCES[metric.source]
 
 
 def _inline(key: str, values: tuple[str, ...]) -> str:
@@ -105,7 +127,7 @@ def _inline(key: str, values: tuple[str, ...]) -> str:
 
 
 def _value_rows() -> Iterator[tuple[str, str, str]]:
-    """The values that have no room in the first table, of each attribute by its metrics."""
+    """Rows for attributes with too many values for the first table: attribute, metrics, values."""
     found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for metric in _ALL:
         for key, values in _attributes(metric):

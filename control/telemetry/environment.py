@@ -1,26 +1,62 @@
-"""What telemetry is to do: what the configuration file says, and where it is silent the OTEL_* variables; judged as a whole, before anything starts.
+"""What telemetry exports: what the configuration file says and, where it says nothing, the OTEL_* variables; both are checked before anything starts.
 
-Only what decides whether and where to export is read here, and what OpenTelemetry's exporters read otherwise than the specification (times, files,
-compression). The rest they read themselves. Imports nothing of OpenTelemetry: it is read even where nothing is exported.
+Read here are the variables that decide whether and where to export, and those that OpenTelemetry's exporters read differently from the specification
+(times, files, compression). The SDK and its exporters read all others. Where the SDK logs a warning about a bad value and uses its default, framegate
+refuses to start; variables that are not named here are not checked. This module does not import OpenTelemetry, because it is loaded even if nothing
+is exported.
 """
 
+import importlib.metadata
 import os
+import re
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
 from framegate.control.errors import StartError
-from framegate.control.telemetry.variables import OTLP, SIGNALS, Fault, faults_of, otlp_name
+from framegate.proxy.config.address import parse_address
 from framegate.proxy.config.model import OtlpConfig, TelemetryConfig
 
-__all__ = ["Protocol", "Settings", "Signal", "Target", "judge"]
+__all__ = ["CHOICES", "LISTS", "Fault", "Protocol", "Settings", "Signal", "Target", "drop_empty", "faults_of", "judge"]
 
 Signal = Literal["metrics", "traces", "logs"]
 Protocol = Literal["grpc", "http/protobuf"]
 
+_SIGNALS: Final = ("metrics", "traces", "logs")
 _DEFAULT_SIGNALS: Final = ("metrics", "traces")
 _PORTS: Final = {"grpc": 4317, "http/protobuf": 4318}
+_OTLP: Final = "OTEL_EXPORTER_OTLP_"
+"""``OTEL_EXPORTER_OTLP_ENDPOINT`` and the others have a variant for each signal, such as ``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT``, which wins."""
+_SAMPLERS: Final = ("always_on", "always_off", "traceidratio")
+CHOICES: Final[dict[str, tuple[str, ...]]] = {
+    "OTEL_SDK_DISABLED": ("true", "false"),
+    "OTEL_LOG_LEVEL": ("debug", "info", "warn", "warning", "error", "fatal"),
+    "OTEL_TRACES_SAMPLER": (*_SAMPLERS, *(f"parentbased_{name}" for name in _SAMPLERS)),
+    "OTEL_METRICS_EXEMPLAR_FILTER": ("trace_based", "always_on", "always_off"),
+    f"{_OTLP}METRICS_TEMPORALITY_PREFERENCE": ("cumulative", "delta", "lowmemory"),
+    f"{_OTLP}PROTOCOL": ("grpc", "http/protobuf"),
+    f"{_OTLP}COMPRESSION": ("gzip", "none"),
+    f"{_OTLP}INSECURE": ("true", "false"),
+}
+"""Variables with one of these values, in any case."""
+LISTS: Final[dict[str, tuple[str, ...]]] = {
+    "OTEL_METRICS_EXPORTER": ("otlp", "prometheus"),
+    "OTEL_TRACES_EXPORTER": ("otlp",),
+    "OTEL_LOGS_EXPORTER": ("otlp",),
+}
+"""Variables with some of these values, divided by commas, or ``none``."""
+_NUMBERS: Final = {
+    r"OTEL_(SPAN_|EVENT_|LINK_|LOGRECORD_)?(ATTRIBUTE_|EVENT_|LINK_)(COUNT|VALUE_LENGTH)_LIMIT": 0,
+    r"OTEL_EXPORTER_PROMETHEUS_PORT": 0,
+    r"OTEL_(BSP|BLRP)_(SCHEDULE_DELAY|EXPORT_TIMEOUT|MAX_QUEUE_SIZE|MAX_EXPORT_BATCH_SIZE)": 1,
+    r"OTEL_METRIC_EXPORT_(INTERVAL|TIMEOUT)": 100,
+    r"OTEL_EXPORTER_OTLP_((METRICS|TRACES|LOGS)_)?TIMEOUT": 100,
+}
+"""Patterns of variables with whole numbers, and their minimum; times are in milliseconds."""
+_HEADER: Final = re.compile(r"\s*[A-Za-z0-9_.-]+\s*=[\x20-\x7e]*")
+_HOST_AND_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
+_BATCH: Final = {"MAX_QUEUE_SIZE": 2_048, "MAX_EXPORT_BATCH_SIZE": 512}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,15 +64,14 @@ class Target:
     """The collector of one signal. Its headers are not here: the exporter reads them.
 
     Attributes:
-        signal: what it gets.
-        protocol: how.
+        signal: what is exported.
+        protocol: of OTLP.
         endpoint: over gRPC ``host:port``; over HTTP the whole URL, with the signal's path.
         secure: over TLS.
         gzip: whether exports are compressed.
-        timeout_s: the most that one export takes, with all its attempts.
-        certificate: file of the authorities that are trusted; none: those that the exporter brings.
-        client_certificate: file of who we are.
-        client_key: file of its key.
+        timeout_s: the longest time of one export with all its attempts.
+        certificate: file of the trusted authorities; None: those that the exporter brings.
+        client_certificate, client_key: files of framegate's own certificate and its key.
     """
 
     signal: Signal
@@ -52,16 +87,13 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All of it; a signal that is not exported is None.
+    """What to export; a signal that is not exported over OTLP is None.
 
     Attributes:
-        metrics: over OTLP.
-        traces: likewise.
-        logs: likewise.
         interval_ms: between two exports of metrics.
-        prometheus: ``host:port`` where scrapes are answered; port 0 asks the kernel for one.
-        log_level: as OTEL_LOG_LEVEL names it.
-        disabled: sections of ``telemetry`` in the file that have no effect, since OTEL_SDK_DISABLED is true: the one variable that wins over the
+        prometheus: ``host:port`` on which scrapes are answered; with port 0 the kernel chooses one.
+        log_level: the value of OTEL_LOG_LEVEL.
+        disabled: sections of ``telemetry`` in the file that have no effect because OTEL_SDK_DISABLED is true, the only variable that overrides the
             file.
     """
 
@@ -85,14 +117,14 @@ class Settings:
 
 
 def judge(config: TelemetryConfig, environ: Mapping[str, str] = os.environ) -> Settings:
-    """What the file and the environment want together.
+    """Combine the file and the environment.
 
     Args:
         config: of the file, which wins.
         environ: for the OTEL_* variables.
 
     Raises:
-        StartError: variables have values that cannot be, or do not go together; all are named, secrets are not shown.
+        StartError: variables have values that are not valid, or do not fit together; all are named, and secrets are not shown.
     """
     faults = list(faults_of(environ))
     environ = {name: value.strip() for name, value in environ.items() if name.startswith("OTEL_") and value.strip()}
@@ -101,15 +133,13 @@ def judge(config: TelemetryConfig, environ: Mapping[str, str] = os.environ) -> S
     wanted = _signals(config, environ) if not faults else ()
     targets = {signal: _target(config.otlp, environ, signal, faults) for signal in wanted}
     if faults:
-        text = "; ".join(dict.fromkeys(map(str, faults)))  # each once, that is one for several signals, too
+        text = "; ".join(dict.fromkeys(map(str, faults)))  # several signals may have the same fault
         names = ",".join(dict.fromkeys(fault.name for fault in faults))
         source = "the file's words" if all(fault.name.startswith("telemetry.") for fault in faults) else "the environment's variables"
         raise StartError(f"{source} for telemetry cannot be used: {text}", reason="TELEMETRY_ENVIRONMENT_INVALID", variables=names)
     interval_ms = None if config.otlp is None else config.otlp.interval_ms
     return Settings(
-        metrics=targets.get("metrics"),
-        traces=targets.get("traces"),
-        logs=targets.get("logs"),
+        **{str(signal): target for signal, target in targets.items()},  # type: ignore[arg-type]
         interval_ms=interval_ms if interval_ms is not None else int(environ.get("OTEL_METRIC_EXPORT_INTERVAL", 10_000)),
         prometheus=_prometheus(config, environ),
         log_level=environ.get("OTEL_LOG_LEVEL", "info").upper(),
@@ -117,22 +147,22 @@ def judge(config: TelemetryConfig, environ: Mapping[str, str] = os.environ) -> S
 
 
 def _exporters(environ: Mapping[str, str], signal: str) -> list[str] | None:
-    """What OTEL_*_EXPORTER names; None: it is not set."""
+    """The items of OTEL_*_EXPORTER; None: it is not set."""
     text = environ.get(f"OTEL_{signal.upper()}_EXPORTER")
     return None if text is None else [item.strip().lower() for item in text.split(",")]
 
 
 def _signals(config: TelemetryConfig, environ: Mapping[str, str]) -> tuple[Signal, ...]:
-    """Which go over OTLP: those that the file lists; else those whose OTEL_*_EXPORTER says so; else metrics and traces where the file has ``otlp`` or
-    the environment a common endpoint, and those that have an endpoint of their own.
+    """The signals that are exported over OTLP: those that the file lists; else those whose OTEL_*_EXPORTER says so; else metrics and traces if the
+    file has ``otlp`` or the environment a common endpoint, and those with an endpoint of their own.
     """
     if config.otlp is not None and config.otlp.signals is not None:
         return cast("tuple[Signal, ...]", tuple(config.otlp.signals))
-    common = config.otlp is not None or f"{OTLP}ENDPOINT" in environ
+    common = config.otlp is not None or f"{_OTLP}ENDPOINT" in environ
     found = []
-    for signal in SIGNALS:
+    for signal in _SIGNALS:
         exporters = _exporters(environ, signal)
-        by_default = f"{OTLP}{signal.upper()}_ENDPOINT" in environ or (common and signal in _DEFAULT_SIGNALS)
+        by_default = f"{_OTLP}{signal.upper()}_ENDPOINT" in environ or (common and signal in _DEFAULT_SIGNALS)
         if by_default if exporters is None else "otlp" in exporters:
             found.append(signal)
     return cast("tuple[Signal, ...]", tuple(found))
@@ -147,60 +177,175 @@ def _prometheus(config: TelemetryConfig, environ: Mapping[str, str]) -> str | No
     return f"{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{environ.get('OTEL_EXPORTER_PROMETHEUS_PORT', 9464)}"
 
 
-def _target(config: OtlpConfig | None, environ: Mapping[str, str], signal: Signal, faults: list[Fault]) -> Target:
-    def told(what: str) -> str | None:
-        return environ.get(otlp_name(environ, what, signal))
+def _otlp_name(environ: Mapping[str, str], setting: str, signal: str) -> str:
+    """The variable of the exporter that applies to a signal: its own, or else the common one."""
+    own = f"{_OTLP}{signal.upper()}_{setting}"
+    return own if environ.get(own) else f"{_OTLP}{setting}"
+
+
+def _target(config: OtlpConfig | None, environ: Mapping[str, str], signal: Signal, faults: "list[Fault]") -> Target:
+    def value_of(setting: str) -> str | None:
+        return environ.get(_otlp_name(environ, setting, signal))
 
     chosen = None if config is None else config.protocol
-    protocol = cast(Protocol, chosen or (told("PROTOCOL") or "grpc").lower())
+    protocol = cast(Protocol, chosen or (value_of("PROTOCOL") or "grpc").lower())
     endpoint, secure = _endpoint(config, environ, signal, protocol, faults)
-    files = {what: (otlp_name(environ, what, signal), told(what)) for what in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")}
+    files = {setting: (_otlp_name(environ, setting, signal), value_of(setting)) for setting in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")}
     faults.extend(_file_faults(files, secure=secure))
     return Target(
         signal=signal,
         protocol=protocol,
         endpoint=endpoint,
         secure=secure,
-        gzip=(told("COMPRESSION") or "").lower() == "gzip",
-        timeout_s=int(told("TIMEOUT") or 10_000) / 1000,
+        gzip=(value_of("COMPRESSION") or "").lower() == "gzip",
+        timeout_s=int(value_of("TIMEOUT") or 10_000) / 1000,
         certificate=files["CERTIFICATE"][1],
         client_certificate=files["CLIENT_CERTIFICATE"][1],
         client_key=files["CLIENT_KEY"][1],
     )
 
 
-def _endpoint(config: OtlpConfig | None, environ: Mapping[str, str], signal: Signal, protocol: Protocol, faults: list[Fault]) -> tuple[str, bool]:
-    """Where a collector is, and whether it is spoken to over TLS."""
+def _endpoint(config: OtlpConfig | None, environ: Mapping[str, str], signal: Signal, protocol: Protocol, faults: "list[Fault]") -> tuple[str, bool]:
+    """The address of a collector, and whether the connection uses TLS."""
     from_file = None if config is None else config.endpoint
-    name = "telemetry.otlp.endpoint" if from_file else otlp_name(environ, "ENDPOINT", signal)
+    name = "telemetry.otlp.endpoint" if from_file else _otlp_name(environ, "ENDPOINT", signal)
     endpoint = from_file or environ.get(name, f"http://127.0.0.1:{_PORTS[protocol]}").rstrip("/")
     secure = endpoint.startswith("https://")
     if "://" not in endpoint:
         if protocol != "grpc":
             faults.append(Fault(name, endpoint, "must begin with http:// or https:// where the protocol is http/protobuf"))
-        return endpoint, environ.get(otlp_name(environ, "INSECURE", signal), "").lower() != "true"
+        return endpoint, environ.get(_otlp_name(environ, "INSECURE", signal), "").lower() != "true"
     if protocol == "grpc":
         url = urllib.parse.urlsplit(endpoint)
         if url.path.rstrip("/"):
             faults.append(Fault(name, endpoint, "has a path, which the protocol grpc has no place for; see OTEL_EXPORTER_OTLP_PROTOCOL"))
         return url.netloc if url.port is not None else f"{url.netloc}:{443 if secure else 80}", secure
-    own = name == f"{OTLP}{signal.upper()}_ENDPOINT"
+    own = name == f"{_OTLP}{signal.upper()}_ENDPOINT"
     return endpoint if own else f"{endpoint.rstrip('/')}/v1/{signal}", secure
 
 
-def _file_faults(files: Mapping[str, tuple[str, str | None]], *, secure: bool) -> Iterator[Fault]:
-    """What is wrong with the certificates for a collector; each file has been read."""
-    authority, certificate, key = (files[what][1] for what in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"))
+def _file_faults(files: Mapping[str, tuple[str, str | None]], *, secure: bool) -> "Iterator[Fault]":
+    """Faults of the certificates for a collector; that the files can be read was checked before."""
+    authority, certificate, key = (files[setting][1] for setting in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"))
     if (certificate is None) != (key is None):
         there, missing = ("CLIENT_CERTIFICATE", "CLIENT_KEY") if key is None else ("CLIENT_KEY", "CLIENT_CERTIFICATE")
-        yield Fault(files[there][0], None, f"is set without {OTLP}{missing}")
+        yield Fault(files[there][0], None, f"is set without {_OTLP}{missing}")
         return
     if not secure or (authority is None and certificate is None):
         return
-    from framegate.control.configuration.tls_rules import authority_fault, identity_fault  # loaded only where there are such files
+    from framegate.control.configuration.tls_rules import authority_fault, identity_fault  # loaded only if there are such files
 
     if authority is not None and (text := authority_fault(authority)) is not None:
         yield Fault(files["CERTIFICATE"][0], authority, f"names a file that {text}")
     if certificate is not None and key is not None and (found := identity_fault(certificate, key)) is not None:
         name, path = files["CLIENT_CERTIFICATE" if found[0] == "certificate" else "CLIENT_KEY"]
         yield Fault(name, path, f"names a file that {found[1]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A variable, or a key of the file, whose value is not valid. ``value`` is None if it may not be shown."""
+
+    name: str
+    value: str | None
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.name}{'' if self.value is None else f'={self.value!r}'} {self.text}"
+
+
+def drop_empty(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Remove OTEL_* variables without a value: they count as not set by the specification, but not for Python's SDK."""
+    for name in [name for name, value in environ.items() if name.startswith("OTEL_") and not value.strip()]:
+        del environ[name]
+
+
+def faults_of(environ: Mapping[str, str]) -> Iterator[Fault]:
+    """Faults of single variables; values of headers, and of endpoints that may have a password, are not shown."""
+    for name, value in environ.items():
+        if not name.startswith("OTEL_") or not value.strip():
+            continue
+        common = re.sub(f"^{_OTLP}({'|'.join(_SIGNALS).upper()})_(?!TEMPORALITY|DEFAULT)", _OTLP, name)
+        text = _fault(common, value)
+        if text:
+            hidden = common == f"{_OTLP}HEADERS" or (common == f"{_OTLP}ENDPOINT" and any(mark in value for mark in "@?#"))
+            yield Fault(name, None if hidden else value, text)
+    for prefix in ("BSP", "BLRP"):
+        queue, size = (environ.get(f"OTEL_{prefix}_{setting}") or str(default) for setting, default in _BATCH.items())
+        if queue.isdecimal() and size.isdecimal() and int(size) > int(queue) > 0:
+            text = f"is less than OTEL_{prefix}_MAX_EXPORT_BATCH_SIZE ({size}): a batch never comes together"
+            yield Fault(f"OTEL_{prefix}_MAX_QUEUE_SIZE", queue, text)
+
+
+def _fault(name: str, value: str) -> str:
+    """The fault of one variable, empty if there is none; ``name`` is the one for all signals."""
+    if name in CHOICES:
+        return "" if value.lower() in CHOICES[name] else f"must be one of {', '.join(CHOICES[name])}"
+    if name in LISTS:
+        names = [item.strip().lower() for item in value.split(",")]
+        return "" if names == ["none"] or all(item in LISTS[name] for item in names) else f"must be none, or some of {', '.join(LISTS[name])}"
+    least = next((least for pattern, least in _NUMBERS.items() if re.fullmatch(pattern, name)), None)
+    if least is not None:
+        unit = " of milliseconds" if least == 100 else ""
+        return "" if re.fullmatch(r"[0-9]{1,10}", value) and int(value) >= least else f"must be a whole number{unit}, at least {least}"
+    check = _CHECKS.get(name)
+    return "" if check is None else check(value)
+
+
+def _endpoint_fault(value: str) -> str:
+    try:
+        url = urllib.parse.urlsplit(f"http://{value}" if _HOST_AND_PORT.fullmatch(value) else value)
+        good = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+        good = good and value.isascii() and value.isprintable() and not any(mark in value for mark in "@?# ")
+    except ValueError:
+        good = False
+    return "" if good else "must be http://host:port or https://host:port, without user, query and fragment"
+
+
+def _headers_fault(value: str) -> str:
+    wrong = [number for number, item in enumerate(value.split(","), 1) if item.strip() and not _HEADER.fullmatch(item)]
+    return f"must be key=value,key=value: entry {wrong[0]} is not" if wrong else ""
+
+
+def _file_fault(value: str) -> str:
+    try:
+        with open(value, "rb") as file:
+            file.read(1)
+    except OSError as error:
+        return f"names a file that cannot be read: {error.strerror or error}"
+    return ""
+
+
+def _host_fault(value: str) -> str:
+    try:
+        parse_address(f"[{value}]:0" if ":" in value and not value.startswith("[") else f"{value}:0", port_zero=True, unix=False)
+    except ValueError:
+        return "must be an address or a host name, without a port"
+    return ""
+
+
+def _propagators_fault(value: str) -> str:
+    """The SDK looks for propagators among the installed packages when it is imported; an unknown one would end framegate without a message."""
+    known = {"none", *importlib.metadata.entry_points(group="opentelemetry_propagator").names}
+    missing = [name for name in map(str.strip, value.split(",")) if name not in known]
+    return f"names {missing[0]!r}, which is not installed" if missing else ""
+
+
+def _share_fault(value: str) -> str:
+    try:
+        good = 0.0 <= float(value) <= 1.0
+    except ValueError:
+        good = False
+    return "" if good else "must be a number from 0 to 1"
+
+
+_CHECKS: Final = {
+    f"{_OTLP}ENDPOINT": _endpoint_fault,
+    f"{_OTLP}HEADERS": _headers_fault,
+    f"{_OTLP}CERTIFICATE": _file_fault,
+    f"{_OTLP}CLIENT_CERTIFICATE": _file_fault,
+    f"{_OTLP}CLIENT_KEY": _file_fault,
+    "OTEL_EXPORTER_PROMETHEUS_HOST": _host_fault,
+    "OTEL_PROPAGATORS": _propagators_fault,
+    "OTEL_TRACES_SAMPLER_ARG": _share_fault,
+}

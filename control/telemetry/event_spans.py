@@ -1,29 +1,30 @@
-"""Spans of what happens: made from the events of the bus once it is over, with the times at which it happened.
+"""Spans of events: made from the events of the bus after they are over, with the times at which they happened.
 
-    framegate.upstream.connect   a connection's way to its upstream: of each that is open, and of those that did not get there
-    framegate.tls.handshake      a client's, where it failed or took ``SLOW_NS``
+    framegate.upstream.connect   connecting to an upstream: of each connection that is open, and of those that failed
+    framegate.tls.handshake      of a client's handshake that failed, or that took ``SLOW_NS`` or longer
     framegate.upstream.outage    an endpoint that was left out, from its first failure until it was used again
     framegate.processor.restart  from the end of a processor until the next one is ready; ``framegate.handler.restart`` likewise
     framegate.drain              from the first request to drain until the last connection is gone
-    framegate.reload             files that were replaced, from when they were seen until they were taken, or refused
-    framegate.change             a change that no call is there for any more, or that nobody called for
+    framegate.reload             replaced files, from when they were noticed until they were accepted or refused
+    framegate.change             a change whose call has ended already, or that no call requested
 
-There is no span of a frame, and none that lasts as long as a connection. The bus only queues here, in a queue with a bound; a thread of its own makes
-the spans. Of connections it makes at most ``RATE`` a second, whatever comes; those beyond are counted as skipped, and so is what the queue has no
-room for: no collector lost them.
+There is no span of a frame, and none that lasts as long as a connection. The bus only puts events into a bounded queue; a thread of its own makes the
+spans. Of connections it makes at most ``RATE`` spans a second. Spans beyond that, and events that the queue has no room for, are counted as skipped:
+unlike dropped spans they never reached an exporter.
 """
 
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Final
 
 from opentelemetry.trace import SpanContext, SpanKind
 from opentelemetry.util.types import AnyValue
 
 from framegate.control.events import Event, Row, Subscriber
-from framegate.control.telemetry.account import Account
+from framegate.control.telemetry.exporters import Account
 from framegate.control.telemetry.traces import Traces, current_span
 from framegate.proxy.cause import Cause
 from framegate.proxy.errors import TlsError
@@ -33,15 +34,15 @@ from framegate.proxy.network.tls_failure import handshake_error
 __all__ = ["RATE", "SLOW_NS", "EventSpans"]
 
 SLOW_NS: Final = 1_000_000_000
-"""From here on a handshake is slow. It is TLS and login together, and most of what is slow in it the other side's."""
+"""The shortest slow handshake: TLS and login together. Mostly the other side is slow."""
 RATE: Final = 200
-"""Spans of connections a second, and at once."""
+"""Spans of connections per second, and at once."""
 _QUEUE: Final = 4_096
 _PAUSE_S: Final = 0.05
-"""Between two rounds: events that come fast are taken together."""
+"""Between two rounds, so that events that come fast are taken together."""
 _HANDSHAKING: Final = '"state": "handshaking"'
 _CONNECTING: Final = '"state": "connecting_upstream"'
-"""In the text of a ``closed`` row of a connection that never was open. A string in a row cannot hold it: its quotes are escaped."""
+"""In the text of a ``closed`` row of a connection that never was open. No string value can contain this text, because its quotes are escaped."""
 _HANDSHAKE_FAILURES: Final = frozenset({"tls_failed", "handshake_timeout", "peer_closed", "peer_reset"})
 _VERDICTS: Final = {
     "certificate has expired": "certificate_expired",
@@ -52,39 +53,35 @@ _VERDICTS: Final = {
     "self signed certificate": "unknown_authority",
     "certificate not trusted": "unknown_authority",
 }
-"""What OpenSSL says of a certificate (``X509_verify_cert_error_string``), as far as it has a name of its own among ``TLS_ERRORS``."""
+"""OpenSSL's messages about a certificate (``X509_verify_cert_error_string``) that have a name among ``TLS_ERRORS``."""
 _OPEN_ENDS: Final = 1_000
-"""Outages that wait for their end, at most."""
+"""The most outages that may wait for their end."""
 
 Attributes = dict[str, AnyValue]
 
 
-class _Taken(NamedTuple):
-    event: Event
-    parent: SpanContext | None
-
-
-class _Begun(NamedTuple):
+@dataclass(slots=True)
+class _Begun:
     """Something that has begun and not ended."""
 
     name: str
     at_ns: int
     attributes: Attributes
-    error: str
-    detail: str
-    parent: SpanContext | None
-    events: list[tuple[str, int, Attributes]]
+    error: str = ""
+    detail: str = ""
+    parent: SpanContext | None = None
+    events: list[tuple[str, int, Attributes]] = field(default_factory=list)
 
 
 class EventSpans(Subscriber):
-    """Makes them, from ``__init__`` to ``stop``.
+    """Makes spans of events, until ``stop``.
 
     Args:
-        traces: where they go.
-        tls: the names of the listeners whose clients speak TLS.
-        account: gets what was skipped.
-        failed: is told what went wrong with one event, which costs that.
-        clock: seconds that only grow.
+        traces: exports them.
+        tls: the names of the listeners whose clients use TLS.
+        account: counts what was skipped.
+        failed: called with the exception if no span can be made of an event.
+        clock: monotonic, in seconds.
     """
 
     def __init__(
@@ -97,7 +94,7 @@ class EventSpans(Subscriber):
         self._clock = clock
         self._tokens = float(RATE)
         self._filled_s = clock()
-        self._queue: deque[_Taken] = deque()
+        self._queue: deque[tuple[Event, SpanContext | None]] = deque()
         self._begun: dict[tuple[object, ...], _Begun] = {}
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -121,15 +118,15 @@ class EventSpans(Subscriber):
         self._thread = threading.Thread(target=self._run, name="framegate-spans", daemon=True)
         self._thread.start()
 
-    # --- the bus' side: any thread, its lock held -----------------------------------------------------------------------------------
+    # --- called by the bus: any thread, with its lock held ----------------------------------------------------------------------------
 
     def offer(self, event: Event, line: Row | str, size: int) -> None:
         """See ``Subscriber``."""
-        if event.name in self._handlers and event.name != "closed":  # a connection whose processor died says nothing of its way
+        if event.name in self._handlers and event.name != "closed":  # rows of connections whose processor died have no times of their connecting
             self._put(event, current_span())
 
     def offer_lines(self, events: Sequence[Event], lines: Sequence[str]) -> None:
-        """See ``Subscriber``. Of those that are closed most were open, and have had their span."""
+        """See ``Subscriber``. Most closed connections were open before, and have had their span."""
         if events[0].name == "opened":
             for event in events:
                 self._put(event, None)
@@ -142,13 +139,13 @@ class EventSpans(Subscriber):
         if len(self._queue) >= _QUEUE:
             self._account.skip(1)
             return
-        self._queue.append(_Taken(event, parent))
+        self._queue.append((event, parent))
         self._wake.set()
 
     # --- the thread ---------------------------------------------------------------------------------------------------------------
 
     def stop(self, timeout_s: float = 1.0) -> None:
-        """Make spans of all that was offered, and of what has not ended; ``traces`` is still there."""
+        """Make spans of all queued events, and of everything that has not ended. Call it before ``Traces.stop``."""
         self._stopping.set()
         self._wake.set()
         self._thread.join(timeout_s)
@@ -195,17 +192,16 @@ class EventSpans(Subscriber):
             self._connect(row, trace_id, row["cause"])
 
     def _admit(self) -> int | None:
-        """The trace of a connection, whose row is not read yet; None: the sampler does not take it, or this second has had enough."""
+        """A trace id for a connection, whose row is not decoded yet; None: the sampler does not take it, or the rate is used up."""
         trace_id = self._traces.draw("framegate.upstream.connect", SpanKind.CLIENT)
         return trace_id if trace_id is not None and self._allowed() else None
 
     def _connect(self, row: Row, trace_id: int, error: str) -> None:
         start_ns, took_ns = row["connect_started_ns"], row["connect_ns"]
-        if start_ns is None:  # a handler answers, or there was no address to try
+        if start_ns is None:  # a handler answers, or the upstream has no address
             if not error:
                 return
             start_ns = row["closed_ns"]
-        end_ns = _end_ns(row, start_ns, took_ns)
         address = _address(row["endpoint"] or "")
         attributes: Attributes = {
             **address,
@@ -216,27 +212,27 @@ class EventSpans(Subscriber):
             "framegate.connection": format_connection_id(row["id"]),
             "framegate.connect.attempts": row["attempts"],
         }
-        detail = row.get("detail", "")
-        self._traces.record(
-            "framegate.upstream.connect", start_ns, end_ns, attributes, kind=SpanKind.CLIENT, error=error, detail=detail, trace_id=trace_id
-        )
+        self._record("framegate.upstream.connect", SpanKind.CLIENT, start_ns, took_ns, row, attributes, trace_id, error)
 
     def _handshake(self, row: Row, trace_id: int, error: str) -> None:
-        start_ns, took_ns, tls = row["opened_ns"], row["handshake_ns"], row["tls"]
-        end_ns = _end_ns(row, start_ns, took_ns)
+        tls = row["tls"]
         attributes: Attributes = {
             **_address(row["peer"]),
             "framegate.listener": row["listener"],
             "framegate.connection": format_connection_id(row["id"]),
             **({} if tls is None else {"tls.protocol.version": tls["version"].removeprefix("TLSv"), "tls.cipher": tls["cipher"]}),
         }
-        detail = row.get("detail", "")
-        self._traces.record(
-            "framegate.tls.handshake", start_ns, end_ns, attributes, kind=SpanKind.SERVER, error=error, detail=detail, trace_id=trace_id
-        )
+        self._record("framegate.tls.handshake", SpanKind.SERVER, row["opened_ns"], row["handshake_ns"], row, attributes, trace_id, error)
+
+    def _record(
+        self, name: str, kind: SpanKind, start_ns: int, took_ns: int | None, row: Row, attributes: Attributes, trace_id: int, error: str
+    ) -> None:
+        """Make a span of a part of a connection. Without a duration it ends when the connection was closed."""
+        end_ns = int(row.get("closed_ns", start_ns)) if took_ns is None else start_ns + took_ns
+        self._traces.record(name, start_ns, end_ns, attributes, kind=kind, error=error, detail=row.get("detail", ""), trace_id=trace_id)
 
     def _allowed(self) -> bool:
-        """Whether this second has a span left; else it is counted."""
+        """Whether the rate allows another span; otherwise it is counted as skipped."""
         now_s = self._clock()
         self._tokens = min(float(RATE), self._tokens + (now_s - self._filled_s) * RATE)
         self._filled_s = now_s
@@ -246,18 +242,20 @@ class EventSpans(Subscriber):
         self._tokens -= 1
         return True
 
-    # --- what begins and ends -----------------------------------------------------------------------------------------------------
+    # --- events that begin and end something ------------------------------------------------------------------------------------------
 
     def _begin(self, key: tuple[object, ...], begun: _Begun) -> None:
-        """Keep what has begun; what is known to have begun did so then."""
+        """Remember a beginning; a repeated one is ignored."""
         if key not in self._begun and len(self._begun) < _OPEN_ENDS:
             self._begun[key] = begun
 
     def _end(self, key: tuple[object, ...], at_ns: int, more: Attributes) -> None:
         begun = self._begun.pop(key, None)
         if begun is not None:
-            name, start_ns, attributes, error, detail, parent, events = begun
-            self._traces.record(name, start_ns, at_ns, {**attributes, **more}, error=error, detail=detail, parent=parent, events=events)
+            attributes = {**begun.attributes, **more}
+            self._traces.record(
+                begun.name, begun.at_ns, at_ns, attributes, error=begun.error, detail=begun.detail, parent=begun.parent, events=begun.events
+            )
 
     def _endpoint_down(self, event: Event, parent: SpanContext | None) -> None:
         row = event.row
@@ -269,8 +267,7 @@ class EventSpans(Subscriber):
             "framegate.upstream": row["upstream"],
             "framegate.worker": str(row["slot"]),
         }
-        begun = _Begun("framegate.upstream.outage", event.time_ns, attributes, row["reason"], row["detail"], None, [])
-        self._begin(_outage(row), begun)
+        self._begin(_outage(row), _Begun("framegate.upstream.outage", event.time_ns, attributes, row["reason"], row["detail"]))
 
     def _endpoint_up(self, event: Event, parent: SpanContext | None) -> None:
         row = event.row
@@ -284,24 +281,24 @@ class EventSpans(Subscriber):
             "process.exit.code": row["exit_code"],
             "framegate.connections": row.get("connections"),
         }
-        self._begin((word, row["slot"]), _Begun(f"framegate.{word}.restart", event.time_ns, attributes, row["reason"], "", None, []))
+        self._begin((word, row["slot"]), _Begun(f"framegate.{word}.restart", event.time_ns, attributes, row["reason"]))
 
     def _ready(self, event: Event, parent: SpanContext | None) -> None:
         self._end((event.name.removesuffix("_ready"), event.row["slot"]), event.time_ns, {})
 
     def _drain_began(self, event: Event, parent: SpanContext | None) -> None:
         row = event.row
-        told: Attributes = {
+        request: Attributes = {
             "framegate.drain.accept": row["accept"],
             "framegate.drain.by": row["by"] or "",
             "framegate.drain.reason": row["reason"] or "",
         }
         begun = self._begun.get(("drain",))
-        if begun is not None:  # preStop began it, the signal goes on with it
-            begun.events.append((row["accept"], event.time_ns, told))
+        if begun is not None:  # preStop began it, and the signal continues it
+            begun.events.append((row["accept"], event.time_ns, request))
             return
-        attributes: Attributes = {**told, "framegate.drain.connections": row["connections"]}
-        self._begin(("drain",), _Begun("framegate.drain", event.time_ns, attributes, "", "", parent, []))
+        attributes: Attributes = {**request, "framegate.drain.connections": row["connections"]}
+        self._begin(("drain",), _Begun("framegate.drain", event.time_ns, attributes, parent=parent))
 
     def _drain_ended(self, event: Event, parent: SpanContext | None) -> None:
         self._end(("drain",), event.time_ns, {"framegate.drain.left": event.row["connections"]})
@@ -333,14 +330,9 @@ class EventSpans(Subscriber):
         self._traces.record("framegate.change", event.time_ns, event.time_ns, attributes, error=error, detail=detail if failed else "", parent=parent)
 
 
-def _end_ns(row: Row, start_ns: int, took_ns: int | None) -> int:
-    """When it was over: as long as it took, else, as far as is known, when the connection was closed."""
-    return int(row.get("closed_ns", start_ns)) if took_ns is None else start_ns + took_ns
-
-
 def _tls_error(cause: str, detail: str) -> str:
-    """Why a handshake failed, as one of ``TLS_ERRORS``. The row has it in words only: OpenSSL's stands in brackets at their end, and of a certificate
-    that we refuse its verdict before that.
+    """Why a handshake failed, as one of ``TLS_ERRORS``. The row has text only: OpenSSL's reason in brackets at its end, and before it the verdict
+    about a certificate that we refuse.
     """
     text, _, reason = detail.rstrip(")").rpartition(" (")
     if cause != Cause.TLS_FAILED or not reason:
@@ -355,7 +347,7 @@ def _outage(row: Row) -> tuple[object, ...]:
 
 
 def _address(text: str) -> Attributes:
-    """``host:port``, ``[v6]:port`` or ``unix:PATH`` by the conventions' names."""
+    """``host:port``, ``[v6]:port`` or ``unix:PATH`` as attributes of the conventions."""
     if not text or text.startswith("unix:"):
         return {"network.peer.address": text.removeprefix("unix:"), "network.transport": "unix"} if text else {}
     host, _, port = text.rpartition(":")

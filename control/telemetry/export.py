@@ -1,40 +1,40 @@
-"""Spans and log records of one framegate, from its first row to its last. What they need of OpenTelemetry is loaded only where they are exported.
+"""Starts and stops spans and log records. What they need of OpenTelemetry is loaded only if they are exported.
 
-Rows, and segments of the tap, come from the start on, before there is anything to export them with; some of them are kept until then. So the row of a
-start that failed is on stdout only.
+Rows and segments of the tap come before the exporters are ready; the last ones are kept until then. So the row of a start that failed is on stdout
+only.
 """
 
 import asyncio
+import importlib
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from framegate.control.errors import StartError
 from framegate.control.events import Bus
 from framegate.control.logs import RowCopy, RowLog
 from framegate.control.task_monitor import TaskMonitor
-from framegate.control.telemetry.environment import judge
-from framegate.control.telemetry.variables import drop_empty
+from framegate.control.telemetry.environment import drop_empty, judge
 from framegate.proxy.config.model import ProxyConfig
 from framegate.proxy.tap.headers import Seal
 from framegate.proxy.tap.log_reader import Segment
 
 if TYPE_CHECKING:
-    from framegate.control.telemetry.calls import CallSpans
     from framegate.control.telemetry.event_spans import EventSpans
     from framegate.control.telemetry.log_records import LogRecords
     from framegate.control.telemetry.provider import Telemetry
-    from framegate.control.telemetry.traces import Traces
+    from framegate.control.telemetry.traces import CallSpans, Traces
 
 __all__ = ["Early", "Export"]
 
 _KEPT: Final = 2_048
 _Item = TypeVar("_Item")
+_MODULES: Final = {"metrics": (), "traces": ("traces", "event_spans"), "logs": ("log_records",)}
 
 
 class Early(Generic[_Item]):
-    """Keeps what comes before there is somebody to take it: the last ``most``. Any thread."""
+    """Keeps the last ``most`` items until there is a receiver for them. Any thread."""
 
     def __init__(self, most: int = _KEPT) -> None:
         self._kept: deque[_Item] = deque(maxlen=most)
@@ -42,7 +42,7 @@ class Early(Generic[_Item]):
         self._lock = threading.Lock()
 
     def put(self, item: _Item) -> None:
-        """Give one on, or keep it."""
+        """Pass an item on, or keep it."""
         with self._lock:
             if self._to is None:
                 self._kept.append(item)
@@ -50,7 +50,7 @@ class Early(Generic[_Item]):
         self._to(item)
 
     def hand_over(self, to: Callable[[_Item], None]) -> None:
-        """Here is who takes it."""
+        """Set the receiver, and give it the kept items."""
         with self._lock:
             self._to = to
             kept = tuple(self._kept)
@@ -60,15 +60,15 @@ class Early(Generic[_Item]):
 
 
 class Export:
-    """Makes what happens spans and log records, as far as the configuration and the environment want it.
+    """Exports spans and log records, as the configuration and the environment say.
 
     Args:
-        config: says what is wanted.
-        log: its rows are copied, and get the ids of the spans that they are written in.
-        guard: is told of what nobody expected; it costs one span.
+        config: the configuration.
+        log: its rows are copied, and get the ids of the spans in which they are written.
+        task_monitor: reports unexpected exceptions; each costs one span.
 
     Attributes:
-        calls: makes spans of calls; None: there are none.
+        calls: makes spans of calls; None: spans are not exported.
 
     Raises:
         StartError: variables of the environment cannot be used.
@@ -104,36 +104,29 @@ class Export:
 
     @property
     def on_segment(self) -> Callable[[Segment, int, Seal | None], None] | None:
-        """Who is to be told of the tap's segments (``framegate.control.tap.segment_watch``); None: nobody."""
-        return self._segment if self.traces else None
-
-    def _segment(self, segment: Segment, created_ns: int, seal: Seal | None) -> None:
-        self._segments.put((segment, created_ns, seal))
+        """To be called for the tap's segments (``framegate.control.tap.segment_watch``); None: spans are not exported."""
+        return (lambda segment, created_ns, seal: self._segments.put((segment, created_ns, seal))) if self.traces else None
 
     def load(self) -> None:
         """Import what ``begin`` needs. Blocks for as long as that takes; any thread."""
         try:
             for target in self._settings.targets:
-                if target.signal != "metrics":
-                    from framegate.control.telemetry.exporters import exporter_class
-
-                    exporter_class(target)
-            if self._settings.traces is not None:
-                import framegate.control.telemetry.calls
-                import framegate.control.telemetry.event_spans
-                import framegate.control.telemetry.segment_spans
-            if self._settings.logs is not None:
-                import framegate.control.telemetry.log_records  # noqa: F401
+                for name in _MODULES[target.signal]:
+                    self._module("exporters").exporter_class(target)
+                    self._module(name)
         except ImportError as error:
             text = f"telemetry.otlp needs {error.name}, which is not installed: pip install 'framegate[otlp]'"
             raise StartError(text, reason="EXTRA_MISSING", extra="otlp") from error
 
+    def _module(self, name: str) -> Any:
+        return importlib.import_module(f"framegate.control.telemetry.{name}")
+
     def begin(self, telemetry: "Telemetry", version: str, events: Bus) -> None:
-        """Export what came by now, and what comes.
+        """Export the kept rows, segments and events, and all later ones.
 
         Args:
-            telemetry: that of the metrics: who exports, and the account of it.
-            version: ours.
+            telemetry: the running metrics, for their resource and their account of exports.
+            version: of framegate.
             events: the bus.
 
         Raises:
@@ -141,16 +134,13 @@ class Export:
         """
         self.load()
         if self._settings.traces is not None:
-            from framegate.control.telemetry.calls import CallSpans
             from framegate.control.telemetry.event_spans import EventSpans
-            from framegate.control.telemetry.segment_spans import SegmentSpans
-            from framegate.control.telemetry.traces import Traces, trace_fields
+            from framegate.control.telemetry.traces import CallSpans, Traces, record_segment, trace_fields
 
             self._traces = traces = Traces(self._settings.traces, telemetry.resource, version, telemetry.account)
             self._events = EventSpans(traces, self._listeners, telemetry.account, lambda error: self._task_monitor.failed("spans", error))
             events.attach(self._events)
-            segments = SegmentSpans(traces)
-            self._segments.hand_over(lambda told: segments.told(*told))
+            self._segments.hand_over(lambda segment: record_segment(traces, *segment))
             self.calls = CallSpans(traces)
             self._log.span_fields = trace_fields
         if self._settings.logs is not None:
@@ -160,7 +150,7 @@ class Export:
             self._rows.hand_over(self._records.take)
 
     async def stop(self, timeout_s: float = 1.0) -> None:
-        """Export what waits, and end; all of it together takes ``timeout_s`` and a moment. Call it after the last row."""
+        """Export what waits, and end; both together take ``timeout_s`` and a moment. Call it after the last row."""
         self._log.copy_to = None
         await asyncio.gather(asyncio.to_thread(self._stop_spans, timeout_s), asyncio.to_thread(self._stop_records, timeout_s))
 

@@ -1,23 +1,28 @@
-"""OpenTelemetry's OTLP exporters, and the count of what they sent. Need the extra ``otlp``; import this module late.
+"""OpenTelemetry's OTLP exporters, the bound of what waits for them, and the count of what they sent.
 
-The exporters encode, send, try again and wait. ``Counted`` stands before one: it counts exports and what was lost with them, and ends.
+The exporters encode, send, retry and wait. ``Counted`` wraps one of them: it counts exports and the items that were lost, and ends it. Exporters need
+the extra ``otlp``; they are imported only by ``exporter_class``.
 """
 
 import contextlib
 import importlib
 import logging
+import os
+import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from framegate.control.errors import StartError
-from framegate.control.telemetry.account import Account
+from framegate.control.status import Attributes
 from framegate.control.telemetry.environment import Target
+from framegate.proxy.cells.metrics import ERROR_TYPE, SIGNAL
 
-__all__ = ["Counted", "exporter_class", "metric_exporter", "otlp_exporter", "probe"]
+__all__ = ["Account", "Counted", "Room", "exporter_class", "metric_exporter", "otlp_exporter", "probe", "queue_size"]
 
 _MAX_POINTS: Final = 4_000
-"""Data points in one request: about 1 MB, below the 4 MB that gRPC servers take."""
+"""Data points in one request: about 1 MB, below the 4 MB that gRPC servers accept."""
 _PLACES: Final = {
     "metrics": ("metric_exporter", "OTLPMetricExporter"),
     "traces": ("trace_exporter", "OTLPSpanExporter"),
@@ -28,27 +33,125 @@ _QUIET_S: Final = 600.0
 _log = logging.getLogger(__name__)
 
 
+class Account:
+    """Counts exports by their result, the items that the collector did not get, and spans that were not made. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._exports: Counter[tuple[str, str]] = Counter()
+        self._dropped: Counter[str] = Counter()
+        self._skipped = 0
+
+    def export(self, signal: str, error: str) -> None:
+        """Count one export. ``error``: one of ``EXPORT_ERRORS``, empty for a success."""
+        with self._lock:
+            self._exports[signal, error] += 1
+
+    def drop(self, signal: str, items: int) -> None:
+        """Count data points, spans or log records that will not be sent again."""
+        if items:
+            with self._lock:
+                self._dropped[signal] += items
+
+    def dropped(self, signal: str) -> int:
+        """How many were dropped."""
+        return self._dropped[signal]
+
+    def skip(self, spans: int) -> None:
+        """Count spans that were not made because of the limit on their rate or their queue."""
+        with self._lock:
+            self._skipped += spans
+
+    @property
+    def skipped(self) -> int:
+        """How many spans were not made."""
+        return self._skipped
+
+    def expect(self, signal: str) -> None:
+        """Let the counts of a signal begin with 0."""
+        with self._lock:
+            self._exports[signal, ""] += 0
+            self._dropped[signal] += 0
+
+    def measurements(self) -> Mapping[tuple[str, Attributes], float]:
+        """By metric and attributes, as ``State.measurements``."""
+        with self._lock:
+            exports, dropped, skipped = dict(self._exports), dict(self._dropped), self._skipped
+        values: dict[tuple[str, Attributes], float] = {}
+        for (signal, error), count in exports.items():
+            values["framegate.telemetry.exports", ((SIGNAL, signal), *(((ERROR_TYPE, error),) if error else ()))] = count
+        for signal, count in dropped.items():
+            values["framegate.telemetry.dropped", ((SIGNAL, signal),)] = count
+        if "traces" in dropped:
+            values["framegate.telemetry.skipped", ()] = skipped
+        return values
+
+
+def queue_size(prefix: str) -> int:
+    """The queue of the SDK's batch processor: ``BSP`` for spans, ``BLRP`` for log records."""
+    return int(os.environ.get(f"OTEL_{prefix}_MAX_QUEUE_SIZE") or 2_048)
+
+
+class Room:
+    """Bounds the spans, or log records, that wait until the collector has them. Any thread.
+
+    The SDK's batch processors drop the oldest items without a count. Here the newest are dropped, as the specification says, and counted exactly. The
+    processors' queues have the same size, so they are never full.
+
+    Args:
+        most: how many may wait.
+        dropped: called with the number of items that found no room. It must not block.
+    """
+
+    def __init__(self, most: int, dropped: Callable[[int], None]) -> None:
+        assert most > 0, "a queue that holds no item cannot return one"
+        self._most = most
+        self._dropped = dropped
+        self._used = 0
+        self._lock = threading.Lock()
+
+    @property
+    def used(self) -> int:
+        """How many wait, including those that are being sent."""
+        return self._used
+
+    def take(self, count: int = 1) -> int:
+        """Take room for ``count`` items; returns for how many there was room. The others are counted as dropped."""
+        with self._lock:
+            taken = min(count, self._most - self._used)
+            self._used += taken
+        if taken < count:
+            self._dropped(count - taken)
+        return taken
+
+    def free(self, count: int) -> None:
+        """Give room back."""
+        with self._lock:
+            self._used -= count
+            assert self._used >= 0, "more was given back than was taken"
+
+
 class _Repeats(logging.Filter):
-    """Lets each complaint of an exporter pass once in ten minutes: one that cannot send complains of each attempt."""
+    """Lets each message of an exporter pass once in ten minutes: an exporter that cannot send logs every attempt."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: dict[tuple[str, ...], float] = {}
+        self._logged: dict[tuple[str, ...], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it passes. How long it waits, and such figures, make no other complaint of it."""
+        """Whether it passes. Messages that differ only in numbers, such as a waiting time, count as the same."""
         words = record.args if isinstance(record.args, tuple) else ()
         key = (record.msg, *(word for word in words if isinstance(word, str)))
         now_s = time.monotonic()
-        self._said = {known: at_s for known, at_s in self._said.items() if now_s - at_s < _QUIET_S}
-        return now_s == self._said.setdefault(key, now_s)
+        self._logged = {known: at_s for known, at_s in self._logged.items() if now_s - at_s < _QUIET_S}
+        return now_s == self._logged.setdefault(key, now_s)
 
 
 _REPEATS: Final = _Repeats()
 
 
 def exporter_class(target: Target) -> Any:
-    """OpenTelemetry's exporter of a signal over a protocol; only that is loaded. Raises ImportError: the extra is not installed."""
+    """OpenTelemetry's exporter of a signal over a protocol; only that one is imported. Raises ImportError: the extra is not installed."""
     place, name = _PLACES[target.signal]
     return getattr(importlib.import_module(f"opentelemetry.exporter.otlp.proto.{target.protocol.partition('/')[0]}.{place}"), name)
 
@@ -57,8 +160,8 @@ def otlp_exporter(target: Target, **options: Any) -> Any:
     """The exporter for one collector, which connects when something is sent.
 
     Args:
-        target: the collector. What is not in it (headers), the exporter reads from the environment.
-        options: further ones of its constructor.
+        target: the collector. The exporter reads other settings (headers) from the environment.
+        options: more arguments of its constructor.
 
     Raises:
         ImportError: the extra is not installed.
@@ -81,7 +184,7 @@ def _loggers(made: Any) -> tuple[logging.Logger, ...]:
 
 
 def _grpc_options(target: Target) -> dict[str, Any]:
-    """Its own reading of the environment refuses the compression ``none``, and takes a client's certificate only beside an authority's."""
+    """The exporter itself refuses the compression ``none`` in the environment, and accepts a client's certificate only with an authority's."""
     import grpc
 
     options: dict[str, Any] = {
@@ -113,13 +216,13 @@ def _read(path: str | None) -> bytes | None:
 
 
 class Counted:
-    """An exporter as the SDK has them, before another one.
+    """An exporter for the SDK that calls another one and counts.
 
     Args:
         exporter: sends.
         target: its collector.
-        account: where exports and what was lost are counted.
-        over: called with the number of items once their export is over, however it ended.
+        account: counts exports and lost items.
+        over: called with the number of items after their export, whatever its result.
     """
 
     def __init__(self, exporter: Any, target: Target, account: Account, over: Callable[[int], None] = lambda items: None) -> None:
@@ -133,13 +236,13 @@ class Counted:
         account.expect(target.signal)
 
     def export(self, batch: Any, **options: Any) -> Any:
-        """Export, unless it has ended. What raises is an export that failed: a value that cannot be encoded, say."""
+        """Export, unless it has ended. An exception counts as an export that failed, for example of a value that cannot be encoded."""
         items = len(batch) if hasattr(batch, "__len__") else _points(batch)
         result: Any = None
         try:
             result = None if self.closed else self._exporter.export(batch, **options)
         except Exception:
-            if not self.closed:  # an export that the end breaks off
+            if not self.closed:  # otherwise ``shutdown`` has broken the export off
                 _log.exception("an export of %s failed", self._signal)
         finally:
             self._over(items)
@@ -153,7 +256,7 @@ class Counted:
         return True
 
     def shutdown(self, timeout_millis: float = 30_000, **options: Any) -> None:
-        """End: what is under way over gRPC at once, over HTTP at its time-out. Nothing is sent any more."""
+        """Send nothing more. An export in progress ends at once over gRPC, over HTTP at its timeout."""
         if not self.closed:
             self.closed = True
             self._exporter.shutdown()
@@ -166,15 +269,15 @@ def _points(data: Any) -> int:
 
 
 def metric_exporter(target: Target, account: Account) -> Counted:
-    """For a periodic reader; an export of many points goes in several requests."""
+    """For a periodic reader; an export of many points is split into several requests."""
     return Counted(otlp_exporter(target, max_export_batch_size=_MAX_POINTS), target, account)
 
 
 def probe(target: Target) -> str:
-    """Send an export with nothing in it.
+    """Send an empty export.
 
     Returns:
-        What is wrong, in the exporter's words; empty: the collector took it.
+        What is wrong, in the exporter's words; empty: the collector accepted it.
 
     Raises:
         ImportError, StartError: as ``otlp_exporter``.
@@ -182,24 +285,15 @@ def probe(target: Target) -> str:
     from opentelemetry.sdk.metrics.export import MetricsData
 
     exporter = otlp_exporter(target)
-    heard = _Heard()
+    texts: list[str] = []
+    collect = logging.Handler(logging.WARNING)
+    collect.emit = lambda record: texts.append(record.getMessage())  # type: ignore[method-assign]
     with contextlib.ExitStack() as after:
         after.callback(exporter.shutdown)
         for logger in _loggers(type(exporter)):
             after.callback(setattr, logger, "filters", logger.filters)
-            logger.filters = []  # what was said of another collector is said again of this one
-            logger.addHandler(heard)
-            after.callback(logger.removeHandler, heard)
+            logger.filters = []  # a message about another collector was logged a moment ago, perhaps
+            logger.addHandler(collect)
+            after.callback(logger.removeHandler, collect)
         good = exporter.export(MetricsData(()) if target.signal == "metrics" else ()).name == "SUCCESS"
-    return "" if good else "; ".join(dict.fromkeys(heard.texts)) or "it was not taken"
-
-
-class _Heard(logging.Handler):
-    """Keeps what is logged."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(record.getMessage())
+    return "" if good else "; ".join(dict.fromkeys(texts)) or "it was not taken"

@@ -1,17 +1,15 @@
-"""What a scrape gets. Needs the extra ``prometheus``; the first scrape loads this module.
+"""The answer to a scrape. Needs the extra ``prometheus``; the first scrape loads this module.
 
-``prometheus_client`` negotiates the format and escapes; ``wsgiref`` reads the request and writes the answer, between two buffers; ``control.web``
-moves the bytes, on the loop of the one thread that serves.
+``prometheus_client`` negotiates the format and escapes; ``control.web`` serves, on the event loop of one thread.
 """
 
 import asyncio
 import contextlib
-import io
-import logging
+import email
 import re
 import socket
-import wsgiref.simple_server
 from collections.abc import Callable, Iterable, Iterator
+from http import HTTPStatus
 from typing import Any, Final
 
 from opentelemetry.sdk.metrics.export import Gauge, HistogramDataPoint, MetricsData, NumberDataPoint, Sum
@@ -20,29 +18,28 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from framegate.control.telemetry.names import label_name, prometheus_name
-from framegate.control.web import Server
+from framegate.control.telemetry.catalogue import label_name, prometheus_name
+from framegate.control.web import Server, response
 
 __all__ = ["Scrapes", "families"]
 
-_log = logging.getLogger(__name__)
 _REFUSED: Final = re.compile(r";\s*q\s*=\s*0(\.0*)?\s*$", re.IGNORECASE)
-"""Behind an encoding: the client does not want it."""
+"""The end of an encoding that the client does not accept."""
 
 
 class Scrapes:
-    """Answers scrapes on a socket that listens already, in a thread of their own.
+    """Answers scrapes on a listening socket, in the thread that calls ``serve``.
 
     Args:
         sock: closed when ``serve`` ends.
-        collect: gives what there is at the moment of a scrape; called in the thread that serves.
+        collect: returns the values at the moment of a scrape; called in the thread that serves.
     """
 
     def __init__(self, sock: socket.socket, collect: Callable[[], MetricsData | None]) -> None:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Scrape(collect))
-        site = _Site(sock, make_wsgi_app(registry))
-        self._server = Server(sock, lambda head: _Request(head, site).answer)
+        self._app = make_wsgi_app(registry)
+        self._server = Server(sock, self._answer)
         self._loop = asyncio.new_event_loop()
         self._end = asyncio.Event()
 
@@ -66,65 +63,33 @@ class Scrapes:
         await self._end.wait()
         self._server.stop()
 
-
-class _Site:
-    """What ``wsgiref`` asks its server for. An application that fails is our bug: the scrape gets a 500, the log the reason."""
-
-    def __init__(self, sock: socket.socket, app: Callable[..., Iterable[bytes]]) -> None:
-        host, port = sock.getsockname()[:2]
-        self.base_environ = {"SERVER_NAME": host, "SERVER_PORT": str(port), "GATEWAY_INTERFACE": "CGI/1.1", "SCRIPT_NAME": ""}
-        self._app = app
-
-    def get_app(self) -> Callable[..., Iterable[bytes]]:
-        return self._guarded
-
-    def _guarded(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        encodings = environ.get("HTTP_ACCEPT_ENCODING", "").split(",")
-        environ["HTTP_ACCEPT_ENCODING"] = ",".join(item for item in encodings if not _REFUSED.search(item))  # the library does not look at weights
-        try:
-            if environ["REQUEST_METHOD"] == "HEAD":
-                return _head_only(self._app, environ, start_response)
-            return self._app(environ, start_response)
-        except Exception:
-            _log.exception("a scrape failed")
-            start_response("500 Internal Server Error", [("Content-Type", "text/plain")])
-            return [b"framegate's log says why\n"]
-
-
-def _head_only(app: Callable[..., Iterable[bytes]], environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-    """What GET answers without its body, and with its length."""
-    told: list[Any] = []
-    size = sum(map(len, app({**environ, "REQUEST_METHOD": "GET"}, lambda status, headers: told.extend((status, headers)))))
-    status, headers = told
-    start_response(status, [*headers, ("Content-Length", str(size))])
-    return []
-
-
-class _Request(wsgiref.simple_server.WSGIRequestHandler):
-    """One request whose head is whole; ``answer`` is what to send back."""
-
-    default_request_version = "HTTP/1.0"  # not 0.9, whose answers have no status
-
-    def __init__(self, head: bytes, site: _Site) -> None:
-        self.answer = b""
-        super().__init__(head, ("", 0), site)  # type: ignore[arg-type]
-
-    def setup(self) -> None:
-        """Between two buffers, not on a socket."""
-        self.rfile = io.BufferedReader(io.BytesIO(self.request))
-        self.wfile = io.BytesIO()
-
-    def finish(self) -> None:
-        """Everything has been written."""
-        assert isinstance(self.wfile, io.BytesIO), "setup made it"
-        self.answer = self.wfile.getvalue()
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Scrapes are no news."""
+    def _answer(self, head: bytes) -> bytes:
+        """The response to a request, on any path; HEAD is GET without the body."""
+        line, _, lines = head.partition(b"\r\n")
+        words = line.decode("latin-1").split()
+        if len(words) != 3 or not words[2].startswith("HTTP/"):
+            return response(HTTPStatus.BAD_REQUEST)
+        if not words[2].startswith("HTTP/1."):
+            return response(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+        path, _, query = words[1].partition("?")
+        fields = email.message_from_bytes(lines)
+        encodings = fields.get("Accept-Encoding", "").split(",")
+        head_only = words[0] == "HEAD"
+        environ = {
+            "REQUEST_METHOD": "GET" if head_only else words[0],
+            "PATH_INFO": path,
+            "QUERY_STRING": query,
+            "HTTP_ACCEPT": fields.get("Accept"),
+            "HTTP_ACCEPT_ENCODING": ",".join(item for item in encodings if not _REFUSED.search(item)),  # the library ignores weights
+        }
+        started: list[Any] = []
+        body = b"".join(self._app(environ, lambda status, headers: started.extend((status, headers))))
+        status, headers = started
+        return response(HTTPStatus(int(status.split()[0])), body, tuple(headers), head_only=head_only)
 
 
 class _Scrape(Collector):
-    """What the registry asks."""
+    """The only collector of the registry."""
 
     def __init__(self, collect: Callable[[], MetricsData | None]) -> None:
         self._collect = collect
@@ -135,10 +100,10 @@ class _Scrape(Collector):
 
 
 def families(data: MetricsData) -> Iterator[Metric]:
-    """What was collected, in Prometheus' form; the resource becomes ``target_info``."""
+    """Collected metrics as families of Prometheus; the resource becomes ``target_info``."""
     for resource in data.resource_metrics:
         info = Metric("target", "What is scraped here.", "info")
-        info.add_sample("target_info", {label_name(key): str(value) for key, value in resource.resource.attributes.items()}, 1)
+        info.add_sample("target_info", _labels(resource.resource.attributes), 1)
         yield info
         for scope in resource.scope_metrics:
             for metric in scope.metrics:

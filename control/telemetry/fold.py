@@ -13,8 +13,8 @@ __all__ = ["EVENTS", "LARGEST", "PER_WORKER", "WORKER", "Fold", "Folded", "Sourc
 
 WORKER: Final = "framegate.worker"
 PER_WORKER: Final = frozenset({"framegate.event_loop.time", "framegate.event_loop.lag"})
-"""Metrics that mean nothing when summed over processors; they get the slot as the attribute ``framegate.worker``, those that are gone together
-``retired``, so that a sum over all never goes back.
+"""Metrics whose sum over processors means nothing; they get the slot as the attribute ``framegate.worker``. All removed slots together are
+``retired``, so that a sum over all slots never decreases.
 """
 LARGEST: Final = frozenset(
     {
@@ -25,7 +25,7 @@ LARGEST: Final = frozenset(
         "framegate.upstream.endpoint.down",
     }
 )
-"""Gauges of what is the same in every processor, or nearly, or is a maximum: the largest stands for all."""
+"""Gauges with the same value in every processor, or nearly, or with a maximum: the largest value is exported."""
 
 EVENTS: Final = frozenset(
     {
@@ -43,14 +43,15 @@ EVENTS: Final = frozenset(
         "tls.resumed",
     }
 )
-"""Attributes that name one of many things that may happen. Most never do: a counter or histogram of one begins with its first event."""
+"""Attributes that name one of many possible events, most of which never happen: a counter or histogram with one of them begins with the first event.
+"""
 
 _Points = dict[Attributes, float]
 _Histograms = dict[Attributes, HistogramValue]
 
 
 def names_event(attributes: Attributes) -> bool:
-    """Whether a series is of one thing that may happen."""
+    """Whether a series counts one of many possible events."""
     return any(key in EVENTS for key, _ in attributes)
 
 
@@ -58,14 +59,14 @@ Source = Callable[[], Mapping[tuple[str, Attributes], float]]
 
 
 class Folded:
-    """The values of one moment: ``points`` and ``histograms``, by metric name and attributes."""
+    """Values of one moment: ``points`` and ``histograms``, by metric name and attributes."""
 
     def __init__(self) -> None:
         self.points: dict[str, _Points] = {}
         self.histograms: dict[str, _Histograms] = {}
 
     def put(self, name: str, attributes: Attributes, value: float | HistogramValue) -> None:
-        """Say a value. Of a gauge in ``LARGEST`` that was said before, the larger stands: control may know more than any processor."""
+        """Add a value. Of a gauge in ``LARGEST`` the larger value stays: the control process may know more than any processor."""
         if isinstance(value, HistogramValue):
             self.histograms.setdefault(name, {})[attributes] = value
         else:
@@ -74,7 +75,7 @@ class Folded:
 
 
 class _Plan:
-    """What is done with each row of a layout: worked out once, since the names and attributes of rows never change."""
+    """The rows of a layout by how they are combined: computed once, because the names and attributes of rows never change."""
 
     def __init__(self, layout: CellLayout) -> None:
         exported = [(row, row.attributes) for row in layout.rows if row.metric.exported]
@@ -84,14 +85,14 @@ class _Plan:
 
 
 class Fold:
-    """Folds for one collection at a time in each thread.
+    """Sums up the cells, once for each collection. Any thread; each thread has one collection at a time.
 
-    The SDK asks one callback for each instrument, all in the thread that collects; the first of them takes the moment, and ``end`` of that collection
-    forgets it. So all values of one export belong together, and the cells are copied once. Any thread.
+    The SDK calls one callback for each instrument, all in the thread that collects. The first call reads the cells, and ``end`` of the collection
+    forgets the values. So all values of one export are of the same moment, and the cells are copied once.
 
     Args:
-        plane: where the cells are, and what control counts.
-        sources: what else is counted, each as ``State.measurements``; more may come until the first collection.
+        plane: the cells, and the values of the control process.
+        sources: further values, each as ``State.measurements``; sources may be added until the first collection.
     """
 
     def __init__(self, plane: State, sources: Sequence[Source] = ()) -> None:
@@ -101,14 +102,14 @@ class Fold:
         self._planned: tuple[CellLayout, _Plan] | None = None
 
     def now(self) -> Folded:
-        """The moment of this thread's collection."""
+        """The values of this thread's collection."""
         folded: Folded | None = getattr(self._moment, "folded", None)
         if folded is None:
             folded = self._moment.folded = self._take()
         return folded
 
     def end(self) -> Folded:
-        """The same, and forget it."""
+        """The same, and forget them."""
         folded = self.now()
         self._moment.folded = None
         return folded
@@ -116,7 +117,7 @@ class Fold:
     def _take(self) -> Folded:
         try:
             folded = self._fold_cells()
-        except ValueError:  # a slot was forgotten meanwhile, its memory given back: before that the list without it was shown
+        except ValueError:  # a slot was removed and its memory freed; the list of slots does not have it any more
             folded = self._fold_cells()
         for source in (self._plane.measurements, *self._sources):
             for (name, attributes), value in source().items():
@@ -130,7 +131,7 @@ class Fold:
         return folded
 
     def _add_cells(self, folded: Folded, slots: Sequence[tuple[int, CellReader]]) -> None:
-        """Raw cells are summed by C, slot after slot, and only what comes out is given names: 64 slots cost little more than one."""
+        """Sum the raw cells slot by slot, and convert only the sums: 64 slots cost little more than one."""
         layout = slots[0][1].layout
         if self._planned is None or self._planned[0] is not layout:
             self._planned = (layout, _Plan(layout))

@@ -1,20 +1,27 @@
-"""Observable instruments over the fold: a callback for each counter and gauge of ``framegate.proxy.cells.METRICS``."""
+"""Observable instruments: of every counter and gauge of ``framegate.proxy.cells.METRICS``, over the fold; of our processes, over /proc.
 
-from collections.abc import Callable, Iterable
+Values of processes carry ``framegate.process``: ``control``, ``processor-SLOT`` or ``handler-SLOT``; their sum is that of the whole framegate.
+"""
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
+from framegate.control.steering.state import State
 from framegate.control.telemetry.fold import LARGEST, Fold, names_event
-from framegate.control.telemetry.process import ProcessMetrics
 from framegate.proxy.cells import METRICS, Metric
-from framegate.proxy.cells.standard_metrics import PROCESS_METRICS
+from framegate.proxy.cells.standard_metrics import GENERATION, MODE, PROCESS, PROCESS_METRICS
 
-__all__ = ["ALWAYS", "PLAIN_GAUGES", "Callback", "observe_fold", "observe_processes"]
+__all__ = ["ProcessMetrics", "observe_fold", "observe_processes"]
 
-Callback = Callable[[CallbackOptions], Iterable[Observation]]
+_Callback = Callable[[CallbackOptions], Iterable[Observation]]
+_Values = Iterator[tuple[dict[str, str], float]]
 
-PLAIN_GAUGES: Final = LARGEST | {
+_PLAIN_GAUGES: Final = LARGEST | {
     "framegate.config.revision",
     "framegate.drain.time",
     "framegate.ready",
@@ -23,8 +30,13 @@ PLAIN_GAUGES: Final = LARGEST | {
     "process.uptime",
 }
 """Gauges whose sum over attributes means nothing; the others are up-down counters."""
-ALWAYS: Final = frozenset({"framegate.connection.rejected", "framegate.frame.rejected", "framegate.handler.requests", "framegate.tap.dropped"})
-"""Counters that are exported while they are 0, too: an alert on their rate must see the first event, and a rate needs a value before it."""
+_ALWAYS: Final = frozenset({"framegate.connection.rejected", "framegate.frame.rejected", "framegate.handler.requests", "framegate.tap.dropped"})
+"""Counters that are exported also while they are 0: an alert on their rate must see the first event, and a rate needs a value before it."""
+_CONTROL: Final = "control"
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_UTIME, _STIME, _START, _RSS = 11, 12, 19, 21
+"""Positions in /proc/PID/stat after the name of the command."""
 
 
 def observe_fold(meter: Meter, fold: Fold) -> None:
@@ -33,17 +45,17 @@ def observe_fold(meter: Meter, fold: Fold) -> None:
         _create(meter, metric, _callback(fold, metric))
 
 
-def _create(meter: Meter, metric: Metric, callback: Callback) -> None:
+def _create(meter: Meter, metric: Metric, callback: _Callback) -> None:
     if metric.kind == "counter":
         meter.create_observable_counter(metric.name, [callback], metric.unit, metric.description)
-    elif metric.kind == "gauge" and metric.name in PLAIN_GAUGES:
+    elif metric.kind == "gauge" and metric.name in _PLAIN_GAUGES:
         meter.create_observable_gauge(metric.name, [callback], metric.unit, metric.description)
     elif metric.kind == "gauge":
         meter.create_observable_up_down_counter(metric.name, [callback], metric.unit, metric.description)
 
 
-def _callback(fold: Fold, metric: Metric) -> Callback:
-    sparse = metric.kind == "counter" and metric.name not in ALWAYS
+def _callback(fold: Fold, metric: Metric) -> _Callback:
+    sparse = metric.kind == "counter" and metric.name not in _ALWAYS
 
     def read(options: CallbackOptions) -> Iterable[Observation]:
         points = fold.now().points.get(metric.name, {})
@@ -52,14 +64,72 @@ def _callback(fold: Fold, metric: Metric) -> Callback:
     return read
 
 
-def observe_processes(meter: Meter, processes: ProcessMetrics) -> None:
+def observe_processes(meter: Meter, plane: State) -> None:
     """Create the instruments of our processes."""
+    processes = ProcessMetrics(plane)
     for metric in PROCESS_METRICS:
-        _create(meter, metric, _process_callback(processes, metric.name))
+        _create(meter, metric, lambda options, name=metric.name: [Observation(value, at) for at, value in processes.read(name)])  # type: ignore[misc]
 
 
-def _process_callback(processes: ProcessMetrics, name: str) -> Callback:
-    def read(options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(value, attributes) for attributes, value in processes.read(name)]
+class ProcessMetrics:
+    """Reads /proc on demand. A process that replaces another one in its slot continues that one's processor time. Any thread."""
 
-    return read
+    def __init__(self, plane: State) -> None:
+        self._plane = plane
+        self._spent: dict[tuple[str, str], tuple[int, float, float]] = {}
+        """By process and mode: the pid seen last, its time, and the time of the processes before it."""
+
+    def read(self, name: str) -> list[tuple[dict[str, str], float]]:
+        """The values of one of ``PROCESS_METRICS``, each with its attributes; a process that has just ended is left out."""
+        read: dict[str, Callable[[str, int], _Values]] = {
+            "process.cpu.time": self._cpu,
+            "process.memory.usage": _memory,
+            "process.unix.file_descriptor.count": _descriptors,
+            "process.uptime": _uptime,
+            "cpython.gc.collections": _collections,
+        }
+        values = []
+        for label, pid in self._processes():
+            try:
+                values.extend([({PROCESS: label, **attributes}, value) for attributes, value in read[name](label, pid)])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+        return values
+
+    def _processes(self) -> Iterator[tuple[str, int]]:
+        yield _CONTROL, os.getpid()
+        yield from ((f"processor-{slot}", reader.pid) for slot, reader in self._plane.cells if reader.pid)
+        yield from ((f"handler-{process.slot}", process.pid) for process in self._plane.handler_processes() if process.pid)
+
+    def _cpu(self, label: str, pid: int) -> _Values:
+        fields = _stat(pid)
+        for mode, position in (("user", _UTIME), ("system", _STIME)):
+            now = int(fields[position]) / _TICKS
+            last_pid, last, base = self._spent.get((label, mode), (pid, now, 0.0))
+            if last_pid != pid:
+                base += last
+            self._spent[label, mode] = (pid, now, base)
+            yield {MODE: mode}, base + now
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat after the command's name, which may have spaces and brackets itself."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()
+
+
+def _memory(label: str, pid: int) -> _Values:
+    yield {}, int(_stat(pid)[_RSS]) * _PAGE
+
+
+def _descriptors(label: str, pid: int) -> _Values:
+    yield {}, len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def _uptime(label: str, pid: int) -> _Values:
+    yield {}, max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(_stat(pid)[_START]) / _TICKS)
+
+
+def _collections(label: str, pid: int) -> _Values:
+    for generation, counts in enumerate(gc.get_stats() if label == _CONTROL else ()):
+        yield {GENERATION: str(generation)}, counts["collections"]

@@ -1,8 +1,8 @@
-"""Rows of the log as log records of OpenTelemetry. Loaded where logs are exported, and nowhere else.
+"""Rows of the log as log records of OpenTelemetry. Loaded only if logs are exported.
 
-Each row is a record: its time, its level as severity, its name as the event's, its fields as attributes beneath ``framegate.`` and, as JSON, as the
-body; the ids of the span that it belongs to where it has some. Who writes a row only queues it: a thread of its own makes the records, an SDK's batch
-processor sends them. What finds no room is dropped here and counted; on stdout it stays.
+Each row becomes a record: its time, its level as severity, its event as event name, its fields as attributes below ``framegate.`` and, as JSON, as
+the body, and the ids of its span if it has one. Writing a row only queues it: a thread of its own makes the records, and the SDK's batch processor
+sends them. Rows that find no room are dropped here and counted; they are still on stdout.
 """
 
 import json
@@ -21,10 +21,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from framegate.control.logs import RowCopy
-from framegate.control.telemetry.account import Account
 from framegate.control.telemetry.environment import Target
-from framegate.control.telemetry.exporters import Counted, otlp_exporter
-from framegate.control.telemetry.room import Room, queue_size
+from framegate.control.telemetry.exporters import Account, Counted, Room, otlp_exporter, queue_size
 
 __all__ = ["LogRecords"]
 
@@ -35,39 +33,38 @@ _SEVERITIES: Final = {
     "error": SeverityNumber.ERROR,
 }
 _NO_METERS: Final = NoOpMeterProvider()
-"""As in ``traces``, which is not loaded for the sake of logs."""
+"""As in ``traces``, which is not loaded for logs alone."""
 _OWN_LOGGERS: Final = ("opentelemetry", "framegate.control.telemetry", "grpc")
-"""What they say of exports that fail is no part of exports."""
+"""Their messages about failed exports are not exported."""
 
 
 class LogRecords:
-    """Takes rows from ``__init__`` to ``stop``. Any thread may give some.
+    """Exports rows, until ``stop``. Any thread.
 
     Args:
         target: the collector.
-        resource: who exports.
-        version: ours.
-        account: gets what was dropped.
+        resource: identifies framegate.
+        version: of framegate.
+        account: counts what was dropped.
 
-    Limits and queue are those of the environment, which the SDK reads.
+    The SDK reads limits and queue from the environment.
     """
 
     def __init__(self, target: Target, resource: Resource, version: str, account: Account) -> None:
-        # Records say themselves how many attributes a limit cost; the SDK's warning would be plain text beside the rows.
+        # A record has the number of attributes that a limit removed; the SDK's warning would be plain text among the rows.
         warnings.simplefilter("ignore", LogRecordDroppedAttributesWarning)
         self._account = account
         self._room = Room(queue_size("BLRP"), lambda count: account.drop("logs", count))
         self._exporter = Counted(otlp_exporter(target), target, account, self._room.free)
         self._provider = LoggerProvider(resource, shutdown_on_exit=False, meter_provider=_NO_METERS)
-        waiting = BatchLogRecordProcessor(cast(LogRecordExporter, self._exporter), meter_provider=_NO_METERS)
-        self._provider.add_log_record_processor(waiting)
+        self._provider.add_log_record_processor(BatchLogRecordProcessor(cast(LogRecordExporter, self._exporter), meter_provider=_NO_METERS))
         self._logger = self._provider.get_logger("framegate", version)
         self._rows: queue.SimpleQueue[RowCopy | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="framegate-log-records", daemon=True)
         self._thread.start()
 
     def take(self, row: RowCopy) -> None:
-        """Queue a copy of a row, or of rows that happened together, as far as there is room. It does not block."""
+        """Queue a copy of a row, or of rows that happened together, if there is room. It does not block."""
         content = row.content
         if isinstance(content, dict):
             own = row.event == "library_log" and str(content.get("logger", "")).startswith(_OWN_LOGGERS)
@@ -79,7 +76,7 @@ class LogRecords:
             self._rows.put(row._replace(content=content[:taken]))
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """Export what waits, and end. Blocks for ``timeout_s`` and a moment; what a collector did not take by then is lost."""
+        """Export the waiting rows and end. Blocks for ``timeout_s`` and a moment; rows that the collector did not accept by then are lost."""
         until_s = time.monotonic() + timeout_s
         self._rows.put(None)
         self._thread.join(timeout_s)
@@ -94,13 +91,13 @@ class LogRecords:
             for content in [row.content] if isinstance(row.content, dict) else row.content:
                 try:
                     self._emit(row, content)
-                except Exception:  # a row that OpenTelemetry cannot say: it is on stdout, and counted here
+                except Exception:  # a row that OpenTelemetry cannot encode is on stdout, and counted here
                     self._room.free(1)
                     self._account.drop("logs", 1)
 
     def _emit(self, row: RowCopy, content: dict[str, Any] | str) -> None:
-        said = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, default=str, skipkeys=True)
-        text = said.encode("utf-8", "replace").decode()  # what UTF-8 cannot say would cost the whole export
+        text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, default=str, skipkeys=True)
+        text = text.encode("utf-8", "replace").decode()  # a character that UTF-8 cannot encode would make the whole export fail
         fields: dict[str, Any] = json.loads(text)
         time_ns = int(row.time * 1e9)
         self._logger.emit(
@@ -118,7 +115,6 @@ class LogRecords:
 
 
 def _context(fields: dict[str, Any]) -> Context:
-    """The span that a row belongs to."""
     trace_id, span_id = fields.get("trace_id"), fields.get("span_id")
     if not isinstance(trace_id, str) or not isinstance(span_id, str):
         return Context()

@@ -54,8 +54,8 @@ _CALLS: Final = (
     Panel(
         title="What was started again?",
         good="Nothing.",
-        otherwise="`framegate pool get` and `framegate handlers list` count the restarts of each; the rows `processor_died` and "
-        "`handler_died` say why.",
+        otherwise="`framegate pool get` and `framegate handlers list` count the restarts of each; the rows `processor_died` and `handler_died` "
+        "say why.",
         queries=(
             Query(seen(total("framegate_worker_restarts_total{@}", "framegate_reason"), "framegate_reason"), "processors {{framegate_reason}}"),
             Query(

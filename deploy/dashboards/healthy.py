@@ -1,5 +1,6 @@
-"""Is it healthy? One look: green, or the reasons in words; then the few numbers."""
+"""Is it healthy? A green panel, or the reasons in words; then a few numbers."""
 
+import functools
 from typing import Final
 
 from dashboards.panels import LEVELS, NONE_IS_GOOD, Dashboard, Panel, Query, Row
@@ -20,8 +21,8 @@ RESTARTS: Final = f"sum(increase({STARTED}[$__range]) > 0 or {STARTED} unless {S
 _LOOK: Final = (
     Panel(
         title="Is everything fine?",
-        good="Green. Otherwise it says what is wrong: red needs somebody now, orange today, blue is worth knowing. It speaks as soon as something is "
-        "so; the alerts of the same name wait until it lasts.",
+        good="Green. Otherwise it says what is wrong: red needs somebody now, orange today, blue is worth knowing. It speaks as soon as "
+        "something is so; the alerts of the same name wait until it lasts.",
         otherwise="The table beside it says where. Then, where it is: `framegate doctor` looks at all that is around, `framegate status` at "
         "framegate.",
         queries=(Query(problem_words(PROBLEMS), "{{problem}}"),),
@@ -35,8 +36,7 @@ _LOOK: Final = (
     Panel(
         title="What is it exactly, and where?",
         good="One line that says that everything is fine. Otherwise a line for each place: what is wrong, how much, and the alert's name, which "
-        "is the "
-        "section of deploy/alerts/RUNBOOK.md that says what to do.",
+        "is the section of deploy/alerts/RUNBOOK.md that says what to do.",
         otherwise="Do what the runbook's section says. To look closer: `framegate status`, and `framegate channels list` for who is connected.",
         queries=(Query(problem_table(PROBLEMS)),),
         unit="short",
@@ -56,115 +56,92 @@ _LOOK: Final = (
         ),
     ),
 )
+_number: Final = functools.partial(Panel, kind="stat", width=4, height=5)
 _NUMBERS: Final = (
-    Panel(
+    _number(
         title="Are all ready?",
         good="Every framegate is ready: 100 %. One that drains is not, and that is right.",
         otherwise="`framegate status` says why it is not ready; `framegate drain` was asked for where it drains.",
         queries=(Query(f"sum({READY}) / count({READY})"),),
         unit="percentunit",
-        kind="stat",
         steps=((None, "red"), (1.0, "green")),
-        width=4,
-        height=5,
         maximum=1.0,
         next="control",
     ),
-    Panel(
+    _number(
         title="How many clients?",
         good="About as many clients as there are at this time of day.",
         otherwise="`framegate channels list --limit 50` shows who is there, `framegate channels list --closed` who has gone, and why.",
         queries=(Query(total('framegate_connection_active{@l, framegate_side="downstream"}')),),
         unit="short",
-        kind="stat",
-        width=4,
-        height=5,
         next="traffic",
     ),
-    Panel(
+    _number(
         title="How much passes?",
         good="Frames a second received, of both sides, about as many as at the same time yesterday.",
         otherwise="None at all: `framegate channels list` says whether anybody is connected, and what mutes them.",
         queries=(Query(f"sum({FRAMES})"),),
         unit="cps",
-        kind="stat",
-        width=4,
-        height=5,
         next="traffic",
     ),
-    Panel(
+    _number(
         title="How much is refused?",
         good="0 a second, of connections, handshakes, logins and frames.",
         otherwise="`framegate channels list --closed` has the cause of each; `framegate limits get` shows what is allowed.",
         queries=(Query(f"sum({REFUSALS}) or on () vector(0)"),),
         unit="cps",
-        kind="stat",
         steps=NONE_IS_GOOD,
-        width=4,
-        height=5,
         next="hurts",
     ),
-    Panel(
+    _number(
         title="How slow is a frame?",
         good="99 of 100 frames pass within a few milliseconds, from when they were read to when the other side's socket took their last byte.",
         otherwise="`framegate pool get` says who holds memory, `framegate channels list` who is muted for a slow peer (`peer`).",
         queries=(Query(quantile(0.99, "framegate_frame_forward_duration_seconds", "{@l}")),),
         unit="s",
-        kind="stat",
         steps=((None, "green"), (0.01, "orange"), (0.1, "red")),
-        width=4,
-        height=5,
         next="traffic",
     ),
-    Panel(
+    _number(
         title="How full is the memory?",
         good="Below 80 % of the pool. At 100 % large frames wait, and small ones pass all the same.",
         otherwise="`framegate pool get --top 10` says who holds it; `framegate pool set --size 512MiB` makes it larger.",
         queries=(Query(f"{total('framegate_memory_pool_usage_bytes{@}')} / {total('framegate_memory_pool_limit_bytes{@}')}"),),
         unit="percentunit",
-        kind="stat",
         steps=((None, "green"), (0.8, "orange"), (0.95, "red")),
-        width=4,
-        height=5,
         maximum=1.0,
         next="hurts",
     ),
-    Panel(
+    _number(
         title="How far behind are the tap's readers?",
         good="Seconds: as long as the pipeline's trigger.",
         otherwise="`framegate tap consumers list /var/lib/framegate/tap` says who reads how far. Is the Spark job there? It says so itself.",
         queries=(Query("max(framegate_tap_lag_time_seconds{@})"),),
         unit="s",
-        kind="stat",
         steps=((None, "green"), (60, "orange"), (600, "red")),
         width=8,
-        height=5,
         next="tap",
         nothing="nobody reads",
     ),
-    Panel(
+    _number(
         title="How many frames does the tap lose?",
         good="0 a second. What a rule samples out is not lost.",
         otherwise="`framegate tap verify /var/lib/framegate/tap` says which minutes are not complete, and why; `framegate taps list` which rules "
         "there are.",
         queries=(Query(per_second(LOST)),),
         unit="cps",
-        kind="stat",
         steps=NONE_IS_GOOD,
         width=8,
-        height=5,
         next="tap",
     ),
-    Panel(
+    _number(
         title="How many restarts?",
         good="0: no processor was started again in the time that is shown.",
         otherwise="`framegate pool get` counts the restarts of each; the row `processor_died` has the exit code.",
         queries=(Query(RESTARTS),),
         unit="short",
-        kind="stat",
         steps=((None, "green"), (0.5, "orange"), (3, "red")),
         width=8,
-        height=5,
         decimals=0,
         next="control",
     ),

@@ -22,8 +22,7 @@ _WAITS: Final = (
         good="Little of `memory`; of `peer`, `throttle` and `handler` what you configured. The height is how many channels were muted for it, on "
         "average.",
         otherwise="`framegate channels list` shows who is muted; `framegate channels describe 0-27700000-12` since when. `admin`: somebody muted "
-        "it by hand: "
-        "`framegate channels unmute 0-27700000-12`.",
+        "it by hand: `framegate channels unmute 0-27700000-12`.",
         queries=(Query(seen(f"sum by ({CAUSE}) (avg_over_time(framegate_channel_muted{{@}}[@]))", CAUSE), "{{framegate_mute_cause}}"),),
         unit="short",
         stacked=True,
@@ -69,8 +68,8 @@ _WAITS: Final = (
         title="Which frames are refused?",
         good="None. `frame_too_large`: above the listener's `maxReceiveSize`; `negative_size`: no frame at all; `incomplete`: the connection "
         "ended within it.",
-        otherwise="`framegate channels list --closed --cause frame_too_large` names who sent them; "
-        "`framegate limits set --listener kafka --max-receive-size 2MiB` lets them pass.",
+        otherwise="`framegate channels list --closed --cause frame_too_large` names who sent them; `framegate limits set --listener kafka "
+        "--max-receive-size 2MiB` lets them pass.",
         queries=(
             Query(
                 seen(per_second("framegate_frame_rejected_total{@l}", f"{LISTENER}, {REASON}"), REASON), "{{framegate_listener}} {{framegate_reason}}"

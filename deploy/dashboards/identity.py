@@ -30,8 +30,7 @@ _TLS: Final = (
         title="Why do TLS handshakes fail?",
         good="They do not.",
         otherwise="`framegate channels list --closed --cause tls_failed` names who, and says in words who refused whom; `framegate certificates "
-        "list` shows "
-        "what we serve.",
+        "list` shows what we serve.",
         queries=(
             Query(
                 seen(per_second(HANDSHAKE + '_count{@, error_type!=""}', f"{SIDE}, error_type"), "error_type"),
@@ -45,8 +44,8 @@ _TLS: Final = (
     Panel(
         title="How many days do certificates last?",
         good="More than 14.",
-        otherwise="`framegate certificates list` says which file it is; replace it, and it is taken while traffic flows. At once: "
-        "`framegate certificates reload`.",
+        otherwise="`framegate certificates list` says which file it is; replace it, and it is taken while traffic flows. At once: `framegate "
+        "certificates reload`.",
         queries=(
             Query(
                 "(min by (framegate_certificate) (framegate_tls_certificate_not_after_seconds{@}) - time()) / 86400",

@@ -1,4 +1,4 @@
-"""A panel and a dashboard as they are described here, and what Grafana's Foundation SDK makes of them."""
+"""Descriptions of panels and dashboards, and their conversion with Grafana's Foundation SDK."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,10 +20,10 @@ VARIABLES_IN_LINKS: Final = (
     "${datasource:queryparam}&${job:queryparam}&${node:queryparam}&${pod:queryparam}&${listener:queryparam}&${__url_time_range}"
 )
 SMALL: Final = {"percentunit": 0.1, "s": 0.01, "bytes": 1024, "binBps": 1024}
-"""Up to where an axis goes at least, by unit, so that a line at 0 lies at the bottom of something sensible."""
+"""The least upper end of an axis, by unit, so that a line at 0 has a useful scale."""
 Kind = Literal["stat", "series", "bars", "table", "words"]
 Step = tuple[float | None, str]
-"""From which value on which colour; the first is None."""
+"""A value, and the colour from this value on; the first value is None."""
 
 PLAIN: Final[tuple[Step, ...]] = ((None, "blue"),)
 NONE_IS_GOOD: Final[tuple[Step, ...]] = ((None, "green"), (1e-9, "red"))
@@ -40,23 +40,23 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One question, and where its answer is drawn.
+    """One question, and how its answer is drawn.
 
     Attributes:
         title: the question.
-        good: what a good answer is.
-        otherwise: what to do when it is not, with the command to type.
+        good: a good answer.
+        otherwise: what to do if the answer is not good, with a command.
         queries: in PromQL, see ``promql``.
-        unit: as Grafana names units.
-        kind: ``words`` is a stat that shows names; ``bars`` are the latest values, lying.
+        unit: one of Grafana's units.
+        kind: ``words`` is a stat that shows names; ``bars`` are horizontal bars of the latest values.
         steps: colours by value.
-        width, height: of a grid that is 24 wide; a height of 9 is 334 pixels.
-        next: the dashboard that explains, by its ``slug``.
-        stacked: series add up.
-        logarithmic: the axis doubles from line to line.
-        maximum: of the axis, where there is one by nature.
-        nothing: what is shown when there is no data.
-        columns: of a table: the label, what stands above it, and its width in pixels.
+        width, height: in a grid with 24 columns; a height of 9 is 334 pixels.
+        next: the ``slug`` of the dashboard with explanations.
+        stacked: whether series are stacked.
+        logarithmic: whether the axis is logarithmic, to base 2.
+        maximum: of the axis, if there is a natural one.
+        nothing: the text if there is no data.
+        columns: of a table: label, title and width in pixels.
     """
 
     title: str
@@ -80,7 +80,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Panels that are folded until somebody asks."""
+    """Panels in a row that is collapsed at first."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -88,7 +88,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """A dashboard: ``slug`` is the file's name, and of the links to it."""
+    """A dashboard; ``slug`` is in the names of its file and of links."""
 
     slug: str
     title: str
@@ -114,7 +114,7 @@ def _link(title: str, slug: str) -> builders.DashboardLink:
 
 
 def build_panel(panel: Panel, number: int, titles: dict[str, str]) -> Any:
-    """The SDK's builder of a panel. ``titles`` are those of the dashboards, by slug, for the link to ``next``."""
+    """The SDK's builder of a panel. ``titles``: of all dashboards by slug, for the link to ``next``."""
     maker = {"stat": _stat, "words": _words, "series": _series, "bars": _bars, "table": _table}[panel.kind]
     made = maker(panel).id(number).title(panel.title).description(f"{panel.good}\n\n{panel.otherwise}").datasource(DATASOURCE)
     made = made.unit(panel.unit).thresholds(_thresholds(panel.steps)).span(panel.width).height(panel.height)
@@ -155,7 +155,7 @@ def _bars(panel: Panel) -> Any:
 
 def _series(panel: Panel) -> Any:
     legend = common.VizLegendOptions().display_mode(common_models.LegendDisplayMode.TABLE).placement(common_models.LegendPlacement.BOTTOM)
-    legend = legend.show_legend(True).calcs(["lastNotNull", "max"]).sort_by("Max").sort_desc(True)  # not all lines of it are in sight
+    legend = legend.show_legend(True).calcs(["lastNotNull", "max"]).sort_by("Max").sort_desc(True)  # not all lines of it are visible
     tooltip = common.VizTooltipOptions().mode(common_models.TooltipDisplayMode.MULTI).sort(common_models.SortOrder.DESCENDING)
     made = timeseries.Panel().legend(legend).tooltip(tooltip).min(0).line_width(1).fill_opacity(20 if panel.stacked else 5)
     made = made.show_points(common_models.VisibilityMode.AUTO).axis_soft_max(SMALL.get(panel.unit, 1))

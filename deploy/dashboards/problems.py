@@ -1,7 +1,7 @@
-"""What may be wrong with a framegate, said in words, found by one query: a line of the first dashboard, and an alert.
+"""Problems of a framegate, each found by one query: a line of the first dashboard, and an alert.
 
-A dashboard shows a problem as soon as it is there; an alert waits for ``hold``, or, where a share of a budget is used up, for what the
-multi-window rules of Google's SRE workbook ask for (chapter 5, "multiwindow, multi-burn-rate alerts").
+A dashboard shows a problem at once. An alert waits for ``hold``, or, if the problem has a budget, follows the multi-window rules of Google's SRE
+workbook (chapter 5, "multiwindow, multi-burn-rate alerts").
 """
 
 from collections.abc import Sequence
@@ -16,32 +16,32 @@ Severity = Literal["critical", "warning", "info"]
 
 FINE: Final = "Everything is fine"
 LEVELS: Final[dict[Severity, int]] = {"info": 1, "warning": 2, "critical": 3}
-"""The value of a problem in the first panel; 0 is what is fine."""
+"""The value of a problem in the first panel; 0: no problem."""
 
 BURNS: Final[dict[Severity, tuple[tuple[float, str, str], ...]]] = {
     "critical": ((14.4, "1h", "5m"), (6.0, "6h", "30m")),
     "warning": ((3.0, "1d", "2h"), (1.0, "3d", "6h")),
 }
-"""How many times faster than allowed a month's budget may be used up, in a long window and still in a short one."""
+"""How many times faster than allowed a month's budget is used up when an alert fires, in a long window and in a short one."""
 LEAST: Final = 10
-"""Bad events in the long window below which no budget speaks: one of two is no rate."""
+"""The least number of bad events in the long window for an alert of a budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What share may go wrong. Attributes: ``bad`` and ``all``, both per second and with the same labels; ``share``, 0 to 1, of a month."""
+    """The allowed share of bad events. Attributes: ``bad`` and ``all``, both per second and with the same labels; ``share``: 0 to 1, of a month."""
 
     bad: str
     all: str
     share: float
 
     def burning(self, factor: float, window: str) -> str:
-        """Whether the budget is used up ``factor`` times faster than it lasts."""
+        """A condition: the budget is used up ``factor`` times faster than allowed."""
         ratio = f"{self.bad} / {self.all}"
         return f"{for_rule(ratio, window)} > {factor * self.share:.12g}"
 
     def enough(self, window: str) -> str:
-        """Whether there were enough bad events to speak of a rate."""
+        """A condition: there were enough bad events."""
         return f"{for_rule(self.bad, window)} * {SECONDS[window]} >= {LEAST}"
 
 
@@ -50,19 +50,19 @@ SECONDS: Final = {"1h": 3_600, "6h": 21_600, "1d": 86_400, "3d": 259_200}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that may be wrong.
+    """One problem.
 
     Attributes:
         alert: its name, and the runbook's section.
-        words: what is wrong, as the first panel says it.
-        measure: what the number beside it is, short.
-        condition: true where it is so, with the number as its value; see ``promql``.
-        where: the labels beside ``WHO`` that say where it is.
-        severity: what the first panel shows, and of the alert.
-        hold: how long it must be so before an alert fires.
-        window: over which an alert measures rates.
-        told: how an alert tells the number, as a template; without, ``measure`` stands behind it.
-        budget: the alerts speak when a budget burns instead.
+        words: the problem, in the first panel.
+        measure: the meaning of the number beside it, short.
+        condition: the query that finds it, with the number as its value; see ``promql``.
+        where: further labels than ``WHO`` that say where it is.
+        severity: in the first panel, and of the alert.
+        hold: how long the condition must be true before an alert fires.
+        window: the range of rates in the alert.
+        told: the template of the number in an alert; empty: the number and ``measure``.
+        budget: the alerts fire if this budget is used up too fast, instead of ``condition``.
     """
 
     alert: str
@@ -95,12 +95,12 @@ class Rule:
 
 
 def _marked(problem: Problem) -> str:
-    """One element, with the words as a label, for each place where it is so; its value is the level. A power of 0 is 1, also of infinity."""
+    """One element, with the words as a label, for each place of the problem; its value is the level. (Any value to the power of 0 is 1.)"""
     return f'label_replace(({for_dashboard(problem.condition)}) ^ 0 * {LEVELS[problem.severity]}, "problem", "{problem.words}", "", "")'
 
 
 def problem_words(problems: Sequence[Problem]) -> str:
-    """The query of the first panel: what is wrong, in words, with its level as the value, or that nothing is."""
+    """The query of the first panel: the problems in words, with their levels as values, or ``FINE``."""
     found = "\nor\n".join(_marked(problem) for problem in problems)
     return f'max by (problem) (\n{found}\n)\nor on () label_replace(vector(0), "problem", "{FINE}", "", "")'
 
@@ -115,14 +115,14 @@ def _placed(problem: Problem) -> str:
 
 
 def problem_table(problems: Sequence[Problem]) -> str:
-    """The query of the table beside it: where it is, with the number, and the alert's name."""
+    """The query of the table beside it: places, numbers, and names of alerts."""
     found = "\nor\n".join(_placed(problem) for problem in problems)
     fine = f'label_replace(vector(0), "problem", "{FINE}", "", "")'
     return f"sum by (alert, problem, measure, where, instance, pod) (\n{found}\n)\nor on () {fine}"
 
 
 def rules_of(problem: Problem) -> list[Rule]:
-    """The alerting rules: one, or of a budget two, ``critical`` for what burns fast and ``warning`` for what burns slowly."""
+    """The alerting rules of a problem: one, or two for a budget, ``critical`` if it is used up fast and ``warning`` if slowly."""
     place = "".join(f"{label.removeprefix('framegate_').replace('_', ' ')} {{{{ $labels.{label} }}}}, " for label in problem.where)
     at = f" ({place}node {{{{ $labels.instance }}}}{{{{ with $labels.pod }}}}, pod {{{{ . }}}}{{{{ end }}}})"
     if problem.condition.startswith("absent"):

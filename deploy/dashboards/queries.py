@@ -1,4 +1,4 @@
-"""The panels of a dashboard that was written, and their queries as Prometheus takes them. Needs the standard library only."""
+"""The panels of a written dashboard, and their queries as Prometheus accepts them. Needs the standard library only."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ VALUES: Final[Mapping[str, str]] = {
     "listener": ".*",
     "interval": "15s",
 }
-"""What stands for a variable when nobody says otherwise: everything, and intervals that fit a scrape every 15 s."""
+"""Default values of variables: everything, and intervals for a scrape every 15 s."""
 
 _VARIABLE: Final = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$([a-zA-Z_]\w*)")
 
@@ -31,7 +31,7 @@ def substitute(query: str, values: Mapping[str, str] = VALUES) -> str:
 
 
 def all_panels(dashboard: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Every panel of a dashboard as it lies in its file (Classic JSON), those in collapsed rows as well; the rows themselves are left out."""
+    """Every panel of a dashboard in its file (Classic JSON), also those in collapsed rows, without the rows themselves."""
     for panel in dashboard["panels"]:
         if panel["type"] == "row":
             yield from panel.get("panels", [])
@@ -44,7 +44,7 @@ def panels(dashboard: Mapping[str, Any], values: Mapping[str, str] = {}) -> list
 
     Args:
         dashboard: the document of one of the JSON files.
-        values: of variables, beside and instead of ``VALUES``; ``{"__rate_interval": "5s"}`` where a scrape comes every second.
+        values: of variables, in addition to ``VALUES`` or instead of them; ``{"__rate_interval": "5s"}`` where a scrape comes every second.
     """
     known = {**VALUES, **values}
     return [(panel["title"], [substitute(target["expr"], known) for target in panel.get("targets", [])]) for panel in all_panels(dashboard)]

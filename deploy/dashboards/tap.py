@@ -26,8 +26,7 @@ _RECORD: Final = (
         title="What is lost, and why?",
         good="Nothing but `sampled`, which a rule asked for. `queue_full`: the disk is too slow; `disk_full`, `disk_error`: as they say.",
         otherwise="`framegate tap verify /var/lib/framegate/tap` says which minutes are not complete; `framegate taps set all --sample-frames "
-        "0.1` takes less, "
-        "`framegate taps set all --on-full mute` has traffic wait instead.",
+        "0.1` takes less, `framegate taps set all --on-full mute` has traffic wait instead.",
         queries=(Query(seen(per_second("framegate_tap_dropped_total{@}", REASON), REASON), "{{framegate_reason}}"),),
         unit="cps",
         steps=NONE_IS_GOOD,
@@ -55,8 +54,7 @@ _RECORD: Final = (
         title="How far behind is each reader, in time?",
         good="Seconds: the pipeline's trigger.",
         otherwise="`framegate tap consumers list /var/lib/framegate/tap` says where each is; one that is gone for good: `framegate tap consumers "
-        "remove "
-        "/var/lib/framegate/tap NAME`.",
+        "remove /var/lib/framegate/tap NAME`.",
         queries=(Query(f"max by ({CONSUMER}) (framegate_tap_lag_time_seconds{{@}})", "{{framegate_consumer}}"),),
         unit="s",
         steps=((None, "green"), (600, "orange")),

@@ -16,8 +16,8 @@ _WHO: Final = (
     Panel(
         title="Who is connected?",
         good="As many clients of each listener as there are at this time of day.",
-        otherwise="`framegate channels list --limit 50` names them with their principals; one address that takes too many: "
-        "`framegate limits set --per-address --connections 100`.",
+        otherwise="`framegate channels list --limit 50` names them with their principals; one address that takes too many: `framegate limits set "
+        "--per-address --connections 100`.",
         queries=(Query(total('framegate_connection_active{@l, framegate_side="downstream"}', LISTENER), "{{framegate_listener}}"),),
         unit="short",
         stacked=True,
@@ -35,8 +35,7 @@ _WHO: Final = (
         title="How large are the frames?",
         good="Far below the limit, which is the largest line.",
         otherwise="`framegate tap cat /var/lib/framegate/tap --min-size 1MiB` shows who sends large ones; `framegate limits set --listener kafka "
-        "--max-receive-size 2MiB` "
-        "moves the limit.",
+        "--max-receive-size 2MiB` moves the limit.",
         queries=(
             Query(quantile(0.5, "framegate_frame_size_bytes", '{@l, framegate_side="downstream"}'), "half of the requests"),
             Query(quantile(0.99, "framegate_frame_size_bytes", '{@l, framegate_side="downstream"}'), "99 % of the requests"),
@@ -50,8 +49,7 @@ _WHO: Final = (
     Panel(
         title="How long does a frame take through framegate?",
         good="99 of 100 within a few milliseconds. It is measured from when a frame was read to when the other side's socket took its last byte, "
-        "so a peer "
-        "that is slow is in it.",
+        "so a peer that is slow is in it.",
         otherwise="`framegate channels list` shows who is muted for `peer` or `memory`; then look at who hurts.",
         queries=(
             Query(quantile(0.5, "framegate_frame_forward_duration_seconds", "{@l}", "framegate_direction"), "half, {{framegate_direction}}"),

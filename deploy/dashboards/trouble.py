@@ -1,4 +1,4 @@
-"""The list of problems, the worst first: what the first dashboard's first panel says, and what alerts there are."""
+"""The list of problems, the worst first, for the first panel of the first dashboard and for the alerts."""
 
 from typing import Final
 
@@ -8,9 +8,9 @@ from dashboards.promql import WHO, either, grown, per_second, share_slower, tota
 __all__ = ["PROBLEMS"]
 
 REFUSED: Final = 0.001
-"""The share of connections, handshakes, logins and frames that may be refused in a month."""
+"""The allowed share of refused connections, handshakes, logins and frames in a month."""
 SLOW: Final = 0.01
-"""The share of frames and requests that may be slow in a month."""
+"""The allowed share of slow frames and requests in a month."""
 AT: Final = f"{WHO}, framegate_listener"
 DOOR: Final = 'framegate_cause=~"tls_failed|wrong_protocol|handshake_timeout"'
 READY: Final = total(either("framegate_ready", "ratio", '{@, framegate_probe="readiness"}'), WHO)
@@ -52,6 +52,12 @@ def _slowness(alert: str, words: str, late: str, everything: str) -> Problem:
     budget = Budget(bad=late, all=everything, share=SLOW)
     condition = f"{late} / {everything} > {14.4 * SLOW:.12g}"
     return Problem(alert=alert, words=words, measure="share of them", condition=condition, severity="warning", where=LISTENER, budget=budget)
+
+
+def _counted(alert: str, words: str, measure: str, counter: str, *where: str) -> Problem:
+    """Something that should never be counted: one event is enough, and the alert lasts for ten minutes."""
+    condition = grown(counter, ", ".join((WHO, *where)))
+    return Problem(alert=alert, words=words, measure=measure, condition=condition, severity="warning", where=where, hold="0s", window="10m")
 
 
 _GONE: Final = (
@@ -174,25 +180,9 @@ _TAP: Final = (
     ),
 )
 _OWN: Final = (
-    Problem(
-        alert="FramegateProcessorRestarts",
-        words="A processor was started again",
-        measure="restarts",
-        condition=grown("framegate_worker_restarts_total{@}", f"{WHO}, framegate_reason"),
-        severity="warning",
-        where=("framegate_reason",),
-        hold="0s",
-        window="10m",
-    ),
-    Problem(
-        alert="FramegateHandlerRestarts",
-        words="A handler process was started again",
-        measure="restarts",
-        condition=grown("framegate_handler_restarts_total{@}", f"{WHO}, framegate_reason"),
-        severity="warning",
-        where=("framegate_reason",),
-        hold="0s",
-        window="10m",
+    _counted("FramegateProcessorRestarts", "A processor was started again", "restarts", "framegate_worker_restarts_total{@}", "framegate_reason"),
+    _counted(
+        "FramegateHandlerRestarts", "A handler process was started again", "restarts", "framegate_handler_restarts_total{@}", "framegate_reason"
     ),
     Problem(
         alert="FramegateHandlerFails",
@@ -202,26 +192,8 @@ _OWN: Final = (
         severity="warning",
         where=LISTENER,
     ),
-    Problem(
-        alert="FramegateInternalErrors",
-        words="A processor caught an error of its own",
-        measure="errors",
-        condition=grown("framegate_processor_errors_total{@}", f"{WHO}, framegate_place"),
-        severity="warning",
-        where=("framegate_place",),
-        hold="0s",
-        window="10m",
-    ),
-    Problem(
-        alert="FramegateTaskFailures",
-        words="A part of the control process failed",
-        measure="failures",
-        condition=grown("framegate_task_failures_total{@}", f"{WHO}, framegate_task"),
-        severity="warning",
-        where=("framegate_task",),
-        hold="0s",
-        window="10m",
-    ),
+    _counted("FramegateInternalErrors", "A processor caught an error of its own", "errors", "framegate_processor_errors_total{@}", "framegate_place"),
+    _counted("FramegateTaskFailures", "A part of the control process failed", "failures", "framegate_task_failures_total{@}", "framegate_task"),
     Problem(
         alert="FramegateAcceptErrors",
         words="Connections cannot be accepted",
@@ -259,15 +231,12 @@ _AROUND: Final = (
         where=("framegate_certificate",),
         hold="1h",
     ),
-    Problem(
-        alert="FramegateReloadRefused",
-        words="A file that was replaced was not taken",
-        measure="files",
-        condition=grown('framegate_reload_count_total{@, error_type="refused"}', f"{WHO}, framegate_file_kind"),
-        severity="warning",
-        where=("framegate_file_kind",),
-        hold="0s",
-        window="10m",
+    _counted(
+        "FramegateReloadRefused",
+        "A file that was replaced was not taken",
+        "files",
+        'framegate_reload_count_total{@, error_type="refused"}',
+        "framegate_file_kind",
     ),
     Problem(
         alert="FramegateCollectorUnreachable",
@@ -277,25 +246,8 @@ _AROUND: Final = (
         severity="warning",
         where=("framegate_signal",),
     ),
-    Problem(
-        alert="FramegateLogBlocked",
-        words="Log rows are dropped: nobody reads standard output",
-        measure="rows",
-        condition=grown("framegate_log_dropped_total{@}", WHO),
-        severity="warning",
-        hold="0s",
-        window="10m",
-    ),
-    Problem(
-        alert="FramegateChangesRefused",
-        words="Calls of the control plane find it unavailable",
-        measure="calls",
-        condition=grown(UNAVAILABLE, f"{WHO}, rpc_method"),
-        severity="warning",
-        where=("rpc_method",),
-        hold="0s",
-        window="10m",
-    ),
+    _counted("FramegateLogBlocked", "Log rows are dropped: nobody reads standard output", "rows", "framegate_log_dropped_total{@}"),
+    _counted("FramegateChangesRefused", "Calls of the control plane find it unavailable", "calls", UNAVAILABLE, "rpc_method"),
 )
 
 PROBLEMS: Final = (*_GONE, *_REFUSED, *_SLOW, *_TAP, *_OWN, *_AROUND)

@@ -1,4 +1,4 @@
-"""Which files are written, and what is in them."""
+"""The written files: dashboards as JSON, and the alerts as a rule file of Prometheus and as a PrometheusRule of its operator."""
 
 import argparse
 import json
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
@@ -16,18 +17,21 @@ from dashboards.healthy import HEALTHY
 from dashboards.hurts import HURTS
 from dashboards.identity import IDENTITY
 from dashboards.panels import DATASOURCE, VARIABLES_IN_LINKS, Dashboard, Panel, build_panel
-from dashboards.rules import RUNBOOK, prometheus_rule, rule_file
+from dashboards.problems import Rule, rules_of
 from dashboards.tap import TAP
 from dashboards.traffic import TRAFFIC
+from dashboards.trouble import PROBLEMS
 
 __all__ = ["DASHBOARDS", "files", "main"]
 
+RUNBOOK: Final = "deploy/alerts/RUNBOOK.md"
+WRITTEN: Final = "# Written by `python deploy/dashboards`, from deploy/dashboards/trouble.py.\n"
 DEPLOY: Final = Path(__file__).resolve().parents[1]
 DASHBOARDS: Final = (HEALTHY, TRAFFIC, HURTS, IDENTITY, TAP, CONTROL)
 TITLES: Final = {item.slug: item.title for item in DASHBOARDS}
 ALL: Final = models.VariableOption(selected=True, text="All", value="$__all")
 THERE: Final = "framegate_config_revision"
-"""The metric that every framegate has once; what the variables are looked up in."""
+"""A metric that every framegate has once, from which the variables get their values."""
 
 
 def _variable(name: str, label: str, text: str, query: str) -> builders.QueryVariable:
@@ -95,14 +99,59 @@ def _document(own: Dashboard) -> dict[str, Any]:
 
 
 def _without(value: Any, key: str) -> Any:
-    """Without a key, wherever it is: the SDK writes ``placement`` behind each link, which hides links in a menu."""
+    """Remove a key everywhere: the SDK writes ``placement`` for each link, which hides links in a menu."""
     if isinstance(value, dict):
         return {name: _without(item, key) for name, item in value.items() if name != key}
     return [_without(item, key) for item in value] if isinstance(value, list) else value
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as blocks."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def _entry(rule: Rule, runbook: str) -> dict[str, Any]:
+    return {
+        "alert": rule.alert,
+        "expr": rule.expr,
+        "for": rule.hold,
+        "labels": {"severity": rule.severity},
+        "annotations": {
+            "summary": rule.summary,
+            "description": rule.description,
+            "runbook_url": f"{runbook}#{rule.alert.lower()}",
+        },
+    }
+
+
+def groups(runbook: str = RUNBOOK) -> list[dict[str, Any]]:
+    """The groups of rules. ``runbook``: the runbook's address."""
+    return [{"name": "framegate", "rules": [_entry(rule, runbook) for problem in PROBLEMS for rule in rules_of(problem)]}]
+
+
+def _yaml(document: dict[str, Any]) -> str:
+    return WRITTEN + yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)
+
+
+def rule_file(runbook: str = RUNBOOK) -> str:
+    """The rule file of Prometheus, for ``rule_files`` of prometheus.yml."""
+    return _yaml({"groups": groups(runbook)})
+
+
+def prometheus_rule(runbook: str = RUNBOOK) -> str:
+    """The same rules as a PrometheusRule, for Prometheus' operator."""
+    metadata = {"name": "framegate", "labels": {"app.kubernetes.io/name": "framegate"}}
+    return _yaml({"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule", "metadata": metadata, "spec": {"groups": groups(runbook)}})
+
+
 def files(runbook: str = RUNBOOK) -> dict[str, str]:
-    """What is in each file, by its path below ``deploy/``. ``runbook``: the address that alerts give for the runbook."""
+    """The contents of the files, by path below ``deploy/``. ``runbook``: the runbook's address in the alerts."""
     boards = {f"dashboards/{item.slug}.json": json.dumps(_document(item), indent=1, sort_keys=True, ensure_ascii=False) + "\n" for item in DASHBOARDS}
     return {**boards, "alerts/framegate.yaml": rule_file(runbook), "alerts/prometheus-rule.yaml": prometheus_rule(runbook)}
 
@@ -111,7 +160,7 @@ def main(arguments: Sequence[str]) -> None:
     """Write the files."""
     parser = argparse.ArgumentParser(prog="python deploy/dashboards", description="Writes the dashboards and alerts of deploy/ anew.")
     parser.add_argument(
-        "--runbook", default=RUNBOOK, metavar="URL", help="where the runbook is to be read; alerts link to its sections (%(default)s)"
+        "--runbook", default=RUNBOOK, metavar="URL", help="the address of the runbook; alerts link to its sections (%(default)s)"
     )
     parser.add_argument("--folder", type=Path, default=DEPLOY, help="where dashboards/ and alerts/ are (deploy/)")
     given = parser.parse_args(arguments)

@@ -75,9 +75,15 @@ KAFKA = 'framegate_kafka_request_duration_seconds_{}{{framegate_listener="kafka"
 CONFIG = "framegate_config_revision"
 
 
-def grows(alert: str, series: str) -> Case:
-    """It counts something that should not be: one is enough, for ten minutes."""
-    return Case(alert=alert, quiet={series: [(60, 0)]}, loud={series: [(5, 0), (1, 1), (54, 0)]}, fires=6, recovers=17)
+def grows(alert: str, series: str, *, minutes: int = 10) -> Case:
+    """It counts something that should not be: one is enough, for so many minutes."""
+    return Case(alert=alert, quiet={series: [(60, 0)]}, loud={series: [(5, 0), (1, 1), (54, 0)]}, fires=6, recovers=7 + minutes)
+
+
+def rises(alert: str, series: str, below: float, above: float, fires: int, *, calm: float = 0, also: Series | None = None) -> Case:
+    """A gauge passes a threshold for twenty minutes, from the fifth on."""
+    loud = {series: [(5, calm), (20, above), (35, calm)]}
+    return Case(alert=alert, quiet={series: [(60, below)]}, loud=loud, fires=fires, recovers=26, also=also or {})
 
 
 HOUR = 60
@@ -126,6 +132,14 @@ def _burns(alert: str, made: Callable[..., Series], budget: float) -> list[Case]
 
 
 DAY = 86_400
+DOWN = 'framegate_upstream_endpoint_down{framegate_upstream="brokers"}'
+ADDRESSES: Series = {'framegate_upstream_endpoint_count{framegate_upstream="brokers"}': [(60, 3)]}
+CERTIFICATE = 'framegate_tls_certificate_not_after_seconds{framegate_certificate="listener/kafka"}'
+READY = 'framegate_ready{framegate_probe="readiness"}'
+BUSY, IDLE = (f'framegate_event_loop_time_seconds_total{{framegate_worker="0", framegate_state="{state}"}}' for state in ("busy", "idle"))
+EXPORTS = 'framegate_telemetry_exports_total{framegate_signal="metrics"}'
+FAILED_EXPORTS = EXPORTS.replace("}", ', error_type="failed"}')
+LOST = 'framegate_tap_dropped_total{framegate_reason="disk_full"}'
 CASES = [
     Case(alert="FramegateAbsent", quiet={CONFIG: [(5, 1), (9, GONE), (46, 1)]}, loud={CONFIG: [(5, 1), (30, GONE), (25, 1)]}, fires=15, recovers=36),
     Case(
@@ -138,8 +152,8 @@ CASES = [
     ),
     Case(
         alert="FramegateNotReady",
-        quiet={'framegate_ready{framegate_probe="readiness"}': [(60, 0)], "framegate_draining": [(60, 1)]},
-        loud={'framegate_ready{framegate_probe="readiness"}': [(5, 1), (20, 0), (35, 1)], "framegate_draining": [(60, 0)]},
+        quiet={READY: [(60, 0)], "framegate_draining": [(60, 1)]},
+        loud={READY: [(5, 1), (20, 0), (35, 1)], "framegate_draining": [(60, 0)]},
         fires=7,
         recovers=26,
     ),
@@ -150,33 +164,26 @@ CASES = [
         fires=7,
         recovers=26,
     ),
-    Case(
-        alert="FramegateUpstreamGone",
-        quiet={'framegate_upstream_endpoint_down{framegate_upstream="brokers"}': [(60, 2)]},
-        loud={'framegate_upstream_endpoint_down{framegate_upstream="brokers"}': [(5, 2), (20, 3), (35, 0)]},
-        also={'framegate_upstream_endpoint_count{framegate_upstream="brokers"}': [(60, 3)]},
-        fires=6,
-        recovers=26,
-    ),
+    rises("FramegateUpstreamGone", DOWN, 2, 3, 6, calm=2, also=ADDRESSES),
     Case(
         alert="FramegateUpstreamDown",
-        quiet={'framegate_upstream_endpoint_down{framegate_upstream="brokers"}': [(10, 0), (5, 3), (45, 0)]},
-        loud={'framegate_upstream_endpoint_down{framegate_upstream="brokers"}': [(5, 0), (20, 1), (35, 0)]},
-        also={'framegate_upstream_endpoint_count{framegate_upstream="brokers"}': [(60, 3)]},
+        quiet={DOWN: [(10, 0), (5, 3), (45, 0)]},
+        loud={DOWN: [(5, 0), (20, 1), (35, 0)]},
+        also=ADDRESSES,
         fires=10,
         recovers=26,
     ),
     Case(
         alert="FramegateCertificateEnds",
-        quiet={'framegate_tls_certificate_not_after_seconds{framegate_certificate="listener/kafka"}': [(60, 3 * DAY + 3_600)]},
-        loud={'framegate_tls_certificate_not_after_seconds{framegate_certificate="listener/kafka"}': [(30, 3 * DAY + 600), (30, 90 * DAY)]},
+        quiet={CERTIFICATE: [(60, 3 * DAY + 3_600)]},
+        loud={CERTIFICATE: [(30, 3 * DAY + 600), (30, 90 * DAY)]},
         fires=11,
         recovers=31,
     ),
     Case(
         alert="FramegateCertificateEndsSoon",
-        quiet={'framegate_tls_certificate_not_after_seconds{framegate_certificate="listener/kafka"}': [(90, 3 * DAY), (90, 14 * DAY + 10_800)]},
-        loud={'framegate_tls_certificate_not_after_seconds{framegate_certificate="listener/kafka"}': [(90, 14 * DAY + 600), (90, 90 * DAY)]},
+        quiet={CERTIFICATE: [(90, 3 * DAY), (90, 14 * DAY + 10_800)]},
+        loud={CERTIFICATE: [(90, 14 * DAY + 600), (90, 90 * DAY)]},
         fires=71,
         recovers=91,
     ),
@@ -220,49 +227,23 @@ CASES = [
     ),
     Case(
         alert="FramegateLoopBusy",
-        quiet={
-            'framegate_event_loop_time_seconds_total{framegate_worker="0", framegate_state="busy"}': [(60, 53.9)],
-            'framegate_event_loop_time_seconds_total{framegate_worker="0", framegate_state="idle"}': [(60, 6.1)],
-        },
-        loud={
-            'framegate_event_loop_time_seconds_total{framegate_worker="0", framegate_state="busy"}': [(10, 1), (30, 60), (20, 1)],
-            'framegate_event_loop_time_seconds_total{framegate_worker="0", framegate_state="idle"}': [(10, 59), (30, 0), (20, 59)],
-        },
+        quiet={BUSY: [(60, 53.9)], IDLE: [(60, 6.1)]},
+        loud={BUSY: [(10, 1), (30, 60), (20, 1)], IDLE: [(10, 59), (30, 0), (20, 59)]},
         fires=25,
         recovers=46,
     ),
     Case(
         alert="FramegateTapLoses",
-        quiet={
-            'framegate_tap_dropped_total{framegate_reason="sampled"}': [(60, 100)],
-            'framegate_tap_dropped_total{framegate_reason="disk_full"}': [(60, 0)],
-        },
-        loud={'framegate_tap_dropped_total{framegate_reason="disk_full"}': [(5, 0), (1, 1), (54, 0)]},
+        quiet={'framegate_tap_dropped_total{framegate_reason="sampled"}': [(60, 100)], LOST: [(60, 0)]},
+        loud={LOST: [(5, 0), (1, 1), (54, 0)]},
         fires=6,
         recovers=12,
     ),
-    Case(
-        alert="FramegateTapLags",
-        quiet={'framegate_tap_lag_time_seconds{framegate_consumer="spark"}': [(60, 600)]},
-        loud={'framegate_tap_lag_time_seconds{framegate_consumer="spark"}': [(5, 0), (20, 601), (35, 0)]},
-        fires=10,
-        recovers=26,
+    rises("FramegateTapLags", 'framegate_tap_lag_time_seconds{framegate_consumer="spark"}', 600, 601, 10),
+    rises(
+        "FramegateTapForgets", 'framegate_tap_lag_bytes{framegate_consumer="spark"}', 800, 801, 10, also={"framegate_tap_limit_bytes": [(60, 1000)]}
     ),
-    Case(
-        alert="FramegateTapForgets",
-        quiet={'framegate_tap_lag_bytes{framegate_consumer="spark"}': [(60, 800)]},
-        loud={'framegate_tap_lag_bytes{framegate_consumer="spark"}': [(5, 0), (20, 801), (35, 0)]},
-        also={"framegate_tap_limit_bytes": [(60, 1000)]},
-        fires=10,
-        recovers=26,
-    ),
-    Case(
-        alert="FramegateTapConsumerUnreadable",
-        quiet={"framegate_tap_consumer_unreadable": [(60, 0)]},
-        loud={"framegate_tap_consumer_unreadable": [(5, 0), (20, 1), (35, 0)]},
-        fires=10,
-        recovers=26,
-    ),
+    rises("FramegateTapConsumerUnreadable", "framegate_tap_consumer_unreadable", 0, 1, 10),
     grows("FramegateProcessorRestarts", 'framegate_worker_restarts_total{framegate_reason="died"}'),
     Case(
         alert="FramegateProcessorRestarts",  # the first one makes the series
@@ -281,13 +262,7 @@ CASES = [
     ),
     grows("FramegateInternalErrors", 'framegate_processor_errors_total{framegate_place="timer"}'),
     grows("FramegateTaskFailures", 'framegate_task_failures_total{framegate_task="slot"}'),
-    Case(
-        alert="FramegateAcceptErrors",
-        quiet={'framegate_accept_errors_total{framegate_listener="kafka", error_type="EMFILE"}': [(60, 0)]},
-        loud={'framegate_accept_errors_total{framegate_listener="kafka", error_type="EMFILE"}': [(5, 0), (1, 1), (54, 0)]},
-        fires=6,
-        recovers=12,
-    ),
+    grows("FramegateAcceptErrors", 'framegate_accept_errors_total{framegate_listener="kafka", error_type="EMFILE"}', minutes=5),
     Case(
         alert="FramegateDrainStuck",
         quiet={"framegate_drain_time_seconds": [(5, 0), (1, 300), (54, 0)], "framegate_connection_active": [(60, 7)]},
@@ -298,14 +273,8 @@ CASES = [
     grows("FramegateReloadRefused", 'framegate_reload_count_total{framegate_file_kind="tls", error_type="refused"}'),
     Case(
         alert="FramegateCollectorUnreachable",
-        quiet={
-            'framegate_telemetry_exports_total{framegate_signal="metrics", error_type="failed"}': [(60, 5)],
-            'framegate_telemetry_exports_total{framegate_signal="metrics"}': [(60, 1)],
-        },
-        loud={
-            'framegate_telemetry_exports_total{framegate_signal="metrics", error_type="failed"}': [(5, 0), (20, 1), (35, 0)],
-            'framegate_telemetry_exports_total{framegate_signal="metrics"}': [(25, 0), (35, 1)],
-        },
+        quiet={FAILED_EXPORTS: [(60, 5)], EXPORTS: [(60, 1)]},
+        loud={FAILED_EXPORTS: [(5, 0), (20, 1), (35, 0)], EXPORTS: [(25, 0), (35, 1)]},
         fires=11,
         recovers=27,
     ),

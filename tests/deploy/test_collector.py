@@ -17,10 +17,7 @@ SCHEMA = {
     "additionalProperties": False,
     "properties": {
         "extensions": COMPONENTS,
-        "receivers": {
-            **COMPONENTS,
-            "properties": {"otlp": {"required": ["protocols"], "properties": {"protocols": {"required": ["grpc"]}}}},
-        },
+        "receivers": {**COMPONENTS, "properties": {"otlp": {"required": ["protocols"], "properties": {"protocols": {"required": ["grpc"]}}}}},
         "processors": {
             **COMPONENTS,
             "properties": {
@@ -28,10 +25,7 @@ SCHEMA = {
                 "batch": {"properties": {"timeout": {"type": "string", "pattern": "^[0-9]+(ms|s)$"}}},
             },
         },
-        "exporters": {
-            **COMPONENTS,
-            "properties": {"prometheus": {"required": ["endpoint"]}, "otlp": {"required": ["endpoint"]}},
-        },
+        "exporters": {**COMPONENTS, "properties": {"prometheus": {"required": ["endpoint"]}, "otlp": {"required": ["endpoint"]}}},
         "service": {
             "type": "object",
             "required": ["pipelines"],

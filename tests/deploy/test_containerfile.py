@@ -55,7 +55,7 @@ def test_only_one_image_is_named_from_outside_and_it_can_be_replaced() -> None:
 
 
 @each_of("image", IMAGES)
-def test_it_runs_as_nobody_in_particular_and_ends_on_sigterm(image: str) -> None:
+def test_it_runs_as_an_ordinary_user_and_ends_on_sigterm(image: str) -> None:
     assert of("USER", STAGES[image]) == ["10001:10001"]
     assert of("STOPSIGNAL", STAGES[image]) == ["SIGTERM"]
 
@@ -91,7 +91,7 @@ def test_settings_of_a_machine_are_secrets_and_never_copied() -> None:
     assert not re.search(r"index-url|trusted-host|password", CONTAINERFILE.read_text())
 
 
-def test_whatever_makes_bytes_knows_the_time_that_they_bear() -> None:
+def test_every_stage_that_writes_files_has_the_time_of_the_files() -> None:
     for name in ("compiled", "environment", "root", "spark-root"):
         assert any(rest.startswith("SOURCE_DATE_EPOCH=") for rest in of("ARG", STAGES[name])), name
     assert of("ARG", STAGES["root"])[0] == f"SOURCE_DATE_EPOCH={deploying.module('image').EPOCH}"

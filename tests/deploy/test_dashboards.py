@@ -59,7 +59,7 @@ def variables(slug: str) -> dict[str, dict[str, Any]]:
     return {variable["name"]: variable for variable in board(slug)["templating"]["list"]}
 
 
-def test_who_is_looked_at_and_the_data_source_are_variables_over_metrics_that_exist() -> None:
+def test_data_source_job_node_pod_and_listener_are_variables_over_existing_metrics() -> None:
     for slug in SLUGS:
         found = variables(slug)
         chosen = found["datasource"]
@@ -179,7 +179,7 @@ def cells(position: dict[str, int]) -> Iterator[tuple[int, int]]:
     yield from ((x, y) for x in range(position["x"], position["x"] + position["w"]) for y in range(position["y"], position["y"] + position["h"]))
 
 
-def test_the_six_lead_to_each_other_and_take_along_what_was_chosen() -> None:
+def test_the_six_dashboards_link_to_each_other_and_pass_on_the_variables() -> None:
     for slug in SLUGS:
         document = board(slug)
         linked = [link["url"] for link in document["links"]]
@@ -192,7 +192,7 @@ def test_the_six_lead_to_each_other_and_take_along_what_was_chosen() -> None:
             assert url.endswith("${__url_time_range}")
 
 
-def test_the_first_dashboards_numbers_lead_on() -> None:
+def test_the_numbers_of_the_first_dashboard_have_links() -> None:
     unfolded = [panel for panel in board("healthy")["panels"] if panel["type"] != "row"]
     assert all(panel["links"] for panel in unfolded)
 

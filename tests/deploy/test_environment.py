@@ -1,6 +1,5 @@
-"""What sets up the tasks of the Makefile: it sees what a machine has, says in one line what is missing, and builds only what changed."""
+"""The setup of the Makefile's tasks: it finds what a machine has, says in one line what is missing, and builds only what changed."""
 
-import importlib.util
 import os
 import shutil
 import signal
@@ -13,6 +12,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.fakes import deploying
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -74,6 +75,13 @@ def start(checkout: Path, *words: str, **options: object) -> "subprocess.Popen[s
     return subprocess.Popen([sys.executable, "-c", SCRIPT.format(root=str(checkout)), *words], **given)  # type: ignore[call-overload,no-any-return]
 
 
+def run(checkout: Path, *words: str, **options: object) -> tuple[int, str, str]:
+    """Its exit code and both outputs."""
+    process = start(checkout, *words, **options)
+    out, err = process.communicate(timeout=30)
+    return process.returncode, out, err
+
+
 def appears(path: Path, process: "subprocess.Popen[str]") -> str:
     """What a file says, once it says something."""
     deadline = time.monotonic() + 30
@@ -94,21 +102,12 @@ def alive(pid: int) -> bool:
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("environment", ROOT / "deploy" / "environment.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = deploying.module("environment")
+    module.update_package_lists.cache_clear()
     monkeypatch.setattr(module, "CACHE", tmp_path / "cache")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     return module
-
-
-def program(folder: Path, name: str, script: str) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-    (folder / name).chmod(0o755)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +120,7 @@ def program(folder: Path, name: str, script: str) -> None:
     ],
 )
 def test_java_must_be_17_or_newer(environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, enough: bool) -> None:
-    program(tmp_path / "bin", "java", f"echo '{version}' >&2")
+    deploying.program(tmp_path / "bin", "java", f"echo '{version}' >&2")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin")
     assert environment.has_java() is enough
 
@@ -172,7 +171,9 @@ def test_all_that_is_missing_is_one_line(environment: ModuleType, monkeypatch: p
 def test_root_reads_the_lists_once_and_installs_what_is_missing_or_what_a_release_has_instead(
     environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    program(tmp_path / "bin", "apt-get", f'echo "$@" >> {tmp_path}/asked; for last; do :; done; [ $last = old ] || echo > {tmp_path}/$last; exit 0')
+    deploying.program(
+        tmp_path / "bin", "apt-get", f'echo "$@" >> {tmp_path}/asked; for last; do :; done; [ $last = old ] || echo > {tmp_path}/$last; exit 0'
+    )
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     one = environment.Need("one", "One", (tmp_path / "one-dev").exists, ["one-dev"], "there is none")
@@ -204,14 +205,14 @@ def test_the_command_runs_in_its_environment(environment: ModuleType, monkeypatc
     monkeypatch.setattr(os, "execvpe", lambda file, words, variables: ran.update(file=file, words=words, variables=variables))
     monkeypatch.setattr(os, "chdir", lambda _: None)
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
-    environment.become(["python", "-V"], Path(sys.prefix), "compiled")
+    environment.run_command(["python", "-V"], Path(sys.prefix), "compiled")
     variables = ran["variables"]
     assert isinstance(variables, dict)
     assert variables["PYTHONSAFEPATH"] == "1"
     assert variables["FRAMEGATE_EXPECT"] == "compiled"
     assert variables["PATH"].startswith(f"{sys.prefix}/bin:")
     assert "PYTHONPATH" not in variables
-    environment.become(["python", "-V"], Path(sys.prefix), "pure", source=True)
+    environment.run_command(["python", "-V"], Path(sys.prefix), "pure", source=True)
     assert ran["variables"]["PYTHONPATH"] == str(ROOT / ".src")  # type: ignore[index]
 
 
@@ -232,7 +233,7 @@ def test_a_signal_while_the_wheel_is_built_leaves_nothing(checkout: Path, number
     assert not alive(inner)
     assert not (checkout / ".cache" / "tmp").exists()
     (checkout / "slow").unlink()
-    assert start(checkout, "run", "--", "echo", "works").communicate(timeout=30)[0] == "works\n", "the next call goes on from there"
+    assert run(checkout, "run", "--", "echo", "works")[:2] == (0, "works\n"), "the next call goes on from there"
 
 
 def test_an_environment_that_was_not_finished_is_made_anew(checkout: Path) -> None:
@@ -240,31 +241,25 @@ def test_an_environment_that_was_not_finished_is_made_anew(checkout: Path) -> No
     half.parent.mkdir(parents=True)
     half.write_text("#!/bin/sh\nexit 9\n")
     half.chmod(0o755)
-    process = start(checkout, "run", "--", "echo", "works")
-    assert process.communicate(timeout=30)[0] == "works\n"
-    assert process.returncode == 0
+    assert run(checkout, "run", "--", "echo", "works")[:2] == (0, "works\n")
 
 
 def test_what_is_up_to_date_is_left_alone(checkout: Path) -> None:
-    for _ in range(2):
-        process = start(checkout, "run", "--", "true")
-        err = process.communicate(timeout=30)[1]
-        assert process.returncode == 0
-    assert err == ""
+    assert run(checkout, "run", "--", "true")[0] == 0
+    assert run(checkout, "run", "--", "true") == (0, "", "")
     assert len((checkout / "told").read_text().splitlines()) == 3, "one wheel, one installation of everything, one of the wheel"
 
 
 def test_the_source_and_the_wheel_share_an_environment(checkout: Path) -> None:
     for kind in ("pure", "test", "pure", "test"):
-        assert start(checkout, kind, "--", "echo", "works").communicate(timeout=30)[0] == "works\n"
+        assert run(checkout, kind, "--", "echo", "works")[1] == "works\n"
     told = (checkout / "told").read_text().splitlines()
     assert [line.split()[-1].rpartition("/")[2] for line in told if "--force-reinstall" in line] == ["checkout", "framegate-1-cp-cp-linux.whl"]
 
 
 def test_pip_tries_what_uv_could_not_do(checkout: Path) -> None:
-    process = start(checkout, "run", "--", "true", env={**os.environ, "FAKE_UV": "/bin/false"})
-    err = process.communicate(timeout=30)[1]
-    assert process.returncode == 0
+    code, _, err = run(checkout, "run", "--", "true", env={**os.environ, "FAKE_UV": "/bin/false"})
+    assert code == 0
     assert err.count("uv could not do it") == len((checkout / "told").read_text().splitlines()) == 3
 
 

@@ -42,7 +42,7 @@ def test_a_docker_whose_daemon_does_not_answer_is_none(tools: Path, monkeypatch:
     assert time.monotonic() - started < 10
 
 
-def test_who_runs_sees_the_images_of_who_built(tools: Path) -> None:
+def test_the_engine_that_runs_sees_the_images_of_the_engine_that_builds(tools: Path) -> None:
     assert image_engine.runner("docker") == "docker"
     assert image_engine.runner("buildah") == ""
     program(tools, "podman", "exit 0")
@@ -87,7 +87,7 @@ def test_a_container_is_confined(engine: str) -> None:
 
 
 @pytest.mark.parametrize(("exists", "chosen"), [(False, True), (True, False)])
-def test_the_old_control_groups_need_runc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, exists: bool, chosen: bool) -> None:
+def test_control_groups_v1_need_runc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, exists: bool, chosen: bool) -> None:
     if exists:
         (tmp_path / "controllers").touch()
     monkeypatch.setattr(image_engine, "CGROUP_V2", tmp_path / "controllers")
@@ -110,6 +110,6 @@ def test_no_limit_is_raised_and_none_is_more_than_a_trial_needs(monkeypatch: pyt
     assert [words[index + 1] for index, word in enumerate(words) if word == "--ulimit"] == [f"nofile={told}", f"nproc={told}"]
 
 
-def test_memory_over_a_folder_is_the_users() -> None:
+def test_a_tmpfs_over_a_folder_belongs_to_the_user() -> None:
     assert "uid=7" in " ".join(image_engine.Engine("docker", "docker").tmpfs("/run/x", 7))
     assert image_engine.Engine("buildah", "podman").tmpfs("/run/x", 7) == ["--read-only-tmpfs=false", "--tmpfs", "/run/x:mode=0700,U"]

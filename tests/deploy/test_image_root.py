@@ -1,6 +1,7 @@
-"""The root file system of an image: only what is needed, with bytecode that is never checked again, the same each time."""
+"""The root file system of an image: only what is needed, with bytecode that is never checked again, and a bill of materials; the same each time."""
 
 import importlib.util
+import json
 import os
 from pathlib import Path
 
@@ -14,7 +15,7 @@ UNCHECKED_HASH = 0b01
 
 
 @each_of("name", ["test", "idlelib", "ensurepip", "tkinter", "config-3.13-x86_64-linux-gnu", "_tkinter.cpython-313.so", "__pycache__"])
-def test_what_tests_draws_or_installs_is_left_out(name: str) -> None:
+def test_modules_for_tests_drawing_and_installing_are_left_out(name: str) -> None:
     assert image_root.left_out("", [name, "ssl.py"]) == {name}
 
 
@@ -107,3 +108,50 @@ def test_of_the_environment_what_runs_is_there_without_symbols(tmp_path: Path, m
     assert (target / "bin" / "python").is_symlink()
     assert {path.name for path in (target / "lib").rglob("*")} == {"pygments", "lexers", "__init__.py", "_mapping.py", "compiled.so"}
     assert (tmp_path / "stripped").read_text() == f"--strip-unneeded {target}/lib/compiled.so\n"
+
+
+def package(environment: Path, name: str, version: str, licence: str = "") -> None:
+    folder = environment / "lib" / "python3.13" / "site-packages" / f"{name}-{version}.dist-info"
+    folder.mkdir(parents=True)
+    line = f"License-Expression: {licence}\n" if licence else ""
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {name}\nVersion: {version}\n{line}")
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    package(tmp_path, "framegate", "0.1.0", "Apache-2.0")
+    package(tmp_path, "Ruamel.Yaml", "1.0+local", "MIT")
+    package(tmp_path, "zzz", "2")
+    debian = [image_root.debian_component("libssl3t64:amd64", "3.5.7-1~deb13u2", "amd64", "openssl", "3.5.7-1~deb13u2")]
+    monkeypatch.setattr(image_root, "debian_components", lambda names: debian if names else [])
+    return tmp_path
+
+
+def test_a_debian_package_names_its_source_which_notices_are_about() -> None:
+    found = image_root.debian_component("libssl3t64:amd64", "1:3.5", "amd64", "openssl", "3.5")
+    assert found["name"] == "libssl3t64"
+    assert found["purl"] == "pkg:deb/debian/libssl3t64@1%3A3.5?arch=amd64&distro=debian-13&upstream=openssl%403.5"
+
+
+def test_the_bill_has_every_package_once_and_is_about_framegate(environment: Path) -> None:
+    bill = json.loads(image_root.bill_of_materials(environment, ["libssl3t64"], 0))
+    assert (bill["bomFormat"], bill["specVersion"], bill["version"]) == ("CycloneDX", "1.6", 1)
+    assert bill["metadata"]["component"]["purl"] == "pkg:pypi/framegate@0.1.0"
+    assert bill["metadata"]["timestamp"] == "1970-01-01T00:00:00+00:00"
+    assert [component["name"] for component in bill["components"]] == ["ruamel-yaml", "zzz", "libssl3t64"]
+    assert bill["components"][0]["purl"] == "pkg:pypi/ruamel-yaml@1.0%2Blocal"
+    assert bill["components"][0]["licenses"] == [{"expression": "MIT"}]
+    assert "licenses" not in bill["components"][1]
+
+
+def test_the_same_packages_give_the_same_text_and_others_another_number(environment: Path) -> None:
+    one = image_root.bill_of_materials(environment, ["libssl3t64"], 0)
+    assert image_root.bill_of_materials(environment, ["libssl3t64"], 0) == one
+    assert json.loads(image_root.bill_of_materials(environment, [], 0))["serialNumber"] != json.loads(one)["serialNumber"]
+
+
+def test_packages_of_files_are_read_from_dpkg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told = "diversion by base from: /x\nlibc6:amd64, libc6-dev: /usr/lib\nzlib1g:amd64: /usr/lib/libz.so.1\npython3.13: /usr/bin/python3.13\n"
+    deploying.program(tmp_path / "bin", "dpkg-query", f"printf '{told}'; exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin")
+    assert image_root.owners([Path("/usr/lib")]) == {"libc6", "libc6-dev", "zlib1g", "python3.13"}

@@ -90,7 +90,7 @@ def test_a_frame_comes_back_and_nothing_is_left() -> None:
         ("dirty", "after SIGTERM the container ended with 3, not 0"),
     ],
 )
-def test_each_thing_that_can_be_wrong_is_told_and_nothing_is_left(fault: str, told: str) -> None:
+def test_every_failure_is_reported_and_the_container_removed(fault: str, told: str) -> None:
     engine = LocalEngine(fault)
     with pytest.raises(image_trial.TrialError, match=told):
         image_trial.try_frame(engine, "image")

@@ -27,14 +27,7 @@ SPARK = DEPLOY / "spark"
 # The first version whose sidecars are on by default, and the newest that the validator knows.
 VERSIONS = ("1.29", "1.37")
 # Lists that a strategic merge joins by a key of their items; every other list is replaced.
-MERGE_KEYS = {
-    "containers": "name",
-    "initContainers": "name",
-    "volumes": "name",
-    "env": "name",
-    "ports": "containerPort",
-    "volumeMounts": "mountPath",
-}
+MERGE_KEYS = {"containers": "name", "initContainers": "name", "volumes": "name", "env": "name", "ports": "containerPort", "volumeMounts": "mountPath"}
 
 
 def load(path: Path) -> Any:

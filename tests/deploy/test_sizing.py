@@ -10,17 +10,7 @@ from framegate.control.configuration import capacity
 from framegate.control.configuration.capacity import memory_need, memory_warning
 from framegate.control.configuration.load import validate
 from framegate.proxy.config.limits import RateLimits
-from framegate.proxy.config.model import (
-    KIB,
-    MIB,
-    ListenerConfig,
-    ListenerTls,
-    MemoryPoolConfig,
-    ProxyConfig,
-    TapConfig,
-    UpstreamConfig,
-    UpstreamTls,
-)
+from framegate.proxy.config.model import KIB, MIB, ListenerConfig, ListenerTls, MemoryPoolConfig, ProxyConfig, TapConfig, UpstreamConfig, UpstreamTls
 from tests.fakes.cases import each_of
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"

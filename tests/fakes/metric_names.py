@@ -4,9 +4,8 @@ import functools
 import re
 from collections.abc import Mapping
 
-from framegate.control.telemetry.catalogue import EXPORTED
+from framegate.control.telemetry.catalogue import EXPORTED, label_name, prometheus_name
 from framegate.control.telemetry.fold import PER_WORKER, WORKER
-from framegate.control.telemetry.names import label_name, prometheus_name
 from framegate.proxy.cells import PIPELINE_METRICS
 
 __all__ = ["DERIVED", "ELSEWHERE", "TARGET", "asked", "declared"]

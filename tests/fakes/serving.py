@@ -6,14 +6,17 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 
 from framegate.control.service import Service, start
-from framegate.control.service.interceptor import CallObserver, CallTracer
+from framegate.control.service.interceptor import CallObserver
 from framegate.proxy.config.model import TapConfig
 from tests.fakes.plane import FakePlane, fake_config
+
+if TYPE_CHECKING:
+    from framegate.control.telemetry.traces import CallSpans
 
 __all__ = ["Serving", "run", "serving"]
 
@@ -30,7 +33,7 @@ class Serving:
 
 
 @contextlib.asynccontextmanager
-async def serving(observe: CallObserver | None = None, tap: TapConfig | None = None, tracer: CallTracer | None = None) -> AsyncIterator[Serving]:
+async def serving(observe: CallObserver | None = None, tap: TapConfig | None = None, tracer: "CallSpans | None" = None) -> AsyncIterator[Serving]:
     folder = Path(tempfile.mkdtemp(prefix="fg"))
     plane = FakePlane(fake_config(f"unix:{folder}/admin.sock", tap=tap))
     try:
@@ -50,7 +53,7 @@ def run(
     body: Callable[[Serving], Awaitable[T]],
     observe: CallObserver | None = None,
     tap: TapConfig | None = None,
-    tracer: CallTracer | None = None,
+    tracer: "CallSpans | None" = None,
 ) -> T:
     """Run the body of a test with a service at hand."""
 

@@ -8,8 +8,8 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.resources import Resource
 
-from framegate.control.telemetry.account import Account
 from framegate.control.telemetry.environment import Signal, Target
+from framegate.control.telemetry.exporters import Account
 from framegate.control.telemetry.log_records import LogRecords
 from framegate.control.telemetry.traces import Traces
 from tests.fakes.otlp_receiver import OtlpReceiver

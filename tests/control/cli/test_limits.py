@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from framegate.control.service.quotas import QUOTA_FIELDS
+from framegate.control.service.limits import QUOTA_FIELDS
 from framegate.proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
 from tests.fakes.cli import Cli, served
 from tests.fakes.plane import FakePlane

@@ -115,7 +115,7 @@ def test_a_subscriber_that_raises_costs_nobody_else_the_event() -> None:
     assert [str(failure) for failure in failures] == ["no 2"]
 
 
-def test_who_is_told_of_a_failure_may_publish() -> None:
+def test_the_callback_for_failures_may_publish() -> None:
     told: list[int] = []
     bus = Bus((Listed(1),), on_failure=lambda error: told.append(bus.publish({"event": "subscriber_failed"})))
     assert (bus.publish({"event": "closed"}), told) == (1, [2])
@@ -164,7 +164,7 @@ def test_the_history_is_bounded_in_bytes_too() -> None:
         bus.subscribe(after=0)
 
 
-def test_who_comes_back_goes_on_with_what_it_wants_and_what_is_new_follows() -> None:
+def test_a_subscriber_that_reconnects_gets_the_events_since_and_the_new_ones() -> None:
     bus, _ = bus_of()
     fill(bus, 2)
     fill(bus, 2, "audit")
@@ -174,7 +174,7 @@ def test_who_comes_back_goes_on_with_what_it_wants_and_what_is_new_follows() -> 
     assert (bus.subscribe().after, numbers(bus.subscribe())) == (5, [])
 
 
-def test_the_queue_of_one_that_comes_back_has_its_own_bound() -> None:
+def test_the_queue_of_a_subscriber_that_reconnects_has_its_own_bound() -> None:
     bus, _ = bus_of()
     fill(bus, 5)
     assert numbers(bus.subscribe(after=0, max_events=2)) == [Gap(1, 3, 3), 4, 5]

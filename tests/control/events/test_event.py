@@ -1,8 +1,8 @@
-"""framegate.control.events.event: a row is read once, by the first who asks, and the same for all."""
+"""Rows are read once, by the first subscriber that asks; events that happened together are offered one after the other by default."""
 
 import pytest
 
-from framegate.control.events import Event, Row
+from framegate.control.events import Event, Row, Subscriber
 
 
 def test_a_row_that_is_there_is_given_as_it_is() -> None:
@@ -12,26 +12,37 @@ def test_a_row_that_is_there_is_given_as_it_is() -> None:
     assert (event.sequence, event.time_ns, event.name, event.level, event.reserved, event.subject) == (3, 5, "closed", "info", False, 0)
 
 
-def test_a_row_that_is_to_be_read_is_read_once() -> None:
+def test_a_row_that_is_to_be_read_is_read_once_and_a_failure_is_tried_again() -> None:
     read: list[Row] = []
+    failures = [ValueError("first"), ValueError("second")]
 
     def reader() -> Row:
+        if failures:
+            raise failures.pop(0)
         read.append({"event": "closed", "id": 7})
         return read[-1]
 
     event = Event(1, 0, "closed", "info", reader, subject=7)
-    assert read == []
+    assert len(failures) == 2
+    for text in ("first", "second"):
+        with pytest.raises(ValueError, match=text):
+            assert event.row
     assert event.row is event.row is read[0]
     assert (len(read), event.subject) == (1, 7)
 
 
-def test_a_row_that_cannot_be_read_raises_each_time() -> None:
-    failures = [ValueError("first"), ValueError("second")]
+class Listed(Subscriber):
+    def __init__(self) -> None:
+        self.offered: list[tuple[int, Row | str, int]] = []
 
-    def fail() -> Row:
-        raise failures.pop(0)
+    def offer(self, event: Event, line: Row | str, size: int) -> None:
+        self.offered.append((event.sequence, line, size))
 
-    event = Event(1, 0, "closed", "info", fail)
-    for text in ("first", "second"):
-        with pytest.raises(ValueError, match=text):
-            assert event.row
+
+def test_events_that_happened_together_are_offered_in_their_order_each_with_its_line() -> None:
+    listed = Listed()
+    events = [Event(number, 0, "closed", "info", dict) for number in (1, 2, 3)]
+    listed.offer_lines(events, ["{}", '{"a": 1}', "{ }"])
+    assert listed.offered == [(1, "{}", 2), (2, '{"a": 1}', 8), (3, "{ }", 3)]
+    with pytest.raises(ValueError, match="shorter"):
+        listed.offer_lines(events, ["{}"])

@@ -33,7 +33,7 @@ NASTY = {
 }
 
 
-def test_a_row_of_text_is_time_level_event_the_sentence_and_then_what_it_has() -> None:
+def test_a_row_of_text_has_time_level_event_meaning_and_then_its_fields() -> None:
     fields = {"slot": 1, "pid": 7, "generation": 2, "exit_code": -9, "reason": "died", "connections": 3}
     assert TEXT.row(MOMENT, "error", "processor_died", fields) == (
         f"{MOMENT} ERROR   processor_died A processor ended unexpectedly. slot=1 pid=7 generation=2 exit_code=-9 reason=died connections=3"
@@ -58,7 +58,7 @@ def test_objects_are_told_by_their_paths_and_what_is_empty_is_left_out() -> None
 
 
 @each_of("nasty", NASTY.values())
-def test_whatever_a_peer_had_us_write_its_row_is_one_line_of_printed_characters(nasty: str) -> None:
+def test_text_from_peers_never_breaks_the_line_of_its_row(nasty: str) -> None:
     rows = [
         TEXT.row(MOMENT, "info", "closed", {"peer": nasty, nasty: "key", "in": {nasty: [nasty, {nasty: nasty}]}}),
         TEXT.row(MOMENT, "info", nasty, {"x": 1}),
@@ -78,7 +78,7 @@ def test_no_text_gets_out_of_its_line(fields: dict[str, Any]) -> None:
 
 
 @each_of("nasty", NASTY.values())
-def test_json_says_what_was_said_on_one_line(nasty: str) -> None:
+def test_json_keeps_every_text_and_is_one_line(nasty: str) -> None:
     line = JSON.row(MOMENT, "info", "closed", {"peer": nasty})
     assert json.loads(line) == {"time": MOMENT, "level": "info", "event": "closed", "peer": nasty}
     assert "\n" not in line
@@ -94,7 +94,7 @@ def test_rows_that_happened_together_are_lines_and_the_first_says_what_was_dropp
 
 
 @each_of("text", ["{", "[1]", "5"])
-def test_a_row_that_cannot_be_read_is_shown_as_it_is_and_costs_no_other(text: str) -> None:
+def test_a_row_that_is_not_json_is_shown_as_it_is_and_others_follow(text: str) -> None:
     bad, good = TEXT.lines(MOMENT, "info", "closed", [text, '{"id": "0-1-3"}'], 0).split("\n")
     assert f"unreadable={text}" in bad.replace('"', "")
     assert good.endswith(" id=0-1-3")
@@ -112,7 +112,7 @@ def test_colour_is_of_the_level_and_of_nothing_else(level: str) -> None:
     ("environment", "coloured"),
     [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False), ({"TERM": "xterm"}, True)],
 )
-def test_text_is_in_colour_at_a_terminal_only_and_unless_somebody_does_not_want_it(environment: dict[str, str], coloured: bool) -> None:
+def test_text_has_colours_on_a_terminal_only_and_unless_no_color_is_set(environment: dict[str, str], coloured: bool) -> None:
     terminal, ours = os.openpty()
     reader, writer = os.pipe()
     try:

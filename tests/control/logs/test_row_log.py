@@ -1,24 +1,46 @@
+"""Rows on their way to stdout: which are written, which are dropped and counted, and log records of libraries."""
+
 import contextlib
 import datetime
 import fcntl
 import json
+import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from framegate.control.logs import Levels, RowLog
+from framegate.control.errors import InvalidArgumentError
+from framegate.control.logs import Levels, LibraryRows, RowLog
 from framegate.control.logs import row_log as module
+from framegate.proxy.config.log import LEVELS, LogLevel
 from tests.fakes.cases import each_of
+
+Pipe = tuple[int, int]
+
+
+@contextlib.contextmanager
+def open_pipe() -> Iterator[Pipe]:
+    """Reader and writer of a pipe."""
+    both = os.pipe()
+    yield both
+    for descriptor in both:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    with open_pipe() as both:
+        yield both
 
 
 def lines(descriptor: int) -> list[dict[str, object]]:
     return [json.loads(line) for line in os.read(descriptor, 1 << 20).splitlines()]
 
 
-def test_rows_are_json_lines_in_order_with_time_level_and_event_first() -> None:
-    reader, writer = os.pipe()
+def test_rows_are_json_lines_in_order_with_time_level_and_event_first(pipe: Pipe) -> None:
+    reader, writer = pipe
     log = RowLog(writer)
     log.write("one", listener="a")
     log.write("two", level="error", path=os.sep, strange={1, 2}.__class__)
@@ -28,12 +50,10 @@ def test_rows_are_json_lines_in_order_with_time_level_and_event_first() -> None:
     assert [(row["level"], row["event"]) for row in rows] == [("info", "one"), ("error", "two")]
     assert str(rows[0]["time"]).endswith("Z")
     assert rows[1]["strange"] == "<class 'set'>"
-    os.close(reader)
-    os.close(writer)
 
 
-def test_a_row_that_is_json_already_looks_like_any_other() -> None:
-    reader, writer = os.pipe()
+def test_a_row_that_is_json_already_looks_like_any_other(pipe: Pipe) -> None:
+    reader, writer = pipe
     log = RowLog(writer, capacity=0)
     log.write_encoded("lost", "{}")
     log._capacity = 10
@@ -45,12 +65,10 @@ def test_a_row_that_is_json_already_looks_like_any_other() -> None:
     assert (first["level"], first["event"], first["rows_dropped"], first["detail"]) == ("info", "closed", 1, 'said "no"')
     assert list(second) == ["time", "level", "event", "id"]
     assert datetime.datetime.fromisoformat(str(first["time"])).tzinfo == datetime.UTC
-    os.close(reader)
-    os.close(writer)
 
 
-def test_rows_that_do_not_fit_are_dropped_and_counted_in_the_next() -> None:
-    reader, writer = os.pipe()
+def test_rows_that_do_not_fit_are_dropped_and_counted_in_the_next(pipe: Pipe) -> None:
+    reader, writer = pipe
     log = RowLog(writer, capacity=0)
     log.write("lost")
     log.write("lost")
@@ -60,8 +78,6 @@ def test_rows_that_do_not_fit_are_dropped_and_counted_in_the_next() -> None:
     (row,) = lines(reader)
     assert row["event"] == "kept"
     assert row["rows_dropped"] == 2
-    os.close(reader)
-    os.close(writer)
 
 
 def test_a_reader_that_is_gone_stops_rows_and_nothing_else() -> None:
@@ -84,16 +100,15 @@ def until(condition: Callable[[], bool]) -> None:
 def stuffed(descriptor: int) -> None:
     """Fill a pipe, so that the next write to it waits for its reader."""
     os.set_blocking(descriptor, False)
-    while True:
-        try:
-            os.write(descriptor, b"\n" * 4096)
-        except BlockingIOError:
-            os.set_blocking(descriptor, True)
-            return
+    for size in (4096, 1):  # to the last byte
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(descriptor, b"\n" * size)
+    os.set_blocking(descriptor, True)
 
 
-def test_while_nobody_reads_other_rows_are_dropped_and_those_with_a_place_are_not() -> None:
-    reader, writer = os.pipe()
+def test_while_stdout_is_blocked_rows_are_dropped_except_those_with_a_reserved_place(pipe: Pipe) -> None:
+    reader, writer = pipe
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     stuffed(writer)
     log = RowLog(writer, capacity=4, places=3)
@@ -121,12 +136,10 @@ def test_while_nobody_reads_other_rows_are_dropped_and_those_with_a_place_are_no
     until(log.reserve)
     log.write_reserved("audit", {"number": 3})
     log.close()
-    os.close(reader)
-    os.close(writer)
 
 
-def test_what_is_below_the_level_takes_no_room() -> None:
-    reader, writer = os.pipe()
+def test_what_is_below_the_level_takes_no_room(pipe: Pipe) -> None:
+    reader, writer = pipe
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     stuffed(writer)
     log = RowLog(writer, capacity=4, levels=Levels("warning"))
@@ -144,13 +157,11 @@ def test_what_is_below_the_level_takes_no_room() -> None:
     assert log.dropped == 1
     until(lambda: bool(os.read(reader, 4096).strip(b"\n")))
     log.close()
-    os.close(reader)
-    os.close(writer)
 
 
-def test_places_are_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_are_bounded_in_bytes_too(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = pipe
     monkeypatch.setattr(module, "_PLACE_BYTES", 100)
-    reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     stuffed(writer)
     log = RowLog(writer)
@@ -161,11 +172,9 @@ def test_places_are_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> Non
     until(log.reserve)
     log.write_reserved("audit", {"a": 1})
     log.close()
-    os.close(reader)
-    os.close(writer)
 
 
-def test_when_rows_can_no_longer_be_written_no_place_is_free_and_the_end_says_what_was_lost(capfd: pytest.CaptureFixture[str]) -> None:
+def test_when_stdout_is_broken_no_place_can_be_reserved_and_the_end_reports_lost_rows(capfd: pytest.CaptureFixture[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     log = RowLog(writer)
@@ -188,8 +197,8 @@ class Unspeakable:
     __repr__ = __str__
 
 
-def test_a_row_that_cannot_be_written_costs_itself_and_is_told() -> None:
-    reader, writer = os.pipe()
+def test_a_row_that_cannot_be_encoded_is_replaced_and_reported(pipe: Pipe) -> None:
+    reader, writer = pipe
     failures: list[BaseException] = []
     log = RowLog(writer)
     log.on_failure = failures.append
@@ -212,12 +221,10 @@ def test_a_row_that_cannot_be_written_costs_itself_and_is_told() -> None:
     assert rows[0]["error"] == "ZeroDivisionError('no words')"
     assert "'who': 'root'" in str(rows[2]["unreadable"])
     assert [type(failure) for failure in sorted(failures, key=repr)] == [TypeError, TypeError, *[ZeroDivisionError] * 3]
-    os.close(reader)
-    os.close(writer)
 
 
-def test_the_writer_survives_a_bug_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader, writer = os.pipe()
+def test_the_writer_survives_a_bug_of_its_own(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = pipe
     failures: list[BaseException] = []
     log = RowLog(writer)
     log.on_failure = failures.append
@@ -232,12 +239,10 @@ def test_the_writer_survives_a_bug_of_its_own(monkeypatch: pytest.MonkeyPatch) -
     log.write("kept")
     log.close()
     assert [row["event"] for row in lines(reader)] == ["kept"]
-    os.close(reader)
-    os.close(writer)
 
 
-def test_rows_that_happened_together_are_lines_with_one_time_in_order() -> None:
-    reader, writer = os.pipe()
+def test_rows_that_happened_together_are_lines_with_one_time_in_order(pipe: Pipe) -> None:
+    reader, writer = pipe
     log = RowLog(writer, capacity=0)
     log.write("lost")
     log._capacity = 10
@@ -253,26 +258,16 @@ def test_rows_that_happened_together_are_lines_with_one_time_in_order() -> None:
     ]
     assert list(rows[0]) == ["time", "level", "event", "rows_dropped", "id", "detail"]
     assert (rows[0]["level"], rows[0]["detail"], len({row["time"] for row in rows[:3]})) == ("info", "naïve", 1)
-    os.close(reader)
-    os.close(writer)
 
 
-@each_of(("room", "kept"), [(0, 0), (1, 1), (2, 2), (3, 3), (4, 3)])
-def test_of_rows_that_happened_together_those_are_kept_that_there_is_room_for(room: int, kept: int) -> None:
+@each_of(("room", "kept"), [(0, 0), (1, 1), (2, 2), (3, 3), (4, 3)], fresh={"pipe": open_pipe})
+def test_of_rows_that_happened_together_as_many_are_kept_as_fit(pipe: Pipe, room: int, kept: int) -> None:
     """Each counts, also those that wait together: the bound is one of rows."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    for size in (65536, 1):  # to the last byte
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                os.write(writer, b"\n" * size)
-    os.set_blocking(writer, True)
+    reader, writer = pipe
+    stuffed(writer)
     log = RowLog(writer, capacity=1000)
     log.write("first")
-    deadline = time.monotonic() + 5
-    while log._queue.qsize():  # the thread has it, and cannot write it
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    until(lambda: log._queue.qsize() == 0)  # the thread has it, and cannot write it
     log.write_lines("closed", ['{"n": 1}', '{"n": 2}'])
     log._capacity = 2 + room
     log.write_lines("closed", ['{"n": 3}', '{"n": 4}', '{"n": 5}'])
@@ -291,5 +286,77 @@ def test_of_rows_that_happened_together_those_are_kept_that_there_is_room_for(ro
     assert [row["n"] for row in rows if row["event"] == "closed"] == list(range(1, 3 + kept))
     assert sum(row.get("rows_dropped", 0) for row in rows) == log.dropped
     assert log._together == 0
-    os.close(reader)
-    os.close(writer)
+
+
+def test_what_a_library_logs_becomes_a_row_with_its_error(pipe: Pipe) -> None:
+    reader, writer = pipe
+    log = RowLog(writer)
+    logger = logging.Logger("opentelemetry.exporter")
+    logger.addHandler(LibraryRows(log))
+    logger.info("not worth a row")
+    try:
+        raise ConnectionRefusedError("nobody there")
+    except ConnectionRefusedError:
+        logger.exception("export to %s failed", "collector")
+    log.close()
+    (row,) = lines(reader)
+    assert (row["event"], row["level"], row["logger"]) == ("library_log", "error", "opentelemetry.exporter")
+    assert (row["message"], row["error"]) == ("export to collector failed", "ConnectionRefusedError: nobody there")
+
+
+def test_a_log_record_with_wrong_arguments_is_a_row_and_exceptions_are_counted(pipe: Pipe) -> None:
+    reader, writer = pipe
+    log = RowLog(writer)
+    counted: list[int] = []
+    logger = logging.Logger("grpc")
+    logger.addHandler(LibraryRows(log, lambda: counted.append(1)))
+    logger.error("%d of %s", "x")
+    assert counted == []
+    logger.error("callback failed", exc_info=ValueError("no"))
+    log.close()
+    assert [row["message"] for row in lines(reader)] == ["%d of %s ('x',)", "callback failed"]
+    assert counted == [1]
+
+
+@each_of(("level", "shown"), [(logging.WARNING, "warning"), (logging.ERROR, "error"), (logging.CRITICAL, "error")], fresh={"pipe": open_pipe})
+def test_levels_of_libraries_become_warning_or_error(pipe: Pipe, level: int, shown: str) -> None:
+    reader, writer = pipe
+    log = RowLog(writer)
+    logger = logging.Logger("grpc")
+    logger.addHandler(LibraryRows(log))
+    logger.log(level, "said")
+    log.close()
+    assert [row["level"] for row in lines(reader)] == [shown]
+
+
+@each_of("least", LEVELS)
+def test_rows_from_the_level_on_are_written_and_those_below_are_not(least: LogLevel) -> None:
+    levels = Levels(least)
+    assert [levels.passes("closed", level) for level in LEVELS] == [LEVELS.index(level) >= LEVELS.index(least) for level in LEVELS]
+
+
+def test_rows_about_changes_are_always_written() -> None:
+    levels = Levels("error")
+    assert levels.passes("audit", "info")
+    with pytest.raises(InvalidArgumentError, match="audit are always written"):
+        levels.change(None, {"audit": False})
+    levels.change(None, {"audit": True})
+    assert levels.passes("audit", "info")
+
+
+def test_an_event_is_silenced_whatever_its_level_and_written_again() -> None:
+    levels = Levels("debug")
+    levels.change(None, {"closed": False, "access": False})
+    assert [levels.passes(event, "error") for event in ("closed", "access", "opened")] == [False, False, True]
+    levels.change("warning", {"closed": True})
+    assert levels.silenced == {"access"}
+    assert [levels.passes("closed", level) for level in ("info", "warning")] == [False, True]
+    levels.change("info", {})
+    assert levels.silenced == {"access"}, "what is not named stays"
+
+
+def test_a_change_that_names_no_event_is_not_made_at_all() -> None:
+    levels = Levels("info")
+    with pytest.raises(InvalidArgumentError, match="there is no event 'clsoed'"):
+        levels.change("error", {"closed": False, "clsoed": False})
+    assert (levels.level, levels.silenced) == ("info", frozenset())

@@ -27,7 +27,7 @@ ROWS: dict[str, dict[str, Any]] = {
 
 
 @each_of(("name", "made"), [("log.schema.json", schema_text), ("log.md", table_text)])
-def test_what_lies_in_deploy_is_what_the_code_makes(name: str, made: Any) -> None:
+def test_the_documents_in_deploy_are_up_to_date(name: str, made: Any) -> None:
     assert (DEPLOY / name).read_text() == made(), "run python -m framegate.control.logs"
 
 

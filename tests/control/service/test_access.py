@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
-import pytest
 from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
@@ -16,6 +15,7 @@ from framegate.control import v1
 from framegate.control.service.access import METHODS, Access, Role, access_of
 from framegate.control.service.server import SERVICE_NAMES
 from framegate.proxy.config.model import TapConfig
+from tests.fakes.cases import each_of
 from tests.fakes.serving import Serving, run
 
 CLI = Path(framegate.control.cli.__file__).parent
@@ -43,33 +43,34 @@ def test_the_table_has_every_method_of_the_api_and_no_other() -> None:
     assert set(SERVICE_NAMES) == {service.full_name for service in services()}
 
 
-def test_who_only_looks_is_called_so_and_whoever_changes_something_is_audited() -> None:
+def test_methods_that_only_show_need_the_role_view_and_all_others_are_audited() -> None:
     for method, access in METHODS.items():
         looks = method.rpartition("/")[2].startswith(("Get", "List"))
         assert looks == (access.role is Role.VIEW) == (not access.audited), method
 
 
-def test_what_is_not_in_the_table_is_for_admins_and_audited() -> None:
+def test_a_method_that_is_not_in_the_table_needs_the_role_admin_and_is_audited() -> None:
     assert access_of("framegate.control.v1.ChannelService/Forgotten") == Access(Role.ADMIN, audited=True)
 
 
-@pytest.mark.parametrize("tap", [None, TapConfig(directory="/nowhere")], ids=["no tap", "tap"])
-def test_every_method_has_a_handler_and_leaves_a_row_just_when_the_table_says_so(tap: TapConfig | None) -> None:
-    async def body(at: Serving) -> None:
-        for name, rpc in RPCS.items():
-            answer = message_factory.GetMessageClass(rpc.output_type)
-            call = at.channel.unary_unary(f"/{name}", lambda request: request.SerializeToString(), answer.FromString)
-            code = grpc.StatusCode.OK
-            try:
-                await call(message_factory.GetMessageClass(rpc.input_type)())
-            except grpc.aio.AioRpcError as error:
-                code = error.code()
-            assert code not in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL), name
-            rows = [row["method"] for row in at.plane.audits]
-            assert rows == ([name] if METHODS[name].audited else []), name
-            at.plane.audits.clear()
+async def check_every_method(at: Serving) -> None:
+    """Each is answered, and leaves a row just when the table says so."""
+    for name, rpc in RPCS.items():
+        answer = message_factory.GetMessageClass(rpc.output_type)
+        call = at.channel.unary_unary(f"/{name}", lambda request: request.SerializeToString(), answer.FromString)
+        code = grpc.StatusCode.OK
+        try:
+            await call(message_factory.GetMessageClass(rpc.input_type)())
+        except grpc.aio.AioRpcError as error:
+            code = error.code()
+        assert code not in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL), name
+        assert [row["method"] for row in at.plane.audits] == ([name] if METHODS[name].audited else []), name
+        at.plane.audits.clear()
 
-    run(body, tap=tap)
+
+@each_of("tap", [None, TapConfig(directory="/nowhere")])
+def test_every_method_has_a_handler_and_leaves_a_row_just_when_the_table_says_so(tap: TapConfig | None) -> None:
+    run(check_every_method, tap=tap)
 
 
 def test_every_method_has_a_verb_of_the_command_line() -> None:

@@ -66,7 +66,7 @@ def test_an_open_row_without_tls_or_principal_has_neither() -> None:
     assert channel_message(channel_row("0-1-1", mechanism="PLAIN")).sasl_mechanism == "PLAIN"
 
 
-def test_what_is_zero_is_there_and_not_unknown() -> None:
+def test_a_value_of_zero_is_present() -> None:
     nothing = {"request": 0, "response": 0}
     message = channel_message(channel_row("0-1-1", frames=nothing, bytes=nothing, opened_ns=0, last_active_ns=0))
     assert all(message.HasField(name) for name in ("request", "response", "open_time", "last_active_time"))
@@ -80,7 +80,7 @@ def test_a_mute_cause_or_a_state_that_the_api_does_not_know_is_our_bug(key: str)
         channel_message(channel_row("0-1-1", state="bored"))
 
 
-def test_an_id_that_is_none_is_complained_about() -> None:
+def test_a_text_that_is_not_an_id_is_reported() -> None:
     complaints: list[str] = []
     assert channel_number("1-2-3", "id", lambda field, text: complaints.append(field)) == 1 << 57 | 2 << 29 | 3
     assert channel_number("1-2", "id", lambda field, text: complaints.append(field)) is None

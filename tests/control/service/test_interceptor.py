@@ -1,6 +1,5 @@
 """Every call is measured; every change leaves an audit row; errors arrive with their details."""
 
-import contextlib
 import json
 import logging
 import math
@@ -19,14 +18,8 @@ from framegate.control.errors import AbortedError, UnavailableError
 from framegate.control.service.access import METHODS
 from framegate.control.service.interceptor import CLIENT_KEY
 from framegate.control.v1 import channel_service_pb2 as pb2
-from framegate.control.v1 import (
-    limit_service_pb2,
-    listener_service_pb2,
-    pool_service_pb2,
-    proxy_service_pb2,
-    upstream_service_pb2,
-)
 from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
+from tests.control.service.served import failure_of, refused, served
 from tests.fakes.plane import channel_row
 from tests.fakes.serving import Serving, run
 
@@ -34,57 +27,42 @@ MUTE = pb2.MuteChannelsRequest(selector=pb2.ChannelSelector(listener="kafka"), r
 METHOD = "framegate.control.v1.ChannelService/MuteChannels"
 
 
-def test_a_change_leaves_an_audit_row_and_a_look_does_not() -> None:
-    async def body(at: Serving) -> None:
-        at.plane.add(channel_row("0-1-7"))
-        stub = ChannelServiceStub(at.channel)
-        await stub.ListChannels(pb2.ListChannelsRequest())
-        await stub.MuteChannels(MUTE, metadata=((CLIENT_KEY, "ada on a laptop"),))
-        (row,) = at.plane.audits
-        assert (row["event"], row["method"], row["client"], row["result"], row["error"]) == ("audit", METHOD, "ada on a laptop", "OK", "")
-        assert row["request"] == {"selector": {"listener": "kafka"}, "reason": "incident 7"}
-        assert row["after"] == {"affected": ["0-1-7"], "missing": []}
-        assert row["who"]
-
-    run(body)
+@served()
+async def test_a_change_leaves_an_audit_row_and_a_look_does_not(at: Serving) -> None:
+    at.plane.add(channel_row("0-1-7"))
+    stub = ChannelServiceStub(at.channel)
+    await stub.ListChannels(pb2.ListChannelsRequest())
+    await stub.MuteChannels(MUTE, metadata=((CLIENT_KEY, "ada on a laptop"),))
+    (row,) = at.plane.audits
+    assert (row["event"], row["method"], row["client"], row["result"], row["error"]) == ("audit", METHOD, "ada on a laptop", "OK", "")
+    assert row["request"] == {"selector": {"listener": "kafka"}, "reason": "incident 7"}
+    assert row["after"] == {"affected": ["0-1-7"], "missing": []}
+    assert row["who"]
 
 
-def test_an_error_of_the_plane_arrives_with_its_details_and_is_audited() -> None:
-    async def body(at: Serving) -> None:
-        at.plane.failure = AbortedError("processor 1 was silent", reason="PROCESSOR_SILENT", slot="1")
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await ChannelServiceStub(at.channel).MuteChannels(MUTE)
-        info = error_details_pb2.ErrorInfo()
-        assert rpc_status.from_call(caught.value).details[0].Unpack(info)
-        assert (caught.value.code(), info.reason, dict(info.metadata)) == (grpc.StatusCode.ABORTED, "PROCESSOR_SILENT", {"slot": "1"})
-        (row,) = at.plane.audits
-        assert (row["result"], row["error"]) == ("ABORTED", "PROCESSOR_SILENT")
-
-    run(body)
+@served()
+async def test_an_error_of_the_plane_arrives_with_its_details_and_is_audited(at: Serving) -> None:
+    at.plane.failure = AbortedError("processor 1 was silent", reason="PROCESSOR_SILENT", slot="1")
+    failure = await failure_of(ChannelServiceStub(at.channel).MuteChannels(MUTE))
+    info = error_details_pb2.ErrorInfo()
+    assert rpc_status.from_call(failure).details[0].Unpack(info)
+    assert (failure.code(), info.reason, dict(info.metadata)) == (grpc.StatusCode.ABORTED, "PROCESSOR_SILENT", {"slot": "1"})
+    (row,) = at.plane.audits
+    assert (row["result"], row["error"]) == ("ABORTED", "PROCESSOR_SILENT")
 
 
-def test_a_change_that_cannot_be_audited_is_refused_and_not_made_while_looks_go_on() -> None:
-    async def body(at: Serving) -> None:
-        at.plane.add(channel_row("0-1-7"))
-        stub = ChannelServiceStub(at.channel)
-        at.plane.audit_failure = UnavailableError("stdout is not read", reason="AUDIT_BLOCKED")
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.MuteChannels(MUTE)
-        assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.UNAVAILABLE, "stdout is not read")
-        assert (at.plane.asked, at.plane.audits) == ([], [])
-        assert len((await stub.ListChannels(pb2.ListChannelsRequest())).channels) == 1
-        at.plane.audit_failure = None
-        await stub.MuteChannels(MUTE)
-        assert (len(at.plane.audits), at.plane.audit_places) == (1, 0)
-
-    run(body)
-
-
-async def refused(at: Serving, method: str, data: bytes = b"") -> grpc.aio.AioRpcError:
-    """The end of a call with those bytes."""
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await at.channel.unary_unary(f"/{method}")(data)
-    return caught.value
+@served()
+async def test_a_change_that_cannot_be_audited_is_refused_and_not_made_while_looks_go_on(at: Serving) -> None:
+    at.plane.add(channel_row("0-1-7"))
+    stub = ChannelServiceStub(at.channel)
+    at.plane.audit_failure = UnavailableError("stdout is not read", reason="AUDIT_BLOCKED")
+    failure = await failure_of(stub.MuteChannels(MUTE))
+    assert (failure.code(), failure.details()) == (grpc.StatusCode.UNAVAILABLE, "stdout is not read")
+    assert (at.plane.asked, at.plane.audits) == ([], [])
+    assert len((await stub.ListChannels(pb2.ListChannelsRequest())).channels) == 1
+    at.plane.audit_failure = None
+    await stub.MuteChannels(MUTE)
+    assert (len(at.plane.audits), at.plane.audit_places) == (1, 0)
 
 
 @pytest.mark.parametrize(("method", "audited"), [(METHOD, True), (METHOD.replace("MuteChannels", "ListChannels"), False)])
@@ -92,10 +70,8 @@ def test_bytes_that_are_no_request_are_an_invalid_argument_and_audited_like_any_
     seen: list[tuple[str, str]] = []
 
     async def body(at: Serving) -> None:
-        error = await refused(at, method, b"\xff\xff\xff")
-        info = error_details_pb2.ErrorInfo()
-        assert rpc_status.from_call(error).details[0].Unpack(info)
-        assert (error.code(), info.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "REQUEST_MALFORMED")
+        answer = await refused(at.channel.unary_unary(f"/{method}")(b"\xff\xff\xff"))
+        assert answer == (grpc.StatusCode.INVALID_ARGUMENT, "REQUEST_MALFORMED", [])
         told = [(row["method"], row["request"], row["result"], row["error"]) for row in at.plane.audits]
         assert told == [(METHOD, None, "INVALID_ARGUMENT", "REQUEST_MALFORMED")] * audited
         assert (at.plane.asked, at.plane.audit_places) == ([], 0)
@@ -104,12 +80,12 @@ def test_bytes_that_are_no_request_are_an_invalid_argument_and_audited_like_any_
     assert seen == [(method, "INVALID_ARGUMENT")]
 
 
-def test_methods_that_there_are_not_are_measured_as_one() -> None:
+def test_unknown_methods_are_measured_as_one() -> None:
     seen: list[tuple[str, str]] = []
 
     async def body(at: Serving) -> None:
         for method in ("framegate.control.v1.ChannelService/Nothing", "a.B/C", "x"):
-            error = await refused(at, method, b"anything")
+            error = await failure_of(at.channel.unary_unary(f"/{method}")(b"anything"))
             assert (error.code(), error.details()) == (grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
         call = at.channel.stream_stream("/a.B/Stream")()
         with pytest.raises(grpc.aio.AioRpcError):
@@ -120,25 +96,22 @@ def test_methods_that_there_are_not_are_measured_as_one() -> None:
     assert seen == [("_OTHER", "UNIMPLEMENTED")] * 4
 
 
-def test_each_place_for_an_audit_row_is_used_however_the_call_ends() -> None:
-    async def body(at: Serving) -> None:
-        stub = ChannelServiceStub(at.channel)
-        for failure in (AbortedError("no", reason="NO"), ZeroDivisionError()):
-            at.plane.failure = failure
-            with pytest.raises(grpc.aio.AioRpcError):
-                await stub.MuteChannels(MUTE)
-        assert ([row["result"] for row in at.plane.audits], at.plane.audit_places) == (["ABORTED", "INTERNAL"], 0)
-
-    run(body)
+@served()
+async def test_each_place_for_an_audit_row_is_used_however_the_call_ends(at: Serving) -> None:
+    stub = ChannelServiceStub(at.channel)
+    for failure in (AbortedError("no", reason="NO"), ZeroDivisionError()):
+        at.plane.failure = failure
+        with pytest.raises(grpc.aio.AioRpcError):
+            await stub.MuteChannels(MUTE)
+    assert ([row["result"] for row in at.plane.audits], at.plane.audit_places) == (["ABORTED", "INTERNAL"], 0)
 
 
 def test_a_bug_is_internal_and_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     async def body(at: Serving) -> None:
         at.plane.failure = ZeroDivisionError("secret")
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await ChannelServiceStub(at.channel).MuteChannels(MUTE)
-        assert caught.value.code() is grpc.StatusCode.INTERNAL
-        assert "secret" not in str(caught.value.details())
+        failure = await failure_of(ChannelServiceStub(at.channel).MuteChannels(MUTE))
+        assert failure.code() is grpc.StatusCode.INTERNAL
+        assert "secret" not in str(failure.details())
 
     with caplog.at_level(logging.ERROR, "framegate.control.service.interceptor"):
         run(body)
@@ -156,36 +129,6 @@ def test_every_call_is_measured_by_method_and_code() -> None:
     run(body, lambda method, code, seconds: seen.append((method, code)) if 0 <= seconds < 5 else None)
     prefix = "framegate.control.v1.ChannelService"
     assert seen == [(f"{prefix}/ListChannels", "OK"), (f"{prefix}/GetChannel", "NOT_FOUND")]
-
-
-def rpcs() -> list[str]:
-    """Every method of the API, ``package.Service/Method``."""
-    modules = (pb2, limit_service_pb2, listener_service_pb2, pool_service_pb2, proxy_service_pb2, upstream_service_pb2)
-    services = [service for module in modules for service in module.DESCRIPTOR.services_by_name.values()]
-    return [f"{service.full_name}/{method.name}" for service in services for method in service.methods]
-
-
-def test_each_call_that_changes_something_is_audited_whatever_came_of_it() -> None:
-    """Sent empty, most are refused; a row says that, too."""
-
-    async def body(at: Serving) -> None:
-        for method in rpcs():
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                await at.channel.unary_unary(f"/{method}")(b"")
-        assert [row["method"].rpartition("/")[2] for row in at.plane.audits] == [
-            "MuteChannels",
-            "UnmuteChannels",
-            "CloseChannels",
-            "UpdateLimit",
-            "UpdateNodeLimits",
-            "UpdateMemoryPool",
-            "UpdateProcessorPool",
-            "DrainProxy",
-        ]
-        assert {row["method"]: row["result"] for row in at.plane.audits}["framegate.control.v1.ProxyService/DrainProxy"] == "OK"
-        assert len(rpcs()) == 21  # a new one has to be put in the list above, or not
-
-    run(body)
 
 
 _ENDS: dict[int, tuple[Any, Any]] = {
@@ -234,25 +177,23 @@ def extremes(method: str) -> Iterator[Message]:
 
 
 @pytest.mark.slow
-def test_whatever_a_request_says_its_call_has_an_answer_and_its_audit_row_a_place() -> None:
-    async def body(at: Serving) -> None:
-        for method, access in METHODS.items():
-            for request in extremes(method):
-                at.plane.audits.clear()
-                try:
-                    await at.channel.unary_unary(f"/{method}")(request.SerializeToString())
-                    code = grpc.StatusCode.OK
-                except grpc.aio.AioRpcError as error:
-                    code = error.code()
-                assert code not in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN), f"{method}: {request}"
-                assert [row["result"] for row in at.plane.audits] == [code.name] * access.audited, f"{method}: {request}"
-                assert at.plane.audit_places == 0, method
-                json.dumps(at.plane.audits, allow_nan=False)
-
-    run(body)
+@served()
+async def test_whatever_a_request_says_its_call_has_an_answer_and_its_audit_row_a_place(at: Serving) -> None:
+    for method, access in METHODS.items():
+        for request in extremes(method):
+            at.plane.audits.clear()
+            try:
+                await at.channel.unary_unary(f"/{method}")(request.SerializeToString())
+                code = grpc.StatusCode.OK
+            except grpc.aio.AioRpcError as error:
+                code = error.code()
+            assert code not in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN), f"{method}: {request}"
+            assert [row["result"] for row in at.plane.audits] == [code.name] * access.audited, f"{method}: {request}"
+            assert at.plane.audit_places == 0, method
+            json.dumps(at.plane.audits, allow_nan=False)
 
 
-def test_what_measures_calls_may_fail_and_the_change_is_answered_all_the_same() -> None:
+def test_a_failure_of_the_measuring_does_not_fail_the_call() -> None:
     def observe(method: str, code: str, seconds: float) -> None:
         raise ZeroDivisionError
 

@@ -9,6 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from framegate.control.v1 import proxy_service_pb2 as pb2
 from framegate.control.v1.proxy_service_pb2_grpc import ProxyServiceStub
 from framegate.proxy.config.model import GIB, MIB
+from tests.control.service.served import code_of, served
 from tests.fakes.plane import channel_row
 from tests.fakes.serving import Serving, run
 
@@ -17,22 +18,18 @@ async def state(at: Serving) -> pb2.Proxy.State.ValueType:
     return (await ProxyServiceStub(at.channel).GetProxy(pb2.GetProxyRequest())).proxy.state
 
 
-def test_what_troubles_the_tap_is_a_warning() -> None:
-    async def body(at: Serving) -> None:
-        at.plane.troubles = ["the tap loses frames"]
-        proxy = (await ProxyServiceStub(at.channel).GetProxy(pb2.GetProxyRequest())).proxy
-        assert "the tap loses frames" in proxy.warnings
-
-    run(body)
+@served()
+async def test_what_troubles_the_tap_is_a_warning(at: Serving) -> None:
+    at.plane.troubles = ["the tap loses frames"]
+    proxy = (await ProxyServiceStub(at.channel).GetProxy(pb2.GetProxyRequest())).proxy
+    assert "the tap loses frames" in proxy.warnings
 
 
-def test_the_proxy_says_what_it_is() -> None:
-    async def body(at: Serving) -> None:
-        proxy = (await ProxyServiceStub(at.channel).GetProxy(pb2.GetProxyRequest())).proxy
-        assert (proxy.node, proxy.version, proxy.compiled, proxy.pid) == ("edge-1", "1.2.3", False, os.getpid())
-        assert proxy.start_time.ToNanoseconds() == at.plane.started_ns
-
-    run(body)
+@served()
+async def test_the_proxy_says_what_it_is(at: Serving) -> None:
+    proxy = (await ProxyServiceStub(at.channel).GetProxy(pb2.GetProxyRequest())).proxy
+    assert (proxy.node, proxy.version, proxy.compiled, proxy.pid) == ("edge-1", "1.2.3", False, os.getpid())
+    assert proxy.start_time.ToNanoseconds() == at.plane.started_ns
 
 
 def test_the_proxy_says_what_memory_it_may_need_and_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,42 +57,36 @@ def test_the_proxy_says_what_memory_it_may_need_and_what_there_is(monkeypatch: p
     run(body)
 
 
-def test_its_state_follows_from_start_to_drained() -> None:
-    async def body(at: Serving) -> None:
-        at.plane.add(channel_row("0-1-1"))
-        at.plane.started = False
-        assert await state(at) == pb2.Proxy.STATE_STARTING
-        at.plane.started = True
-        assert await state(at) == pb2.Proxy.STATE_SERVING
-        drain = ProxyServiceStub(at.channel).DrainProxy
-        assert (await drain(pb2.DrainProxyRequest(reason="preStop"))).open_connection_count == 1
-        assert at.plane.accepting
-        assert await state(at) == pb2.Proxy.STATE_DRAINING
-        await drain(pb2.DrainProxyRequest(accept=pb2.DrainProxyRequest.ACCEPT_REFUSE), metadata=(("framegate-client", "somebody, pid 7"),))
-        assert not at.plane.accepting
-        assert await state(at) == pb2.Proxy.STATE_DRAINING
-        answer = await ProxyServiceStub(at.channel).DrainProxy(pb2.DrainProxyRequest(wait=True, timeout=Duration(seconds=2)))
-        assert (answer.closed_connection_count, answer.open_connection_count) == (1, 0)
-        assert await state(at) == pb2.Proxy.STATE_DRAINED
-        agent = at.plane.asked[0][4]
-        assert str(agent).startswith("grpc-python")
-        assert at.plane.asked == [
-            ("drain", None, False, None, agent, "preStop"),
-            ("drain", None, False, "refuse", "somebody", ""),
-            ("drain", 2000, True, None, agent, ""),
-        ]
-
-    run(body)
+@served()
+async def test_the_state_of_the_proxy_goes_from_starting_to_drained(at: Serving) -> None:
+    at.plane.add(channel_row("0-1-1"))
+    at.plane.started = False
+    assert await state(at) == pb2.Proxy.STATE_STARTING
+    at.plane.started = True
+    assert await state(at) == pb2.Proxy.STATE_SERVING
+    drain = ProxyServiceStub(at.channel).DrainProxy
+    assert (await drain(pb2.DrainProxyRequest(reason="preStop"))).open_connection_count == 1
+    assert at.plane.accepting
+    assert await state(at) == pb2.Proxy.STATE_DRAINING
+    await drain(pb2.DrainProxyRequest(accept=pb2.DrainProxyRequest.ACCEPT_REFUSE), metadata=(("framegate-client", "somebody, pid 7"),))
+    assert not at.plane.accepting
+    assert await state(at) == pb2.Proxy.STATE_DRAINING
+    answer = await ProxyServiceStub(at.channel).DrainProxy(pb2.DrainProxyRequest(wait=True, timeout=Duration(seconds=2)))
+    assert (answer.closed_connection_count, answer.open_connection_count) == (1, 0)
+    assert await state(at) == pb2.Proxy.STATE_DRAINED
+    agent = at.plane.asked[0][4]
+    assert str(agent).startswith("grpc-python")
+    assert at.plane.asked == [
+        ("drain", None, False, None, agent, "preStop"),
+        ("drain", None, False, "refuse", "somebody", ""),
+        ("drain", 2000, True, None, agent, ""),
+    ]
 
 
 @pytest.mark.parametrize(
     "request_", [pb2.DrainProxyRequest(accept=7), pb2.DrainProxyRequest(accept=pb2.DrainProxyRequest.ACCEPT_UNTIL_STOP, wait=True)]
 )
-def test_what_connections_shall_do_must_be_known_and_fit(request_: pb2.DrainProxyRequest) -> None:
-    async def body(at: Serving) -> None:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await ProxyServiceStub(at.channel).DrainProxy(request_)
-        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert at.plane.health().ready
-
-    run(body)
+@served()
+async def test_a_drain_with_an_unknown_or_unfitting_value_of_accept_is_refused(at: Serving, request_: pb2.DrainProxyRequest) -> None:
+    assert await code_of(ProxyServiceStub(at.channel).DrainProxy(request_)) is grpc.StatusCode.INVALID_ARGUMENT
+    assert at.plane.health().ready

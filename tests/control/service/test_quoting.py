@@ -6,7 +6,7 @@ from framegate.control.service.quoting import MAX_QUOTED, shown
 from framegate.control.v1 import limit_service_pb2, log_service_pb2, tap_service_pb2, user_service_pb2
 
 
-def test_what_is_marked_is_left_out_wherever_it_is() -> None:
+def test_fields_that_are_marked_as_secret_are_left_out_everywhere() -> None:
     one = user_service_pb2.Credential(mechanism="m", iterations=1, salt=b"x", stored_key=b"y", server_key=b"z")
     request = user_service_pb2.CreateUserRequest(listener="a", user=user_service_pb2.User(name="n", credentials=[one, one]))
     shown_one = {"mechanism": "m", "iterations": 1}
@@ -14,7 +14,7 @@ def test_what_is_marked_is_left_out_wherever_it_is() -> None:
     assert request.user.credentials[1].server_key == b"z", "the request itself is as it was"
 
 
-def test_what_is_marked_is_left_out_of_maps_as_well() -> None:
+def test_fields_that_are_marked_as_secret_are_left_out_of_maps() -> None:
     of = descriptor_pb2.FieldDescriptorProto
     secret = descriptor_pb2.FieldOptions(debug_redact=True)
     entry = descriptor_pb2.MessageOptions(map_entry=True)
@@ -40,13 +40,11 @@ def test_what_is_marked_is_left_out_of_maps_as_well() -> None:
     assert shown(request) == {"texts": {"a": "b"}, "inners": {"c": {"kept": "d"}}}
 
 
-def test_what_the_json_of_protobuf_cannot_say_is_told_as_it_is() -> None:
+def test_values_that_protobufs_json_does_not_allow_are_shown_as_they_are() -> None:
     request = tap_service_pb2.CreateTapRuleRequest()
     request.tap_rule.stops.add(percent=float("nan")).stop_time.seconds = 2**62
     request.tap_rule.ttl.nanos = -(2**31)
-    assert shown(request) == {
-        "tap_rule": {"stops": [{"percent": "nan", "stop_time": f"{2**62} s and 0 ns"}], "ttl": "0 s and -2147483648 ns"},
-    }
+    assert shown(request) == {"tap_rule": {"stops": [{"percent": "nan", "stop_time": f"{2**62} s and 0 ns"}], "ttl": "0 s and -2147483648 ns"}}
     update = limit_service_pb2.UpdateLimitRequest()
     update.update_mask.paths.extend(["maxReceiveSizeBytes", "a..b"])
     update.limit.max_receive_size_bytes = 7

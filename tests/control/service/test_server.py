@@ -18,6 +18,7 @@ from framegate.control.v1.limit_service_pb2 import Limit, UpdateLimitRequest
 from framegate.control.v1.limit_service_pb2_grpc import LimitServiceStub
 from framegate.control.v1.upstream_service_pb2 import ListUpstreamsRequest
 from framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceStub
+from tests.control.service.served import failure_of, served
 from tests.fakes.plane import FakePlane, fake_config
 from tests.fakes.serving import Serving, run
 
@@ -32,16 +33,14 @@ def test_only_the_owner_may_open_the_socket_and_it_is_gone_afterwards() -> None:
     assert not run(body).exists()
 
 
-def test_a_second_instance_is_refused_and_the_first_goes_on() -> None:
-    async def body(at: Serving) -> None:
-        with pytest.raises(StartError) as caught:
-            await start(at.plane.parts, at.plane.config)
-        assert caught.value.reason == "ADMIN_ADDRESS_IN_USE"
-        assert len(at.plane.subscribers) == 1
-        names = await reflected_services(at.channel)
-        assert set(SERVICE_NAMES) < set(names)
-
-    run(body)
+@served()
+async def test_a_second_instance_is_refused_and_the_first_goes_on(at: Serving) -> None:
+    with pytest.raises(StartError) as caught:
+        await start(at.plane.parts, at.plane.config)
+    assert caught.value.reason == "ADMIN_ADDRESS_IN_USE"
+    assert len(at.plane.subscribers) == 1
+    names = await reflected_services(at.channel)
+    assert set(SERVICE_NAMES) < set(names)
 
 
 def test_a_socket_file_left_behind_does_not_matter(tmp_path: Path) -> None:
@@ -124,59 +123,51 @@ async def reflected_services(channel: grpc.aio.Channel) -> list[str]:
     return [service.name for service in answer.list_services_response.service]
 
 
-def test_a_reflection_client_finds_every_service_with_its_files() -> None:
-    async def body(at: Serving) -> None:
-        assert {name.rpartition(".")[2] for name in SERVICE_NAMES} == {
-            "CertificateService", "ChannelService", "HandlerService", "LimitService", "ListenerService", "LogService", "PoolService", "ProxyService",
-            "TapService", "UpstreamService", "UserService",
-        }  # fmt: skip
-        for name in SERVICE_NAMES:
-            answer = await reflect(at.channel, reflection_pb2.ServerReflectionRequest(file_containing_symbol=name))
-            file = FileDescriptorProto.FromString(answer.file_descriptor_response.file_descriptor_proto[0])
-            assert name in [f"{file.package}.{service.name}" for service in file.service]
-
-    run(body)
+@served()
+async def test_a_reflection_client_finds_every_service_with_its_files(at: Serving) -> None:
+    assert {name.rpartition(".")[2] for name in SERVICE_NAMES} == {
+        "CertificateService", "ChannelService", "HandlerService", "LimitService", "ListenerService", "LogService", "PoolService", "ProxyService",
+        "TapService", "UpstreamService", "UserService",
+    }  # fmt: skip
+    for name in SERVICE_NAMES:
+        answer = await reflect(at.channel, reflection_pb2.ServerReflectionRequest(file_containing_symbol=name))
+        file = FileDescriptorProto.FromString(answer.file_descriptor_response.file_descriptor_proto[0])
+        assert name in [f"{file.package}.{service.name}" for service in file.service]
 
 
-def test_no_more_calls_than_the_bound_are_in_progress_and_who_is_refused_may_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body(at: Serving) -> None:
-        gate, inside = asyncio.Event(), 0
+@served()
+async def test_no_more_calls_than_the_bound_are_in_progress_and_who_is_refused_may_ask_again(at: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, inside = asyncio.Event(), 0
 
-        async def wait() -> list[UpstreamStatus]:
-            nonlocal inside
-            inside += 1
-            await gate.wait()
-            return []
+    async def wait() -> list[UpstreamStatus]:
+        nonlocal inside
+        inside += 1
+        await gate.wait()
+        return []
 
-        monkeypatch.setattr(at.plane.parts.upstreams, "statuses", wait)
-        stub = UpstreamServiceStub(at.channel)
-        calls = [asyncio.ensure_future(stub.ListUpstreams(ListUpstreamsRequest())) for _ in range(MAX_CALLS)]
-        while inside < MAX_CALLS:
-            await asyncio.sleep(0.005)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.ListUpstreams(ListUpstreamsRequest())
-        assert (caught.value.code(), inside) == (grpc.StatusCode.RESOURCE_EXHAUSTED, MAX_CALLS)
-        gate.set()
-        await asyncio.gather(*calls)
-        await stub.ListUpstreams(ListUpstreamsRequest())
-
-    run(body)
+    monkeypatch.setattr(at.plane.parts.upstreams, "statuses", wait)
+    stub = UpstreamServiceStub(at.channel)
+    calls = [asyncio.ensure_future(stub.ListUpstreams(ListUpstreamsRequest())) for _ in range(MAX_CALLS)]
+    while inside < MAX_CALLS:
+        await asyncio.sleep(0.005)
+    failure = await failure_of(stub.ListUpstreams(ListUpstreamsRequest()))
+    assert (failure.code(), inside) == (grpc.StatusCode.RESOURCE_EXHAUSTED, MAX_CALLS)
+    gate.set()
+    await asyncio.gather(*calls)
+    await stub.ListUpstreams(ListUpstreamsRequest())
 
 
-def test_a_request_above_the_bound_is_refused_by_its_size_and_one_at_it_has_a_short_row() -> None:
-    async def body(at: Serving) -> None:
-        codes = []
-        for excess in (0, 1):
-            request = UpdateLimitRequest(limit=Limit(listener="kafka", max_receive_size_bytes=1))
-            request.update_mask.paths.append("x" * 250_000)
-            request.update_mask.paths.append("y" * (MAX_REQUEST - request.ByteSize() - 3 + excess))
-            assert request.ByteSize() == MAX_REQUEST + excess
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await LimitServiceStub(at.channel).UpdateLimit(request)
-            codes.append(caught.value.code())
-        assert codes == [grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED]
-        (row,) = at.plane.audits
-        assert row["request"]["update_mask"].endswith(" characters)")
-        assert len(str(row)) < 20_000
-
-    run(body)
+@served()
+async def test_a_request_above_the_bound_is_refused_by_its_size_and_one_at_it_has_a_short_row(at: Serving) -> None:
+    codes = []
+    for excess in (0, 1):
+        request = UpdateLimitRequest(limit=Limit(listener="kafka", max_receive_size_bytes=1))
+        request.update_mask.paths.append("x" * 250_000)
+        request.update_mask.paths.append("y" * (MAX_REQUEST - request.ByteSize() - 3 + excess))
+        assert request.ByteSize() == MAX_REQUEST + excess
+        failure = await failure_of(LimitServiceStub(at.channel).UpdateLimit(request))
+        codes.append(failure.code())
+    assert codes == [grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED]
+    (row,) = at.plane.audits
+    assert row["request"]["update_mask"].endswith(" characters)")
+    assert len(str(row)) < 20_000

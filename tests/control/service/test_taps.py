@@ -1,4 +1,4 @@
-"""TapService over a real socket."""
+"""TapService over a real socket, and tap rules as messages and back."""
 
 import time
 from typing import Any
@@ -8,15 +8,15 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 
-from framegate.control.service.tap_rule import FIELDS, MAX_ENTRIES
-from framegate.control.status import TapStop
+from framegate.control.service.taps import FIELDS, MAX_ENTRIES, new_values, rule_message, rule_row
+from framegate.control.service.validate import Violations
+from framegate.control.status import TapRuleStatus, TapStop
 from framegate.control.v1 import tap_service_pb2 as pb2
 from framegate.control.v1.tap_service_pb2_grpc import TapServiceStub
 from framegate.proxy.config.model import TapConfig, TapRule
-from tests.fakes.serving import Serving, run
+from tests.control.service.served import refused, served
+from tests.fakes.serving import Serving
 
 FIRST = TapRule(name="first", listeners=("kafka",))
 SECOND = TapRule(name="second", capture="hash")
@@ -65,77 +65,59 @@ WHOLE_MESSAGE: dict[str, Any] = {
 }
 
 
-async def refused(call: Any) -> tuple[grpc.StatusCode, str, list[str]]:
-    """Code, reason and the fields that are wrong."""
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    status = rpc_status.from_call(caught.value)  # type: ignore[arg-type]
-    assert status is not None
-    info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
-    assert status.details[0].Unpack(info)
-    fields = [item.field for item in bad.field_violations] if status.details[1].Unpack(bad) else []
-    return caught.value.code(), info.reason, fields
+@served(tap=TAP)
+async def test_every_field_of_the_model_is_one_of_the_message_and_comes_back_as_it_went(at: Serving) -> None:
+    stub = TapServiceStub(at.channel)
+    created = (await stub.CreateTapRule(pb2.CreateTapRuleRequest(tap_rule=pb2.TapRule(**WHOLE_MESSAGE)))).tap_rule
+    assert at.plane.tap_rules == [FIRST, SECOND, WHOLE]
+    assert created.state == pb2.TapRule.STATE_ACTIVE
+    created.ClearField("etag")
+    created.ClearField("state")
+    assert created == pb2.TapRule(**WHOLE_MESSAGE)
+    assert {field.name for field in pb2.TapRule.DESCRIPTOR.fields} == {*FIELDS, "name", "ttl", "etag", "state", "stops"}
 
 
-def test_every_field_of_the_model_is_one_of_the_message_and_comes_back_as_it_went() -> None:
-    async def body(at: Serving) -> None:
-        stub = TapServiceStub(at.channel)
-        created = (await stub.CreateTapRule(pb2.CreateTapRuleRequest(tap_rule=pb2.TapRule(**WHOLE_MESSAGE)))).tap_rule
-        assert at.plane.tap_rules == [FIRST, SECOND, WHOLE]
-        assert created.state == pb2.TapRule.STATE_ACTIVE
-        created.ClearField("etag")
-        created.ClearField("state")
-        assert created == pb2.TapRule(**WHOLE_MESSAGE)
-        assert {field.name for field in pb2.TapRule.DESCRIPTOR.fields} == {*FIELDS, "name", "ttl", "etag", "state", "stops"}
-
-    run(body, tap=TAP)
-
-
-def test_rules_are_listed_in_their_order_and_got() -> None:
-    async def body(at: Serving) -> None:
-        stub = TapServiceStub(at.channel)
-        at.plane.tap_rules = [SECOND, TapRule(name="over", expires_ns=5), FIRST]
-        at.plane.tap_stops["second"] = TapStop(slot=1, cause="cpu", percent=9.5, limit=5.0, since_ns=3 * 10**9)
-        page = await stub.ListTapRules(pb2.ListTapRulesRequest(page_size=2))
-        rest = await stub.ListTapRules(pb2.ListTapRulesRequest(page_size=2, page_token=page.next_page_token))
-        assert [rule.name for rule in (*page.tap_rules, *rest.tap_rules)] == ["second", "over", "first"]
-        assert rest.next_page_token == ""
-        states = [rule.state for rule in (*page.tap_rules, *rest.tap_rules)]
-        assert states == [pb2.TapRule.STATE_STOPPED, pb2.TapRule.STATE_EXPIRED, pb2.TapRule.STATE_ACTIVE]
-        (stop,) = page.tap_rules[0].stops
-        assert (stop.processor_slot, stop.cause, stop.stop_time) == (1, pb2.TapRuleStop.CAUSE_CPU, Timestamp(seconds=3))
-        assert (stop.percent, stop.limit_percent) == (9.5, 5.0)
-        assert (await stub.GetTapRule(pb2.GetTapRuleRequest(name="second"))).tap_rule == page.tap_rules[0]
-        assert await refused(stub.GetTapRule(pb2.GetTapRuleRequest(name="none"))) == (grpc.StatusCode.NOT_FOUND, "TAP_RULE_NOT_FOUND", [])
-        assert await refused(stub.GetTapRule(pb2.GetTapRuleRequest())) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", ["name"])
-        assert at.plane.audits == []
-
-    run(body, tap=TAP)
+@served(tap=TAP)
+async def test_rules_are_listed_in_their_order_and_got(at: Serving) -> None:
+    stub = TapServiceStub(at.channel)
+    at.plane.tap_rules = [SECOND, TapRule(name="over", expires_ns=5), FIRST]
+    at.plane.tap_stops["second"] = TapStop(slot=1, cause="cpu", percent=9.5, limit=5.0, since_ns=3 * 10**9)
+    page = await stub.ListTapRules(pb2.ListTapRulesRequest(page_size=2))
+    rest = await stub.ListTapRules(pb2.ListTapRulesRequest(page_size=2, page_token=page.next_page_token))
+    assert [rule.name for rule in (*page.tap_rules, *rest.tap_rules)] == ["second", "over", "first"]
+    assert rest.next_page_token == ""
+    states = [rule.state for rule in (*page.tap_rules, *rest.tap_rules)]
+    assert states == [pb2.TapRule.STATE_STOPPED, pb2.TapRule.STATE_EXPIRED, pb2.TapRule.STATE_ACTIVE]
+    (stop,) = page.tap_rules[0].stops
+    assert (stop.processor_slot, stop.cause, stop.stop_time) == (1, pb2.TapRuleStop.CAUSE_CPU, Timestamp(seconds=3))
+    assert (stop.percent, stop.limit_percent) == (9.5, 5.0)
+    assert (await stub.GetTapRule(pb2.GetTapRuleRequest(name="second"))).tap_rule == page.tap_rules[0]
+    assert await refused(stub.GetTapRule(pb2.GetTapRuleRequest(name="none"))) == (grpc.StatusCode.NOT_FOUND, "TAP_RULE_NOT_FOUND", [])
+    assert await refused(stub.GetTapRule(pb2.GetTapRuleRequest())) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", ["name"])
+    assert at.plane.audits == []
 
 
-def test_an_update_changes_what_is_named_and_nothing_else() -> None:
-    async def body(at: Serving) -> None:
-        stub = TapServiceStub(at.channel)
+@served(tap=TAP)
+async def test_an_update_changes_what_is_named_and_nothing_else(at: Serving) -> None:
+    stub = TapServiceStub(at.channel)
 
-        async def update(*paths: str, **values: Any) -> TapRule:
-            request = pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(name="whole", **values), update_mask=FieldMask(paths=paths))
-            await stub.UpdateTapRule(request)
-            return at.plane.tap_rules[0]
+    async def update(*paths: str, **values: Any) -> TapRule:
+        request = pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(name="whole", **values), update_mask=FieldMask(paths=paths))
+        await stub.UpdateTapRule(request)
+        return at.plane.tap_rules[0]
 
-        at.plane.tap_rules = [WHOLE]
-        changes = {**WHOLE_MESSAGE, "listeners": ["plain"], "sample_frames": 0.75}
-        del changes["name"]
-        rule = await update(sample_frames=0.75)
-        assert rule == TapRule(**{**as_row(WHOLE), "sample_frames": 0.75})
-        rule = await update("listeners", "min_size_bytes", listeners=["plain"], sample_frames=0.1)
-        assert rule == TapRule(**{**as_row(WHOLE), "sample_frames": 0.75, "listeners": ("plain",), "min_size": 0})
-        assert await update("networks", "expire_time", "directions") == TapRule(
-            **{**as_row(rule), "networks": (), "expires_ns": 0, "directions": ("request", "response")}
-        )
-        assert await update("*", capture=pb2.TapRule.CAPTURE_HASH) == TapRule(name="whole", capture="hash")
-        assert await update("*", **changes) == TapRule(**{**as_row(WHOLE), "sample_frames": 0.75, "listeners": ("plain",)})
-
-    run(body, tap=TAP)
+    at.plane.tap_rules = [WHOLE]
+    changes = {**WHOLE_MESSAGE, "listeners": ["plain"], "sample_frames": 0.75}
+    del changes["name"]
+    rule = await update(sample_frames=0.75)
+    assert rule == TapRule(**{**as_row(WHOLE), "sample_frames": 0.75})
+    rule = await update("listeners", "min_size_bytes", listeners=["plain"], sample_frames=0.1)
+    assert rule == TapRule(**{**as_row(WHOLE), "sample_frames": 0.75, "listeners": ("plain",), "min_size": 0})
+    assert await update("networks", "expire_time", "directions") == TapRule(
+        **{**as_row(rule), "networks": (), "expires_ns": 0, "directions": ("request", "response")}
+    )
+    assert await update("*", capture=pb2.TapRule.CAPTURE_HASH) == TapRule(name="whole", capture="hash")
+    assert await update("*", **changes) == TapRule(**{**as_row(WHOLE), "sample_frames": 0.75, "listeners": ("plain",)})
 
 
 def as_row(rule: TapRule) -> dict[str, Any]:
@@ -143,41 +125,37 @@ def as_row(rule: TapRule) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("paths", [(), ("ttl",), ("expire_time",)])
-def test_a_time_to_live_becomes_an_instant_when_it_comes(paths: tuple[str, ...]) -> None:
-    async def body(at: Serving) -> None:
-        before = time.time_ns()
-        request = pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(name="first", ttl=Duration(seconds=60)), update_mask=FieldMask(paths=paths))
-        updated = (await TapServiceStub(at.channel).UpdateTapRule(request)).tap_rule
-        expires = at.plane.tap_rules[0].expires_ns
-        assert before <= expires - 60 * 10**9 <= time.time_ns()
-        assert (updated.WhichOneof("expiration"), updated.expire_time.ToNanoseconds()) == ("expire_time", expires)
-
-    run(body, tap=TAP)
+@served(tap=TAP)
+async def test_a_time_to_live_becomes_an_instant_when_it_comes(at: Serving, paths: tuple[str, ...]) -> None:
+    before = time.time_ns()
+    request = pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(name="first", ttl=Duration(seconds=60)), update_mask=FieldMask(paths=paths))
+    updated = (await TapServiceStub(at.channel).UpdateTapRule(request)).tap_rule
+    expires = at.plane.tap_rules[0].expires_ns
+    assert before <= expires - 60 * 10**9 <= time.time_ns()
+    assert (updated.WhichOneof("expiration"), updated.expire_time.ToNanoseconds()) == ("expire_time", expires)
 
 
-def test_each_change_has_an_audit_row_and_one_that_is_only_validated_says_so() -> None:
-    async def body(at: Serving) -> None:
-        stub = TapServiceStub(at.channel)
-        new = pb2.TapRule(name="new", sample_frames=0.5)
-        await stub.CreateTapRule(pb2.CreateTapRuleRequest(tap_rule=new, validate_only=True))
-        await stub.CreateTapRule(pb2.CreateTapRuleRequest(tap_rule=new, before="first"))
-        await stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(name="first", capture=pb2.TapRule.CAPTURE_LENGTHS)))
-        await stub.DeleteTapRule(pb2.DeleteTapRuleRequest(name="first", validate_only=True))
-        await stub.DeleteTapRule(pb2.DeleteTapRuleRequest(name="first"))
-        await refused(stub.DeleteTapRule(pb2.DeleteTapRuleRequest(name="first")))
-        row, kafka, two = {"name": "new", "sample_frames": 0.5}, {"name": "first", "listeners": ("kafka",)}, ["first", "second"]
-        lengths = {**kafka, "capture": "lengths"}
-        assert [(item["method"].rpartition("/")[2], item["before"], item["after"], item["result"], item["error"]) for item in at.plane.audits] == [
-            ("CreateTapRule", {"rule": None, "order": two}, None, "OK", ""),
-            ("CreateTapRule", {"rule": None, "order": two}, {"rule": row, "order": ["new", *two]}, "OK", ""),
-            ("UpdateTapRule", {"rule": kafka, "order": ["new", *two]}, {"rule": lengths, "order": ["new", *two]}, "OK", ""),
-            ("DeleteTapRule", {"rule": lengths, "order": ["new", *two]}, None, "OK", ""),
-            ("DeleteTapRule", {"rule": lengths, "order": ["new", *two]}, {"rule": None, "order": ["new", "second"]}, "OK", ""),
-            ("DeleteTapRule", {"rule": None, "order": ["new", "second"]}, None, "NOT_FOUND", "TAP_RULE_NOT_FOUND"),
-        ]  # fmt: skip
-        assert [item["request"].get("validate_only", False) for item in at.plane.audits] == [True, False, False, True, False, False]
-
-    run(body, tap=TAP)
+@served(tap=TAP)
+async def test_each_change_has_an_audit_row_and_one_that_is_only_validated_says_so(at: Serving) -> None:
+    stub = TapServiceStub(at.channel)
+    new = pb2.TapRule(name="new", sample_frames=0.5)
+    await stub.CreateTapRule(pb2.CreateTapRuleRequest(tap_rule=new, validate_only=True))
+    await stub.CreateTapRule(pb2.CreateTapRuleRequest(tap_rule=new, before="first"))
+    await stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(name="first", capture=pb2.TapRule.CAPTURE_LENGTHS)))
+    await stub.DeleteTapRule(pb2.DeleteTapRuleRequest(name="first", validate_only=True))
+    await stub.DeleteTapRule(pb2.DeleteTapRuleRequest(name="first"))
+    await refused(stub.DeleteTapRule(pb2.DeleteTapRuleRequest(name="first")))
+    row, kafka, two = {"name": "new", "sample_frames": 0.5}, {"name": "first", "listeners": ("kafka",)}, ["first", "second"]
+    lengths = {**kafka, "capture": "lengths"}
+    assert [(item["method"].rpartition("/")[2], item["before"], item["after"], item["result"], item["error"]) for item in at.plane.audits] == [
+        ("CreateTapRule", {"rule": None, "order": two}, None, "OK", ""),
+        ("CreateTapRule", {"rule": None, "order": two}, {"rule": row, "order": ["new", *two]}, "OK", ""),
+        ("UpdateTapRule", {"rule": kafka, "order": ["new", *two]}, {"rule": lengths, "order": ["new", *two]}, "OK", ""),
+        ("DeleteTapRule", {"rule": lengths, "order": ["new", *two]}, None, "OK", ""),
+        ("DeleteTapRule", {"rule": lengths, "order": ["new", *two]}, {"rule": None, "order": ["new", "second"]}, "OK", ""),
+        ("DeleteTapRule", {"rule": None, "order": ["new", "second"]}, None, "NOT_FOUND", "TAP_RULE_NOT_FOUND"),
+    ]  # fmt: skip
+    assert [item["request"].get("validate_only", False) for item in at.plane.audits] == [True, False, False, True, False, False]
 
 
 INVALID, BAD = grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT"
@@ -212,58 +190,79 @@ BAD_RULES: list[tuple[dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("values", "fields"), BAD_RULES, ids=[", ".join(fields) for _, fields in BAD_RULES])
-def test_a_rule_that_cannot_be_is_refused_with_its_fields(values: dict[str, Any], fields: list[str]) -> None:
-    async def body(at: Serving) -> None:
-        stub = TapServiceStub(at.channel)
-        code, _, named = await refused(stub.CreateTapRule(pb2.CreateTapRuleRequest(tap_rule=pb2.TapRule(**{"name": "new", **values}))))
+@served(tap=TAP)
+async def test_a_rule_that_is_not_valid_is_refused_with_its_fields(at: Serving, values: dict[str, Any], fields: list[str]) -> None:
+    stub = TapServiceStub(at.channel)
+    code, _, named = await refused(stub.CreateTapRule(pb2.CreateTapRuleRequest(tap_rule=pb2.TapRule(**{"name": "new", **values}))))
+    assert (code, sorted(named)) == (INVALID, fields)
+    if "name" not in values:
+        code, _, named = await refused(stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(**{"name": "second", **values}))))
         assert (code, sorted(named)) == (INVALID, fields)
-        if "name" not in values:
-            code, _, named = await refused(stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=pb2.TapRule(**{"name": "second", **values}))))
-            assert (code, sorted(named)) == (INVALID, fields)
-        assert at.plane.tap_rules == [FIRST, SECOND]
-
-    run(body, tap=TAP)
+    assert at.plane.tap_rules == [FIRST, SECOND]
 
 
-def test_a_rule_whose_time_is_over_may_be_changed_but_not_be_told_to_end_in_the_past() -> None:
+@served(tap=TAP)
+async def test_a_rule_whose_time_is_over_may_be_changed_but_not_be_told_to_end_in_the_past(at: Serving) -> None:
     """It comes from a file, which is as old as it is, or was set before its time."""
 
-    async def body(at: Serving) -> None:
-        stub = TapServiceStub(at.channel)
-        over = at.plane.tap_rules[0] = TapRule(name="first", expires_ns=1_500_000_000 * 10**9)
-        changed = pb2.TapRule(name="first", capture=pb2.TapRule.CAPTURE_HASH)
-        answer = await stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=changed))
-        assert (answer.tap_rule.state, answer.tap_rule.capture) == (pb2.TapRule.STATE_EXPIRED, pb2.TapRule.CAPTURE_HASH)
-        changed.expire_time.FromNanoseconds(over.expires_ns)
-        code, reason, named = await refused(stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=changed)))
-        assert (code, named) == (INVALID, ["tap_rule.expire_time"]), reason
-        changed.expire_time.FromNanoseconds(time.time_ns() + 60 * 10**9)
-        answer = await stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=changed))
-        assert answer.tap_rule.state == pb2.TapRule.STATE_ACTIVE
-
-    run(body, tap=TAP)
+    stub = TapServiceStub(at.channel)
+    over = at.plane.tap_rules[0] = TapRule(name="first", expires_ns=1_500_000_000 * 10**9)
+    changed = pb2.TapRule(name="first", capture=pb2.TapRule.CAPTURE_HASH)
+    answer = await stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=changed))
+    assert (answer.tap_rule.state, answer.tap_rule.capture) == (pb2.TapRule.STATE_EXPIRED, pb2.TapRule.CAPTURE_HASH)
+    changed.expire_time.FromNanoseconds(over.expires_ns)
+    code, reason, named = await refused(stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=changed)))
+    assert (code, named) == (INVALID, ["tap_rule.expire_time"]), reason
+    changed.expire_time.FromNanoseconds(time.time_ns() + 60 * 10**9)
+    answer = await stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=changed))
+    assert answer.tap_rule.state == pb2.TapRule.STATE_ACTIVE
 
 
-def test_what_else_is_refused() -> None:
-    async def body(at: Serving) -> None:
-        stub = TapServiceStub(at.channel)
-        create, update = pb2.CreateTapRuleRequest, pb2.UpdateTapRuleRequest
-        first, none = pb2.TapRule(name="first"), pb2.TapRule(name="none", capture=pb2.TapRule.CAPTURE_FULL)
-        colour, name = FieldMask(paths=["colour"]), FieldMask(paths=["name"])
-        for call, expected in [
-            (stub.CreateTapRule(create(tap_rule=first)), (grpc.StatusCode.ALREADY_EXISTS, "TAP_RULE_EXISTS", [])),
-            (stub.CreateTapRule(create(tap_rule=none, before="nobody")), (grpc.StatusCode.NOT_FOUND, "TAP_RULE_NOT_FOUND", [])),
-            (stub.UpdateTapRule(update(tap_rule=none)), (grpc.StatusCode.NOT_FOUND, "TAP_RULE_NOT_FOUND", [])),
-            (stub.UpdateTapRule(update(tap_rule=first)), (INVALID, BAD, ["tap_rule"])),
-            (stub.UpdateTapRule(update(tap_rule=first, update_mask=colour, before="second")), (INVALID, BAD, ["update_mask"])),
-            (stub.UpdateTapRule(update(tap_rule=first, update_mask=name)), (INVALID, BAD, ["tap_rule", "update_mask"])),
-            (stub.UpdateTapRule(update()), (INVALID, BAD, ["tap_rule", "tap_rule.name"])),
-            (stub.DeleteTapRule(pb2.DeleteTapRuleRequest()), (INVALID, BAD, ["name"])),
-        ]:
-            code, reason, fields = await refused(call)
-            assert (code, reason, sorted(fields)) == expected
-        at.plane.failure = at.plane.aborted()
-        assert await refused(stub.DeleteTapRule(pb2.DeleteTapRuleRequest(name="first"))) == (grpc.StatusCode.ABORTED, "PROCESSOR_SILENT", [])
-        assert at.plane.tap_rules == [FIRST, SECOND]
+@served(tap=TAP)
+async def test_other_wrong_requests_are_refused_with_their_reason(at: Serving) -> None:
+    stub = TapServiceStub(at.channel)
+    create, update = pb2.CreateTapRuleRequest, pb2.UpdateTapRuleRequest
+    first, none = pb2.TapRule(name="first"), pb2.TapRule(name="none", capture=pb2.TapRule.CAPTURE_FULL)
+    colour, name = FieldMask(paths=["colour"]), FieldMask(paths=["name"])
+    for call, expected in [
+        (stub.CreateTapRule(create(tap_rule=first)), (grpc.StatusCode.ALREADY_EXISTS, "TAP_RULE_EXISTS", [])),
+        (stub.CreateTapRule(create(tap_rule=none, before="nobody")), (grpc.StatusCode.NOT_FOUND, "TAP_RULE_NOT_FOUND", [])),
+        (stub.UpdateTapRule(update(tap_rule=none)), (grpc.StatusCode.NOT_FOUND, "TAP_RULE_NOT_FOUND", [])),
+        (stub.UpdateTapRule(update(tap_rule=first)), (INVALID, BAD, ["tap_rule"])),
+        (stub.UpdateTapRule(update(tap_rule=first, update_mask=colour, before="second")), (INVALID, BAD, ["update_mask"])),
+        (stub.UpdateTapRule(update(tap_rule=first, update_mask=name)), (INVALID, BAD, ["tap_rule", "update_mask"])),
+        (stub.UpdateTapRule(update()), (INVALID, BAD, ["tap_rule", "tap_rule.name"])),
+        (stub.DeleteTapRule(pb2.DeleteTapRuleRequest()), (INVALID, BAD, ["name"])),
+    ]:
+        code, reason, fields = await refused(call)
+        assert (code, reason, sorted(fields)) == expected
+    at.plane.failure = at.plane.aborted()
+    assert await refused(stub.DeleteTapRule(pb2.DeleteTapRuleRequest(name="first"))) == (grpc.StatusCode.ABORTED, "PROCESSOR_SILENT", [])
+    assert at.plane.tap_rules == [FIRST, SECOND]
 
-    run(body, tap=TAP)
+
+NOW = 1_700_000_000_000_000_000
+
+
+@pytest.mark.parametrize("rule", [TapRule(name="least"), WHOLE])
+def test_a_rule_comes_back_as_it_went(rule: TapRule) -> None:
+    message = rule_message(TapRuleStatus(rule=rule, etag="e", expired=False))
+    assert (message.name, message.etag) == (rule.name, "e")
+    assert TapRule(name=message.name, **new_values(message, FIELDS, NOW, Violations())) == rule
+
+
+def test_an_audit_row_of_a_rule_has_only_the_fields_that_differ_from_their_defaults() -> None:
+    assert rule_row(TapRule(name="r")) == {"name": "r"}
+    assert rule_row(TapRule(name="r", capture="hash")) == {"name": "r", "capture": "hash"}
+
+
+def test_a_rule_records_or_loses_or_has_ended() -> None:
+    rule = TapRule(name="r")
+    stop = TapStop(slot=0, cause="loss", percent=9.0, limit=5.0, since_ns=1)
+    for facts, state in (
+        ({}, pb2.TapRule.STATE_ACTIVE),
+        ({"losing": True}, pb2.TapRule.STATE_LOSING),
+        ({"losing": True, "stops": (stop,)}, pb2.TapRule.STATE_STOPPED),
+        ({"losing": True, "expired": True}, pb2.TapRule.STATE_EXPIRED),
+    ):
+        assert rule_message(TapRuleStatus(**{"rule": rule, "etag": "e", "expired": False, **facts})).state == state  # type: ignore[arg-type]

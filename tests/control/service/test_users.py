@@ -5,14 +5,13 @@ import json
 
 import grpc
 import pytest
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 
 from framegate.control.errors import FailedPreconditionError
 from framegate.control.identity.passwords import new_credentials
 from framegate.control.v1 import user_service_pb2 as pb2
 from framegate.control.v1.user_service_pb2_grpc import UserServiceStub
-from tests.fakes.serving import Serving, run
+from tests.control.service.served import failure_of, refused, served
+from tests.fakes.serving import Serving
 
 KEYS = {"SCRAM-SHA-256": 32, "SCRAM-SHA-512": 64}
 
@@ -32,68 +31,60 @@ def with_users(at: Serving, *names: str) -> UserServiceStub:
     return UserServiceStub(at.channel)
 
 
-def test_users_are_listed_by_pages_with_mechanisms_and_without_keys() -> None:
-    async def body(at: Serving) -> None:
-        stub = with_users(at, "alice", "bob", "carol")
-        at.plane.users_error = "/users is no file of users"
-        first = await stub.ListUsers(pb2.ListUsersRequest(listener="kafka", page_size=2))
-        rest = await stub.ListUsers(pb2.ListUsersRequest(listener="kafka", page_token=first.next_page_token))
-        assert [[item.name for item in page.users] for page in (first, rest)] == [["alice", "bob"], ["carol"]]
-        assert (rest.next_page_token, first.error) == ("", "/users is no file of users")
-        expected = [pb2.Credential(mechanism=name, iterations=4096) for name in KEYS]
-        assert list(first.users[0].credentials) == expected, "neither salt nor keys"
-
-    run(body)
+@served()
+async def test_users_are_listed_by_pages_with_mechanisms_and_without_keys(at: Serving) -> None:
+    stub = with_users(at, "alice", "bob", "carol")
+    at.plane.users_error = "/users is no file of users"
+    first = await stub.ListUsers(pb2.ListUsersRequest(listener="kafka", page_size=2))
+    rest = await stub.ListUsers(pb2.ListUsersRequest(listener="kafka", page_token=first.next_page_token))
+    assert [[item.name for item in page.users] for page in (first, rest)] == [["alice", "bob"], ["carol"]]
+    assert (rest.next_page_token, first.error) == ("", "/users is no file of users")
+    expected = [pb2.Credential(mechanism=name, iterations=4096) for name in KEYS]
+    assert list(first.users[0].credentials) == expected, "neither salt nor keys"
 
 
-def test_users_are_created_updated_and_deleted() -> None:
-    async def body(at: Serving) -> None:
-        stub = with_users(at)
-        answer = await stub.CreateUser(pb2.CreateUserRequest(listener="kafka", user=user()))
-        assert answer.user == pb2.User(name="alice", credentials=[pb2.Credential(mechanism=name, iterations=4096) for name in KEYS])
-        assert at.plane.users["kafka"]["alice"]["SCRAM-SHA-512"].stored_key == b"K" * 64
-        await stub.UpdateUser(pb2.UpdateUserRequest(listener="kafka", user=user("alice", credential(iterations=16384))))
-        assert {name: item.iterations for name, item in at.plane.users["kafka"]["alice"].items()} == {"SCRAM-SHA-256": 16384}
-        await stub.UpdateUser(pb2.UpdateUserRequest(listener="kafka", user=user("bob"), allow_missing=True))
-        await stub.DeleteUser(pb2.DeleteUserRequest(listener="kafka", name="alice"))
-        assert list(at.plane.users["kafka"]) == ["bob"]
-
-    run(body)
+@served()
+async def test_users_are_created_updated_and_deleted(at: Serving) -> None:
+    stub = with_users(at)
+    answer = await stub.CreateUser(pb2.CreateUserRequest(listener="kafka", user=user()))
+    assert answer.user == pb2.User(name="alice", credentials=[pb2.Credential(mechanism=name, iterations=4096) for name in KEYS])
+    assert at.plane.users["kafka"]["alice"]["SCRAM-SHA-512"].stored_key == b"K" * 64
+    await stub.UpdateUser(pb2.UpdateUserRequest(listener="kafka", user=user("alice", credential(iterations=16384))))
+    assert {name: item.iterations for name, item in at.plane.users["kafka"]["alice"].items()} == {"SCRAM-SHA-256": 16384}
+    await stub.UpdateUser(pb2.UpdateUserRequest(listener="kafka", user=user("bob"), allow_missing=True))
+    await stub.DeleteUser(pb2.DeleteUserRequest(listener="kafka", name="alice"))
+    assert list(at.plane.users["kafka"]) == ["bob"]
 
 
-def test_what_is_only_tried_changes_nothing() -> None:
-    async def body(at: Serving) -> None:
-        stub = with_users(at, "bob")
-        answer = await stub.CreateUser(pb2.CreateUserRequest(listener="kafka", user=user(), validate_only=True))
-        assert answer.user.name == "alice"
-        await stub.UpdateUser(pb2.UpdateUserRequest(listener="kafka", user=user("bob", credential()), validate_only=True))
-        await stub.DeleteUser(pb2.DeleteUserRequest(listener="kafka", name="bob", validate_only=True))
-        assert list(at.plane.users["kafka"]) == ["bob"]
-        assert len(at.plane.users["kafka"]["bob"]) == 2
-        assert [row["after"] for row in at.plane.audits] == [None, None, None]
-
-    run(body)
+@served()
+async def test_a_request_with_validate_only_changes_nothing(at: Serving) -> None:
+    stub = with_users(at, "bob")
+    answer = await stub.CreateUser(pb2.CreateUserRequest(listener="kafka", user=user(), validate_only=True))
+    assert answer.user.name == "alice"
+    await stub.UpdateUser(pb2.UpdateUserRequest(listener="kafka", user=user("bob", credential()), validate_only=True))
+    await stub.DeleteUser(pb2.DeleteUserRequest(listener="kafka", name="bob", validate_only=True))
+    assert list(at.plane.users["kafka"]) == ["bob"]
+    assert len(at.plane.users["kafka"]["bob"]) == 2
+    assert [row["after"] for row in at.plane.audits] == [None, None, None]
 
 
-def test_the_audit_names_users_and_mechanisms_and_has_nothing_of_the_keys() -> None:
-    async def body(at: Serving) -> None:
-        stub = with_users(at)
-        await stub.CreateUser(pb2.CreateUserRequest(listener="kafka", user=user(), reason="new colleague"))
-        await stub.UpdateUser(pb2.UpdateUserRequest(listener="kafka", user=user("alice", credential())))
-        await stub.DeleteUser(pb2.DeleteUserRequest(listener="kafka", name="alice"))
-        both, one = ({"name": "alice", "mechanisms": dict.fromkeys(names, 4096)} for names in (KEYS, ["SCRAM-SHA-256"]))
-        assert [(row["before"], row["after"]) for row in at.plane.audits] == [(None, both), (both, one), (one, None)]
-        assert at.plane.audits[0]["request"] == {
-            "listener": "kafka",
-            "user": {"name": "alice", "credentials": [{"mechanism": name, "iterations": 4096} for name in KEYS]},
-            "reason": "new colleague",
-        }
-        written = json.dumps(at.plane.audits)
-        for secret in (b"s" * 16, b"K" * 32, b"V" * 32):
-            assert base64.b64encode(secret).decode()[:-4] not in written
-            assert secret.decode() not in written
-
-    run(body)
+@served()
+async def test_the_audit_names_users_and_mechanisms_and_has_nothing_of_the_keys(at: Serving) -> None:
+    stub = with_users(at)
+    await stub.CreateUser(pb2.CreateUserRequest(listener="kafka", user=user(), reason="new colleague"))
+    await stub.UpdateUser(pb2.UpdateUserRequest(listener="kafka", user=user("alice", credential())))
+    await stub.DeleteUser(pb2.DeleteUserRequest(listener="kafka", name="alice"))
+    both, one = ({"name": "alice", "mechanisms": dict.fromkeys(names, 4096)} for names in (KEYS, ["SCRAM-SHA-256"]))
+    assert [(row["before"], row["after"]) for row in at.plane.audits] == [(None, both), (both, one), (one, None)]
+    assert at.plane.audits[0]["request"] == {
+        "listener": "kafka",
+        "user": {"name": "alice", "credentials": [{"mechanism": name, "iterations": 4096} for name in KEYS]},
+        "reason": "new colleague",
+    }
+    written = json.dumps(at.plane.audits)
+    for secret in (b"s" * 16, b"K" * 32, b"V" * 32):
+        assert base64.b64encode(secret).decode()[:-4] not in written
+        assert secret.decode() not in written
 
 
 FAULTS = [
@@ -113,47 +104,35 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("request_", "fields"), FAULTS, ids=[" ".join(fields) for _, fields in FAULTS])
-def test_every_field_that_cannot_be_is_named(request_: pb2.CreateUserRequest, fields: list[str]) -> None:
-    async def body(at: Serving) -> None:
-        stub = with_users(at)
-        for call in (
-            stub.CreateUser(request_),
-            stub.UpdateUser(pb2.UpdateUserRequest(listener=request_.listener, user=request_.user, reason=request_.reason)),
-        ):
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await call
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            bad = error_details_pb2.BadRequest()
-            assert any(detail.Unpack(bad) for detail in rpc_status.from_call(caught.value).details)
-            assert [item.field for item in bad.field_violations] == fields
-            assert "KKKK" not in str(caught.value)
-        assert at.plane.users == {"kafka": {}}
-
-    run(body)
+@served()
+async def test_every_wrong_field_of_a_user_is_named(at: Serving, request_: pb2.CreateUserRequest, fields: list[str]) -> None:
+    stub = with_users(at)
+    for call in (
+        stub.CreateUser(request_),
+        stub.UpdateUser(pb2.UpdateUserRequest(listener=request_.listener, user=request_.user, reason=request_.reason)),
+    ):
+        assert await refused(call) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", fields)
+    assert at.plane.users == {"kafka": {}}
+    assert "KKKK" not in str(await failure_of(stub.CreateUser(request_)))
 
 
-def test_who_is_there_and_who_is_not() -> None:
-    async def body(at: Serving) -> None:
-        stub = with_users(at, "alice")
+@served()
+async def test_errors_of_users_have_their_own_codes_and_reasons(at: Serving) -> None:
+    stub = with_users(at, "alice")
 
-        async def code(call: object) -> tuple[grpc.StatusCode, str]:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await call  # type: ignore[misc]
-            info = error_details_pb2.ErrorInfo()
-            assert rpc_status.from_call(caught.value).details[0].Unpack(info)
-            return caught.value.code(), info.reason
-
-        create, delete = pb2.CreateUserRequest(listener="kafka", user=user()), pb2.DeleteUserRequest(listener="kafka", name="bob")
-        assert await code(stub.CreateUser(create)) == (grpc.StatusCode.ALREADY_EXISTS, "USER_EXISTS")
-        assert await code(stub.UpdateUser(pb2.UpdateUserRequest(listener="kafka", user=user("bob")))) == (grpc.StatusCode.NOT_FOUND, "USER_NOT_FOUND")
-        assert await code(stub.DeleteUser(delete)) == (grpc.StatusCode.NOT_FOUND, "USER_NOT_FOUND")
-        for asked in (stub.ListUsers(pb2.ListUsersRequest(listener="none")), stub.DeleteUser(pb2.DeleteUserRequest(listener="none", name="a"))):
-            assert await code(asked) == (grpc.StatusCode.NOT_FOUND, "LISTENER_NOT_FOUND")
-        at.plane.users = {}
-        assert await code(stub.CreateUser(create)) == (grpc.StatusCode.FAILED_PRECONDITION, "NO_USERS_FILE")
-        at.plane.users = {"kafka": {"bob": {}}}
-        at.plane.failure = FailedPreconditionError("/users cannot be written: Read-only file system", reason="USERS_FILE_UNWRITABLE", file="/users")
-        assert await code(stub.DeleteUser(delete)) == (grpc.StatusCode.FAILED_PRECONDITION, "USERS_FILE_UNWRITABLE")
-        assert [row["error"] for row in at.plane.audits][-2:] == ["NO_USERS_FILE", "USERS_FILE_UNWRITABLE"]
-
-    run(body)
+    create, delete = pb2.CreateUserRequest(listener="kafka", user=user()), pb2.DeleteUserRequest(listener="kafka", name="bob")
+    assert await refused(stub.CreateUser(create)) == (grpc.StatusCode.ALREADY_EXISTS, "USER_EXISTS", [])
+    assert await refused(stub.UpdateUser(pb2.UpdateUserRequest(listener="kafka", user=user("bob")))) == (
+        grpc.StatusCode.NOT_FOUND,
+        "USER_NOT_FOUND",
+        [],
+    )
+    assert await refused(stub.DeleteUser(delete)) == (grpc.StatusCode.NOT_FOUND, "USER_NOT_FOUND", [])
+    for asked in (stub.ListUsers(pb2.ListUsersRequest(listener="none")), stub.DeleteUser(pb2.DeleteUserRequest(listener="none", name="a"))):
+        assert await refused(asked) == (grpc.StatusCode.NOT_FOUND, "LISTENER_NOT_FOUND", [])
+    at.plane.users = {}
+    assert await refused(stub.CreateUser(create)) == (grpc.StatusCode.FAILED_PRECONDITION, "NO_USERS_FILE", [])
+    at.plane.users = {"kafka": {"bob": {}}}
+    at.plane.failure = FailedPreconditionError("/users cannot be written: Read-only file system", reason="USERS_FILE_UNWRITABLE", file="/users")
+    assert await refused(stub.DeleteUser(delete)) == (grpc.StatusCode.FAILED_PRECONDITION, "USERS_FILE_UNWRITABLE", [])
+    assert [row["error"] for row in at.plane.audits][-2:] == ["NO_USERS_FILE", "USERS_FILE_UNWRITABLE"]

@@ -1,4 +1,4 @@
-"""What a request may say."""
+"""Checks of requests, and pages of lists in memory."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from framegate.control.errors import InvalidArgumentError
 from framegate.control.identity.passwords import MAX_ITERATIONS, MIN_ITERATIONS
-from framegate.control.service.quotas import QUOTA_FIELDS
-from framegate.control.service.validate import MAX_REASON, Violations, changed_fields, reason, required, selection
+from framegate.control.service.limits import QUOTA_FIELDS
+from framegate.control.service.validate import MAX_REASON, Violations, changed_fields, page, reason, required, selection
 from framegate.control.v1.channel_service_pb2 import ChannelSelector
 from framegate.control.v1.limit_service_pb2 import UpdateLimitRequest, UpdateNodeLimitsRequest
 from framegate.control.v1.pool_service_pb2 import MemoryPool, UpdateMemoryPoolRequest, UpdateProcessorPoolRequest
@@ -55,6 +55,14 @@ def test_a_required_text_must_not_be_empty() -> None:
     assert fields(violations) == ["b"]
 
 
+def test_only_the_first_violations_are_listed() -> None:
+    violations = Violations()
+    for number in range(1_000):
+        required("", f"f{number}", violations)
+    *listed, last = fields(violations)
+    assert (listed, last) == ([f"f{number}" for number in range(len(listed))], "…")
+
+
 @pytest.mark.parametrize(("pool", "paths", "changed", "wrong"), [
     (MemoryPool(size_bytes=0), [], {"size_bytes"}, []),
     (MemoryPool(), [], set(), ["memory_pool"]),
@@ -64,7 +72,7 @@ def test_a_required_text_must_not_be_empty() -> None:
 ])  # fmt: skip
 def test_a_mask_says_what_changes(pool: MemoryPool, paths: list[str], changed: set[str], wrong: list[str]) -> None:
     violations = Violations()
-    assert changed_fields(pool, FieldMask(paths=paths), {"size_bytes"}, "memory_pool", violations) == changed
+    assert changed_fields(pool, FieldMask(paths=paths), ("size_bytes",), "memory_pool", violations) == changed
     assert fields(violations) == wrong
 
 
@@ -139,3 +147,30 @@ def test_each_value_that_can_be_set_has_the_range_of_its_key_in_the_file() -> No
                     assert (path in told) is not key.takes(value), f"{method}: {path} = {value}: {told}"
 
     run(body, tap=TapConfig(directory="/nowhere"))
+
+
+ITEMS = [(name, name.upper()) for name in "abcde"]
+
+
+def test_the_pages_together_are_the_list() -> None:
+    first, token = page(ITEMS, 2, "")
+    second, token = page(ITEMS, 2, token)
+    third, token = page(ITEMS, 2, token)
+    assert (first, second, third, token) == (["A", "B"], ["C", "D"], ["E"], "")
+
+
+def test_a_list_that_fits_has_no_next_page() -> None:
+    assert page(ITEMS, 5, "") == (["A", "B", "C", "D", "E"], "")
+    assert page([], 5, "") == ([], "")
+
+
+def test_items_that_come_between_two_pages_repeat_nothing() -> None:
+    _, token = page(ITEMS, 2, "")
+    assert page([("0", "new"), *ITEMS], 2, token)[0] == ["C", "D"]
+
+
+@pytest.mark.parametrize("token", ["!", "%%%", "enp6eg==", "é"])
+def test_a_foreign_token_is_refused(token: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        page(ITEMS, 2, token)
+    assert caught.value.violations[0].field == "page_token"

@@ -7,9 +7,8 @@ import pytest
 from opentelemetry.semconv._incubating.metrics import cpython_metrics, process_metrics, rpc_metrics
 
 from framegate.control.telemetry.__main__ import main
-from framegate.control.telemetry.catalogue import EXPORTED, document
-from framegate.control.telemetry.names import prometheus_name
-from framegate.control.telemetry.variables import CHOICES, LISTS
+from framegate.control.telemetry.catalogue import EXPORTED, document, label_name, prometheus_name
+from framegate.control.telemetry.environment import CHOICES, LISTS
 from framegate.proxy.cells.metric import Metric
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "deploy" / "metrics.md"
@@ -60,3 +59,25 @@ def test_no_two_metrics_are_one_in_prometheus() -> None:
     names = [prometheus_name(metric.name, metric.unit, monotonic=metric.kind == "counter") for metric in EXPORTED]
     names += [f"{name}{suffix}" for name, metric in zip(names, EXPORTED, strict=True) if metric.kind == "histogram" for suffix in ("_count", "_sum")]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "monotonic", "expected"),
+    [
+        ("framegate.frame.count", "{frame}", True, "framegate_frame_count_total"),
+        ("framegate.io", "By", True, "framegate_io_bytes_total"),
+        ("framegate.memory_pool.depleted.time", "s", True, "framegate_memory_pool_depleted_time_seconds_total"),
+        ("framegate.connection.active", "{connection}", False, "framegate_connection_active"),
+        ("framegate.draining", "{drain}", False, "framegate_draining"),
+        ("framegate.rate.io.limit", "By/s", False, "framegate_rate_io_limit_bytes_per_second"),
+        ("framegate.rate.frame.limit", "{frame}/s", False, "framegate_rate_frame_limit_per_second"),
+        ("framegate.tls.certificate.not_after", "s", False, "framegate_tls_certificate_not_after_seconds"),
+        ("rpc.server.call.duration", "s", False, "rpc_server_call_duration_seconds"),
+    ],
+)
+def test_a_name_gets_its_unit_and_total(name: str, unit: str, monotonic: bool, expected: str) -> None:
+    assert prometheus_name(name, unit, monotonic=monotonic) == expected
+
+
+def test_labels_have_no_dots() -> None:
+    assert label_name("network.io.direction") == "network_io_direction"

@@ -1,4 +1,4 @@
-"""What the file and the OTEL_* variables want together."""
+"""The file and the OTEL_* variables: what is exported, and which values are refused."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from framegate.control.errors import StartError
-from framegate.control.telemetry.environment import Settings, judge
+from framegate.control.telemetry.environment import CHOICES, LISTS, Settings, drop_empty, faults_of, judge
 from framegate.proxy.config.model import OtlpConfig, PrometheusConfig, TelemetryConfig
 from tests.fakes.certificates import Authority
 
@@ -95,7 +95,7 @@ def test_the_file_wins_over_the_environment() -> None:
     assert (silent.interval_ms, silent.prometheus) == (900, "127.0.0.1:77")
 
 
-def test_what_is_read_here_has_its_default_and_its_effect(tmp_path: Path) -> None:
+def test_settings_have_their_defaults_and_their_variables(tmp_path: Path) -> None:
     silent = judge(TelemetryConfig(otlp=OtlpConfig(signals=("logs",))), {"OTEL_LOGS_EXPORTER": " "})
     assert silent.logs is not None
     assert (silent.interval_ms, silent.log_level, silent.logs.timeout_s, silent.logs.gzip, silent.logs.certificate) == (
@@ -121,12 +121,6 @@ def test_what_is_read_here_has_its_default_and_its_effect(tmp_path: Path) -> Non
     assert settings.traces is not None
     assert (settings.log_level, settings.traces.timeout_s, settings.metrics.timeout_s, settings.traces.gzip) == ("ERROR", 0.2, 0.3, True)
     assert (settings.traces.certificate, settings.traces.client_certificate, settings.traces.client_key) == (str(pem),) * 3
-
-
-def test_a_password_in_an_endpoint_is_not_shown() -> None:
-    text = refusal({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://me:hunter2@there:1"})
-    assert "OTEL_EXPORTER_OTLP_ENDPOINT must be" in text
-    assert "hunter2" not in text
 
 
 def test_a_client_certificate_needs_its_key(tmp_path: Path) -> None:
@@ -176,3 +170,60 @@ def test_the_files_endpoint_may_have_a_path_over_http() -> None:
     assert "variables" not in refusal({}, config).partition(":")[0]
     assert target(TelemetryConfig(otlp=OtlpConfig(endpoint="https://there")), {}).endpoint == "there:443"
     assert target(TelemetryConfig(otlp=OtlpConfig(endpoint="http://there:9/")), {}).endpoint == "there:9"
+
+
+VALUES: dict[str, tuple[list[str], list[str]]] = {
+    **{name: ([values[0], values[-1].upper()], ["?", f"{values[0]},"]) for name, values in CHOICES.items()},
+    **{name: (["none", ",".join(values)], ["console", "otlp,none", ","]) for name, values in LISTS.items()},
+    "OTEL_TRACES_SAMPLER_ARG": (["0", "1", "0.5"], ["1.01", "-0.1", "nan", "half"]),
+    "OTEL_PROPAGATORS": (["none", "tracecontext, baggage"], ["nonsense", "tracecontext,"]),
+    "OTEL_METRIC_EXPORT_INTERVAL": (["100", "3600000"], ["99", "1e3", "10s"]),
+    "OTEL_EXPORTER_OTLP_TIMEOUT": (["100", "600000"], ["99", "0", "10.5"]),
+    "OTEL_EXPORTER_OTLP_LOGS_TIMEOUT": (["100"], ["10"]),
+    "OTEL_BSP_MAX_QUEUE_SIZE": (["512", "65536"], ["0", "many", "511"]),
+    "OTEL_BLRP_MAX_EXPORT_BATCH_SIZE": (["1", "2048"], ["0", "-1"]),
+    "OTEL_SPAN_EVENT_COUNT_LIMIT": (["0", "128"], ["-1", "x"]),
+    "OTEL_LOGRECORD_ATTRIBUTE_VALUE_LENGTH_LIMIT": (["0"], ["-1"]),
+    "OTEL_EXPORTER_PROMETHEUS_PORT": (["0", "9464"], ["-1", "http"]),
+    "OTEL_EXPORTER_PROMETHEUS_HOST": (["0.0.0.0", "::", "[::1]", "localhost"], ["a b", "127.0.0.1:9", "[::1", "unix:/x", "http://a"]),
+    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": (["grpc", "http/protobuf"], ["http/json", "http"]),
+    "OTEL_EXPORTER_OTLP_ENDPOINT": (
+        ["http://a:1", "https://[::1]:2/x", "a:1", "a:65535"],
+        ["a", "ftp://a:1", "http://", "http://a:99999", "a:65536", "a:0", "http://a b:1"],
+    ),
+    "OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE": ([__file__], ["/nowhere/ca.pem", str(Path(__file__).parent)]),
+    "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": (["anything"], []),
+    "OTEL_JAVA_ENABLED": (["?"], []),
+}
+
+
+def test_a_value_is_taken_or_refused_with_what_is_possible() -> None:
+    wrong = []
+    for name, (good, bad) in VALUES.items():
+        wrong += [(name, value) for value in (*good, "", " ") if list(faults_of({name: value}))]
+        for value in bad:
+            found = [str(fault) for fault in faults_of({name: value})]
+            if len(found) != 1 or not found[0].startswith(f"{name}={value!r} ") or len(found[0]) < len(f"{name}={value!r} ") + 10:
+                wrong.append((name, value))
+    assert wrong == []
+
+
+@pytest.mark.parametrize("value", ["http://me:sekrit@a:1", "http://a:1?token=sekrit", "http://a:1#sekrit"])
+def test_an_endpoint_with_what_may_be_a_secret_is_not_shown(value: str) -> None:
+    (fault,) = faults_of({"OTEL_EXPORTER_OTLP_ENDPOINT": value})
+    assert "sekrit" not in str(fault)
+
+
+@pytest.mark.parametrize("name", ["OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_LOGS_HEADERS"])
+def test_values_of_headers_are_never_shown(name: str) -> None:
+    assert list(faults_of({name: "Authorization=Bearer%20x=,b=1"})) == []
+    for value in ("hunter2", "ok=hunter2,hunter2", "a%0A=hunter2", "x=hunter2\r\n"):
+        (fault,) = faults_of({name: value})
+        assert str(fault).startswith(f"{name} must be")
+        assert "hunter2" not in str(fault)
+
+
+def test_empty_variables_are_removed_and_only_those_of_opentelemetry() -> None:
+    environ = {"OTEL_SERVICE_NAME": " ", "OTEL_TRACES_SAMPLER": "always_on", "OTHER": ""}
+    drop_empty(environ)
+    assert environ == {"OTEL_TRACES_SAMPLER": "always_on", "OTHER": ""}

@@ -18,6 +18,7 @@ from framegate.control.telemetry import event_spans
 from framegate.control.telemetry.event_spans import RATE, SLOW_NS, EventSpans
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.network.tls_failure import describe, handshake_error
+from tests.fakes.cases import each_of
 from tests.fakes.clock import FakeClock
 from tests.fakes.otlp_receiver import attributes_of
 from tests.fakes.rows import CHANNEL, OPENED_NS
@@ -58,6 +59,23 @@ def bench(clock: Callable[[], float] = time.monotonic, **settings: Any) -> Itera
         yield Bench(made, clock)
 
 
+def spans_of(name: str, *rows: Row) -> list[Span]:
+    """The spans of connections."""
+    with bench() as at:
+        at.lines(name, *rows)
+        spans = at.spans()
+    assert at.failures == []
+    return spans
+
+
+def published(*rows: Row) -> tuple[list[Span], list[int]]:
+    """The spans of events, and the times at which they were published."""
+    with bench() as at:
+        for row in rows:
+            at.bus.publish(row)
+        return at.spans(), [event.time_ns for event, _ in at.bus._history]
+
+
 def opened(**changes: Any) -> Row:
     return {**CHANNEL, **WAY, **changes}
 
@@ -75,9 +93,7 @@ def times(span: Span) -> tuple[int, int]:
 
 
 def test_a_connection_that_is_open_has_a_span_of_its_way_to_the_upstream() -> None:
-    with bench() as at:
-        at.lines("opened", opened(attempts=2))
-        (span,) = at.spans()
+    (span,) = spans_of("opened", opened(attempts=2))
     assert (span.name, span.kind, times(span)) == ("framegate.upstream.connect", Span.SPAN_KIND_CLIENT, (BEGAN_NS, BEGAN_NS + 4 * MS))
     assert attributes_of(span) == {
         "server.address": "10.1.0.1",
@@ -92,12 +108,11 @@ def test_a_connection_that_is_open_has_a_span_of_its_way_to_the_upstream() -> No
     assert span.status.code == Status.STATUS_CODE_UNSET
 
 
-@pytest.mark.parametrize(("took_ns", "slow"), [(SLOW_NS - 1, False), (SLOW_NS, True), (SLOW_NS + 1, True)])
+@each_of(("took_ns", "slow"), [(SLOW_NS - 1, False), (SLOW_NS, True), (SLOW_NS + 1, True)])
 def test_a_handshake_that_took_long_has_a_span(took_ns: int, slow: bool) -> None:
-    with bench() as at:
-        at.lines("opened", opened(handshake_ns=took_ns))
-        found = [span for span in at.spans() if span.name == "framegate.tls.handshake"]
-        assert len({span.trace_id for span in at.spans()}) == 1, "a connection has one trace"
+    spans = spans_of("opened", opened(handshake_ns=took_ns))
+    found = [span for span in spans if span.name == "framegate.tls.handshake"]
+    assert len({span.trace_id for span in spans}) == 1, "a connection has one trace"
     assert len(found) == slow
     if slow:
         assert times(found[0]) == (OPENED_NS, OPENED_NS + took_ns)
@@ -108,40 +123,33 @@ def test_a_handshake_that_took_long_has_a_span(took_ns: int, slow: bool) -> None
 
 
 def test_where_a_handler_answers_there_is_no_way_to_an_upstream() -> None:
-    with bench() as at:
-        at.lines("opened", opened(**NOWHERE, upstream="", endpoint=None))
-        assert (at.spans(), at.failures) == ([], [])
+    assert spans_of("opened", opened(**NOWHERE, upstream="", endpoint=None)) == []
 
 
 def test_a_connection_that_was_open_has_had_its_span_and_no_span_lasts_as_long_as_it() -> None:
-    with bench() as at:
-        at.lines("closed", closed(), closed(state="half_closed", cause="upstream_closed", side="upstream"), closed(detail='"state": "handshaking"'))
-        assert at.spans() == []
+    assert (
+        spans_of("closed", closed(), closed(state="half_closed", cause="upstream_closed", side="upstream"), closed(detail='"state": "handshaking"'))
+        == []
+    )
 
 
-@pytest.mark.parametrize("cause", ["upstream_refused", "upstream_timeout", "tls_failed", "auth_failed"])
+@each_of("cause", ["upstream_refused", "upstream_timeout", "tls_failed", "auth_failed"])
 def test_one_that_did_not_reach_its_upstream_has_a_span_with_the_cause(cause: str) -> None:
-    with bench() as at:
-        at.lines("closed", closed(state="connecting_upstream", cause=cause, side="upstream", detail="no route"))
-        (span,) = at.spans()
+    (span,) = spans_of("closed", closed(state="connecting_upstream", cause=cause, side="upstream", detail="no route"))
     assert (span.name, times(span)) == ("framegate.upstream.connect", (BEGAN_NS, BEGAN_NS + 4 * MS))
     assert (span.status.code, span.status.message, attributes_of(span)["error.type"]) == (Status.STATUS_CODE_ERROR, "no route", cause)
 
 
 def test_an_upstream_without_an_address_is_an_error_without_length() -> None:
-    with bench() as at:
-        at.lines("closed", closed(**NOWHERE, endpoint=None, state="connecting_upstream", cause="upstream_refused", side="upstream"))
-        (span,) = at.spans()
+    (span,) = spans_of("closed", closed(**NOWHERE, endpoint=None, state="connecting_upstream", cause="upstream_refused", side="upstream"))
     assert times(span) == (OPENED_NS + 50 * MS,) * 2
 
 
 def test_a_client_that_left_before_its_upstream_was_there_is_no_error() -> None:
-    with bench() as at:
-        at.lines("closed", closed(state="connecting_upstream", cause="peer_closed"))
-        assert at.spans() == []
+    assert spans_of("closed", closed(state="connecting_upstream", cause="peer_closed")) == []
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("changes", "error"),
     [
         ({"cause": "tls_failed"}, "other"),
@@ -155,17 +163,11 @@ def test_a_client_that_left_before_its_upstream_was_there_is_no_error() -> None:
     ],
 )
 def test_a_handshake_that_fails_has_a_span_with_the_cause(changes: Row, error: str | None) -> None:
-    with bench() as at:
-        at.lines("closed", closed(**{**NOWHERE, "state": "handshaking", "handshake_ns": 7 * MS, "tls": None, "detail": "unknown ca", **changes}))
-        spans = at.spans()
+    spans = spans_of("closed", closed(**{**NOWHERE, "state": "handshaking", "handshake_ns": 7 * MS, "tls": None, "detail": "unknown ca", **changes}))
     assert [span.name for span in spans] == ["framegate.tls.handshake"] * (error is not None)
     for span in spans:
         assert times(span) == (OPENED_NS, OPENED_NS + 7 * MS)
-        assert (span.status.code, span.status.message, attributes_of(span)["error.type"]) == (
-            Status.STATUS_CODE_ERROR,
-            "unknown ca",
-            error,
-        )
+        assert (span.status.code, span.status.message, attributes_of(span)["error.type"]) == (Status.STATUS_CODE_ERROR, "unknown ca", error)
 
 
 class Refused(ssl.SSLCertVerificationError):
@@ -182,7 +184,7 @@ def alert(word: str) -> ssl.SSLError:
     return error
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("failure", "error"),
     [
         (alert("TLSV1_ALERT_UNKNOWN_CA"), "peer_alert"),
@@ -205,9 +207,7 @@ def test_a_failed_handshake_is_called_what_its_metric_calls_it(failure: ssl.SSLE
     """The metric has OpenSSL's error, the row its words."""
     told = describe(failure, "client")
     assert handshake_error(None, told) == error
-    with bench() as at:
-        at.lines("closed", closed(**NOWHERE, state="handshaking", handshake_ns=1, tls=None, cause="tls_failed", detail=str(told)))
-        (span,) = at.spans()
+    (span,) = spans_of("closed", closed(**NOWHERE, state="handshaking", handshake_ns=1, tls=None, cause="tls_failed", detail=str(told)))
     assert (attributes_of(span)["error.type"], span.status.message) == (error, str(told))
 
 
@@ -269,51 +269,31 @@ def test_the_queue_is_bounded_and_the_bus_does_not_wait(monkeypatch: pytest.Monk
 # --- what begins and ends ---------------------------------------------------------------------------------------------------------
 
 
-def times_of(bus: Bus) -> list[int]:
-    return [event.time_ns for event, _ in bus._history]
-
-
-DOWN = {
-    "slot": 1,
-    "generation": 3,
-    "upstream": "brokers",
-    "endpoint": "10.1.0.1:9092",
-    "failures": 1,
-    "reason": "refused",
-    "detail": "no",
-    "backoff_ms": 1,
-}
-UP = {"slot": 1, "generation": 3, "upstream": "brokers", "endpoint": "10.1.0.1:9092", "failures": 4, "down_ms": 9}
+ENDPOINT = {"slot": 1, "generation": 3, "upstream": "brokers", "endpoint": "10.1.0.1:9092"}
+DOWN = {"event": "endpoint_down", **ENDPOINT, "failures": 1, "reason": "refused", "detail": "no", "backoff_ms": 1}
+UP = {"event": "endpoint_up", **ENDPOINT, "failures": 4, "down_ms": 9}
 
 
 def test_an_endpoint_that_was_left_out_has_one_span_from_the_first_failure_to_its_return() -> None:
-    with bench() as at:
-        for row in (DOWN, {**DOWN, "failures": 2}, UP):
-            at.bus.publish({"event": "endpoint_up" if row is UP else "endpoint_down", **row})
-        first, _, last = times_of(at.bus)
-        (span,) = at.spans()
+    (span,), (first, _, last) = published(DOWN, {**DOWN, "failures": 2}, UP)
     assert (span.name, times(span)) == ("framegate.upstream.outage", (first, last))
     found = attributes_of(span)
     assert (found["error.type"], found["framegate.failures"], found["framegate.worker"], found["network.peer.port"]) == ("refused", 4, "1", 9092)
     assert span.status.code == Status.STATUS_CODE_ERROR
 
 
-def test_what_lasts_to_the_end_ends_there_and_says_so() -> None:
-    with bench() as at:
-        at.bus.publish({"event": "endpoint_down", **DOWN})
-        at.bus.publish({"event": "endpoint_down", **DOWN, "slot": 2})
-        spans = at.spans()
+def test_what_has_not_ended_when_framegate_stops_has_an_unfinished_span() -> None:
+    spans, _ = published(DOWN, {**DOWN, "slot": 2})
     assert [attributes_of(span)["framegate.unfinished"] for span in spans] == [True, True]
 
 
-@pytest.mark.parametrize("word", ["processor", "handler"])
+@each_of("word", ["processor", "handler"])
 def test_a_process_that_dies_and_comes_back_is_a_span(word: str) -> None:
-    with bench() as at:
-        at.bus.publish({"event": f"{word}_died", "slot": 2, "pid": 77, "generation": 5, "exit_code": -9, "reason": "heartbeat", "connections": 3})
-        at.bus.publish({"event": f"{word}_ready", "slot": 1, "pid": 78, "generation": 6})
-        at.bus.publish({"event": f"{word}_ready", "slot": 2, "pid": 79, "generation": 6})
-        began, _, ended = times_of(at.bus)
-        (span,) = at.spans()
+    (span,), (began, _, ended) = published(
+        {"event": f"{word}_died", "slot": 2, "pid": 77, "generation": 5, "exit_code": -9, "reason": "heartbeat", "connections": 3},
+        {"event": f"{word}_ready", "slot": 1, "pid": 78, "generation": 6},
+        {"event": f"{word}_ready", "slot": 2, "pid": 79, "generation": 6},
+    )
     assert (span.name, times(span), span.status.code) == (f"framegate.{word}.restart", (began, ended), Status.STATUS_CODE_ERROR)
     assert attributes_of(span) == {
         "framegate.worker": "2",
@@ -325,12 +305,11 @@ def test_a_process_that_dies_and_comes_back_is_a_span(word: str) -> None:
 
 
 def test_a_drain_is_one_span_from_its_first_step_to_the_last_connection() -> None:
-    with bench() as at:
-        at.bus.publish({"event": "drain_began", "accept": "until_stop", "by": "framegate cli", "reason": "preStop", "connections": 4})
-        at.bus.publish({"event": "drain_began", "accept": "refuse", "by": "signal", "reason": None, "timeout_ms": 9, "connections": 3})
-        at.bus.publish({"event": "drain_ended", "connections": 1})
-        began, second, ended = times_of(at.bus)
-        (span,) = at.spans()
+    (span,), (began, second, ended) = published(
+        {"event": "drain_began", "accept": "until_stop", "by": "framegate cli", "reason": "preStop", "connections": 4},
+        {"event": "drain_began", "accept": "refuse", "by": "signal", "reason": None, "timeout_ms": 9, "connections": 3},
+        {"event": "drain_ended", "connections": 1},
+    )
     assert (span.name, times(span)) == ("framegate.drain", (began, ended))
     assert attributes_of(span) == {
         "framegate.drain.accept": "until_stop",
@@ -357,15 +336,13 @@ def test_what_happens_in_a_call_lies_beneath_its_span() -> None:
 
 
 def test_files_that_were_replaced_are_a_span_since_they_were_seen() -> None:
-    with bench() as at:
-        at.bus.publish({"event": "files_replaced", "owner": "listener/kafka", "kind": "tls", "files": ["tls.crt", "tls.key"], "took_ns": 30 * MS})
-        (ended,) = times_of(at.bus)
-        (span,) = at.spans()
+    row = {"event": "files_replaced", "owner": "listener/kafka", "kind": "tls", "files": ["tls.crt", "tls.key"], "took_ns": 30 * MS}
+    (span,), (ended,) = published(row)
     assert (span.name, times(span), span.status.code) == ("framegate.reload", (ended - 30 * MS, ended), Status.STATUS_CODE_UNSET)
     assert attributes_of(span) == {"framegate.file.owner": "listener/kafka", "framegate.file.kind": "tls", "file.path": ["tls.crt", "tls.key"]}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("row", "change", "result", "error"),
     [
         ({"event": "container_resized", "refused": None}, "container_resized", "made", None),
@@ -375,17 +352,11 @@ def test_files_that_were_replaced_are_a_span_since_they_were_seen() -> None:
         ({"event": "tap_rule_off", "rule": "debug", "cause": "cpu"}, "tap_rule_off", "made", None),
     ],
 )
-def test_changes_that_no_call_is_there_for_have_a_span(row: Row, change: str, result: str, error: str | None) -> None:
-    with bench() as at:
-        at.bus.publish(row)
-        (span,) = at.spans()
+def test_changes_without_a_call_have_a_span(row: Row, change: str, result: str, error: str | None) -> None:
+    ((span,), _) = published(row)
     found = attributes_of(span)
-    assert (span.name, found["framegate.change"], found["framegate.change.result"], found.get("error.type")) == (
-        "framegate.change",
-        change,
-        result,
-        error,
-    )
+    assert span.name == "framegate.change"
+    assert [found.get(key) for key in ("framegate.change", "framegate.change.result", "error.type")] == [change, result, error]
     assert found.get("framegate.change.subject") == row.get("rule")
 
 

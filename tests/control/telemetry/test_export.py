@@ -18,12 +18,12 @@ from framegate.control.events import Bus
 from framegate.control.logs import RowLog
 from framegate.control.meters import Meters
 from framegate.control.task_monitor import TaskMonitor
-from framegate.control.telemetry.account import Account
 from framegate.control.telemetry.environment import judge
 from framegate.control.telemetry.export import Early, Export
+from framegate.control.telemetry.exporters import Account
 from framegate.control.telemetry.provider import Telemetry
 from framegate.proxy.config.model import OtlpConfig, PrometheusConfig, ProxyConfig, TelemetryConfig
-from tests.control.telemetry.test_segment_spans import MADE_NS, SEAL, SEGMENT
+from tests.control.telemetry.test_traces import MADE_NS, SEAL, SEGMENT
 from tests.fakes.jobs import environment
 from tests.fakes.otlp_receiver import OtlpReceiver, attributes_of
 from tests.fakes.plane import fake_config
@@ -71,7 +71,7 @@ class Bench:
         asyncio.run(self.export.stop())
 
 
-def test_what_came_before_there_was_anything_to_export_it_with_is_exported(receiver: OtlpReceiver, log: RowLog) -> None:
+def test_rows_and_segments_before_the_exporters_are_ready_are_exported(receiver: OtlpReceiver, log: RowLog) -> None:
     bench = Bench(configured(receiver.endpoint, "traces", "logs"), log)
     log.write("early", a=1)
     bench.events.publish({"event": "files_replaced", "owner": "o", "kind": "tls", "files": []})
@@ -152,7 +152,7 @@ print([name for name in sys.modules if name.startswith("opentelemetry")])
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
-def test_of_what_comes_early_the_last_is_kept_and_given_on_in_order(count: int) -> None:
+def test_the_last_early_items_are_kept_and_passed_on_in_order(count: int) -> None:
     early: Early[int] = Early(3)
     for number in range(count):
         early.put(number)

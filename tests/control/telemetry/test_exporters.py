@@ -1,5 +1,6 @@
-"""OpenTelemetry's exporters with real collectors that take exports, refuse them or answer nonsense; what is counted then."""
+"""OpenTelemetry's exporters with real collectors that accept exports, refuse them or answer nonsense; how many items wait, and what is counted."""
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 
 from framegate.control.errors import StartError
 from framegate.control.telemetry import exporters
-from framegate.control.telemetry.account import Account
 from framegate.control.telemetry.environment import Target, judge
-from framegate.control.telemetry.exporters import Counted, metric_exporter, otlp_exporter, probe
+from framegate.control.telemetry.exporters import Account, Counted, Room, metric_exporter, otlp_exporter, probe
+from framegate.proxy.cells.metrics import EXPORT_ERRORS, METRICS
 from framegate.proxy.config.model import OtlpConfig, TelemetryConfig
 from tests.fakes.certificates import Authority
 from tests.fakes.receivers import GrpcReceiver, HttpReceiver
@@ -66,7 +67,7 @@ def refuse(context: grpc.ServicerContext) -> bytes:
 
 
 @pytest.mark.parametrize("protocol", list(RECEIVERS))
-def test_what_is_taken_is_counted_with_its_headers_and_compressed(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepted_exports_are_counted_and_have_headers_and_compression(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20x")
     with RECEIVERS[protocol]() as receiver:
         for number, target in enumerate(targets(receiver.endpoint, protocol, COMPRESSION="gzip"), 1):
@@ -79,7 +80,7 @@ def test_what_is_taken_is_counted_with_its_headers_and_compressed(protocol: str,
             assert (counted(account, target.signal), over) == (({"": 1}, 0), [3])
 
 
-def test_what_is_refused_is_counted_as_lost_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_exports_are_counted_as_lost_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     with GrpcReceiver(refuse) as receiver:
         for target in targets(receiver.endpoint):
             account = Account()
@@ -113,7 +114,7 @@ def test_an_export_of_many_points_goes_in_parts(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("protocol", list(RECEIVERS))
-def test_a_probe_says_what_a_collector_that_takes_nothing_said(protocol: str) -> None:
+def test_a_probe_returns_the_collectors_error(protocol: str) -> None:
     with RECEIVERS[protocol]() as receiver:
         assert [probe(target) for target in targets(receiver.endpoint, protocol)] == ["", "", ""]
         assert [receiver.wait(count).request.ByteSize() for count in (1, 2, 3)] == [0, 0, 0]
@@ -145,3 +146,62 @@ def test_a_collector_that_hangs_is_left_after_the_time_out() -> None:
         began = time.monotonic()
         assert "DEADLINE_EXCEEDED" in probe(targets(receiver.endpoint, TIMEOUT="200")[1])
     assert time.monotonic() - began < 3
+
+
+EXPORTS, DROPPED, SKIPPED = "framegate.telemetry.exports", "framegate.telemetry.dropped", "framegate.telemetry.skipped"
+
+
+def test_each_end_is_counted_by_its_signal() -> None:
+    account = Account()
+    for end in ("", "failed", "failed"):
+        account.export("traces", end)
+    account.drop("traces", 5)
+    account.drop("traces", 2)
+    traces = ("framegate.signal", "traces")
+    assert account.measurements() == {
+        (EXPORTS, (traces,)): 1,
+        (EXPORTS, (traces, ("error.type", "failed"))): 2,
+        (DROPPED, (traces,)): 7,
+        (SKIPPED, ()): 0,
+    }
+    assert account.dropped("traces") == 7
+
+
+def test_a_signal_has_its_series_before_anything_happens_and_nothing_lost_makes_none() -> None:
+    account = Account()
+    account.drop("logs", 0)
+    assert account.measurements() == {}
+    account.expect("logs")
+    assert account.measurements() == {(EXPORTS, (("framegate.signal", "logs"),)): 0, (DROPPED, (("framegate.signal", "logs"),)): 0}
+
+
+def test_the_table_of_metrics_knows_every_end() -> None:
+    (metric,) = (metric for metric in METRICS if metric.name == EXPORTS)
+    assert dict(metric.attributes)["error.type"] == EXPORT_ERRORS
+
+
+@pytest.mark.parametrize(("asked", "taken"), [(2, 2), (3, 3), (4, 3)])
+def test_what_finds_no_room_is_counted(asked: int, taken: int) -> None:
+    dropped: list[int] = []
+    room = Room(3, dropped.append)
+    assert (room.take(asked), room.used, sum(dropped)) == (taken, taken, asked - taken)
+
+
+def test_what_was_given_back_can_be_taken_again() -> None:
+    dropped: list[int] = []
+    room = Room(1, dropped.append)
+    assert [room.take(), room.take()] == [1, 0]
+    room.free(1)
+    assert room.take() == 1
+    assert dropped == [1]
+
+
+def test_threads_count_together() -> None:
+    lost: list[int] = []
+    room = Room(1_000, lost.append)
+    threads = [threading.Thread(target=lambda: [room.take() for _ in range(400)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (room.used, sum(lost)) == (1_000, 600)

@@ -101,13 +101,7 @@ def test_a_request_may_come_in_pieces_and_ask_for_a_format(at: Serving) -> None:
     assert answer.endswith("# EOF\n")
 
 
-@pytest.mark.parametrize(
-    ("request_", "status"),
-    [
-        (b"rubbish\r\n\r\n", "400"),
-        (b"GET /metrics HTTP/9.9\r\n\r\n", "505"),
-    ],
-)
+@pytest.mark.parametrize(("request_", "status"), [(b"rubbish\r\n\r\n", "400"), (b"GET /metrics HTTP/9.9\r\n\r\n", "505")])
 def test_what_is_no_request_gets_a_status(at: Serving, request_: bytes, status: str) -> None:
     with at.connect() as client:
         client.sendall(request_)

@@ -2,22 +2,14 @@
 
 import dataclasses
 from array import array
-from collections.abc import Iterator
 
 import pytest
 
-from framegate.control.telemetry.fold import PER_WORKER, WORKER, Fold, Folded
+from framegate.control.telemetry.fold import PER_WORKER, WORKER, Fold
 from framegate.proxy.cells import HistogramValue
 from framegate.proxy.config.model import MAX_PROCESSORS
 from tests.fakes.cells import fill
 from tests.fakes.plane import FakePlane, fake_config
-
-
-@pytest.fixture
-def plane() -> Iterator[FakePlane]:
-    plane = FakePlane(fake_config("unix:unused", None))
-    yield plane
-    plane.close()
 
 
 def test_counters_of_all_processors_are_summed(plane: FakePlane) -> None:
@@ -94,24 +86,3 @@ def test_a_slot_that_is_forgotten_meanwhile_costs_no_series(plane: FakePlane, mo
     lists = iter([listed, plane.cells])
     monkeypatch.setattr(FakePlane, "cells", property(lambda self: next(lists)))
     assert Fold(plane).end().points["framegate.tap.io"][()] == 3
-
-
-def test_processors_that_come_and_go_leave_no_series(plane: FakePlane) -> None:
-    def series(folded: Folded) -> set[tuple[str, object]]:
-        return {(name, at) for kind in (folded.points, folded.histograms) for name, found in kind.items() for at in found}
-
-    config = dataclasses.replace(fake_config("unix:unused", None), processors=MAX_PROCESSORS)
-    large = FakePlane(config)
-    try:
-        before = series(Fold(plane).end())
-        fold = Fold(large)
-        most = series(fold.end())
-        for slot in range(2, MAX_PROCESSORS):
-            large.retire(slot)
-        after = series(fold.end())
-    finally:
-        large.close()
-    per_worker = len([row for row in plane.layout.rows if row.metric.name in PER_WORKER])
-    assert len(most) == len(before) + per_worker * (MAX_PROCESSORS - 2)
-    assert len(after) == len(before) + per_worker  # those that are gone, as one
-    assert before <= after

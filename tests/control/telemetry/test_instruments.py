@@ -1,5 +1,8 @@
-"""Which instrument a metric becomes."""
+"""Which instrument a metric becomes, and values out of /proc."""
 
+import gc
+import os
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -7,27 +10,25 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric, Sum
 
 from framegate.control.telemetry.fold import Fold
-from framegate.control.telemetry.instruments import observe_fold, observe_processes
-from framegate.control.telemetry.process import ProcessMetrics
+from framegate.control.telemetry.instruments import ProcessMetrics, observe_fold, observe_processes
 from framegate.proxy.cells import METRICS
+from framegate.proxy.cells.standard_metrics import PROCESS_METRICS
 from tests.fakes.cells import fill
-from tests.fakes.plane import FakePlane, fake_config
+from tests.fakes.plane import FakePlane, handler_process
 
 
 @pytest.fixture
-def metrics() -> Iterator[dict[str, Metric]]:
-    plane = FakePlane(fake_config("unix:unused", None))
+def metrics(plane: FakePlane) -> Iterator[dict[str, Metric]]:
     plane.writers[0].publish(plane.layout.count * (1).to_bytes(8, "little"))
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
     meter = provider.get_meter("test")
     observe_fold(meter, Fold(plane))
-    observe_processes(meter, ProcessMetrics(plane))
+    observe_processes(meter, plane)
     data = reader.get_metrics_data()
     assert data is not None
     yield {metric.name: metric for resource in data.resource_metrics for scope in resource.scope_metrics for metric in scope.metrics}
     provider.shutdown()
-    plane.close()
 
 
 def test_counters_are_monotonic_sums_and_gauges_are_not(metrics: dict[str, Metric]) -> None:
@@ -38,8 +39,7 @@ def test_counters_are_monotonic_sums_and_gauges_are_not(metrics: dict[str, Metri
             assert (metrics[metric.name].unit, metrics[metric.name].description) == (metric.unit, metric.description)
 
 
-def test_a_counter_of_one_thing_among_many_begins_with_its_first_event() -> None:
-    plane = FakePlane(fake_config("unix:unused", None))
+def test_a_counter_of_one_thing_among_many_begins_with_its_first_event(plane: FakePlane) -> None:
     reader = InMemoryMetricReader()
     fold = Fold(plane)
     observe_fold(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), fold)
@@ -57,4 +57,62 @@ def test_a_counter_of_one_thing_among_many_begins_with_its_first_event() -> None
     assert {key for point in points("framegate.tap.dropped") for key in point} == {"framegate.reason"}, "its alert speaks at the first"
     fill(plane, 0, {("framegate.connection.closed", "plain", "peer_closed"): 1})
     assert points("framegate.connection.closed") == [{"framegate.listener": "plain", "framegate.cause": "peer_closed"}]
-    plane.close()
+
+
+def test_each_process_has_each_value(plane: FakePlane) -> None:
+    metrics = ProcessMetrics(plane)
+    for name in (metric.name for metric in PROCESS_METRICS):
+        values = metrics.read(name)
+        of_control = name.startswith("cpython.")
+        assert {attributes["framegate.process"] for attributes, _ in values} == ({"control"} if of_control else {"control", "processor-0"})
+        assert all(value > 0 for attributes, value in values if attributes.get("cpu.mode") != "system" and not of_control)
+
+
+def test_the_collector_of_garbage_is_told_by_generation(plane: FakePlane) -> None:
+    metrics = ProcessMetrics(plane)
+    before = {attributes["cpython.gc.generation"]: value for attributes, value in metrics.read("cpython.gc.collections")}
+    gc.collect()
+    after = {attributes["cpython.gc.generation"]: value for attributes, value in metrics.read("cpython.gc.collections")}
+    assert list(before) == ["0", "1", "2"]
+    assert after["2"] == before["2"] + 1
+
+
+def test_a_process_is_as_old_as_it_is(plane: FakePlane) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        plane.handlers = [handler_process(0, pid=process.pid)]
+        ages = {attributes["framegate.process"]: value for attributes, value in ProcessMetrics(plane).read("process.uptime")}
+        process.kill()
+    assert 0 <= ages["handler-0"] < 10
+    assert ages["control"] > ages["handler-0"]
+
+
+def test_handler_processes_are_there_as_long_as_they_run(plane: FakePlane) -> None:
+    plane.handlers = [handler_process(0), handler_process(1, pid=0, state="restarting")]
+    found = {attributes["framegate.process"] for attributes, _ in ProcessMetrics(plane).read("process.memory.usage")}
+    assert found == {"control", "processor-0", "handler-0"}
+
+
+def test_memory_is_that_of_the_process(plane: FakePlane) -> None:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    value = next(value for attributes, value in ProcessMetrics(plane).read("process.memory.usage") if attributes["framegate.process"] == "control")
+    assert abs(value - resident) < 32 * 1024 * 1024
+
+
+def test_a_process_that_is_gone_is_left_out(plane: FakePlane) -> None:
+    plane.writers[0].start(2**22 + 1, 2, 1)
+    assert {attributes["framegate.process"] for attributes, _ in ProcessMetrics(plane).read("process.memory.usage")} == {"control"}
+
+
+def test_processor_time_goes_on_when_another_process_takes_the_slot(plane: FakePlane) -> None:
+    metrics = ProcessMetrics(plane)
+
+    def spent() -> float:
+        return sum(value for attributes, value in metrics.read("process.cpu.time") if attributes["framegate.process"] == "processor-0")
+
+    before = spent()
+    plane.writers[0].start(1, 2, 1)
+    with open("/proc/1/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    others = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    assert spent() == pytest.approx(before + others, abs=1)

@@ -172,7 +172,7 @@ class Odd:
 
 
 @pytest.mark.parametrize("value", ["\ud800", {1: "x"}, {"a": {"b": [1, {"c": None}]}}, 1 << 80, float("nan"), b"\xff", Path("/x"), object])
-def test_whatever_a_row_holds_costs_no_other_row(log: RowLog, value: Any) -> None:
+def test_a_strange_value_in_a_row_does_not_lose_other_rows(log: RowLog, value: Any) -> None:
     def write() -> None:
         log.write("odd", value=value)
         log.write("good", a=1)
@@ -180,7 +180,7 @@ def test_whatever_a_row_holds_costs_no_other_row(log: RowLog, value: Any) -> Non
     assert [record.event_name for record in exported(log, write)] == ["framegate.odd", "framegate.good"]
 
 
-def test_a_row_that_cannot_be_said_is_counted_and_costs_no_other(log: RowLog) -> None:
+def test_a_row_that_cannot_be_encoded_is_counted_and_others_follow(log: RowLog) -> None:
     with recording(queue=2, size=1) as (records, receiver, account):
         for _ in range(3):  # more than there is room for: each gives its room back
             records.take(RowCopy(1.0, "info", "odd", {"value": Odd()}))

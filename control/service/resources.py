@@ -1,0 +1,132 @@
+"""ListenerService, UpstreamService and HandlerService, which only show."""
+
+from framegate.control.errors import NotFoundError
+from framegate.control.service.convert import duration, timestamp
+from framegate.control.service.interceptor import Context
+from framegate.control.service.validate import check_required, page
+from framegate.control.status import HandlerProcessStatus, ListenerStatus, UpstreamStatus
+from framegate.control.steering import listeners, upstreams
+from framegate.control.steering.state import State
+from framegate.control.v1 import handler_service_pb2 as handler_pb2
+from framegate.control.v1 import listener_service_pb2 as listener_pb2
+from framegate.control.v1 import upstream_service_pb2 as upstream_pb2
+from framegate.control.v1.handler_service_pb2_grpc import HandlerServiceServicer
+from framegate.control.v1.listener_service_pb2_grpc import ListenerServiceServicer
+from framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceServicer
+
+__all__ = ["Handlers", "Listeners", "Upstreams"]
+
+
+class Listeners(ListenerServiceServicer):
+    """Shows where clients connect."""
+
+    def __init__(self, steered: listeners.Listeners) -> None:
+        self._listeners = steered
+
+    async def ListListeners(self, request: listener_pb2.ListListenersRequest, context: Context) -> listener_pb2.ListListenersResponse:
+        """One page of listeners, by name."""
+        statuses = sorted(self._listeners.statuses(), key=lambda status: status.name)
+        chosen, token = page([(status.name, status) for status in statuses], request.page_size, request.page_token)
+        return listener_pb2.ListListenersResponse(listeners=map(_listener, chosen), next_page_token=token)
+
+    async def GetListener(self, request: listener_pb2.GetListenerRequest, context: Context) -> listener_pb2.GetListenerResponse:
+        check_required(request.name, "name")
+        for status in self._listeners.statuses():
+            if status.name == request.name:
+                return listener_pb2.GetListenerResponse(listener=_listener(status))
+        raise NotFoundError("listener", request.name)
+
+
+def _listener(status: ListenerStatus) -> listener_pb2.Listener:
+    return listener_pb2.Listener(
+        name=status.name,
+        address=status.address,
+        protocol=listener_pb2.Protocol.Value(f"PROTOCOL_{status.protocol.upper()}"),
+        tls_enabled=status.tls,
+        upstream=status.upstream,
+        handler=status.handler,
+        max_receive_size_bytes=status.max_receive_size,
+        max_connection_count=status.max_connections,
+        open_connection_count=status.connections,
+        accepting=status.accepting,
+        request_forwarding=listener_pb2.Forwarding.Value(f"FORWARDING_{status.forwarding.requests.upper()}"),
+        response_forwarding=listener_pb2.Forwarding.Value(f"FORWARDING_{status.forwarding.responses.upper()}"),
+    )
+
+
+class Upstreams(UpstreamServiceServicer):
+    """Shows where frames are forwarded to."""
+
+    def __init__(self, steered: upstreams.Upstreams) -> None:
+        self._upstreams = steered
+
+    async def ListUpstreams(self, request: upstream_pb2.ListUpstreamsRequest, context: Context) -> upstream_pb2.ListUpstreamsResponse:
+        """One page of upstreams, by name."""
+        statuses = sorted(await self._upstreams.statuses(), key=lambda status: status.name)
+        chosen, token = page([(status.name, status) for status in statuses], request.page_size, request.page_token)
+        return upstream_pb2.ListUpstreamsResponse(upstreams=map(_upstream, chosen), next_page_token=token)
+
+    async def GetUpstream(self, request: upstream_pb2.GetUpstreamRequest, context: Context) -> upstream_pb2.GetUpstreamResponse:
+        check_required(request.name, "name")
+        for status in await self._upstreams.statuses():
+            if status.name == request.name:
+                return upstream_pb2.GetUpstreamResponse(upstream=_upstream(status))
+        raise NotFoundError("upstream", request.name)
+
+
+def _upstream(status: UpstreamStatus) -> upstream_pb2.Upstream:
+    return upstream_pb2.Upstream(
+        name=status.name,
+        endpoints=status.endpoints,
+        addresses=status.addresses,
+        tls_enabled=status.tls,
+        max_receive_size_bytes=status.max_receive_size,
+        resolution_error=status.error,
+        down_endpoints=[
+            upstream_pb2.DownEndpoint(address=item.address, reason=item.reason, detail=item.detail, processor_count=item.processors)
+            for item in status.down
+        ],
+    )
+
+
+class Handlers(HandlerServiceServicer):
+    """Shows handler processes."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    async def ListHandlers(self, request: handler_pb2.ListHandlersRequest, context: Context) -> handler_pb2.ListHandlersResponse:
+        """One page of handler processes, by slot."""
+        statuses = [(str(status.slot), status) for status in self._state.handler_processes()]
+        chosen, token = page(statuses, request.page_size, request.page_token)
+        return handler_pb2.ListHandlersResponse(processes=map(_handler_process, chosen), next_page_token=token)
+
+
+def _handler_process(status: HandlerProcessStatus) -> handler_pb2.HandlerProcess:
+    return handler_pb2.HandlerProcess(
+        slot=status.slot,
+        pid=status.pid,
+        generation=status.generation,
+        state=handler_pb2.HandlerProcess.State.Value(f"STATE_{status.state.upper()}"),
+        restart_count=status.restarts,
+        start_time=timestamp(status.started_ns) if status.started_ns else None,
+        last_end_reason=status.last_reason,
+        last_end_time=timestamp(status.last_ended_ns) if status.last_ended_ns else None,
+        handled_count=status.handled,
+        failed_count=status.failed,
+        in_handler_count=status.in_handler,
+        queued_count=status.queued,
+        oldest_age=duration(status.oldest_ms * 10**6) if status.in_handler else None,
+        busy_share=status.busy,
+        resident_bytes=status.resident,
+        handlers=[
+            handler_pb2.Handler(
+                listener=item.listener,
+                name=item.handler,
+                requests="request" in item.directions,
+                responses="response" in item.directions,
+                description=item.description,
+            )
+            for item in status.handlers
+        ],
+    )

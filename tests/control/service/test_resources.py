@@ -1,0 +1,83 @@
+"""ListenerService, UpstreamService and HandlerService over a real socket."""
+
+import grpc
+
+from framegate.control.v1 import handler_service_pb2 as handler_pb2
+from framegate.control.v1 import listener_service_pb2 as listener_pb2
+from framegate.control.v1 import upstream_service_pb2 as upstream_pb2
+from framegate.control.v1.handler_service_pb2_grpc import HandlerServiceStub
+from framegate.control.v1.listener_service_pb2_grpc import ListenerServiceStub
+from framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceStub
+from tests.control.service.served import code_of, served
+from tests.fakes.plane import channel_row, handler_process
+from tests.fakes.rows import OPENED_NS
+from tests.fakes.serving import Serving
+
+
+@served()
+async def test_listeners_are_listed_by_name_with_what_is_open(at: Serving) -> None:
+    at.plane.add(channel_row("0-1-1", "plain"))
+    listed = (await ListenerServiceStub(at.channel).ListListeners(listener_pb2.ListListenersRequest())).listeners
+    assert [(item.name, item.address, item.protocol) for item in listed] == [
+        ("kafka", "127.0.0.1:9093", listener_pb2.PROTOCOL_KAFKA),
+        ("plain", "127.0.0.1:9094", listener_pb2.PROTOCOL_FRAMED),
+    ]
+    assert {(item.request_forwarding, item.response_forwarding) for item in listed} == {
+        (listener_pb2.FORWARDING_WHOLE, listener_pb2.FORWARDING_CUT_THROUGH)
+    }
+    assert (listed[1].open_connection_count, listed[1].max_connection_count, listed[1].accepting) == (1, 10, True)
+
+
+@served()
+async def test_a_listener_is_found_by_its_name_only(at: Serving) -> None:
+    stub = ListenerServiceStub(at.channel)
+    assert (await stub.GetListener(listener_pb2.GetListenerRequest(name="plain"))).listener.upstream == "brokers"
+    for name, code in (("nobody", grpc.StatusCode.NOT_FOUND), ("", grpc.StatusCode.INVALID_ARGUMENT)):
+        assert await code_of(stub.GetListener(listener_pb2.GetListenerRequest(name=name))) is code
+
+
+@served()
+async def test_upstreams_are_listed_and_got(at: Serving) -> None:
+    stub = UpstreamServiceStub(at.channel)
+    (listed,) = (await stub.ListUpstreams(upstream_pb2.ListUpstreamsRequest())).upstreams
+    assert listed == (await stub.GetUpstream(upstream_pb2.GetUpstreamRequest(name="brokers"))).upstream
+    assert (list(listed.endpoints), list(listed.addresses), listed.max_receive_size_bytes) == (["broker:9092"], ["10.1.0.1:9092"], 2**31 - 1)
+    assert [(down.address, down.reason, down.processor_count) for down in listed.down_endpoints] == [("10.1.0.2:9092", "refused", 2)]
+    assert await code_of(stub.GetUpstream(upstream_pb2.GetUpstreamRequest(name="nobody"))) is grpc.StatusCode.NOT_FOUND
+
+
+@served()
+async def test_handler_processes_are_listed_with_their_handlers(at: Serving) -> None:
+    at.plane.handlers = [handler_process()]
+    (found,) = (await HandlerServiceStub(at.channel).ListHandlers(handler_pb2.ListHandlersRequest())).processes
+    assert (found.slot, found.generation, found.state, found.restart_count) == (0, 7, handler_pb2.HandlerProcess.STATE_RUNNING, 1)
+    assert (found.start_time.ToNanoseconds(), found.last_end_time.ToNanoseconds()) == (OPENED_NS, OPENED_NS - 10**9)
+    assert (found.last_end_reason, found.handled_count, found.failed_count) == ("timeout", 500, 3)
+    assert (found.in_handler_count, found.queued_count, found.oldest_age.ToMilliseconds(), found.busy_share) == (1, 2, 40, 0.25)
+    assert found.resident_bytes == 30 * 2**20
+    (echo,) = found.handlers
+    assert (echo.listener, echo.name) == ("plain", "framegate.proxy.handler.echo:echo")
+    assert (echo.requests, echo.responses, echo.description) == (True, False, "Answers every frame.")
+
+
+@served()
+async def test_unknown_values_are_absent(at: Serving) -> None:
+    at.plane.handlers = [
+        handler_process(pid=0, state="starting", last_reason="", last_ended_ns=0, started_ns=0, in_handler=0, oldest_ms=0, handlers=())
+    ]
+    (found,) = (await HandlerServiceStub(at.channel).ListHandlers(handler_pb2.ListHandlersRequest())).processes
+    assert not any(found.HasField(name) for name in ("start_time", "last_end_time", "oldest_age"))
+    assert found.state == handler_pb2.HandlerProcess.STATE_STARTING
+
+
+@served()
+async def test_handler_processes_come_in_pages_by_slot(at: Serving) -> None:
+    stub = HandlerServiceStub(at.channel)
+    assert (await stub.ListHandlers(handler_pb2.ListHandlersRequest())).processes == []
+    at.plane.handlers = [handler_process(slot) for slot in range(12)]
+    first = await stub.ListHandlers(handler_pb2.ListHandlersRequest(page_size=10))
+    second = await stub.ListHandlers(handler_pb2.ListHandlersRequest(page_size=10, page_token=first.next_page_token))
+    assert [item.slot for item in (*first.processes, *second.processes)] == list(range(12))
+    assert second.next_page_token == ""
+    for request in (handler_pb2.ListHandlersRequest(page_size=-1), handler_pb2.ListHandlersRequest(page_token="?")):
+        assert await code_of(stub.ListHandlers(request)) is grpc.StatusCode.INVALID_ARGUMENT

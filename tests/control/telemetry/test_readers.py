@@ -1,0 +1,201 @@
+"""Metrics pushed to a collector and scraped by Prometheus, with the folded histograms."""
+
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import AggregationTemporality, Histogram, HistogramDataPoint, MetricsData, ResourceMetrics, ScopeMetrics
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from framegate.control.errors import StartError
+from framegate.control.telemetry import exposition, readers
+from framegate.control.telemetry.environment import Target, judge
+from framegate.control.telemetry.exporters import Account
+from framegate.control.telemetry.fold import Fold, Folded, Source
+from framegate.control.telemetry.instruments import observe_fold
+from framegate.control.telemetry.readers import SCOPE, Injector, OtlpReader, PrometheusReader
+from framegate.proxy.cells import METRICS, HistogramValue
+from framegate.proxy.config.model import OtlpConfig, TelemetryConfig
+from tests.fakes.cells import fill
+from tests.fakes.collector import FakeCollector
+from tests.fakes.plane import FakePlane
+
+SIZE = next(metric for metric in METRICS if metric.name == "framegate.frame.size")
+DURATION = next(metric for metric in METRICS if metric.name == "framegate.connection.duration")
+COLLECTED = MetricsData([ResourceMetrics(Resource({}), [ScopeMetrics(InstrumentationScope("x"), [], "")], "")])
+
+
+def folded(count: int, error: str = "", ended: int = 0) -> Folded:
+    result = Folded()
+    result.put(SIZE.name, (("framegate.side", "upstream"),), HistogramValue((count, *[0] * len(SIZE.bounds)), 100.0 * count))
+    duration = HistogramValue((ended, *[0] * len(DURATION.bounds)), 0.0)
+    result.put(DURATION.name, (("framegate.side", "upstream"), ("error.type", error)), duration)
+    return result
+
+
+def points(data: MetricsData) -> dict[str, list[HistogramDataPoint]]:
+    (scope,) = [scope for scope in data.resource_metrics[0].scope_metrics if scope.scope.name == SCOPE]
+    return {metric.name: list(metric.data.data_points) for metric in scope.metrics if isinstance(metric.data, Histogram)}
+
+
+def test_count_and_buckets_agree_and_the_start_stays() -> None:
+    injector = Injector("1", 5)
+    injector.inject(COLLECTED, folded(1), 10)
+    (point,) = points(injector.inject(COLLECTED, folded(3), 20))["framegate.frame.size"]
+    assert (point.count, sum(point.bucket_counts), point.sum) == (3, 3, 300)
+    assert len(point.bucket_counts) == len(point.explicit_bounds) + 1
+    assert (point.start_time_unix_nano, point.time_unix_nano) == (5, 20)
+
+
+def test_differences_when_the_receiver_prefers_them() -> None:
+    injector = Injector("1", 5, AggregationTemporality.DELTA)
+    injector.inject(COLLECTED, folded(1), 10)
+    (point,) = points(injector.inject(COLLECTED, folded(3), 20))["framegate.frame.size"]
+    assert (point.count, point.sum, point.start_time_unix_nano) == (2, 200, 10)
+
+
+def test_an_error_that_never_happened_is_left_out() -> None:
+    assert "framegate.connection.duration" not in points(Injector("1", 5).inject(COLLECTED, folded(1, "idle"), 10))
+    assert "framegate.connection.duration" in points(Injector("1", 5).inject(COLLECTED, folded(1, "idle", 1), 10))
+
+
+def test_an_empty_collection_stays_empty() -> None:
+    assert Injector("1", 5).inject(MetricsData([]), folded(1), 10).resource_metrics == []
+
+
+def wanted(endpoint: str) -> Target:
+    metrics = judge(TelemetryConfig(otlp=OtlpConfig(endpoint=endpoint)), {}).metrics
+    assert metrics is not None
+    return metrics
+
+
+def test_each_interval_exports_what_the_cells_say_then(plane: FakePlane) -> None:
+    with FakeCollector() as collector:
+        fold = Fold(plane)
+        reader = OtlpReader(plane, fold, wanted(collector.endpoint), 50, Account(), {})
+        observe_fold(MeterProvider([reader], shutdown_on_exit=False).get_meter("x"), fold)
+        collector.wait(1)
+        fill(plane, 0, {("framegate.event_loop.lag",): [0, 4, *[0] * 9, 8_000_000]})
+        count = len(collector.requests) + 2
+        (point, _) = collector.wait(count)["framegate.event_loop.lag"].histogram.data_points
+        reader.shutdown(1_000)
+    assert (point.count, point.sum, list(point.bucket_counts)) == (4, 0.008, [0, 4, *[0] * 9])
+    assert (point.HasField("min"), point.HasField("max")) == (False, False)
+    assert point.start_time_unix_nano == plane.started_ns
+
+
+def test_what_was_counted_last_is_exported_at_the_end(plane: FakePlane) -> None:
+    with FakeCollector() as collector:
+        fold = Fold(plane)
+        reader = OtlpReader(plane, fold, wanted(collector.endpoint), 3_600_000, Account(), {})
+        observe_fold(MeterProvider([reader], shutdown_on_exit=False).get_meter("x"), fold)
+        fill(plane, 0, {("framegate.tap.io",): 9})
+        reader.shutdown(2_000)
+        (point,) = collector.wait(1)["framegate.tap.io"].sum.data_points
+    assert point.as_int == 9
+
+
+def test_after_the_end_nothing_asks_for_values_any_more(plane: FakePlane) -> None:
+    with FakeCollector() as early:
+        pass
+    asked: list[int] = []
+    reader = OtlpReader(plane, Fold(plane), wanted(early.endpoint), 20, Account(), {})
+    meter = MeterProvider([reader], shutdown_on_exit=False).get_meter("x")
+    meter.create_observable_counter("things", [lambda options: asked.append(1) or []])
+    deadline = time.monotonic() + 5
+    while not asked and time.monotonic() < deadline:
+        time.sleep(0.01)
+    reader.shutdown(200)
+    count = len(asked)
+    assert not any(thread.name.startswith("OtelPeriodic") and thread is reader._daemon_thread for thread in threading.enumerate())
+    assert len(asked) == count >= 1
+
+
+def test_a_failure_of_the_histograms_loses_one_export_and_not_the_thread(
+    plane: FakePlane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sound = Injector.inject
+
+    def broken(*arguments: Any) -> MetricsData:
+        monkeypatch.setattr(Injector, "inject", sound)
+        raise ValueError("our bug")
+
+    monkeypatch.setattr(Injector, "inject", broken)
+    with FakeCollector() as collector:
+        fold = Fold(plane)
+        reader = OtlpReader(plane, fold, wanted(collector.endpoint), 50, Account(), {})
+        observe_fold(MeterProvider([reader], shutdown_on_exit=False).get_meter("x"), fold)
+        collector.wait(1)
+        reader.shutdown(1_000)
+    assert "our bug" in caplog.text
+
+
+def get(address: str, path: str = "/metrics", accept: str = "*/*") -> tuple[str, str]:
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port)), 10) as connection:
+        connection.sendall(f"GET {path} HTTP/1.0\r\nHost: x\r\nAccept: {accept}\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return head.decode(), body.decode()
+
+
+def test_labels_are_escaped_and_every_family_has_help(plane: FakePlane) -> None:
+    reader = PrometheusReader(plane, Fold(plane), "127.0.0.1:0", {})
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    provider.get_meter("x").create_counter("odd.name", "{thing}", 'says "hi"').add(3, {"a.b": 'quote " and \\ and \n'})
+    _, text = get(reader.address)
+    reader.shutdown()
+    assert 'odd_name_total{a_b="quote \\" and \\\\ and \\n"} 3.0' in text
+    assert '# HELP odd_name_total says "hi"' in text
+    assert "target_info{" in text
+
+
+def test_its_end_does_not_wait_for_a_client_that_says_nothing(plane: FakePlane) -> None:
+    reader = PrometheusReader(plane, Fold(plane), "127.0.0.1:0", {})
+    host, _, port = reader.address.rpartition(":")
+    with socket.create_connection((host, int(port)), 10):
+        started = time.monotonic()
+        reader.shutdown()
+        assert time.monotonic() - started < 5
+    with pytest.raises(OSError, match="refused"):
+        get(reader.address)
+
+
+def test_connections_that_ask_for_nothing_are_counted(plane: FakePlane) -> None:
+    sources: list[Source] = []
+    fold = Fold(plane, sources)
+    reader = PrometheusReader(plane, fold, "127.0.0.1:0", {})
+    sources.append(reader.measurements)
+    observe_fold(MeterProvider([reader], shutdown_on_exit=False).get_meter("x"), fold)
+    assert "framegate_scrape_refused_total 0.0" in get(reader.address)[1]
+    host, _, port = reader.address.rpartition(":")
+    socket.create_connection((host, int(port)), 10).close()
+    deadline = time.monotonic() + 10
+    while "framegate_scrape_refused_total 1.0" not in get(reader.address)[1]:
+        assert time.monotonic() < deadline
+    reader.shutdown()
+
+
+def test_a_server_that_fails_is_logged_and_tried_again(plane: FakePlane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    sound = exposition.Scrapes
+
+    def broken(*arguments: Any) -> exposition.Scrapes:
+        monkeypatch.setattr(exposition, "Scrapes", sound)
+        raise OSError("Too many open files")
+
+    monkeypatch.setattr(exposition, "Scrapes", broken)
+    monkeypatch.setattr(readers, "_PAUSE_S", 0.0)
+    reader = PrometheusReader(plane, Fold(plane), "127.0.0.1:0", {})
+    MeterProvider([reader], shutdown_on_exit=False)
+    assert get(reader.address)[0].startswith("HTTP/1.0 200")
+    assert "Too many open files" in caplog.text
+    reader.shutdown()
+
+
+def test_an_address_of_somebody_else_cannot_be_bound(plane: FakePlane) -> None:
+    with pytest.raises(StartError, match=r"192\.0\.2\.1"):
+        PrometheusReader(plane, Fold(plane), "192.0.2.1:9464", {})
