@@ -8,7 +8,7 @@ from framegate.control.errors import NotFoundError
 from framegate.control.service import paging
 from framegate.control.service.convert import upstream_message
 from framegate.control.service.validate import Violations, required
-from framegate.control.steering import upstreams as steering
+from framegate.control.steering import listeners as steering
 from framegate.control.v1 import upstream_service_pb2 as pb2
 from framegate.control.v1.upstream_service_pb2_grpc import UpstreamServiceServicer
 

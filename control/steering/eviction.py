@@ -1,8 +1,7 @@
-"""More connections than the node may have: the idlest are closed, but for those of the protected listener.
+"""Closes the connections that have been idle for longest when the node has more than it may, except those of the protected listener.
 
-That comes of the protected listener, which does not wait for room, or of a limit that was lowered; a listener's own limit closes nobody. Each
-processor closes the idlest of its connections, of as many as is its part of all that could be closed. What it has begun to close counts as closed:
-an end may take a second.
+That happens when the protected listener takes connections above the limit, or when the limit is lowered; a listener's own limit closes none. Each
+processor closes its share of the connections. A connection whose end has begun counts as closed, since the end may take a second.
 """
 
 import asyncio
@@ -13,39 +12,28 @@ from framegate.control.errors import UnavailableError
 from framegate.control.fleet.processor import Processor
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
-from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.server.protocol import evict_request
 
 __all__ = ["Eviction", "parts"]
 
 INTERVAL_S: Final = 0.25
-STANDS_S: Final = 30.0
+EVICTION_LIMIT_S: Final = 30.0
 _PATIENCE_MS: Final = 5_000
 _AT_ONCE: Final = 1_000
-"""Of one processor; the rest has its turn after the next look."""
+"""Connections of one processor in one call; the rest follows in the next one."""
 
 
 class Eviction:
-    """Looks every now and then.
+    """Closes connections above the limit whenever ``look`` is called."""
 
-    Args:
-        interval_s: between two looks.
-    """
-
-    def __init__(self, supervisor: Supervisor, acceptor: Acceptor, log: RowLog, task_monitor: TaskMonitor, interval_s: float = INTERVAL_S) -> None:
+    def __init__(self, supervisor: Supervisor, acceptor: Acceptor, log: RowLog) -> None:
         self._supervisor = supervisor
         self._acceptor = acceptor
         self._log = log
-        self._interval_s = interval_s
         self._ending: set[int] = set()
-        self._task = asyncio.create_task(task_monitor.job("evictions", STANDS_S).keep_going(self._step))
 
-    def close(self) -> None:
-        """Look no more."""
-        self._task.cancel()
-
-    async def _step(self) -> None:
-        await asyncio.sleep(self._interval_s)
+    async def look(self) -> None:
+        """Close connections, if there are more than the node may have."""
         limits = self._supervisor.desired.config.limits
         self._supervisor.connections.count_handed()
         excess = sum(listening.open for listening in self._acceptor.listeners.values()) - limits.connections
@@ -70,17 +58,17 @@ class Eviction:
             self._log.write("evicted", level="warning", key="limits.connections", excess=excess, count=len(evicted), spared=spared)
 
     async def _ask(self, processor: Processor, count: int, spared: str | None) -> list[int]:
-        """Ids of those whose end has begun; none when it does not answer, and then the next look asks again."""
+        """Returns the ids of the connections whose end has begun; none if the processor does not answer, then the next call asks again."""
         try:
             return (await processor.request(evict_request(count, spared), _PATIENCE_MS))["affected"]
         except UnavailableError as error:
-            if error.reason != "PROCESSOR_GONE":  # whose connections are gone as well
+            if error.reason != "PROCESSOR_GONE":  # its connections have ended, too
                 self._log.write("eviction_failed", level="warning", slot=processor.slot, error=str(error))
             return []
 
 
 def parts(excess: int, counts: dict[Processor, int]) -> dict[Processor, int]:
-    """How many of ``excess`` each shall give, of what it has, in proportion to that; all together no more than ``excess``."""
+    """Divide ``excess`` among processors in proportion to their counts. None gives more than it has, and all together not more than ``excess``."""
     left, total, found = max(0, excess), sum(counts.values()), {}
     for processor, count in counts.items():
         found[processor] = min(count, -(-left * count // total)) if total else 0

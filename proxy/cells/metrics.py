@@ -193,7 +193,7 @@ TASKS: Final = (
     "spans",
 )
 """What works in the background of the control process (``control.task_monitor``), and where else an exception may come from
-(``control.uncaught``)."""
+(``control.task_monitor``)."""
 ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM", "other")
 CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "other")
 

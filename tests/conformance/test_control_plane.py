@@ -19,13 +19,12 @@ from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.steering.channels import Channels
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.limits import Limits
-from framegate.control.steering.listeners import Listeners
+from framegate.control.steering.listeners import Listeners, Upstreams
 from framegate.control.steering.pool import Pool
 from framegate.control.steering.rows import Audit, LogRows
 from framegate.control.steering.state import State
 from framegate.control.steering.steering import Parts, Steering
 from framegate.control.steering.taps import Taps
-from framegate.control.steering.upstreams import Upstreams
 from framegate.control.steering.users import Users
 from framegate.proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
 from framegate.proxy.config.model import LEAST_POOL, MIB, Forwarding, TapConfig, TapRule

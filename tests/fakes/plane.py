@@ -56,13 +56,12 @@ from framegate.control.status import (
 from framegate.control.steering.channels import Channels, Verb
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.limits import Limits
-from framegate.control.steering.listeners import Listeners
+from framegate.control.steering.listeners import Listeners, Upstreams
 from framegate.control.steering.pool import Pool, equal_shares, too_small
 from framegate.control.steering.rows import Audit, LogRows
 from framegate.control.steering.state import State
 from framegate.control.steering.steering import Parts
 from framegate.control.steering.taps import Taps
-from framegate.control.steering.upstreams import Upstreams
 from framegate.control.steering.users import Users
 from framegate.proxy.auth.auth_requests import ScramCredential
 from framegate.proxy.cells import CellLayout, CellReader, CellWriter, create

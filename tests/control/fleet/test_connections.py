@@ -1,18 +1,21 @@
 """framegate.control.fleet.connections: each connection has one closed row and ends on no books, in whatever order it is heard of."""
 
-import asyncio
 import dataclasses
 import socket
+import time
 
 import pytest
 
 from framegate.control.accept.acceptor import PassedConnection
 from framegate.control.events import Event
+from framegate.control.fleet.connections import end_cause, lost_connection_row
+from framegate.control.fleet.processor import AssignedConnection
+from framegate.control.service.convert import channel_message
 from framegate.proxy.config.limits import LimitsConfig, RateLimits
 from framegate.proxy.config.log import AccessConfig, LogConfig
-from framegate.proxy.network.connection_id import format_connection_id
+from framegate.proxy.network.connection_id import format_connection_id, make_connection_id
 from framegate.proxy.server.link import Handover, LinkError
-from tests.fakes.fleet import Fleet, fleet, open_channels, run, until
+from tests.fakes.fleet import Fleet, open_channels, run, until
 from tests.fakes.rows import access_row, closed_row, line_of
 
 
@@ -146,11 +149,7 @@ def test_rows_of_connections_that_open_are_told_and_logged_where_the_log_is_to_h
         (*_, row) = made.log.events("opened")
         assert row["level"] == level
 
-    async def main() -> None:
-        async with fleet(1, start=False) as made:
-            await scenario(made)
-
-    asyncio.run(main())
+    run(scenario, 1, start=False)
 
 
 def test_a_row_that_cannot_be_read_costs_itself_and_the_others_are_told() -> None:
@@ -164,5 +163,25 @@ def test_a_row_that_cannot_be_read_costs_itself_and_the_others_are_told() -> Non
         with pytest.raises(LinkError, match=r"access\.mutes is missing"):
             assert second.row
         assert made.acceptor.listeners["a"].open == 0, "nothing is booked, and nothing taken off the books"
+
+    run(scenario, 1)
+
+
+@pytest.mark.parametrize(("reason", "cause", "words"), [("died", "processor_died", "died"), ("stop", "drain_timeout", "was stopped by force")])
+def test_the_row_of_a_lost_connection_has_its_client_and_no_counts(reason: str, cause: str, words: str) -> None:
+    async def scenario(made: Fleet) -> None:
+        processor = made.supervisor.running[0]
+        processor.kill(reason)
+        await processor.ended
+        given = AssignedConnection(Handover(time.monotonic_ns() - 2_000_000_000, 2, "a", "192.0.2.1:7"), make_connection_id(0, 5, 42))
+        row = lost_connection_row(processor, given, "u")
+        assert end_cause(processor) == row["cause"] == cause
+        assert row["detail"] == f"the processor {words}, exit code -9; what had passed is not known"
+        assert row["closed_ns"] - row["opened_ns"] == pytest.approx(2e9, abs=1e9)
+        message = channel_message(row)
+        assert (message.id, message.peer_address, message.listener, message.upstream) == ("0-5-42", "192.0.2.1:7", "a", "u")
+        assert not message.HasField("request")
+        assert not message.HasField("response")
+        assert not message.close.HasField("lost_bytes")
 
     run(scenario, 1)

@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from framegate.control.errors import StartError
-from framegate.control.fleet.child import SpawnOptions
+from framegate.control.fleet.child import Reaper, SpawnOptions
 from framegate.control.fleet.handler_process import KIND, HandlerProcess, HandlerSlot
-from framegate.control.fleet.reaper import Reaper
 from framegate.proxy.handler.cells import HeartbeatSample
 from framegate.proxy.server.messages import HandlerStartMessage
 from framegate.proxy.server.protocol import WIRE_VERSION, Message
@@ -114,12 +113,13 @@ def test_a_place_shows_what_its_process_says_and_why_the_last_one_ended() -> Non
         place.next_life()
         assert place.status({"a": ECHO}).state == "starting"
         await process.start(START)
-        place.process, place.state = process, "running"
+        place.child, place.state = process, "running"
         stop(process)
         process._cells.write(last_sample(), SECOND)
         found = place.status({"a": ECHO})
         assert (found.pid, found.handled, found.failed, found.in_handler, found.queued, found.oldest_ms) == (process.pid, 5, 1, 1, 3, 2)
         assert [item.listener for item in found.handlers] == ["a"]
+        place.child, place.state = None, "stopped"
         place.ended("memory")
         found = place.status({"a": ECHO})
         assert (found.pid, found.state, found.last_reason, found.handled, found.handlers) == (0, "stopped", "memory", 0, ())

@@ -13,9 +13,10 @@ import pytest
 
 from framegate.control.errors import StartError
 from framegate.control.fleet import handlers as module
-from framegate.control.fleet import supervisor
+from framegate.control.fleet import process_slot
 from framegate.control.fleet.handler_process import HandlerProcess
 from framegate.control.fleet.handlers import Handlers, handler_names
+from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.status import HandlerProcessStatus, HandlerStatus
 from framegate.proxy.config.model import MIB, HandlersConfig
 from tests.fakes.fleet import ECHO, FakeRequest, Fleet, fleet, fleet_config, until
@@ -25,8 +26,8 @@ HANDLED: dict[str, Any] = {"handler": ECHO, "upstream": None}
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("framegate.control.fleet.process_slot._BACKOFF_FIRST_S", 0.01)
-    monkeypatch.setattr(module, "_WATCH_INTERVAL_S", 0.02)
+    monkeypatch.setattr(process_slot, "_BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr(Handlers, "watch_interval_s", 0.02)
 
 
 def run(
@@ -213,7 +214,7 @@ def test_one_that_dies_is_replaced_and_counted(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_one_that_hangs_or_grows_is_killed(monkeypatch: pytest.MonkeyPatch, mode: str, limits: dict[str, int], reason: str, said: str) -> None:
     if mode == "silent":
-        monkeypatch.setattr(module, "HEARTBEAT_LIMIT_S", 0.1)
+        monkeypatch.setattr(process_slot, "HEARTBEAT_LIMIT_S", 0.1)
 
     async def scenario(made: Fleet, handlers: Handlers) -> None:
         await until(lambda: made.log.events("handler_died"))
@@ -242,9 +243,8 @@ def test_without_a_limit_or_below_it_nothing_is_killed(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("who", ["control", "all"])
 def test_time_in_which_control_did_not_run_kills_nobody(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
     """``all``: as when a virtual machine, or a container, is paused."""
-    for each in (module, supervisor):
-        monkeypatch.setattr(each, "HEARTBEAT_LIMIT_S", 1.0)
-        monkeypatch.setattr(each, "_WATCH_INTERVAL_S", 0.02)
+    monkeypatch.setattr(process_slot, "HEARTBEAT_LIMIT_S", 1.0)
+    monkeypatch.setattr(Supervisor, "watch_interval_s", 0.02)
 
     async def scenario(made: Fleet, handlers: Handlers) -> None:
         pids = [process(handlers).pid, made.supervisor.running[0].pid]
@@ -292,7 +292,7 @@ def test_a_later_start_that_fails_is_a_row_and_tried_again_and_meanwhile_the_pod
         await until(lambda: len(made.log.events("handler_start_failed")) >= 3)
         assert "the fake has no such handler" in made.log.events("handler_start_failed")[0]["error"]
         assert not made.steering.state.health().ready
-        assert handlers._places[0].backoff.next_s >= 0.04
+        assert handlers.slots[0].backoff.next_s >= 0.04
         os.environ["FAKE_HANDLER"] = ""
         await until(lambda: made.steering.state.health().ready)
 
@@ -367,7 +367,7 @@ def test_stop_ends_them_and_one_that_does_not_hear_is_killed(monkeypatch: pytest
         assert made.log.events("handler_stopped")[0]["forced"]
 
     run(monkeypatch, scenario)
-    monkeypatch.setattr("framegate.control.fleet.process_slot._STOP_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(process_slot, "_STOP_TIMEOUT_S", 0.05)
     run(monkeypatch, deaf, "deaf")
 
 

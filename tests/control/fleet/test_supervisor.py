@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from framegate.control.errors import StartError
-from framegate.control.fleet import supervisor as module
-from framegate.control.fleet.slot import Slot
+from framegate.control.fleet.processor import Slot
 from framegate.control.fleet.slot_cells import ProcessorTotals
+from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.status import RETIRED, ProcessorStatus
 from framegate.proxy.server.rows import TapRuleOffRow
 from tests.fakes.cancelling import at_every_turn
@@ -66,8 +66,8 @@ def test_a_processor_that_dies_takes_only_its_own_connections_and_is_replaced() 
 
 
 def test_a_standing_heartbeat_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HEARTBEAT_LIMIT_S", 0.05)
-    monkeypatch.setattr(module, "_WATCH_INTERVAL_S", 0.02)
+    monkeypatch.setattr("framegate.control.fleet.process_slot.HEARTBEAT_LIMIT_S", 0.05)
+    monkeypatch.setattr(Supervisor, "watch_interval_s", 0.02)
 
     async def scenario(made: Fleet) -> None:
         await until(lambda: made.log.events("processor_died"))

@@ -10,24 +10,15 @@ from typing import Any
 import pytest
 
 from framegate.control.errors import AbortedError, UnavailableError
-from framegate.control.fleet import supervisor, two_phases
-from framegate.control.fleet.supervisor import DesiredState
+from framegate.control.fleet import process_slot, two_phases
+from framegate.control.fleet.desired_state import DesiredState
+from framegate.control.fleet.supervisor import Supervisor
+from framegate.proxy.config.model import MIB
 from framegate.proxy.server.messages import Change
 from framegate.proxy.server.protocol import prepare_request
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
-from tests.fakes.fleet import Fleet, fleet, until
-
-Scenario = Callable[[Fleet], Awaitable[None]]
-MIB = 1 << 20
-
-
-def run(scenario: Scenario, processors: int = 2, mode: str = "", **options: Any) -> None:
-    async def main() -> None:
-        async with fleet(processors, mode, **options) as made:
-            await scenario(made)
-
-    asyncio.run(main())
+from tests.fakes.fleet import Fleet, fleet, run, until
 
 
 def change(made: Fleet, size: int, at_decision: Callable[[], None] = lambda: None) -> Awaitable[None]:
@@ -106,8 +97,8 @@ def test_a_slow_processor_is_waited_for_in_both_phases() -> None:
 
 @pytest.mark.parametrize("phase", ["prepare", "commit"])
 def test_a_heart_that_stands_ends_the_wait_and_the_successor_has_the_change(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "HEARTBEAT_LIMIT_S", 0.3)
-    monkeypatch.setattr(supervisor, "_WATCH_INTERVAL_S", 0.02)
+    monkeypatch.setattr(process_slot, "HEARTBEAT_LIMIT_S", 0.3)
+    monkeypatch.setattr(Supervisor, "watch_interval_s", 0.02)
 
     async def scenario(made: Fleet) -> None:
         standing = made.supervisor.running[1].pid
@@ -170,9 +161,9 @@ def test_a_plan_that_fails_changes_nothing_and_holds_up_nobody() -> None:
 def test_a_processor_that_was_starting_during_a_change_has_it_before_it_takes_connections() -> None:
     async def scenario(made: Fleet) -> None:
         slot = made.supervisor.slots[0]
-        assert slot.processor is not None
-        slot.processor.kill("died")
-        await until(lambda: slot.state == "restarting" and slot.processor is not None)
+        assert slot.child is not None
+        slot.child.kill("died")
+        await until(lambda: slot.state == "restarting" and slot.child is not None)
         await change(made, 7)
         assert slot.state == "restarting"
         await until(lambda: slot.state == "running")

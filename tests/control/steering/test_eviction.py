@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from framegate.control.steering.eviction import parts
+from framegate.control.steering.eviction import Eviction, parts
 from framegate.proxy.config.limits import LimitsConfig
 from tests.fakes.fleet import Fleet, open_channels, run, until
 
@@ -62,12 +62,12 @@ def test_a_limit_of_the_node_that_is_lowered_closes_the_idlest_and_one_of_a_list
     async def scenario(made: Fleet) -> None:
         ids = await open_channels(made, 5)
         await made.steering.limits.change("a", quotas={"connections": 2})
-        await made.steering._eviction._step()
+        await made.steering._eviction.look()
         assert made.acceptor.listeners["a"].open == 5
         await made.steering.limits.change_node({"connections": 3})
         await until(lambda: made.acceptor.listeners["a"].open == 3)
         assert [row["id"] for row in made.events if row["event"] == "closed"] == ids[:2], "the fake says that the oldest are the idlest"
-        await made.steering._eviction._step()
+        await made.steering._eviction.look()
         assert made.acceptor.listeners["a"].open == 3
 
     run(scenario, 1)
@@ -75,21 +75,21 @@ def test_a_limit_of_the_node_that_is_lowered_closes_the_idlest_and_one_of_a_list
 
 def test_what_is_being_closed_counts_as_closed() -> None:
     async def scenario(made: Fleet) -> None:
-        made.steering._eviction.close()
+        eviction = Eviction(made.supervisor, made.acceptor, made.log)
         await open_channels(made, 4)
         made.supervisor.connections.count_handed()
         processor = made.supervisor.running[0]
         numbers = [given.number for given in processor.open.values() if given is not None]
-        made.steering._eviction._ending.update(numbers[:1])
+        eviction._ending.update(numbers[:1])
         asked: list[int] = []
 
         async def ask(processor: Any, count: int, spared: str | None) -> list[int]:
             asked.append(count)
             return numbers[1:2] if len(asked) == 1 else []
 
-        made.steering._eviction._ask = ask  # type: ignore[method-assign]
-        await made.steering._eviction._evict(2, None)
-        await made.steering._eviction._evict(2, None)
+        eviction._ask = ask  # type: ignore[method-assign]
+        await eviction._evict(2, None)
+        await eviction._evict(2, None)
         assert asked == [1]
 
     run(scenario, 1)

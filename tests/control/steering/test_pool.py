@@ -1,26 +1,18 @@
+"""framegate.control.steering.pool: the size, the shares and the number of processors, over fake processors."""
+
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from framegate.control.errors import FailedPreconditionError, UnavailableError
-from framegate.control.steering.pool import equal_shares
+from framegate.control.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
+from framegate.control.steering.pool import CALM_SAMPLES, LEAST_MOVE, Need, Sample, equal_shares, moved_shares
 from framegate.proxy.config.model import CUT_ABOVE, MIB, Forwarding
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
-from tests.fakes.fleet import Fleet, fleet, until
-
-Scenario = Callable[[Fleet], Awaitable[None]]
-
-
-def run(scenario: Scenario, processors: int = 2, mode: str = "", **options: Any) -> None:
-    async def main() -> None:
-        async with fleet(processors, mode, **options) as made:
-            await scenario(made)
-
-    asyncio.run(main())
+from tests.fakes.fleet import Fleet, facts, fleet, open_channels, run, until
 
 
 def shares(made: Fleet) -> list[int]:
@@ -87,7 +79,7 @@ def test_growing_that_is_cancelled_anywhere_leaves_all_as_it_was_or_all_grown() 
 
 
 @pytest.mark.slow  # each turn starts a process again
-def test_shrinking_that_is_cancelled_anywhere_ends_whoever_waits() -> None:
+def test_shrinking_that_is_cancelled_anywhere_is_made_or_not_begun() -> None:
     async def main() -> None:
         async with fleet(2, timeout=60) as made:
             ends: set[int] = set()
@@ -119,7 +111,7 @@ def test_a_size_that_is_cancelled_anywhere_is_in_force_everywhere_or_nowhere() -
 
 
 @pytest.mark.slow  # it stops a process and starts one
-def test_changes_do_not_wait_until_processors_that_go_have_drained_and_those_have_them_too() -> None:
+def test_changes_reach_processors_that_drain_and_do_not_wait_for_them() -> None:
     """Only another number of processors does."""
 
     async def scenario(made: Fleet) -> None:
@@ -180,7 +172,7 @@ def test_shares_move_to_the_needy_and_back() -> None:
 
 def test_shares_that_are_out_of_step_with_the_size_are_set_right_for_one_processor_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("framegate.control.steering.pool.BALANCE_INTERVAL_S", 0.01)
-    monkeypatch.setattr("framegate.control.steering.balance.CALM_SAMPLES", 1)
+    monkeypatch.setattr("framegate.control.steering.pool.CALM_SAMPLES", 1)
 
     async def scenario(made: Fleet) -> None:
         made.desired.shares = {0: 7 * MIB}
@@ -200,3 +192,107 @@ def test_a_balancer_that_fails_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
         assert made.steering.state.health().alive
 
     run(scenario, 1)
+
+
+def test_the_pool_is_resized_and_divided() -> None:
+    async def scenario(made: Fleet) -> None:
+        await open_channels(made, 2)
+        pool = await made.steering.pool.set_size(5 * MIB + 1)
+        assert [item.share for item in pool.shares] == [5 * MIB // 2 + 1, 5 * MIB // 2]
+        assert (pool.size, pool.processors) == (5 * MIB + 1, 2)
+        assert [each["share"] for each in await facts(made)] == [item.share for item in pool.shares]
+        with pytest.raises(FailedPreconditionError):
+            await made.steering.pool.set_size(2 * MIB - 1)
+        with pytest.raises(InvalidArgumentError):
+            await made.steering.pool.set_size(0)
+        assert made.steering.pool.status() == pool
+
+    run(scenario)
+
+
+def test_processors_are_added_and_removed_and_the_pool_follows() -> None:
+    async def scenario(made: Fleet) -> None:
+        await open_channels(made, 2)
+        pool = await made.steering.pool.set_processors(3)
+        assert [item.share for item in pool.shares] == [4 * MIB] * 3
+        assert [item.state for item in made.steering.state.processor_statuses()] == ["running"] * 3
+        assert made.steering.state.config.processors == 3
+        await open_channels(made, 3)
+        pool = await made.steering.pool.set_processors(1)
+        assert [(item.slot, item.share) for item in pool.shares] == [(0, 12 * MIB)]
+        assert [item.state for item in made.steering.state.processor_statuses()] == ["running"]
+        assert {row["cause"] for row in made.events} == {"drained"}
+        assert {each["share"] for each in await facts(made)} == {12 * MIB}
+        for nonsense in (0, 65):
+            with pytest.raises(InvalidArgumentError):
+                await made.steering.pool.set_processors(nonsense)
+        with pytest.raises(FailedPreconditionError):
+            await made.steering.pool.set_processors(13)
+
+    run(scenario)
+
+
+def test_processors_that_cannot_start_leave_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(made: Fleet) -> None:
+        monkeypatch.setenv("FAKE_PROCESSOR", "fail")
+        with pytest.raises(UnavailableError, match="no processor was added"):
+            await made.steering.pool.set_processors(2)
+        pool = made.steering.pool.status()
+        assert [(item.slot, item.share) for item in pool.shares] == [(0, 12 * MIB)]
+        assert made.steering.state.config.processors == 1
+
+    run(scenario, 1)
+
+
+def test_the_balancer_reads_the_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("framegate.control.steering.pool.BALANCE_INTERVAL_S", 0.01)
+    samples = iter([{0}, set()])
+    monkeypatch.setattr("framegate.control.steering.pool.Need.update", lambda self, now: next(samples, set()))
+
+    async def scenario(made: Fleet) -> None:
+        await until(lambda: made.log.events("pool_moved"))
+        assert made.log.events("pool_moved")[0]["needy"] == [0]
+
+    run(scenario)
+
+
+# Which shares move.
+
+
+def test_an_idle_share_gives_half_of_what_it_can_spare() -> None:
+    assert moved_shares({0: 8 * MIB, 1: 8 * MIB}, {0: 8 * MIB, 1: 0}, {0}, 2 * MIB) == {0: 11 * MIB, 1: 5 * MIB}
+
+
+def test_nothing_moves_if_no_share_is_spare_or_none_is_needed() -> None:
+    assert moved_shares({0: 8 * MIB, 1: 8 * MIB}, {0: 0, 1: 0}, set(), MIB) is None
+    assert moved_shares({0: 8 * MIB, 1: 8 * MIB}, {0: 8 * MIB, 1: 8 * MIB}, {0, 1}, MIB) is None
+    assert moved_shares({0: 8 * MIB, 1: 8 * MIB}, {0: 8 * MIB, 1: 4 * MIB}, {0}, MIB) is None
+    assert moved_shares({0: MIB, 1: MIB}, {0: MIB, 1: 0}, {0}, MIB) is None
+    assert moved_shares({0: MIB, 1: MIB + LEAST_MOVE}, {0: MIB, 1: 0}, {0}, MIB) is None
+
+
+@given(
+    shares=st.dictionaries(st.integers(0, 7), st.integers(MIB, 64 * MIB), min_size=1),
+    seed=st.randoms(use_true_random=False),
+)
+def test_the_sum_stays_and_no_share_falls_below_the_largest_frame_or_its_usage(shares: dict[int, int], seed: object) -> None:
+    usage = {slot: seed.randint(0, share) for slot, share in shares.items()}  # type: ignore[attr-defined]
+    needy = {slot for slot in shares if seed.random() < 0.4}  # type: ignore[attr-defined]
+    moved = moved_shares(shares, usage, needy, MIB)
+    if moved is not None:
+        assert sum(moved.values()) == sum(shares.values())
+        assert all(share >= MIB and share >= usage[slot] for slot, share in moved.items())
+        assert all(moved[slot] >= shares[slot] for slot in needy)
+
+
+def test_a_slot_is_needy_if_reads_waited_in_two_intervals_in_a_row() -> None:
+    need = Need()
+    assert need.update({0: Sample(0, 5), 1: Sample(0, 0)}) == set()
+    assert need.update({0: Sample(0, 6), 1: Sample(0, 0)}) == set()
+    assert need.update({0: Sample(0, 9), 1: Sample(0, 1)}) == {0}
+    assert need.update({0: Sample(0, 9), 1: Sample(0, 2)}) == {1}
+    assert need.update({0: Sample(0, 9), 1: Sample(0, 2)}) == set()
+    assert not need.calm
+    for _ in range(CALM_SAMPLES):
+        need.update({0: Sample(0, 9), 1: Sample(0, 2)})
+    assert need.calm

@@ -1,6 +1,5 @@
 """control.steering.rates: parts of rates follow demand, and never come to more than the rate. Processors are buckets on a clock of the test's."""
 
-import asyncio
 import itertools
 import time
 from collections.abc import Iterator
@@ -12,13 +11,11 @@ from hypothesis import strategies as st
 
 from framegate.control.fleet.demands import Demand, Demands
 from framegate.control.fleet.desired_state import DesiredState, default_part
-from framegate.control.meters import Meters
 from framegate.control.steering.rates import INTERVAL_S, Rates, divided
-from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.config.limits import LimitsConfig, RateLimits
 from framegate.proxy.relay.bucket import WHOLE, Bucket
 from framegate.proxy.server.rows import DemandRow
-from tests.fakes.fleet import MemoryLog, fleet, fleet_config, until
+from tests.fakes.fleet import Fleet, fleet_config, run, until
 from tests.fakes.readers import Reader, ReaderBench
 
 RATE = 1_000_000
@@ -95,17 +92,10 @@ class Divided:
         self.processors = [FakeProcessor(self.bench, slot, levels or ("node",), default_part(count)) for slot in range(count)]
         self.supervisor.alive = list(self.processors)
         self.supervisor.running = list(self.processors)
-        self.log = MemoryLog()
         self.most = 0
-        self.loop = asyncio.new_event_loop()
-        self.rates = self.loop.run_until_complete(self._make())
-        self.step()
-
-    async def _make(self) -> Rates:
         supervisor: Any = self.supervisor
-        made = Rates(supervisor, TaskMonitor(self.log, Meters()))
-        made.close()
-        return made
+        self.rates = Rates(supervisor)
+        self.step()
 
     def step(self) -> None:
         """What is in demand, and another division."""
@@ -134,7 +124,6 @@ class Divided:
         return self.passed - before
 
     def close(self) -> None:
-        self.loop.close()
         self.bench.close()
         assert self.most <= WHOLE, "the parts never come to more than the rate"
 
@@ -356,16 +345,14 @@ def test_a_look_costs_as_much_as_there_are_rates_that_somebody_waits_for(make: A
 
 
 def test_a_real_fleet_is_told_parts_of_what_somebody_waits_for() -> None:
-    async def main() -> None:
-        async with fleet(2) as made:
-            first = made.supervisor.running[0]
-            row = DemandRow(level="node", name="", counter="request_bytes", used=500_000, waiting=3000, wanting=3000)
-            made.supervisor.demands.hear(first, [row])
-            rates = made.steering._rates
-            await until(lambda: [len(each) for each in rates._parts.values()] == [2])
-            assert sum(part for each in rates._parts.values() for part in each.values()) <= WHOLE
+    async def scenario(made: Fleet) -> None:
+        row = DemandRow(level="node", name="", counter="request_bytes", used=500_000, waiting=3000, wanting=3000)
+        made.supervisor.demands.hear(made.supervisor.running[0], [row])
+        rates = made.steering._rates
+        await until(lambda: [len(each) for each in rates._parts.values()] == [2])
+        assert sum(part for each in rates._parts.values() for part in each.values()) <= WHOLE
 
-    asyncio.run(main())
+    run(scenario)
 
 
 # The division.

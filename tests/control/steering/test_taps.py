@@ -1,4 +1,4 @@
-"""Tap rules over fake processors, which refuse what real ones refuse."""
+"""framegate.control.steering.taps: rules over fake processors, which refuse what real ones refuse; and rows about lost frames."""
 
 import asyncio
 import dataclasses
@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,26 +19,23 @@ from framegate.control.errors import (
     UnavailableError,
 )
 from framegate.control.fleet import two_phases
-from framegate.control.steering.taps import MAX_RULES, etag_of
+from framegate.control.steering.taps import EACH_S, MAX_RULES, OVER_S, TapLosses, etag_of
+from framegate.proxy.cells import CellReader
 from framegate.proxy.config.model import TapConfig, TapRule, rules_to_wire
 from framegate.proxy.server.protocol import Request
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
-from tests.fakes.fleet import Fleet, facts, fleet, open_channels, until
+from tests.fakes.fleet import Fleet, MemoryLog, facts, fleet, open_channels, until
+from tests.fakes.fleet import run as run_fleet
 
-Scenario = Callable[[Fleet], Awaitable[None]]
 FIRST = TapRule(name="first", directions=("request",))
 SECOND = TapRule(name="second", capture="lengths")
 TAP = TapConfig(directory="/nowhere", rules=(FIRST, SECOND))
 HOUR_NS = 3600 * 10**9
 
 
-def run(scenario: Scenario, processors: int = 2, mode: str = "", **options: Any) -> None:
-    async def main() -> None:
-        async with fleet(processors, mode, **{"tap": TAP, **options}) as made:
-            await scenario(made)
-
-    asyncio.run(main())
+def run(scenario: Callable[[Fleet], Awaitable[None]], processors: int = 2, mode: str = "", **options: Any) -> None:
+    run_fleet(scenario, processors, mode, **{"tap": TAP, **options})
 
 
 def held(made: Fleet) -> tuple[TapRule, ...]:
@@ -109,7 +106,7 @@ REFUSALS: list[tuple[str, Callable[[Any], Awaitable[Any]], type[Exception], str]
 
 
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_what_cannot_be_is_refused_by_name_and_asked_of_nobody(validate_only: bool) -> None:
+def test_invalid_rules_are_refused_by_field_without_asking_a_processor(validate_only: bool) -> None:
     async def scenario(made: Fleet) -> None:
         class Validating:
             """Has ``validate_only`` in each call."""
@@ -155,7 +152,7 @@ def test_there_is_a_largest_number_of_rules() -> None:
     run(scenario, 1, tap=dataclasses.replace(TAP, rules=tuple(TapRule(name=f"rule-{number}") for number in range(MAX_RULES))))
 
 
-def test_only_validated_it_says_what_would_be_and_nothing_is() -> None:
+def test_validate_only_returns_the_result_and_changes_nothing() -> None:
     async def scenario(made: Fleet) -> None:
         taps = made.steering.taps
         new = TapRule(name="new", sample_frames=0.5)
@@ -216,7 +213,7 @@ def test_an_expired_rule_is_shown_as_such_and_goes_with_the_next_change() -> Non
     run(scenario, 1, tap=dataclasses.replace(TAP, rules=(gone, FIRST, later)))
 
 
-def test_the_keeper_hears_of_both_before_a_change_and_of_the_new_ones_after_it() -> None:
+def test_the_keeper_gets_old_and_new_rules_before_a_change_and_the_new_ones_after_it() -> None:
     answers = TapRule(name="answers", directions=("response",))
 
     async def scenario(made: Fleet) -> None:
@@ -229,7 +226,7 @@ def test_the_keeper_hears_of_both_before_a_change_and_of_the_new_ones_after_it()
     run(scenario, 1, tap=dataclasses.replace(TAP, rules=(FIRST,)))
 
 
-def test_the_keeper_hears_nothing_of_rules_that_are_not_the_last_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_keeper_does_not_get_rules_that_a_later_change_has_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that goes on late, when the next change is made already, would take back what that one has said."""
     both = TapRule(name="both")
 
@@ -300,7 +297,7 @@ def test_a_change_that_is_not_confirmed_is_decided_and_the_keeper_is_told_of_bot
     run(scenario, 1)
 
 
-def test_a_change_that_is_cancelled_anywhere_is_had_by_all_or_none_and_the_next_can_be_made() -> None:
+def test_a_change_that_is_cancelled_anywhere_is_in_force_everywhere_or_nowhere() -> None:
     async def main() -> None:
         async with fleet(2, tap=TAP) as made:
             await made.steering.taps.update("first", {}, validate_only=True)  # what judges is loaded
@@ -325,3 +322,63 @@ def test_a_change_that_is_cancelled_anywhere_is_had_by_all_or_none_and_the_next_
             assert ends == {True, False}
 
     run_cancelling(main())
+
+
+# Lost frames.
+
+
+class Cells:
+    """Of one processor: what it dropped, by reason."""
+
+    def __init__(self) -> None:
+        self.dropped: dict[str, int] = {}
+
+    def cell(self, name: str, reason: str) -> int:
+        assert name == "framegate.tap.dropped"
+        return self.dropped.get(reason, 0)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.low = ""
+        self.slots = [Cells(), Cells()]
+        self.log = MemoryLog()
+        readers = [(number, cast(CellReader, cells)) for number, cells in enumerate(self.slots)]
+        self.losses = TapLosses(lambda: readers, self.log, "/tap", lambda: self.low, lambda: self.now)
+
+    def after(self, seconds: float, slot: int = 0, **dropped: int) -> list[tuple[str, dict[str, int], float]]:
+        """The rows that a look then writes."""
+        self.now += seconds
+        for reason, count in dropped.items():
+            self.slots[slot].dropped[reason] = self.slots[slot].dropped.get(reason, 0) + count
+        known = len(self.log.rows)
+        self.losses.look()
+        return [(row["event"], row["frames"], row["seconds"]) for row in self.log.rows[known:]]
+
+
+def test_a_loss_has_a_row_when_it_begins_each_minute_and_when_it_ends() -> None:
+    bench = Bench()
+    assert (bench.after(1), bench.losses.losing, bench.losses.troubles) == ([], False, [])
+    assert bench.after(1, disk_full=5) == [("tap_losing", {"disk_full": 5}, 0.0)]
+    assert bench.losses.losing
+    assert bench.after(1, slot=1, queue_full=2) == []
+    assert bench.after(7, disk_full=1) == []
+    for _ in range(6):
+        assert bench.after(8, disk_full=10) == []
+    assert bench.after(EACH_S - 56, disk_full=10) == [("tap_losing", {"queue_full": 2, "disk_full": 71}, EACH_S)]
+    assert bench.losses.troubles == ["the tap loses frames, for 60 s: 2 queue_full, 76 disk_full; gaps in its log say how many"]
+    assert bench.after(OVER_S - 0.1) == []
+    assert bench.after(0.1) == [("tap_losing_ended", {"queue_full": 2, "disk_full": 76}, EACH_S)]
+    assert (bench.losses.losing, bench.losses.troubles, bench.after(100)) == (False, [], [])
+    assert bench.after(1, disk_error=1) == [("tap_losing", {"disk_error": 1}, 0.0)], "the next one is another"
+
+
+def test_a_loss_at_the_end_of_framegate_has_a_row_with_all_lost_frames() -> None:
+    bench = Bench()
+    bench.after(1, disk_full=5)
+    bench.slots[1].dropped["disk_full"] = 7
+    bench.now += 2
+    bench.losses.close()
+    bench.losses.close()
+    assert [(row["event"], row["frames"]) for row in bench.log.rows] == [("tap_losing", {"disk_full": 5}), ("tap_losing_ended", {"disk_full": 12})]

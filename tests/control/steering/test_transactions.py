@@ -5,6 +5,7 @@ import pytest
 
 from framegate.control.errors import AbortedError
 from framegate.control.events import Bus
+from framegate.control.meters import Meters
 from framegate.control.steering.transactions import Transaction, Transactions
 from tests.fakes.fleet import MemoryLog
 
@@ -12,7 +13,7 @@ from tests.fakes.fleet import MemoryLog
 def run(scenario: Callable[[Transactions, MemoryLog], Awaitable[None]]) -> None:
     async def main() -> None:
         log = MemoryLog()
-        await asyncio.wait_for(scenario(Transactions(Bus((log,), on_failure=lambda error: None)), log), 5)
+        await asyncio.wait_for(scenario(Transactions(Bus((log,), on_failure=lambda error: None), Meters()), log), 5)
 
     asyncio.run(main())
 

@@ -60,12 +60,17 @@ class Rig:
         self.log, self.meters = MemoryLog(), Meters()
         task_monitor = TaskMonitor(self.log, self.meters)
         self.identity = Identity(self.config, dict, dict, self.meters, self.log, task_monitor)
-        self.rotation = Rotation(RotationConfig(), Bus((self.log,), on_failure=lambda error: None), self.meters, task_monitor)
+        events = Bus((self.log,), on_failure=lambda error: None)
+        self.rotation = Rotation(RotationConfig(), events, self.meters, task_monitor)
         self.now_s = 0.0
         self.changes: list[Change] = []
         self.supervisor = cast(Supervisor, SimpleNamespace(desired=SimpleNamespace(config=self.config), change=self._change))
         self.users = Users(
-            self.supervisor, Transactions(Bus((self.log,), on_failure=lambda error: None)), self.rotation, self.identity, clock=lambda: self.now_s
+            self.supervisor,
+            Transactions(Bus((self.log,), on_failure=lambda error: None), self.meters),
+            self.rotation,
+            self.identity,
+            clock=lambda: self.now_s,
         )
 
     async def _change(self, build: Callable[[int], Change], commit: object) -> None:
