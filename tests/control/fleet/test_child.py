@@ -20,6 +20,7 @@ from framegate.control.fleet.slot_cells import SlotCells
 from framegate.proxy.cells import CellLayout
 from tests.fakes.fleet import COMMAND, START, MemoryLog, fleet_config, one_processor
 from tests.fakes.fleet import run_processor as run
+from tests.fakes.scenario import run_by
 
 
 def test_a_process_that_ends_at_once_did_not_start_and_its_output_is_logged() -> None:
@@ -49,16 +50,14 @@ def test_output_above_500_lines_a_second_is_counted_and_not_logged(lines: int) -
     assert len(rows) == lines or seconds
 
 
-def test_one_that_does_not_stop_is_killed() -> None:
-    async def scenario(processor: Processor, log: MemoryLog) -> None:
-        await processor.start(START)
-        os.kill(processor.pid, signal.SIGSTOP)
-        await processor.stop(0.05)
-        assert processor.ended.result() == -signal.SIGKILL
-        assert processor.kill_reason == "stop"
-        assert len(log.events("processor_killed")) == 1
-
-    run(scenario)
+@run_by(run)
+async def test_one_that_does_not_stop_is_killed(processor: Processor, log: MemoryLog) -> None:
+    await processor.start(START)
+    os.kill(processor.pid, signal.SIGSTOP)
+    await processor.stop(0.05)
+    assert processor.ended.result() == -signal.SIGKILL
+    assert processor.kill_reason == "stop"
+    assert len(log.events("processor_killed")) == 1
 
 
 def test_it_is_started_without_our_descriptors_and_finds_the_packages_without_the_current_folder() -> None:

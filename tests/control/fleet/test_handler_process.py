@@ -14,6 +14,7 @@ from framegate.proxy.handler.cells import HeartbeatSample
 from framegate.proxy.server.messages import HandlerStartMessage
 from framegate.proxy.server.protocol import WIRE_VERSION, Message
 from tests.fakes.fleet import ECHO, HANDLER_COMMAND, MemoryLog
+from tests.fakes.scenario import run_by
 
 SECOND = 10**9
 START = HandlerStartMessage(type="start", wire=WIRE_VERSION, slot=0, generation=7, node="n", handlers={"a": ECHO}, path=[])
@@ -43,25 +44,21 @@ def run(scenario: Callable[[HandlerProcess], Awaitable[None]]) -> list[Message]:
     return notices
 
 
-def test_it_starts_with_its_handlers_and_stops() -> None:
-    async def scenario(process: HandlerProcess) -> None:
-        await process.start(START)
-        assert process.handlers["a"]["description"] == "Answers every frame with itself."
-        assert process.ready
-        assert process.resident > 1_000_000
-        await process.stop(5)
-        assert (process.ended.result(), process.kill_reason, process.resident) == (0, "", 0)
-
-    run(scenario)
+@run_by(run)
+async def test_it_starts_with_its_handlers_and_stops(process: HandlerProcess) -> None:
+    await process.start(START)
+    assert process.handlers["a"]["description"] == "Answers every frame with itself."
+    assert process.ready
+    assert process.resident > 1_000_000
+    await process.stop(5)
+    assert (process.ended.result(), process.kill_reason, process.resident) == (0, "", 0)
 
 
-def test_a_handler_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(process: HandlerProcess) -> None:
-        with pytest.raises(StartError, match="handler process 0 could not start: listener a, handler own:h"):
-            await process.start({**START, "handlers": {"a": "own:h"}})
-        assert not process.ready
-
-    run(scenario)
+@run_by(run)
+async def test_a_handler_that_is_not_there_is_said(process: HandlerProcess) -> None:
+    with pytest.raises(StartError, match="handler process 0 could not start: listener a, handler own:h"):
+        await process.start({**START, "handlers": {"a": "own:h"}})
+    assert not process.ready
 
 
 def stop(process: HandlerProcess) -> None:
@@ -69,40 +66,34 @@ def stop(process: HandlerProcess) -> None:
     os.kill(process.pid, signal.SIGSTOP)
 
 
-def test_it_is_busy_for_a_share_of_the_last_seconds() -> None:
-    async def scenario(process: HandlerProcess) -> None:
-        assert (process.busy, process.last_sample) == (0.0, None)
-        stop(process)
-        shares = []
-        for second in range(21):
-            process._cells.write(last_sample(second * SECOND // 2 if second <= 10 else 5 * SECOND), (100 + second) * SECOND)
-            for _ in range(3):
-                process.look()
-            shares.append(round(process.busy, 2))
-        assert shares[:11] == [0.0] + [0.5] * 10
-        assert shares[11:] == [0.4, 0.3, 0.2, 0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-
-    run(scenario)
+@run_by(run)
+async def test_it_is_busy_for_a_share_of_the_last_seconds(process: HandlerProcess) -> None:
+    assert (process.busy, process.last_sample) == (0.0, None)
+    stop(process)
+    shares = []
+    for second in range(21):
+        process._cells.write(last_sample(second * SECOND // 2 if second <= 10 else 5 * SECOND), (100 + second) * SECOND)
+        for _ in range(3):
+            process.look()
+        shares.append(round(process.busy, 2))
+    assert shares[:11] == [0.0] + [0.5] * 10
+    assert shares[11:] == [0.4, 0.3, 0.2, 0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
 
 
-def test_looks_that_find_the_same_heartbeat_are_counted() -> None:
-    async def scenario(process: HandlerProcess) -> None:
-        stop(process)
-        assert [process.look() for _ in range(3)] == [1, 2, 3]
-        process._cells.write(last_sample(), 100 * SECOND)
-        assert [process.look() for _ in range(3)] == [0, 1, 2]
-
-    run(scenario)
+@run_by(run)
+async def test_looks_that_find_the_same_heartbeat_are_counted(process: HandlerProcess) -> None:
+    stop(process)
+    assert [process.look() for _ in range(3)] == [1, 2, 3]
+    process._cells.write(last_sample(), 100 * SECOND)
+    assert [process.look() for _ in range(3)] == [0, 1, 2]
 
 
-def test_its_kill_is_harmless_once_it_has_ended() -> None:
-    async def scenario(process: HandlerProcess) -> None:
-        os.kill(process.pid, signal.SIGKILL)
-        await process.ended
-        process.kill("timeout")
-        assert process.kill_reason == ""
-
-    run(scenario)
+@run_by(run)
+async def test_its_kill_is_harmless_once_it_has_ended(process: HandlerProcess) -> None:
+    os.kill(process.pid, signal.SIGKILL)
+    await process.ended
+    process.kill("timeout")
+    assert process.kill_reason == ""
 
 
 def test_a_place_shows_what_its_process_says_and_why_the_last_one_ended() -> None:

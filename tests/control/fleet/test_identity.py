@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import tempfile
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -30,9 +31,8 @@ from framegate.proxy.server.messages import ForgetNotice, QuestionNotice
 from framegate.proxy.server.rows import Store
 from tests.fakes.fleet import MemoryLog, until
 from tests.fakes.sasl_frames import known_apis, versions_answer
+from tests.fakes.scenario import run_by
 from tests.fakes.tls import TlsWorld
-
-Scenario = Callable[["Rig"], Awaitable[None]]
 
 
 def users(**passwords: str) -> bytes:
@@ -61,7 +61,7 @@ class Rig(Process):
     """Two listeners with SASL, one behind a handler, and a process that asks."""
 
     def __init__(self, folder: Path) -> None:
-        self.file = folder / "users"
+        self.file, self.secret = folder / "users", folder / "ours"
         self.log, self.meters = MemoryLog(), Meters()
         sasl = ListenerSasl(mechanisms=("PLAIN",), users=str(self.file))
         config = ProxyConfig(
@@ -73,7 +73,7 @@ class Rig(Process):
             ),
             upstreams=(
                 UpstreamConfig(
-                    name="u", endpoints=("127.0.0.1:1",), sasl=UpstreamSasl(mechanism="PLAIN", user="gate", password_file=str(folder / "ours"))
+                    name="u", endpoints=("127.0.0.1:1",), sasl=UpstreamSasl(mechanism="PLAIN", user="gate", password_file=str(self.secret))
                 ),
             ),
         )
@@ -97,8 +97,8 @@ class Rig(Process):
         return (await self.ask("CheckPassword", auth_queue, user="alice", password=password))[0] == "Accepted"
 
 
-def run(folder: Path, scenario: Scenario, data: bytes | None = None) -> Rig:
-    async def main() -> Rig:
+def run(scenario: Callable[["Rig"], Awaitable[None]], data: bytes | None = None) -> None:
+    async def main(folder: Path) -> None:
         rig = Rig(folder)
         rig.file.write_bytes(users(alice="first") if data is None else data)
         try:
@@ -107,48 +107,42 @@ def run(folder: Path, scenario: Scenario, data: bytes | None = None) -> Rig:
                 await scenario(rig)
         finally:
             await rig.identity.stop()
-        return rig
 
-    return asyncio.run(main())
-
-
-def test_our_own_secrets_are_read_each_time_they_are_asked_for(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        for text in ("first", "second"):
-            (tmp_path / "ours").write_text(text + "\n")
-            assert await rig.ask("WantSecret", "upstream:u", credential="u") == ("Secret", {"text": text})
-        assert (await rig.ask("WantSecret", "upstream:u", credential="v"))[1] == {"reason": "there is no credential 'v'"}
-        (tmp_path / "ours").unlink()
-        kind, row = await rig.ask("WantScramKeys", "upstream:u", credential="u", mechanism="SCRAM-SHA-256", salt="00", iterations=4096)
-        assert (kind, row["reason"]) == ("Unavailable", f"{tmp_path / 'ours'} cannot be read: No such file or directory")
-
-    run(tmp_path, scenario)
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(main(Path(folder)))
 
 
-def test_each_listener_answers_from_its_files(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        assert await rig.is_password("first")
-        assert await rig.is_password("first", "listener:h")
-        assert not await rig.is_password("other")
-        assert (await rig.ask("SupportedApis", "listener:h", version=3))[1] == {"answer": known_apis().answer.hex()}
-        kind, row = await rig.ask("SupportedApis", version=3)
-        assert (kind, row["reason"].partition(":")[0]) == ("Unavailable", "what the upstream u understands is not known")
-        assert (await rig.ask("SupportedApis", "listener:open", version=3))[1] == {"reason": "there is no queue listener:open"}
-        assert (rig.identity.files("a"), rig.identity.files("open")) == ({"sasl": str(rig.file)}, {})
-
-    run(tmp_path, scenario)
+@run_by(run)
+async def test_our_own_secrets_are_read_each_time_they_are_asked_for(rig: Rig) -> None:
+    for text in ("first", "second"):
+        rig.secret.write_text(text + "\n")
+        assert await rig.ask("WantSecret", "upstream:u", credential="u") == ("Secret", {"text": text})
+    assert (await rig.ask("WantSecret", "upstream:u", credential="v"))[1] == {"reason": "there is no credential 'v'"}
+    rig.secret.unlink()
+    kind, row = await rig.ask("WantScramKeys", "upstream:u", credential="u", mechanism="SCRAM-SHA-256", salt="00", iterations=4096)
+    assert (kind, row["reason"]) == ("Unavailable", f"{rig.secret} cannot be read: No such file or directory")
 
 
-def test_new_contents_are_used_for_later_requests_if_they_are_valid(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.identity.take("a", {str(rig.file): users(alice="second")})
-        assert [await rig.is_password("first"), await rig.is_password("second")] == [False, True]
-        assert await rig.is_password("first", "listener:h"), "another listener's"
-        with pytest.raises(IdentityFileError):
-            rig.identity.take("a", {str(rig.file): b"nonsense"})
-        assert await rig.is_password("second")
+@run_by(run)
+async def test_each_listener_answers_from_its_files(rig: Rig) -> None:
+    assert await rig.is_password("first")
+    assert await rig.is_password("first", "listener:h")
+    assert not await rig.is_password("other")
+    assert (await rig.ask("SupportedApis", "listener:h", version=3))[1] == {"answer": known_apis().answer.hex()}
+    kind, row = await rig.ask("SupportedApis", version=3)
+    assert (kind, row["reason"].partition(":")[0]) == ("Unavailable", "what the upstream u understands is not known")
+    assert (await rig.ask("SupportedApis", "listener:open", version=3))[1] == {"reason": "there is no queue listener:open"}
+    assert (rig.identity.files("a"), rig.identity.files("open")) == ({"sasl": str(rig.file)}, {})
 
-    run(tmp_path, scenario)
+
+@run_by(run)
+async def test_new_contents_are_used_for_later_requests_if_they_are_valid(rig: Rig) -> None:
+    rig.identity.take("a", {str(rig.file): users(alice="second")})
+    assert [await rig.is_password("first"), await rig.is_password("second")] == [False, True]
+    assert await rig.is_password("first", "listener:h"), "another listener's"
+    with pytest.raises(IdentityFileError):
+        rig.identity.take("a", {str(rig.file): b"nonsense"})
+    assert await rig.is_password("second")
 
 
 def test_a_file_that_is_not_valid_fails_the_start(tmp_path: Path) -> None:
@@ -156,7 +150,7 @@ def test_a_file_that_is_not_valid_fails_the_start(tmp_path: Path) -> None:
         raise AssertionError("it has not started")
 
     with pytest.raises(StartError, match="users: is no file of users: line 1"):
-        run(tmp_path, scenario, b"nonsense")
+        run(scenario, b"nonsense")
 
 
 def test_an_upstream_is_asked_with_the_certificates_in_force_and_not_those_in_its_files(tmp_path: Path) -> None:
@@ -260,25 +254,23 @@ def test_each_process_gets_its_own_answers() -> None:
     assert run_requests(scenario).value("authentication.questions.refused") == 0
 
 
-def test_requests_that_a_process_withdraws_or_leaves_are_withdrawn() -> None:
-    async def scenario(auth_requests: AuthRequests, slow: Slow, auth_pool: AuthWorkerPool) -> None:
-        one, other, last = Process(), Process(), Process()
-        auth_requests.hear(child(one), asked(1, "begun"))
-        await until(lambda: slow.asked)
-        auth_requests.hear(child(one), asked(2, "forgotten"))
-        auth_requests.hear(child(other), asked(1, "dead"))
-        auth_requests.hear(child(last), asked(1, "wanted"))
-        auth_requests.hear(child(one), ForgetNotice(type="forget", number=2))
-        auth_requests.hear(child(one), ForgetNotice(type="forget", number=1))
-        auth_requests.hear(child(one), ForgetNotice(type="forget", number=7))
-        auth_requests.forget(child(other))
-        auth_requests.forget(child(other))
-        assert auth_pool.waiting == 1
-        slow.let.set()
-        await until(lambda: last.told)
-        assert (slow.asked, one.told, other.told) == (["begun", "wanted"], [], [])
-
-    run_requests(scenario)
+@run_by(run_requests)
+async def test_requests_that_a_process_withdraws_or_leaves_are_withdrawn(auth_requests: AuthRequests, slow: Slow, auth_pool: AuthWorkerPool) -> None:
+    one, other, last = Process(), Process(), Process()
+    auth_requests.hear(child(one), asked(1, "begun"))
+    await until(lambda: slow.asked)
+    auth_requests.hear(child(one), asked(2, "forgotten"))
+    auth_requests.hear(child(other), asked(1, "dead"))
+    auth_requests.hear(child(last), asked(1, "wanted"))
+    auth_requests.hear(child(one), ForgetNotice(type="forget", number=2))
+    auth_requests.hear(child(one), ForgetNotice(type="forget", number=1))
+    auth_requests.hear(child(one), ForgetNotice(type="forget", number=7))
+    auth_requests.forget(child(other))
+    auth_requests.forget(child(other))
+    assert auth_pool.waiting == 1
+    slow.let.set()
+    await until(lambda: last.told)
+    assert (slow.asked, one.told, other.told) == (["begun", "wanted"], [], [])
 
 
 def test_a_request_that_the_pool_does_not_take_is_unavailable_at_once_and_counted() -> None:

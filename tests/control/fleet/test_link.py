@@ -9,6 +9,7 @@ from framegate.control.errors import UnavailableError
 from framegate.control.fleet.link import Link
 from framegate.proxy.server.link import LinkReader, encode
 from framegate.proxy.server.protocol import commit_request, drain_request, evict_request, prepare_request
+from tests.fakes.scenario import run_by
 
 A = evict_request(1, None)
 B = drain_request(5)
@@ -75,24 +76,22 @@ def test_what_is_no_answer_to_that_is_as_if_the_processor_had_failed(answer: dic
     assert run(scenario) == []
 
 
-def test_who_no_longer_wants_an_answer_leaves_nothing_behind() -> None:
-    async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
-        answer = link.ask(prepare_request({}), link.next_id())
-        answer.cancel()
-        await asyncio.sleep(0)
-        assert link._waiting == {}
-        again = link.ask(commit_request(), 1)  # the same number, in a second step
-        theirs.send(encode({"type": "committed", "id": 1}))
-        assert (await again)["type"] == "committed"
-        reader = LinkReader()
-        asked = await receive(theirs, reader)
-        assert [(message["type"], message["id"]) for message in asked] == [("prepare", 1), ("commit", 1)]
-        link.close()
-        with pytest.raises(UnavailableError) as caught:
-            await link.ask(B)
-        assert caught.value.reason == "PROCESSOR_GONE"
-
-    run(scenario)
+@run_by(run)
+async def test_who_no_longer_wants_an_answer_leaves_nothing_behind(link: Link, theirs: socket.socket, told: list[Any]) -> None:
+    answer = link.ask(prepare_request({}), link.next_id())
+    answer.cancel()
+    await asyncio.sleep(0)
+    assert link._waiting == {}
+    again = link.ask(commit_request(), 1)  # the same number, in a second step
+    theirs.send(encode({"type": "committed", "id": 1}))
+    assert (await again)["type"] == "committed"
+    reader = LinkReader()
+    asked = await receive(theirs, reader)
+    assert [(message["type"], message["id"]) for message in asked] == [("prepare", 1), ("commit", 1)]
+    link.close()
+    with pytest.raises(UnavailableError) as caught:
+        await link.ask(B)
+    assert caught.value.reason == "PROCESSOR_GONE"
 
 
 def test_the_end_of_the_socket_fails_every_open_request_and_is_told_once() -> None:
@@ -111,18 +110,16 @@ def test_the_end_of_the_socket_fails_every_open_request_and_is_told_once() -> No
     assert len(run(scenario)) == 1
 
 
-def test_a_processor_that_does_not_read_blocks_nobody_and_gets_all_in_the_end() -> None:
-    async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
-        text = "x" * 100_000
-        for number in range(20):
-            link.post({"type": "a", "number": number, "text": text})
-        reader = LinkReader()
-        got: list[int] = []
-        while len(got) < 20:
-            got += [message["number"] for message in await receive(theirs, reader)]
-        assert got == list(range(20))
-
-    run(scenario)
+@run_by(run)
+async def test_a_processor_that_does_not_read_blocks_nobody_and_gets_all_in_the_end(link: Link, theirs: socket.socket, told: list[Any]) -> None:
+    text = "x" * 100_000
+    for number in range(20):
+        link.post({"type": "a", "number": number, "text": text})
+    reader = LinkReader()
+    got: list[int] = []
+    while len(got) < 20:
+        got += [message["number"] for message in await receive(theirs, reader)]
+    assert got == list(range(20))
 
 
 def test_a_link_out_of_step_ends() -> None:

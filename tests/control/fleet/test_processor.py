@@ -11,21 +11,20 @@ from framegate.proxy.server.link import Handover, send_handovers
 from framegate.proxy.server.protocol import WIRE_VERSION, holders_request, list_request
 from tests.fakes.fleet import START, MemoryLog, fleet_config
 from tests.fakes.fleet import run_processor as run
+from tests.fakes.scenario import run_by
 
 LAYOUT = CellLayout.of(fleet_config(1))
 
 
-def test_a_processor_starts_answers_and_stops() -> None:
-    async def scenario(processor: Processor, log: MemoryLog) -> None:
-        await processor.start(START)
-        assert processor.modules["fake"].endswith("processor.py")
-        answer = await processor.request(list_request(after=0, limit=5, listener=None), 1000)
-        assert answer["rows"] == []
-        await processor.stop(5)
-        assert processor.ended.result() == 0
-        assert processor.kill_reason == ""
-
-    run(scenario)
+@run_by(run)
+async def test_a_processor_starts_answers_and_stops(processor: Processor, log: MemoryLog) -> None:
+    await processor.start(START)
+    assert processor.modules["fake"].endswith("processor.py")
+    answer = await processor.request(list_request(after=0, limit=5, listener=None), 1000)
+    assert answer["rows"] == []
+    await processor.stop(5)
+    assert processor.ended.result() == 0
+    assert processor.kill_reason == ""
 
 
 def test_a_processor_of_another_release_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,29 +59,25 @@ def test_an_answer_that_is_not_what_it_should_be_is_refused_with_the_name_of_the
     run(scenario)
 
 
-def test_a_request_to_a_dead_one_fails() -> None:
-    async def scenario(processor: Processor, log: MemoryLog) -> None:
-        await processor.start(START)
-        processor.kill("test")
-        with pytest.raises(UnavailableError):
-            await processor.request(list_request(after=0, limit=5, listener=None), 5000)
-        processor.kill("another word")
-        assert processor.kill_reason == "test"
-
-    run(scenario)
+@run_by(run)
+async def test_a_request_to_a_dead_one_fails(processor: Processor, log: MemoryLog) -> None:
+    await processor.start(START)
+    processor.kill("test")
+    with pytest.raises(UnavailableError):
+        await processor.request(list_request(after=0, limit=5, listener=None), 5000)
+    processor.kill("another word")
+    assert processor.kill_reason == "test"
 
 
-def test_its_connections_are_booked_under_the_ids_that_it_gives_them() -> None:
-    async def scenario(processor: Processor, log: MemoryLog) -> None:
-        one, two, three = (Handover(number, socket.AF_INET, "a", f"192.0.2.1:{number}") for number in (1, 2, 3))
-        processor.unbook(2)
-        assert [format_connection_id(processor.book(item).number) for item in (one, two, three)] == ["0-7-1", "0-7-2", "0-7-3"]
-        assert list(processor.open) == [1, 3]
-        processor.unbook(1)
-        processor.unbook(3)
-        assert processor.open == {}
-
-    run(scenario)
+@run_by(run)
+async def test_its_connections_are_booked_under_the_ids_that_it_gives_them(processor: Processor, log: MemoryLog) -> None:
+    one, two, three = (Handover(number, socket.AF_INET, "a", f"192.0.2.1:{number}") for number in (1, 2, 3))
+    processor.unbook(2)
+    assert [format_connection_id(processor.book(item).number) for item in (one, two, three)] == ["0-7-1", "0-7-2", "0-7-3"]
+    assert list(processor.open) == [1, 3]
+    processor.unbook(1)
+    processor.unbook(3)
+    assert processor.open == {}
 
 
 def test_a_slot_that_leaves_or_is_not_wanted_takes_no_connections() -> None:

@@ -19,6 +19,7 @@ from framegate.proxy.server.protocol import prepare_request
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
 from tests.fakes.fleet import Fleet, fleet, run, until
+from tests.fakes.scenario import run_by
 
 
 def change(made: Fleet, size: int, at_decision: Callable[[], None] = lambda: None) -> Awaitable[None]:
@@ -38,61 +39,53 @@ def in_force(made: Fleet) -> set[int]:
     return {*cells, made.desired.config.listeners[0].max_receive_size}
 
 
-def test_a_change_is_in_force_everywhere_when_it_returns() -> None:
-    async def scenario(made: Fleet) -> None:
-        assert in_force(made) == {MIB}
-        revision = made.desired.revision
+@run_by(run)
+async def test_a_change_is_in_force_everywhere_when_it_returns(made: Fleet) -> None:
+    assert in_force(made) == {MIB}
+    revision = made.desired.revision
+    await change(made, 7)
+    assert in_force(made) == {7}
+    assert made.desired.revision == revision + 1
+
+
+@run_by(run, 2, "refuse@1")
+async def test_refused_by_one_nobody_has_it_and_nobody_waits_for_a_decision(made: Fleet) -> None:
+    with pytest.raises(AbortedError, match="processor 1: the fake was told to") as caught:
         await change(made, 7)
-        assert in_force(made) == {7}
-        assert made.desired.revision == revision + 1
-
-    run(scenario)
-
-
-def test_refused_by_one_nobody_has_it_and_nobody_waits_for_a_decision() -> None:
-    async def scenario(made: Fleet) -> None:
-        with pytest.raises(AbortedError, match="processor 1: the fake was told to") as caught:
-            await change(made, 7)
-        assert caught.value.reason == "CHANGE_REFUSED"
-        assert (in_force(made), made.desired.revision) == ({MIB}, 1)
-        request = prepare_request(Change(max_receive_size={"a": 8}))
-        assert (await made.supervisor.running[0].request(request, 10_000))["type"] == "prepared"
-
-    run(scenario, 2, "refuse@1")
+    assert caught.value.reason == "CHANGE_REFUSED"
+    assert (in_force(made), made.desired.revision) == ({MIB}, 1)
+    request = prepare_request(Change(max_receive_size={"a": 8}))
+    assert (await made.supervisor.running[0].request(request, 10_000))["type"] == "prepared"
 
 
-def test_one_that_lives_and_is_not_to_be_heard_has_it_no_more_than_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(made: Fleet) -> None:
-        monkeypatch.setattr(two_phases, "PATIENCE_S", 0.05)
-        with pytest.raises(AbortedError, match=r"processor 0 did not answer within 0.05 s") as caught:
-            await change(made, 7)
-        assert caught.value.reason == "PROCESSOR_SILENT"
-        assert (in_force(made), made.desired.revision) == ({MIB}, 1)
-        assert made.log.events("processor_killed") == []
-
-    run(scenario, 1, "silent")
+@run_by(run, 1, "silent")
+async def test_one_that_lives_and_is_not_to_be_heard_has_it_no_more_than_the_others(made: Fleet, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(two_phases, "PATIENCE_S", 0.05)
+    with pytest.raises(AbortedError, match=r"processor 0 did not answer within 0.05 s") as caught:
+        await change(made, 7)
+    assert caught.value.reason == "PROCESSOR_SILENT"
+    assert (in_force(made), made.desired.revision) == ({MIB}, 1)
+    assert made.log.events("processor_killed") == []
 
 
-def test_a_slow_processor_is_waited_for_in_both_phases() -> None:
+@run_by(run)
+async def test_a_slow_processor_is_waited_for_in_both_phases(made: Fleet) -> None:
     """For longer than the 500 ms after which one was killed once."""
 
-    async def scenario(made: Fleet) -> None:
-        slow = made.supervisor.running[1]
-        os.kill(slow.pid, signal.SIGSTOP)
-        changing = asyncio.ensure_future(change(made, 7, lambda: os.kill(slow.pid, signal.SIGSTOP)))
-        for _ in ("prepare", "commit"):
-            await asyncio.wait((changing,), timeout=0.6)
-            assert not changing.done()
-            assert len(made.supervisor.status()) == 2  # who only looks does not wait
-            os.kill(slow.pid, signal.SIGCONT)
-            if made.desired.revision == 1:
-                await until(lambda: made.desired.revision == 2)
-        await changing
-        assert in_force(made) == {7}
-        assert made.supervisor.running[1] is slow
-        assert made.log.events("processor_killed") == []
-
-    run(scenario)
+    slow = made.supervisor.running[1]
+    os.kill(slow.pid, signal.SIGSTOP)
+    changing = asyncio.ensure_future(change(made, 7, lambda: os.kill(slow.pid, signal.SIGSTOP)))
+    for _ in ("prepare", "commit"):
+        await asyncio.wait((changing,), timeout=0.6)
+        assert not changing.done()
+        assert len(made.supervisor.status()) == 2  # who only looks does not wait
+        os.kill(slow.pid, signal.SIGCONT)
+        if made.desired.revision == 1:
+            await until(lambda: made.desired.revision == 2)
+    await changing
+    assert in_force(made) == {7}
+    assert made.supervisor.running[1] is slow
+    assert made.log.events("processor_killed") == []
 
 
 @pytest.mark.parametrize("phase", ["prepare", "commit"])
@@ -119,57 +112,49 @@ def test_a_heart_that_stands_ends_the_wait_and_the_successor_has_the_change(phas
     run(scenario)
 
 
-def test_one_that_lives_and_does_not_confirm_is_told_of_and_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(made: Fleet) -> None:
-        pids = [item.pid for item in made.supervisor.running]
-        with pytest.raises(UnavailableError, match="processor 0 has not confirmed it") as caught:
-            await change(made, 13, lambda: monkeypatch.setattr(two_phases, "PATIENCE_S", 0.05))
-        assert (caught.value.reason, caught.value.metadata) == ("CHANGE_PENDING", {"processors": "0"})
-        assert made.log.events("change_unconfirmed")[0]["slot"] == 0
-        monkeypatch.undo()
-        await change(made, 7)
-        assert in_force(made) == {7}
-        assert [item.pid for item in made.supervisor.running] == pids
-
-    run(scenario, 1, "unconfirmed")
+@run_by(run, 1, "unconfirmed")
+async def test_one_that_lives_and_does_not_confirm_is_told_of_and_lives_on(made: Fleet, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    pids = [item.pid for item in made.supervisor.running]
+    with pytest.raises(UnavailableError, match="processor 0 has not confirmed it") as caught:
+        await change(made, 13, lambda: monkeypatch.setattr(two_phases, "PATIENCE_S", 0.05))
+    assert (caught.value.reason, caught.value.metadata) == ("CHANGE_PENDING", {"processors": "0"})
+    assert made.log.events("change_unconfirmed")[0]["slot"] == 0
+    monkeypatch.undo()
+    await change(made, 7)
+    assert in_force(made) == {7}
+    assert [item.pid for item in made.supervisor.running] == pids
 
 
-def test_one_that_refuses_what_is_decided_is_replaced_by_one_that_has_it() -> None:
-    async def scenario(made: Fleet) -> None:
-        await change(made, 7)
-        await until(lambda: made.supervisor.slots[1].restarts == 1 and made.supervisor.slots[1].state == "running")
-        assert in_force(made) == {7}
-        assert made.log.events("processor_died")[0]["reason"] == "commit"
-        assert made.meters.value("worker.restarts", "commit") == 1
-
-    run(scenario, 2, "broken@1")
+@run_by(run, 2, "broken@1")
+async def test_one_that_refuses_what_is_decided_is_replaced_by_one_that_has_it(made: Fleet) -> None:
+    await change(made, 7)
+    await until(lambda: made.supervisor.slots[1].restarts == 1 and made.supervisor.slots[1].state == "running")
+    assert in_force(made) == {7}
+    assert made.log.events("processor_died")[0]["reason"] == "commit"
+    assert made.meters.value("worker.restarts", "commit") == 1
 
 
-def test_a_plan_that_fails_changes_nothing_and_holds_up_nobody() -> None:
-    async def scenario(made: Fleet) -> None:
-        def check() -> None:
-            raise ValueError("no")
+@run_by(run, 1)
+async def test_a_plan_that_fails_changes_nothing_and_holds_up_nobody(made: Fleet) -> None:
+    def check() -> None:
+        raise ValueError("no")
 
-        with pytest.raises(ValueError, match="no"):
-            await made.supervisor.change(lambda slot: {}, lambda desired: None, check)
-        await change(made, 7)
-        assert in_force(made) == {7}
-
-    run(scenario, 1)
+    with pytest.raises(ValueError, match="no"):
+        await made.supervisor.change(lambda slot: {}, lambda desired: None, check)
+    await change(made, 7)
+    assert in_force(made) == {7}
 
 
-def test_a_processor_that_was_starting_during_a_change_has_it_before_it_takes_connections() -> None:
-    async def scenario(made: Fleet) -> None:
-        slot = made.supervisor.slots[0]
-        assert slot.child is not None
-        slot.child.kill("died")
-        await until(lambda: slot.state == "restarting" and slot.child is not None)
-        await change(made, 7)
-        assert slot.state == "restarting"
-        await until(lambda: slot.state == "running")
-        assert in_force(made) == {7}
-
-    run(scenario, 1, "slow_start")
+@run_by(run, 1, "slow_start")
+async def test_a_processor_that_was_starting_during_a_change_has_it_before_it_takes_connections(made: Fleet) -> None:
+    slot = made.supervisor.slots[0]
+    assert slot.child is not None
+    slot.child.kill("died")
+    await until(lambda: slot.state == "restarting" and slot.child is not None)
+    await change(made, 7)
+    assert slot.state == "restarting"
+    await until(lambda: slot.state == "running")
+    assert in_force(made) == {7}
 
 
 def test_a_change_that_is_cancelled_anywhere_is_had_by_all_or_none_and_the_next_can_be_made() -> None:
@@ -204,16 +189,14 @@ def test_a_change_that_is_cancelled_anywhere_is_had_by_all_or_none_and_the_next_
     run_cancelling(main())
 
 
-def test_one_that_waits_for_its_turn_can_be_cancelled() -> None:
-    async def scenario(made: Fleet) -> None:
-        os.kill(made.supervisor.running[1].pid, signal.SIGSTOP)
-        first = asyncio.ensure_future(change(made, 7))
-        second = asyncio.ensure_future(change(made, 8))
-        await asyncio.wait((first, second), timeout=0.05)
-        second.cancel()
-        await asyncio.wait((second,))
-        os.kill(made.supervisor.running[1].pid, signal.SIGCONT)
-        await first
-        assert in_force(made) == {7}
-
-    run(scenario)
+@run_by(run)
+async def test_one_that_waits_for_its_turn_can_be_cancelled(made: Fleet) -> None:
+    os.kill(made.supervisor.running[1].pid, signal.SIGSTOP)
+    first = asyncio.ensure_future(change(made, 7))
+    second = asyncio.ensure_future(change(made, 8))
+    await asyncio.wait((first, second), timeout=0.05)
+    second.cancel()
+    await asyncio.wait((second,))
+    os.kill(made.supervisor.running[1].pid, signal.SIGCONT)
+    await first
+    assert in_force(made) == {7}

@@ -11,23 +11,22 @@ from framegate.control.steering.channels import Verb
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
 from tests.fakes.fleet import Fleet, fleet, open_channels, run, until
+from tests.fakes.scenario import run_by
 
 
-def test_every_page_is_full_and_together_they_are_all_channels_once() -> None:
-    async def scenario(made: Fleet) -> None:
-        ids = await open_channels(made, 7)
-        for size in (1, 2, 3, 4, 7, 8):
-            seen: list[int] = []
-            token = ""
-            while True:
-                rows, token = await made.steering.channels.page("a", size, token)
-                seen += [row["id"] for row in rows]
-                if not token:
-                    break
-                assert len(rows) == size
-            assert seen == ids
-
-    run(scenario)
+@run_by(run)
+async def test_every_page_is_full_and_together_they_are_all_channels_once(made: Fleet) -> None:
+    ids = await open_channels(made, 7)
+    for size in (1, 2, 3, 4, 7, 8):
+        seen: list[int] = []
+        token = ""
+        while True:
+            rows, token = await made.steering.channels.page("a", size, token)
+            seen += [row["id"] for row in rows]
+            if not token:
+                break
+            assert len(rows) == size
+        assert seen == ids
 
 
 def test_a_page_is_put_together_of_short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,36 +45,32 @@ def test_a_page_is_put_together_of_short_answers(monkeypatch: pytest.MonkeyPatch
     run(scenario, processors=1)
 
 
-def test_a_channel_is_described_by_its_id_alone() -> None:
-    async def scenario(made: Fleet) -> None:
-        for identifier in await open_channels(made, 2):
-            assert (await made.steering.channels.describe(identifier))["id"] == identifier
-        for unknown in (identifier + 99, 63 << 57):
-            with pytest.raises(NotFoundError):
-                await made.steering.channels.describe(unknown)
-
-    run(scenario)
-
-
-def test_channels_of_several_processors_are_muted_and_closed_in_one_call() -> None:
-    async def scenario(made: Fleet) -> None:
-        ids = await open_channels(made, 4)
-        gone = (63 << 57) + 5
-        outcome = await made.steering.channels.act("mute", [*ids, gone], reason="test")
-        assert (sorted(outcome.affected), outcome.missing) == (ids, (gone,))
-        assert set((await made.steering.channels.act("unmute", listener="a")).affected) == set(ids)
+@run_by(run)
+async def test_a_channel_is_described_by_its_id_alone(made: Fleet) -> None:
+    for identifier in await open_channels(made, 2):
+        assert (await made.steering.channels.describe(identifier))["id"] == identifier
+    for unknown in (identifier + 99, 63 << 57):
         with pytest.raises(NotFoundError):
-            await made.steering.channels.act("mute", [gone])
-        with pytest.raises(NotFoundError):
-            await made.steering.channels.act("mute", listener="none")
-        for nonsense in ({}, {"channels": ids, "listener": "a"}):
-            with pytest.raises(InvalidArgumentError):
-                await made.steering.channels.act("mute", **nonsense)
-        assert sorted((await made.steering.channels.act("close", ids)).affected) == ids
-        await until(lambda: len(made.events) == 4)
-        assert {row["cause"] for row in made.events} == {"admin"}
+            await made.steering.channels.describe(unknown)
 
-    run(scenario)
+
+@run_by(run)
+async def test_channels_of_several_processors_are_muted_and_closed_in_one_call(made: Fleet) -> None:
+    ids = await open_channels(made, 4)
+    gone = (63 << 57) + 5
+    outcome = await made.steering.channels.act("mute", [*ids, gone], reason="test")
+    assert (sorted(outcome.affected), outcome.missing) == (ids, (gone,))
+    assert set((await made.steering.channels.act("unmute", listener="a")).affected) == set(ids)
+    with pytest.raises(NotFoundError):
+        await made.steering.channels.act("mute", [gone])
+    with pytest.raises(NotFoundError):
+        await made.steering.channels.act("mute", listener="none")
+    for nonsense in ({}, {"channels": ids, "listener": "a"}):
+        with pytest.raises(InvalidArgumentError):
+            await made.steering.channels.act("mute", **nonsense)
+    assert sorted((await made.steering.channels.act("close", ids)).affected) == ids
+    await until(lambda: len(made.events) == 4)
+    assert {row["cause"] for row in made.events} == {"admin"}
 
 
 @pytest.mark.parametrize(("verb", "reason"), [("mute", "MUTE_PENDING"), ("unmute", "PROCESSOR_SILENT"), ("close", "PROCESSOR_SILENT")])
@@ -109,26 +104,22 @@ def test_of_a_processor_that_stands_nobody_says_that_a_mute_is_set_there(monkeyp
 
 
 @pytest.mark.parametrize("verb", ["mute", "unmute", "close"])
-def test_what_a_processor_could_not_do_is_said(verb: str) -> None:
-    async def scenario(made: Fleet) -> None:
-        await open_channels(made, 4)
-        with pytest.raises(UnavailableError, match=f"{verb} is in force for 3 channels, and not for 1: 1-") as caught:
-            await made.steering.channels.act(verb, listener="a", reason="test")
-        assert (caught.value.reason, caught.value.metadata["undone_count"]) == ("PARTLY_DONE", "1")
-
-    run(scenario, 2, "partly@1")
+@run_by(run, 2, "partly@1")
+async def test_what_a_processor_could_not_do_is_said(made: Fleet, *, verb: str) -> None:
+    await open_channels(made, 4)
+    with pytest.raises(UnavailableError, match=f"{verb} is in force for 3 channels, and not for 1: 1-") as caught:
+        await made.steering.channels.act(verb, listener="a", reason="test")
+    assert (caught.value.reason, caught.value.metadata["undone_count"]) == ("PARTLY_DONE", "1")
 
 
-def test_channels_that_went_with_their_processor_are_missing() -> None:
-    async def scenario(made: Fleet) -> None:
-        ids = await open_channels(made, 2)
-        muting = asyncio.ensure_future(made.steering.channels.act("mute", ids, reason="test"))
-        await until(lambda: made.steering.transactions._running)
-        made.supervisor.running[1].kill("died")
-        outcome = await muting
-        assert (outcome.affected, outcome.missing) == ((ids[0],), (ids[1],))
-
-    run(scenario, 2, "deaf@1")
+@run_by(run, 2, "deaf@1")
+async def test_channels_that_went_with_their_processor_are_missing(made: Fleet) -> None:
+    ids = await open_channels(made, 2)
+    muting = asyncio.ensure_future(made.steering.channels.act("mute", ids, reason="test"))
+    await until(lambda: made.steering.transactions._running)
+    made.supervisor.running[1].kill("died")
+    outcome = await muting
+    assert (outcome.affected, outcome.missing) == ((ids[0],), (ids[1],))
 
 
 def test_a_call_on_channels_that_is_cancelled_anywhere_reaches_all_or_none() -> None:
@@ -150,25 +141,21 @@ def test_a_call_on_channels_that_is_cancelled_anywhere_reaches_all_or_none() -> 
     run_cancelling(main())
 
 
-def test_who_holds_most_is_put_together_of_all_processors() -> None:
-    async def scenario(made: Fleet) -> None:
-        await open_channels(made, 7)
-        held = await made.steering.channels.top_holders(5)
-        assert [holder.bytes for holder in held] == [4, 3, 3, 2, 2]
-        assert [holder.channel >> 57 for holder in held] == [0, 0, 1, 0, 1]
-        assert {(holder.listener, holder.side, holder.kind, holder.muted, holder.muted_ns, holder.last_active_ns) for holder in held} == {
-            ("a", "downstream", "begun", ("memory",), 5, 3)
-        }
-        assert len(await made.steering.channels.top_holders(100)) == 7
-
-    run(scenario, mode="holding")
+@run_by(run, mode="holding")
+async def test_who_holds_most_is_put_together_of_all_processors(made: Fleet) -> None:
+    await open_channels(made, 7)
+    held = await made.steering.channels.top_holders(5)
+    assert [holder.bytes for holder in held] == [4, 3, 3, 2, 2]
+    assert [holder.channel >> 57 for holder in held] == [0, 0, 1, 0, 1]
+    assert {(holder.listener, holder.side, holder.kind, holder.muted, holder.muted_ns, holder.last_active_ns) for holder in held} == {
+        ("a", "downstream", "begun", ("memory",), 5, 3)
+    }
+    assert len(await made.steering.channels.top_holders(100)) == 7
 
 
-def test_a_processor_that_dies_while_it_is_asked_holds_nothing() -> None:
-    async def scenario(made: Fleet) -> None:
-        assert await made.steering.channels.top_holders(5) == []
-
-    run(scenario, mode="leaving@1")
+@run_by(run, mode="leaving@1")
+async def test_a_processor_that_dies_while_it_is_asked_holds_nothing(made: Fleet) -> None:
+    assert await made.steering.channels.top_holders(5) == []
 
 
 def test_a_processor_that_does_not_say_who_holds_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

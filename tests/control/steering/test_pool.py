@@ -13,6 +13,7 @@ from framegate.proxy.config.model import CUT_ABOVE, MIB, Forwarding
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
 from tests.fakes.fleet import Fleet, facts, fleet, open_channels, run, until
+from tests.fakes.scenario import run_by
 
 
 def shares(made: Fleet) -> list[int]:
@@ -40,24 +41,20 @@ def test_shares_are_equal_and_sum_to_the_size() -> None:
     assert equal_shares(8, 1) == {0: 8}
 
 
-def test_a_change_of_the_size_keeps_what_listeners_are_guaranteed() -> None:
-    async def scenario(made: Fleet) -> None:
-        pool = dataclasses.replace(made.desired.config.memory_pool, shares={"a": 50})
-        made.desired.config = dataclasses.replace(made.desired.config, memory_pool=pool)
-        await made.steering.pool.set_size(5 * MIB)
-        assert (made.desired.config.memory_pool.size, made.desired.config.memory_pool.shares) == (5 * MIB, {"a": 50})
-
-    run(scenario)
+@run_by(run)
+async def test_a_change_of_the_size_keeps_what_listeners_are_guaranteed(made: Fleet) -> None:
+    pool = dataclasses.replace(made.desired.config.memory_pool, shares={"a": 50})
+    made.desired.config = dataclasses.replace(made.desired.config, memory_pool=pool)
+    await made.steering.pool.set_size(5 * MIB)
+    assert (made.desired.config.memory_pool.size, made.desired.config.memory_pool.shares) == (5 * MIB, {"a": 50})
 
 
-def test_the_largest_frame_that_passes_whole_is_the_least_share() -> None:
-    async def scenario(made: Fleet) -> None:
-        await made.steering.limits.change("a", 100 * MIB)
-        await made.steering.pool.set_size(2 * (CUT_ABOVE - 4))
-        with pytest.raises(FailedPreconditionError):
-            await made.steering.pool.set_size(2 * (CUT_ABOVE - 4) - 1)
-
-    run(scenario, forwarding=Forwarding(requests="cut_through"))
+@run_by(run, forwarding=Forwarding(requests="cut_through"))
+async def test_the_largest_frame_that_passes_whole_is_the_least_share(made: Fleet) -> None:
+    await made.steering.limits.change("a", 100 * MIB)
+    await made.steering.pool.set_size(2 * (CUT_ABOVE - 4))
+    with pytest.raises(FailedPreconditionError):
+        await made.steering.pool.set_size(2 * (CUT_ABOVE - 4) - 1)
 
 
 @pytest.mark.slow  # each turn starts a process
@@ -111,63 +108,55 @@ def test_a_size_that_is_cancelled_anywhere_is_in_force_everywhere_or_nowhere() -
 
 
 @pytest.mark.slow  # it stops a process and starts one
-def test_changes_reach_processors_that_drain_and_do_not_wait_for_them() -> None:
+@run_by(run, mode="busy")
+async def test_changes_reach_processors_that_drain_and_do_not_wait_for_them(made: Fleet) -> None:
     """Only another number of processors does."""
 
-    async def scenario(made: Fleet) -> None:
-        clients = [await made.connect() for _ in range(4)]
-        assert [await client.echo(b"x") for client in clients] == [b"x"] * 4
-        shrinking = asyncio.ensure_future(made.steering.pool.set_processors(1))
-        await until(lambda: made.supervisor.status()[1].state == "draining")
-        counting = asyncio.ensure_future(made.steering.pool.set_processors(2))
-        async with asyncio.timeout(2):
-            await made.steering.pool.set_size(8 * MIB)
-            await made.steering.limits.change("a", 7)
-        assert shares(made) == [4 * MIB, 4 * MIB]
-        assert [slot.cells.reader.cell("framegate.frame.size.limit", "a") for slot in made.supervisor.slots.values()] == [7, 7]
-        assert not shrinking.done()
-        assert not counting.done()
-        for client in clients:
-            await client.close()
-        await shrinking
-        assert made.desired.shares in ({0: 8 * MIB}, {0: 4 * MIB, 1: 4 * MIB})
-        await counting
-        await check_whole(made)
-
-    run(scenario, mode="busy")
+    clients = [await made.connect() for _ in range(4)]
+    assert [await client.echo(b"x") for client in clients] == [b"x"] * 4
+    shrinking = asyncio.ensure_future(made.steering.pool.set_processors(1))
+    await until(lambda: made.supervisor.status()[1].state == "draining")
+    counting = asyncio.ensure_future(made.steering.pool.set_processors(2))
+    async with asyncio.timeout(2):
+        await made.steering.pool.set_size(8 * MIB)
+        await made.steering.limits.change("a", 7)
+    assert shares(made) == [4 * MIB, 4 * MIB]
+    assert [slot.cells.reader.cell("framegate.frame.size.limit", "a") for slot in made.supervisor.slots.values()] == [7, 7]
+    assert not shrinking.done()
+    assert not counting.done()
+    for client in clients:
+        await client.close()
+    await shrinking
+    assert made.desired.shares in ({0: 8 * MIB}, {0: 4 * MIB, 1: 4 * MIB})
+    await counting
+    await check_whole(made)
 
 
-def test_growing_that_fails_leaves_all_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(made: Fleet) -> None:
-        made.supervisor._spawn_options = made.supervisor._spawn_options._replace(command=("/nonexistent/processor",))
-        with pytest.raises(UnavailableError, match=r"no processor was added: processor 1 could not be started: .*No such file") as caught:
-            await made.steering.pool.set_processors(2)
-        assert caught.value.reason == "PROCESSOR_START_FAILED"
-        await check_whole(made)
-
-    run(scenario, 1)
+@run_by(run, 1)
+async def test_growing_that_fails_leaves_all_as_it_was(made: Fleet) -> None:
+    made.supervisor._spawn_options = made.supervisor._spawn_options._replace(command=("/nonexistent/processor",))
+    with pytest.raises(UnavailableError, match=r"no processor was added: processor 1 could not be started: .*No such file") as caught:
+        await made.steering.pool.set_processors(2)
+    assert caught.value.reason == "PROCESSOR_START_FAILED"
+    await check_whole(made)
 
 
-def test_processors_are_neither_added_nor_taken_away_once_the_proxy_drains() -> None:
-    async def scenario(made: Fleet) -> None:
-        made.steering.pool.draining = True
-        for count in (1, 3):
-            with pytest.raises(FailedPreconditionError):
-                await made.steering.pool.set_processors(count)
-
-    run(scenario)
+@run_by(run)
+async def test_processors_are_neither_added_nor_taken_away_once_the_proxy_drains(made: Fleet) -> None:
+    made.steering.pool.draining = True
+    for count in (1, 3):
+        with pytest.raises(FailedPreconditionError):
+            await made.steering.pool.set_processors(count)
 
 
-def test_shares_move_to_the_needy_and_back() -> None:
-    async def scenario(made: Fleet) -> None:
-        pool = made.steering.pool
-        await pool._move_shares({0}, {0: 6 * MIB, 1: 0}, calm=False)
-        assert shares(made) == [8 * MIB + MIB // 2, 3 * MIB + MIB // 2]
-        await pool._move_shares(set(), {0: 0, 1: 0}, calm=True)
-        assert shares(made) == [6 * MIB, 6 * MIB]
-        assert len(made.log.events("pool_moved")) == 2
-
-    run(scenario)
+@run_by(run)
+async def test_shares_move_to_the_needy_and_back(made: Fleet) -> None:
+    pool = made.steering.pool
+    await pool._move_shares({0}, {0: 6 * MIB, 1: 0}, calm=False)
+    assert shares(made) == [8 * MIB + MIB // 2, 3 * MIB + MIB // 2]
+    await pool._move_shares(set(), {0: 0, 1: 0}, calm=True)
+    assert shares(made) == [6 * MIB, 6 * MIB]
+    assert len(made.log.events("pool_moved")) == 2
 
 
 def test_shares_that_are_out_of_step_with_the_size_are_set_right_for_one_processor_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,54 +183,48 @@ def test_a_balancer_that_fails_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     run(scenario, 1)
 
 
-def test_the_pool_is_resized_and_divided() -> None:
-    async def scenario(made: Fleet) -> None:
-        await open_channels(made, 2)
-        pool = await made.steering.pool.set_size(5 * MIB + 1)
-        assert [item.share for item in pool.shares] == [5 * MIB // 2 + 1, 5 * MIB // 2]
-        assert (pool.size, pool.processors) == (5 * MIB + 1, 2)
-        assert [each["share"] for each in await facts(made)] == [item.share for item in pool.shares]
-        with pytest.raises(FailedPreconditionError):
-            await made.steering.pool.set_size(2 * MIB - 1)
+@run_by(run)
+async def test_the_pool_is_resized_and_divided(made: Fleet) -> None:
+    await open_channels(made, 2)
+    pool = await made.steering.pool.set_size(5 * MIB + 1)
+    assert [item.share for item in pool.shares] == [5 * MIB // 2 + 1, 5 * MIB // 2]
+    assert (pool.size, pool.processors) == (5 * MIB + 1, 2)
+    assert [each["share"] for each in await facts(made)] == [item.share for item in pool.shares]
+    with pytest.raises(FailedPreconditionError):
+        await made.steering.pool.set_size(2 * MIB - 1)
+    with pytest.raises(InvalidArgumentError):
+        await made.steering.pool.set_size(0)
+    assert made.steering.pool.status() == pool
+
+
+@run_by(run)
+async def test_processors_are_added_and_removed_and_the_pool_follows(made: Fleet) -> None:
+    await open_channels(made, 2)
+    pool = await made.steering.pool.set_processors(3)
+    assert [item.share for item in pool.shares] == [4 * MIB] * 3
+    assert [item.state for item in made.steering.state.processor_statuses()] == ["running"] * 3
+    assert made.steering.state.config.processors == 3
+    await open_channels(made, 3)
+    pool = await made.steering.pool.set_processors(1)
+    assert [(item.slot, item.share) for item in pool.shares] == [(0, 12 * MIB)]
+    assert [item.state for item in made.steering.state.processor_statuses()] == ["running"]
+    assert {row["cause"] for row in made.events} == {"drained"}
+    assert {each["share"] for each in await facts(made)} == {12 * MIB}
+    for nonsense in (0, 65):
         with pytest.raises(InvalidArgumentError):
-            await made.steering.pool.set_size(0)
-        assert made.steering.pool.status() == pool
-
-    run(scenario)
-
-
-def test_processors_are_added_and_removed_and_the_pool_follows() -> None:
-    async def scenario(made: Fleet) -> None:
-        await open_channels(made, 2)
-        pool = await made.steering.pool.set_processors(3)
-        assert [item.share for item in pool.shares] == [4 * MIB] * 3
-        assert [item.state for item in made.steering.state.processor_statuses()] == ["running"] * 3
-        assert made.steering.state.config.processors == 3
-        await open_channels(made, 3)
-        pool = await made.steering.pool.set_processors(1)
-        assert [(item.slot, item.share) for item in pool.shares] == [(0, 12 * MIB)]
-        assert [item.state for item in made.steering.state.processor_statuses()] == ["running"]
-        assert {row["cause"] for row in made.events} == {"drained"}
-        assert {each["share"] for each in await facts(made)} == {12 * MIB}
-        for nonsense in (0, 65):
-            with pytest.raises(InvalidArgumentError):
-                await made.steering.pool.set_processors(nonsense)
-        with pytest.raises(FailedPreconditionError):
-            await made.steering.pool.set_processors(13)
-
-    run(scenario)
+            await made.steering.pool.set_processors(nonsense)
+    with pytest.raises(FailedPreconditionError):
+        await made.steering.pool.set_processors(13)
 
 
-def test_processors_that_cannot_start_leave_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(made: Fleet) -> None:
-        monkeypatch.setenv("FAKE_PROCESSOR", "fail")
-        with pytest.raises(UnavailableError, match="no processor was added"):
-            await made.steering.pool.set_processors(2)
-        pool = made.steering.pool.status()
-        assert [(item.slot, item.share) for item in pool.shares] == [(0, 12 * MIB)]
-        assert made.steering.state.config.processors == 1
-
-    run(scenario, 1)
+@run_by(run, 1)
+async def test_processors_that_cannot_start_leave_everything_as_it_was(made: Fleet, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_PROCESSOR", "fail")
+    with pytest.raises(UnavailableError, match="no processor was added"):
+        await made.steering.pool.set_processors(2)
+    pool = made.steering.pool.status()
+    assert [(item.slot, item.share) for item in pool.shares] == [(0, 12 * MIB)]
+    assert made.steering.state.config.processors == 1
 
 
 def test_the_balancer_reads_the_cells(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from framegate.proxy.relay.bucket import WHOLE, Bucket
 from framegate.proxy.server.rows import DemandRow
 from tests.fakes.fleet import Fleet, fleet_config, run, until
 from tests.fakes.readers import Reader, ReaderBench
+from tests.fakes.scenario import run_by
 
 RATE = 1_000_000
 KEYS = {"node": "", "listener": "a", "address": "192.0.2.1"}
@@ -344,15 +345,13 @@ def test_a_look_costs_as_much_as_there_are_rates_that_somebody_waits_for(make: A
     assert [len(each.told) for each in made.processors] == [1, 1], "nobody has told of anything since"
 
 
-def test_a_real_fleet_is_told_parts_of_what_somebody_waits_for() -> None:
-    async def scenario(made: Fleet) -> None:
-        row = DemandRow(level="node", name="", counter="request_bytes", used=500_000, waiting=3000, wanting=3000)
-        made.supervisor.demands.hear(made.supervisor.running[0], [row])
-        rates = made.steering._rates
-        await until(lambda: [len(each) for each in rates._parts.values()] == [2])
-        assert sum(part for each in rates._parts.values() for part in each.values()) <= WHOLE
-
-    run(scenario)
+@run_by(run)
+async def test_a_real_fleet_is_told_parts_of_what_somebody_waits_for(made: Fleet) -> None:
+    row = DemandRow(level="node", name="", counter="request_bytes", used=500_000, waiting=3000, wanting=3000)
+    made.supervisor.demands.hear(made.supervisor.running[0], [row])
+    rates = made.steering._rates
+    await until(lambda: [len(each) for each in rates._parts.values()] == [2])
+    assert sum(part for each in rates._parts.values() for part in each.values()) <= WHOLE
 
 
 # The division.

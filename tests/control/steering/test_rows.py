@@ -12,30 +12,27 @@ from framegate.control.steering import rows as module
 from framegate.control.steering.rows import AccessRows
 from framegate.proxy.config.log import AccessConfig, LogConfig
 from tests.fakes.fleet import Fleet, MemoryLog, fleet_config, open_channels, run, until
+from tests.fakes.scenario import run_by
 
 EVERY_MS = 10_000
 SECOND = 10**9
 
 
-def test_an_audit_row_is_written_or_the_change_is_refused() -> None:
-    async def scenario(made: Fleet) -> None:
+@run_by(run)
+async def test_an_audit_row_is_written_or_the_change_is_refused(made: Fleet) -> None:
+    made.steering.audit.reserve()
+    made.steering.audit.publish({"who": "root"})
+    assert made.log.events("audit")[0]["who"] == "root"
+    made.log.room = False
+    with pytest.raises(UnavailableError, match="cannot be audited"):
         made.steering.audit.reserve()
-        made.steering.audit.publish({"who": "root"})
-        assert made.log.events("audit")[0]["who"] == "root"
-        made.log.room = False
-        with pytest.raises(UnavailableError, match="cannot be audited"):
-            made.steering.audit.reserve()
-
-    run(scenario)
 
 
-def test_the_level_is_in_force_and_in_the_configuration() -> None:
-    async def scenario(made: Fleet) -> None:
-        status = made.steering.log.change("warning", {"closed": False})
-        assert (status.level, status.silenced, made.steering.state.config.log.level) == ("warning", ("closed",), "warning")
-        assert made.steering.log.status() == status
-
-    run(scenario, 1)
+@run_by(run, 1)
+async def test_the_level_is_in_force_and_in_the_configuration(made: Fleet) -> None:
+    status = made.steering.log.change("warning", {"closed": False})
+    assert (status.level, status.silenced, made.steering.state.config.log.level) == ("warning", ("closed",), "warning")
+    assert made.steering.log.status() == status
 
 
 class Clock:
@@ -103,27 +100,25 @@ def test_there_is_a_pause_between_pages(monkeypatch: pytest.MonkeyPatch) -> None
     run(scenario, 1)
 
 
-def test_rows_that_the_log_does_not_write_are_skipped_for_good() -> None:
-    async def scenario(made: Fleet) -> None:
-        clock = Clock()
-        rows = AccessRows(made.supervisor, EVERY_MS, made.log, clock)
-        await open_channels(made, 3)
-        began_ns = time.monotonic_ns()
-        made.log.levels.change(None, {"access": False})
-        clock.ns = began_ns + 13 * SECOND
-        await rows.look()
-        made.log.levels.change("warning", {"access": True})
-        clock.ns = began_ns + 23 * SECOND
-        await rows.look()
-        made.log.levels.change("info", {})
-        clock.ns = began_ns + 25 * SECOND
-        await rows.look()
-        assert [event for event in made.events if event["event"] == "access"] == []
-        clock.ns = began_ns + 33 * SECOND
-        await rows.look()
-        assert len(rows_of(made)) == 3
-
-    run(scenario, 1)
+@run_by(run, 1)
+async def test_rows_that_the_log_does_not_write_are_skipped_for_good(made: Fleet) -> None:
+    clock = Clock()
+    rows = AccessRows(made.supervisor, EVERY_MS, made.log, clock)
+    await open_channels(made, 3)
+    began_ns = time.monotonic_ns()
+    made.log.levels.change(None, {"access": False})
+    clock.ns = began_ns + 13 * SECOND
+    await rows.look()
+    made.log.levels.change("warning", {"access": True})
+    clock.ns = began_ns + 23 * SECOND
+    await rows.look()
+    made.log.levels.change("info", {})
+    clock.ns = began_ns + 25 * SECOND
+    await rows.look()
+    assert [event for event in made.events if event["event"] == "access"] == []
+    clock.ns = began_ns + 33 * SECOND
+    await rows.look()
+    assert len(rows_of(made)) == 3
 
 
 def test_while_stdout_is_not_read_rows_wait_and_then_continue(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,52 +145,48 @@ def test_while_stdout_is_not_read_rows_wait_and_then_continue(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("reason", ["PROCESSOR_SILENT", "PROCESSOR_FAILED"])
-def test_a_processor_that_does_not_answer_is_asked_again_and_holds_up_no_other(reason: str) -> None:
-    async def scenario(made: Fleet) -> None:
-        clock = Clock()
-        rows = AccessRows(made.supervisor, EVERY_MS, made.log, clock)
-        await open_channels(made, 6)
-        began_ns = time.monotonic_ns()
-        first = made.supervisor.running[0]
+@run_by(run, 2)
+async def test_a_processor_that_does_not_answer_is_asked_again_and_holds_up_no_other(made: Fleet, *, reason: str) -> None:
+    clock = Clock()
+    rows = AccessRows(made.supervisor, EVERY_MS, made.log, clock)
+    await open_channels(made, 6)
+    began_ns = time.monotonic_ns()
+    first = made.supervisor.running[0]
 
-        async def silent(request: Any, timeout_ms: int) -> Any:
-            raise UnavailableError("says nothing", reason=reason)
+    async def silent(request: Any, timeout_ms: int) -> Any:
+        raise UnavailableError("says nothing", reason=reason)
 
-        request = first.request
-        first.request = silent  # type: ignore[method-assign]
-        clock.ns = began_ns + 13 * SECOND
-        await rows.look()
-        found = rows_of(made)
-        assert 0 < len(found) < 6
-        assert {number.partition("-")[0] for number in found} == {"1"}
-        first.request = request  # type: ignore[method-assign]
-        clock.ns = began_ns + 14 * SECOND
-        await rows.look()
-        assert len(rows_of(made)) == len(set(rows_of(made))) == 6
-        assert made.log.events("task_failed") == []
-
-    run(scenario, 2)
+    request = first.request
+    first.request = silent  # type: ignore[method-assign]
+    clock.ns = began_ns + 13 * SECOND
+    await rows.look()
+    found = rows_of(made)
+    assert 0 < len(found) < 6
+    assert {number.partition("-")[0] for number in found} == {"1"}
+    first.request = request  # type: ignore[method-assign]
+    clock.ns = began_ns + 14 * SECOND
+    await rows.look()
+    assert len(rows_of(made)) == len(set(rows_of(made))) == 6
+    assert made.log.events("task_failed") == []
 
 
-def test_after_the_end_of_a_processor_its_connections_have_no_access_rows() -> None:
-    async def scenario(made: Fleet) -> None:
-        clock = Clock()
-        rows = AccessRows(made.supervisor, EVERY_MS, made.log, clock)
-        ids = await open_channels(made, 4)
-        clock.ns = time.monotonic_ns() + 13 * SECOND
-        made.supervisor.running[0].kill("died")
-        looking = asyncio.ensure_future(rows.look())
-        await until(lambda: len(made.log.events("closed")) == len(ids))
-        await looking
-        clock.ns += SECOND
-        await until(lambda: made.supervisor.running)
-        await rows.look()
-        told = [(row["event"], row["id"]) for row in made.log.rows if row["event"] in ("access", "closed")]
-        for number in {number for _, number in told}:
-            events = [event for event, other in told if other == number]
-            assert events in (["closed"], ["access", "closed"])
-
-    run(scenario, 1)
+@run_by(run, 1)
+async def test_after_the_end_of_a_processor_its_connections_have_no_access_rows(made: Fleet) -> None:
+    clock = Clock()
+    rows = AccessRows(made.supervisor, EVERY_MS, made.log, clock)
+    ids = await open_channels(made, 4)
+    clock.ns = time.monotonic_ns() + 13 * SECOND
+    made.supervisor.running[0].kill("died")
+    looking = asyncio.ensure_future(rows.look())
+    await until(lambda: len(made.log.events("closed")) == len(ids))
+    await looking
+    clock.ns += SECOND
+    await until(lambda: made.supervisor.running)
+    await rows.look()
+    told = [(row["event"], row["id"]) for row in made.log.rows if row["event"] in ("access", "closed")]
+    for number in {number for _, number in told}:
+        events = [event for event, other in told if other == number]
+        assert events in (["closed"], ["access", "closed"])
 
 
 def test_it_ends_in_the_middle_of_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
