@@ -5,7 +5,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -260,14 +260,21 @@ async def fleet(processors: int = 2, mode: str = "", *, start: bool = True, time
         del os.environ["FAKE_PROCESSOR"]
 
 
-def run(scenario: Callable[[Fleet], Awaitable[None]], processors: int = 2, mode: str = "", **options: Any) -> None:
+def run(
+    scenario: Callable[[Fleet], Awaitable[None]],
+    processors: int = 2,
+    mode: str = "",
+    *,
+    runner: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
+    **options: Any,
+) -> None:
     """Run a test's coroutine beside a fleet; arguments as of ``fleet``."""
 
     async def main() -> None:
         async with fleet(processors, mode, **options) as made:
             await scenario(made)
 
-    asyncio.run(main())
+    runner(main())
 
 
 START = StartMessage(type="start", wire=WIRE_VERSION, config=to_wire(fleet_config(1)), slot=0, generation=7, boot_id="b", share=1, endpoints={})

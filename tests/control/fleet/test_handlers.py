@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -228,26 +229,24 @@ def test_without_a_limit_or_below_it_nothing_is_killed(monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["control", "all"])
-def test_time_in_which_control_did_not_run_kills_nobody(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+@patch.object(process_slot, "HEARTBEAT_LIMIT_S", 1.0)
+@patch.object(Supervisor, "watch_interval_s", 0.02)
+@run_by(run)
+async def test_time_in_which_control_did_not_run_kills_nobody(made: Fleet, handlers: Handlers, *, who: str) -> None:
     """``all``: as when a virtual machine, or a container, is paused."""
-    monkeypatch.setattr(process_slot, "HEARTBEAT_LIMIT_S", 1.0)
-    monkeypatch.setattr(Supervisor, "watch_interval_s", 0.02)
 
-    async def scenario(made: Fleet, handlers: Handlers) -> None:
-        pids = [process(handlers).pid, made.supervisor.running[0].pid]
-        await until(lambda: process(handlers).last_sample is not None)
-        for pid in pids if who == "all" else []:
-            os.kill(pid, signal.SIGSTOP)
-        time.sleep(1.2)
-        await asyncio.sleep(0.1)  # control looks first
-        for pid in pids if who == "all" else []:
-            os.kill(pid, signal.SIGCONT)
-        looks = handlers._looks
-        await until(lambda: handlers._looks > looks + 60)
-        assert [process(handlers).pid, made.supervisor.running[0].pid] == pids
-        assert made.log.events("handler_killed") + made.log.events("processor_killed") == []
-
-    run(scenario)
+    pids = [process(handlers).pid, made.supervisor.running[0].pid]
+    await until(lambda: process(handlers).last_sample is not None)
+    for pid in pids if who == "all" else []:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(1.2)
+    await asyncio.sleep(0.1)  # control looks first
+    for pid in pids if who == "all" else []:
+        os.kill(pid, signal.SIGCONT)
+    looks = handlers._looks
+    await until(lambda: handlers._looks > looks + 60)
+    assert [process(handlers).pid, made.supervisor.running[0].pid] == pids
+    assert made.log.events("handler_killed") + made.log.events("processor_killed") == []
 
 
 def test_a_first_start_that_fails_is_raised_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,36 +349,3 @@ def test_stop_ends_them_and_one_that_does_not_hear_is_killed(monkeypatch: pytest
     run(scenario)
     monkeypatch.setattr(process_slot, "_STOP_TIMEOUT_S", 0.05)
     run(deaf, "deaf")
-
-
-@run_by(run, "deaf")
-async def test_a_stop_that_is_cancelled_waits_until_they_are_killed(made: Fleet, handlers: Handlers) -> None:
-    stopping = asyncio.ensure_future(handlers.stop())
-    await asyncio.sleep(0.02)
-    handlers.kill_all()
-    stopping.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await stopping
-    assert status(handlers).state == "stopped"
-    assert made.log.events("handler_stopped")[0]["forced"]
-
-
-@run_by(run, "slow_start", start=False)
-async def test_a_start_that_is_cut_short_leaves_nobody(made: Fleet, handlers: Handlers) -> None:
-    starting = asyncio.ensure_future(handlers.start())
-    await until(lambda: status(handlers).pid)
-    pid = status(handlers).pid
-    starting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await starting
-    handlers.kill_all()
-    await handlers.stop()
-    assert not alive(pid)
-    assert status(handlers).state == "stopped"
-
-
-@run_by(run, start=False)
-async def test_a_program_that_is_not_there_fails_the_start(made: Fleet, handlers: Handlers) -> None:
-    handlers._spawn_options = handlers._spawn_options._replace(command=("/nonexistent/handler",))
-    with pytest.raises(StartError, match=r"handler process 0 could not be started: .*No such file"):
-        await handlers.start()

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -18,7 +19,7 @@ from framegate.proxy.server.messages import Change
 from framegate.proxy.server.protocol import prepare_request
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
-from tests.fakes.fleet import Fleet, fleet, run, until
+from tests.fakes.fleet import Fleet, run, until
 from tests.fakes.scenario import run_by
 
 
@@ -89,27 +90,24 @@ async def test_a_slow_processor_is_waited_for_in_both_phases(made: Fleet) -> Non
 
 
 @pytest.mark.parametrize("phase", ["prepare", "commit"])
-def test_a_heart_that_stands_ends_the_wait_and_the_successor_has_the_change(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_slot, "HEARTBEAT_LIMIT_S", 0.3)
-    monkeypatch.setattr(Supervisor, "watch_interval_s", 0.02)
+@patch.object(process_slot, "HEARTBEAT_LIMIT_S", 0.3)
+@patch.object(Supervisor, "watch_interval_s", 0.02)
+@run_by(run)
+async def test_a_heart_that_stands_ends_the_wait_and_the_successor_has_the_change(made: Fleet, *, phase: str) -> None:
+    standing = made.supervisor.running[1].pid
 
-    async def scenario(made: Fleet) -> None:
-        standing = made.supervisor.running[1].pid
+    def stand() -> None:
+        os.kill(standing, signal.SIGSTOP)
 
-        def stand() -> None:
-            os.kill(standing, signal.SIGSTOP)
-
-        if phase == "prepare":
-            stand()
-        await change(made, 7, stand if phase == "commit" else lambda: None)
-        assert made.desired.config.listeners[0].max_receive_size == 7
-        assert made.log.events("change_unconfirmed")[0]["pid"] == standing
-        await until(lambda: made.supervisor.slots[1].restarts == 1 and len(made.supervisor.running) == 2)
-        assert in_force(made) == {7}
-        assert made.log.events("processor_died")[0]["reason"] == "heartbeat"
-        assert made.meters.value("worker.restarts", "commit") == 0
-
-    run(scenario)
+    if phase == "prepare":
+        stand()
+    await change(made, 7, stand if phase == "commit" else lambda: None)
+    assert made.desired.config.listeners[0].max_receive_size == 7
+    assert made.log.events("change_unconfirmed")[0]["pid"] == standing
+    await until(lambda: made.supervisor.slots[1].restarts == 1 and len(made.supervisor.running) == 2)
+    assert in_force(made) == {7}
+    assert made.log.events("processor_died")[0]["reason"] == "heartbeat"
+    assert made.meters.value("worker.restarts", "commit") == 0
 
 
 @run_by(run, 1, "unconfirmed")
@@ -157,36 +155,33 @@ async def test_a_processor_that_was_starting_during_a_change_has_it_before_it_ta
     assert in_force(made) == {7}
 
 
-def test_a_change_that_is_cancelled_anywhere_is_had_by_all_or_none_and_the_next_can_be_made() -> None:
-    async def main() -> None:
-        async with fleet(2) as made:
-            sizes = iter(range(100, 1000))
-            ends: set[bool] = set()
-            before, wanted = MIB, 0
+@run_by(run, 2, runner=run_cancelling)
+async def test_a_change_that_is_cancelled_anywhere_is_had_by_all_or_none_and_the_next_can_be_made(made: Fleet) -> None:
+    sizes = iter(range(100, 1000))
+    ends: set[bool] = set()
+    before, wanted = MIB, 0
 
-            def call() -> Any:
-                nonlocal wanted
-                wanted = next(sizes)
+    def call() -> Any:
+        nonlocal wanted
+        wanted = next(sizes)
 
-                async def make() -> None:
-                    await change(made, wanted)
+        async def make() -> None:
+            await change(made, wanted)
 
-                return make()
+        return make()
 
-            async def check() -> None:
-                nonlocal before
-                held = made.desired.config.listeners[0].max_receive_size
-                assert held in (before, wanted)
-                ends.add(held == wanted)
-                before = next(sizes)
-                await change(made, before)
-                assert in_force(made) == {before}
+    async def check() -> None:
+        nonlocal before
+        held = made.desired.config.listeners[0].max_receive_size
+        assert held in (before, wanted)
+        ends.add(held == wanted)
+        before = next(sizes)
+        await change(made, before)
+        assert in_force(made) == {before}
 
-            cancelled = await at_every_turn(call, check)
-            assert cancelled >= 3
-            assert ends == {True, False}
-
-    run_cancelling(main())
+    cancelled = await at_every_turn(call, check)
+    assert cancelled >= 3
+    assert ends == {True, False}
 
 
 @run_by(run)

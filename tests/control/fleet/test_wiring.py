@@ -8,6 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 
@@ -101,25 +102,22 @@ async def test_each_side_gets_an_end_and_the_others_name(wiring: Watched, one: S
 
 
 @pytest.mark.parametrize("full", [0, 1])
-def test_a_full_queue_is_tried_again(full: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_AGAIN_S", 0.001)
-
-    async def scenario(wiring: Watched, one: Side, other: Side) -> None:
-        busy = (one, other)[full]
-        count = busy.fill()
-        wiring.join(one.child, other.child)
-        assert wiring.waiting == 1
-        await asyncio.sleep(0.01)
-        assert wiring.waiting == 1
-        busy.empty(count)
-        await until(lambda: wiring.waiting == 0)
-        mine, theirs = one.take()[1], other.take()[1]
-        mine.sendall(b"x")
-        assert theirs.recv(5) == b"x"
-        mine.close()
-        theirs.close()
-
-    run(scenario)
+@patch.object(module, "_AGAIN_S", 0.001)
+@run_by(run)
+async def test_a_full_queue_is_tried_again(wiring: Watched, one: Side, other: Side, *, full: int) -> None:
+    busy = (one, other)[full]
+    count = busy.fill()
+    wiring.join(one.child, other.child)
+    assert wiring.waiting == 1
+    await asyncio.sleep(0.01)
+    assert wiring.waiting == 1
+    busy.empty(count)
+    await until(lambda: wiring.waiting == 0)
+    mine, theirs = one.take()[1], other.take()[1]
+    mine.sendall(b"x")
+    assert theirs.recv(5) == b"x"
+    mine.close()
+    theirs.close()
 
 
 def test_with_no_descriptor_to_be_had_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,26 +144,23 @@ def test_with_no_descriptor_to_be_had_it_is_tried_again(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("gone", [0, 1])
-def test_with_a_side_that_is_gone_it_is_given_up_and_the_other_sees_the_end(gone: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_AGAIN_S", 0.001)
-
-    async def scenario(wiring: Watched, one: Side, other: Side) -> None:
-        sides = [one, other]
-        dead = sides.pop(gone)
-        dead.theirs.close()  # it is dead, and not reaped
-        wiring.join(one.child, other.child)
-        assert wiring.waiting == 1
-        dead.ended.set_result(-9)
-        await until(lambda: wiring.waiting == 0)
-        if gone == 1:
-            end = sides[0].take()[1]
-            assert end.recv(5) == b""
-            end.close()
-        wiring.join(one.child, other.child)  # and one that is reaped is not tried at all
-        assert wiring.waiting == 0
-        assert receive_handovers(sides[0].theirs) == []
-
-    run(scenario)
+@patch.object(module, "_AGAIN_S", 0.001)
+@run_by(run)
+async def test_with_a_side_that_is_gone_it_is_given_up_and_the_other_sees_the_end(wiring: Watched, one: Side, other: Side, *, gone: int) -> None:
+    sides = [one, other]
+    dead = sides.pop(gone)
+    dead.theirs.close()  # it is dead, and not reaped
+    wiring.join(one.child, other.child)
+    assert wiring.waiting == 1
+    dead.ended.set_result(-9)
+    await until(lambda: wiring.waiting == 0)
+    if gone == 1:
+        end = sides[0].take()[1]
+        assert end.recv(5) == b""
+        end.close()
+    wiring.join(one.child, other.child)  # and one that is reaped is not tried at all
+    assert wiring.waiting == 0
+    assert receive_handovers(sides[0].theirs) == []
 
 
 @run_by(run)

@@ -3,31 +3,16 @@
 import asyncio
 import dataclasses
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from framegate.control.errors import FailedPreconditionError, UnavailableError
+from framegate.control.errors import UnavailableError
 from framegate.proxy.config.model import DrainConfig
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
-from tests.fakes.fleet import Fleet, fleet, open_channels, run, until
+from tests.fakes.fleet import Fleet, open_channels, run, until
 from tests.fakes.scenario import run_by
-
-
-@run_by(run)
-async def test_drain_ends_what_is_open_and_the_proxy_is_no_longer_ready(made: Fleet) -> None:
-    await open_channels(made, 3)
-    assert made.steering.state.health().ready
-    result = await made.steering.drain.run(1000)
-    assert (result.closed, result.open) == (3, 0)
-    health = made.steering.state.health()
-    assert (health.started, health.alive, health.ready) == (True, True, False)
-    (listener,) = made.steering.listeners.statuses()
-    assert not listener.accepting
-    again = await made.steering.drain.run(1000)
-    assert (again.closed, again.open) == (0, 0)
-    with pytest.raises(FailedPreconditionError):
-        await made.steering.pool.set_processors(3)
 
 
 @pytest.mark.parametrize("accept", ["until_stop", "refuse"])
@@ -56,33 +41,27 @@ async def test_a_drain_waits_for_the_end_of_a_processor_that_dies_meanwhile(made
     assert (await draining).open == 0
 
 
-def test_a_drain_that_is_cancelled_goes_on() -> None:
-    async def main() -> None:
-        async with fleet(2) as made:
-            await open_channels(made, 3)
-            ends: list[int] = []
+@run_by(run, 2, runner=run_cancelling)
+async def test_a_drain_that_is_cancelled_goes_on(made: Fleet) -> None:
+    await open_channels(made, 3)
+    ends: list[int] = []
 
-            async def check() -> None:
-                await until(lambda: not made.steering.transactions._running)
-                ends.append(sum(item.connections for item in made.steering.listeners.statuses()))
+    async def check() -> None:
+        await until(lambda: not made.steering.transactions._running)
+        ends.append(sum(item.connections for item in made.steering.listeners.statuses()))
 
-            assert await at_every_turn(lambda: made.steering.drain.run(1000), check) >= 2
-            assert ends[:2] == [3, 0]
-            assert made.log.events("change_settled")[0]["change"] == "drain"
-            assert [item.state for item in made.steering.state.processor_statuses()] == ["draining", "draining"]
-
-    run_cancelling(main())
+    assert await at_every_turn(lambda: made.steering.drain.run(1000), check) >= 2
+    assert ends[:2] == [3, 0]
+    assert made.log.events("change_settled")[0]["change"] == "drain"
+    assert [item.state for item in made.steering.state.processor_statuses()] == ["draining", "draining"]
 
 
-def test_a_drain_that_a_processor_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("framegate.control.fleet.supervisor.PATIENCE_S", 0.5)
-
-    async def scenario(made: Fleet) -> None:
-        with pytest.raises(UnavailableError, match="processor 1 has not said so") as caught:
-            await made.steering.drain.run(1000)
-        assert caught.value.metadata == {"processors": "1"}
-
-    run(scenario, 2, "deaf@1")
+@patch("framegate.control.fleet.supervisor.PATIENCE_S", 0.5)
+@run_by(run, 2, "deaf@1")
+async def test_a_drain_that_a_processor_does_not_answer_is_said(made: Fleet) -> None:
+    with pytest.raises(UnavailableError, match="processor 1 has not said so") as caught:
+        await made.steering.drain.run(1000)
+    assert caught.value.metadata == {"processors": "1"}
 
 
 @run_by(run)

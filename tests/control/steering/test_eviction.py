@@ -1,6 +1,7 @@
 """framegate.control.steering.eviction: who makes room when the node has more connections than it may."""
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -90,13 +91,10 @@ async def test_what_is_being_closed_counts_as_closed(made: Fleet) -> None:
     assert asked == [1]
 
 
-def test_a_processor_that_does_not_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("framegate.control.steering.eviction._PATIENCE_MS", 50)
-
-    async def scenario(made: Fleet) -> None:
-        await open_channels(made, 3)
-        await made.steering.limits.change_node({"connections": 2})
-        await until(lambda: len(made.log.events("eviction_failed")) >= 2)
-        assert made.log.events("task_failed") == []
-
-    run(scenario, 1, "deaf")
+@patch("framegate.control.steering.eviction._PATIENCE_MS", 50)
+@run_by(run, 1, "deaf")
+async def test_a_processor_that_does_not_answer_is_asked_again(made: Fleet) -> None:
+    await open_channels(made, 3)
+    await made.steering.limits.change_node({"connections": 2})
+    await until(lambda: len(made.log.events("eviction_failed")) >= 2)
+    assert made.log.events("task_failed") == []

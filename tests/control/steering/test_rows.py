@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import time
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -28,13 +29,6 @@ async def test_an_audit_row_is_written_or_the_change_is_refused(made: Fleet) -> 
         made.steering.audit.reserve()
 
 
-@run_by(run, 1)
-async def test_the_level_is_in_force_and_in_the_configuration(made: Fleet) -> None:
-    status = made.steering.log.change("warning", {"closed": False})
-    assert (status.level, status.silenced, made.steering.state.config.log.level) == ("warning", ("closed",), "warning")
-    assert made.steering.log.status() == status
-
-
 class Clock:
     """Moved by hand; it begins now, as connections do."""
 
@@ -49,30 +43,27 @@ def rows_of(made: Fleet) -> list[str]:
     return [str(row["id"]) for row in made.log.events("access")]
 
 
-def test_each_connection_has_a_row_each_time_and_none_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAGE", 2)
-
-    async def scenario(made: Fleet) -> None:
-        clock = Clock()
-        rows = AccessRows(made.supervisor, EVERY_MS, made.log, clock)
-        await open_channels(made, 7)
-        began_ns = time.monotonic_ns()
-        clock.ns = began_ns + 9 * SECOND
-        await rows.look()
-        assert rows_of(made) == [], "none is ten seconds old"
-        for turn in (1, 2, 3):
-            for part in (0, 1, 2):  # of the quarter over which they are spread
-                clock.ns = began_ns + turn * 10 * SECOND + part * 13 * SECOND // 10
-                await rows.look()
-                assert len(rows_of(made)) >= 7 * (turn - 1)
-            found = rows_of(made)
-            assert len(found) == 7 * turn
-            assert len(set(found[-7:])) == 7, "each once"
-        row = made.log.events("access")[0]
-        assert (row["level"], row["state"], row["listener"]) == ("info", "open", "a")
-        assert [event["event"] for event in made.events if event["event"] == "access"] == ["access"] * 21
-
-    run(scenario)
+@patch.object(module, "PAGE", 2)
+@run_by(run)
+async def test_each_connection_has_a_row_each_time_and_none_before(made: Fleet) -> None:
+    clock = Clock()
+    rows = AccessRows(made.supervisor, EVERY_MS, made.log, clock)
+    await open_channels(made, 7)
+    began_ns = time.monotonic_ns()
+    clock.ns = began_ns + 9 * SECOND
+    await rows.look()
+    assert rows_of(made) == [], "none is ten seconds old"
+    for turn in (1, 2, 3):
+        for part in (0, 1, 2):  # of the quarter over which they are spread
+            clock.ns = began_ns + turn * 10 * SECOND + part * 13 * SECOND // 10
+            await rows.look()
+            assert len(rows_of(made)) >= 7 * (turn - 1)
+        found = rows_of(made)
+        assert len(found) == 7 * turn
+        assert len(set(found[-7:])) == 7, "each once"
+    row = made.log.events("access")[0]
+    assert (row["level"], row["state"], row["listener"]) == ("info", "open", "a")
+    assert [event["event"] for event in made.events if event["event"] == "access"] == ["access"] * 21
 
 
 def test_there_is_a_pause_between_pages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,27 +112,24 @@ async def test_rows_that_the_log_does_not_write_are_skipped_for_good(made: Fleet
     assert len(rows_of(made)) == 3
 
 
-def test_while_stdout_is_not_read_rows_wait_and_then_continue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAGE", 2)
-
-    async def scenario(made: Fleet) -> None:
-        clock = Clock()
-        rows = AccessRows(made.supervisor, EVERY_MS, made.log, clock)
-        await open_channels(made, 5)
-        began_ns = time.monotonic_ns()
-        clock.ns = began_ns + 13 * SECOND
-        monkeypatch.setattr(MemoryLog, "is_behind", property(lambda log: len(log.events("access")) >= 2))
-        await rows.look()
-        assert len(rows_of(made)) == 2
-        clock.ns = began_ns + 15 * SECOND
-        await rows.look()
-        assert len(rows_of(made)) == 2
-        monkeypatch.setattr(MemoryLog, "is_behind", False)
-        clock.ns = began_ns + 17 * SECOND
-        await rows.look()
-        assert len(rows_of(made)) == len(set(rows_of(made))) == 5
-
-    run(scenario, 1)
+@patch.object(module, "PAGE", 2)
+@run_by(run, 1)
+async def test_while_stdout_is_not_read_rows_wait_and_then_continue(made: Fleet, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    rows = AccessRows(made.supervisor, EVERY_MS, made.log, clock)
+    await open_channels(made, 5)
+    began_ns = time.monotonic_ns()
+    clock.ns = began_ns + 13 * SECOND
+    monkeypatch.setattr(MemoryLog, "is_behind", property(lambda log: len(log.events("access")) >= 2))
+    await rows.look()
+    assert len(rows_of(made)) == 2
+    clock.ns = began_ns + 15 * SECOND
+    await rows.look()
+    assert len(rows_of(made)) == 2
+    monkeypatch.setattr(MemoryLog, "is_behind", False)
+    clock.ns = began_ns + 17 * SECOND
+    await rows.look()
+    assert len(rows_of(made)) == len(set(rows_of(made))) == 5
 
 
 @pytest.mark.parametrize("reason", ["PROCESSOR_SILENT", "PROCESSOR_FAILED"])

@@ -25,7 +25,7 @@ from framegate.proxy.config.model import TapConfig, TapRule, rules_to_wire
 from framegate.proxy.server.protocol import Request
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
-from tests.fakes.fleet import Fleet, MemoryLog, facts, fleet, open_channels, until
+from tests.fakes.fleet import Fleet, MemoryLog, facts, open_channels, until
 from tests.fakes.fleet import run as run_fleet
 from tests.fakes.scenario import run_by
 
@@ -280,31 +280,28 @@ async def test_a_change_that_is_not_confirmed_is_decided_and_the_keeper_is_told_
     assert await names_in_force(made) == ["second"]
 
 
-def test_a_change_that_is_cancelled_anywhere_is_in_force_everywhere_or_nowhere() -> None:
-    async def main() -> None:
-        async with fleet(2, tap=TAP) as made:
-            await made.steering.taps.update("first", {}, validate_only=True)  # what judges is loaded
-            ends: set[bool] = set()
-            number = 0
+@run_by(run, 2, tap=TAP, runner=run_cancelling)
+async def test_a_change_that_is_cancelled_anywhere_is_in_force_everywhere_or_nowhere(made: Fleet) -> None:
+    await made.steering.taps.update("first", {}, validate_only=True)  # what judges is loaded
+    ends: set[bool] = set()
+    number = 0
 
-            def call() -> Any:
-                nonlocal number
-                number += 1
-                return made.steering.taps.create(TapRule(name=f"rule-{number}"))
+    def call() -> Any:
+        nonlocal number
+        number += 1
+        return made.steering.taps.create(TapRule(name=f"rule-{number}"))
 
-            async def check() -> None:
-                await until(lambda: not made.steering.transactions._running)
-                there = f"rule-{number}" in await names_in_force(made)
-                ends.add(there)
-                if there:
-                    await made.steering.taps.delete(f"rule-{number}")
-                assert await names_in_force(made) == ["first", "second"]
+    async def check() -> None:
+        await until(lambda: not made.steering.transactions._running)
+        there = f"rule-{number}" in await names_in_force(made)
+        ends.add(there)
+        if there:
+            await made.steering.taps.delete(f"rule-{number}")
+        assert await names_in_force(made) == ["first", "second"]
 
-            cancelled = await at_every_turn(call, check)
-            assert cancelled >= 3
-            assert ends == {True, False}
-
-    run_cancelling(main())
+    cancelled = await at_every_turn(call, check)
+    assert cancelled >= 3
+    assert ends == {True, False}
 
 
 # Lost frames.

@@ -1,9 +1,10 @@
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from framegate.control.errors import AbortedError
+from framegate.control.errors import AbortedError, InvalidArgumentError, NotFoundError
 from framegate.control.events import Bus
 from framegate.control.meters import Meters
 from framegate.control.steering.transactions import Transaction, Transactions
@@ -39,6 +40,29 @@ async def test_what_it_returns_or_raises_is_the_calls_result(transactions: Trans
     with pytest.raises(AbortedError, match="no"):
         await transactions.run("x", refused)
     assert log.rows == []
+
+
+def test_changes_are_counted_by_their_result() -> None:
+    async def scenario() -> None:
+        meters, begun = Meters(), asyncio.Event()
+        transactions = Transactions(Bus((), on_failure=pytest.fail), meters)
+
+        async def work(error: Exception | None) -> None:
+            if error is not None:
+                raise error
+
+        async def hang(transaction: Transaction) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        for error in (None, InvalidArgumentError([]), NotFoundError("listener", "a"), AbortedError("no", reason="R")):
+            with contextlib.nullcontext() if error is None else pytest.raises(type(error)):
+                await transactions.change("x", lambda transaction, error=error: work(error))
+        await cancelled(transactions.change("x", hang), begun)
+        await asyncio.sleep(0.001)
+        assert [meters.value("config.changes", result) for result in ("", "invalid", "refused")] == [1, 1, 3]
+
+    asyncio.run(scenario())
 
 
 @run_by(run)
