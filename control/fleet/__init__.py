@@ -3,7 +3,6 @@
     supervisor        all processors
     desired_state     the state that every processor must have
     two_phases        a change in every processor or in none
-    demands           the demand for rates in each processor
     connections       which processor has which connection; closed rows
     processor         one processor, and its slot; ``slot_cells``: the shared counters of the slot
     handlers          all handler processes

@@ -16,7 +16,6 @@ from framegate.control.errors import UnavailableError
 from framegate.control.events import Bus, Row
 from framegate.control.fleet.child import Reaper, SpawnOptions
 from framegate.control.fleet.connections import Connections, end_cause
-from framegate.control.fleet.demands import Demands
 from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.process_slot import Respawner
 from framegate.control.fleet.processor import COMMAND, KIND, Processor, Slot
@@ -29,6 +28,7 @@ from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.cells import CellLayout, CellReader
 from framegate.proxy.server.messages import Change
 from framegate.proxy.server.protocol import NOTICES, Message, drain_request, read_notice
+from framegate.proxy.server.rows import DemandRow
 
 if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
@@ -51,7 +51,7 @@ class Supervisor(Respawner[Slot, Processor]):
 
     Attributes:
         connections: which processor has which connection.
-        demands: the demand for rates, as processors report it.
+        on_demand: called when a processor reports its demand for rates.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Supervisor(Respawner[Slot, Processor]):
         self._layout = CellLayout.of(desired.config)
         self._phases = TwoPhases(log)
         self.connections = Connections(acceptor, desired, events)
-        self.demands = Demands()
+        self.on_demand: Callable[[Processor, Sequence[DemandRow]], None] = lambda processor, rows: None
         self._generations: dict[int, int] = {}
         self._cells: tuple[tuple[int, CellReader], ...] = ()
 
@@ -184,7 +184,6 @@ class Supervisor(Respawner[Slot, Processor]):
         self._slots_changed()
         child.close()
         lost_count = self.connections.forget(child)
-        self.demands.forget(child)
         if self._auth_requests is not None:
             self._auth_requests.forget(child)
         slot.report_drained(0)
@@ -212,7 +211,7 @@ class Supervisor(Respawner[Slot, Processor]):
         elif notice["type"] == "log":
             self._publish_log(child, notice)
         elif notice["type"] == "demand":
-            self.demands.hear(child, notice["demands"])
+            self.on_demand(child, notice["demands"])
         elif notice["type"] == "parted":
             if self._handlers is not None:
                 self._handlers.parted(child, notice)

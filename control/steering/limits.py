@@ -1,8 +1,9 @@
-"""The largest frame that a listener's clients may send, and quotas, changed while traffic flows.
+"""The largest frame that a listener's clients may send, and quotas, changed while traffic flows; and what follows from a limit of connections.
 
 A change goes to every processor in two phases (``control.fleet.two_phases``), and to the acceptor when it is decided.
 """
 
+import asyncio
 import dataclasses
 import hashlib
 import json
@@ -11,9 +12,11 @@ from typing import Any, Final, cast
 
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.configuration.limit_rules import limit_faults, quota_faults
-from framegate.control.errors import EtagError, InvalidArgumentError, Violation
+from framegate.control.errors import EtagError, InvalidArgumentError, UnavailableError, Violation
 from framegate.control.fleet.desired_state import DesiredState
+from framegate.control.fleet.processor import Processor
 from framegate.control.fleet.supervisor import Supervisor
+from framegate.control.logs import RowLog
 from framegate.control.status import Limit, NodeLimits
 from framegate.control.steering.listeners import find_listener
 from framegate.control.steering.pool import Pool, too_small
@@ -21,10 +24,16 @@ from framegate.control.steering.transactions import Transaction, Transactions
 from framegate.proxy.config.limits import LimitsConfig, limits_in_force
 from framegate.proxy.config.model import MAX_RECEIVE_SIZE, ListenerConfig, ProxyConfig, forwarding_of, quotas_to_wire, whole_request
 from framegate.proxy.server.messages import Change
+from framegate.proxy.server.protocol import evict_request
 from framegate.proxy.server.rows import LimitsRow
 
-__all__ = ["Limits"]
+__all__ = ["EVICTION_INTERVAL_S", "Eviction", "Limits", "parts"]
 
+EVICTION_INTERVAL_S: Final = 0.25
+EVICTION_LIMIT_S: Final = 30.0
+_PATIENCE_MS: Final = 5_000
+_AT_ONCE: Final = 1_000
+"""Connections of one processor in one call; the rest follows in the next one."""
 _NODE: Final = "node limits"
 _CHANGEABLE: Final = tuple(field.name for field in dataclasses.fields(LimitsConfig) if field.name != "protected_listener")
 
@@ -162,3 +171,61 @@ def _check(max_receive_size: int | None, quotas: Mapping[str, int]) -> None:
 def _etag(limits: LimitsConfig) -> str:
     text = json.dumps(dataclasses.asdict(limits), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+class Eviction:
+    """Closes the connections that have been idle for longest when the node has more than it may, except those of the protected listener.
+
+    That happens when the protected listener takes connections above the limit, or when the limit is lowered; a listener's own limit closes none. Each
+    processor closes its share of the connections. A connection whose end has begun counts as closed, since the end may take a second.
+    """
+
+    def __init__(self, supervisor: Supervisor, acceptor: Acceptor, log: RowLog) -> None:
+        self._supervisor = supervisor
+        self._acceptor = acceptor
+        self._log = log
+        self._ending: set[int] = set()
+
+    async def look(self) -> None:
+        """Close connections, if there are more than the node may have."""
+        limits = self._supervisor.desired.config.limits
+        self._supervisor.connections.count_handed()
+        excess = sum(listening.open for listening in self._acceptor.listeners.values()) - limits.connections
+        if limits.connections and excess > 0:
+            await self._evict(excess, limits.protected_listener)
+        else:
+            self._ending.clear()
+
+    async def _evict(self, excess: int, spared: str | None) -> None:
+        open_now: dict[Processor, set[int]] = {
+            processor: {given.number for given in processor.open.values() if given is not None and given.handover.listener != spared}
+            for processor in self._supervisor.running
+        }
+        self._ending &= set().union(*open_now.values())
+        excess -= len(self._ending)
+        counts = {processor: len(numbers - self._ending) for processor, numbers in open_now.items()}
+        asked = {processor: min(part, _AT_ONCE) for processor, part in parts(excess, counts).items() if part}
+        answers = await asyncio.gather(*(self._ask(processor, count, spared) for processor, count in asked.items()))
+        evicted = [number for answer in answers for number in answer]
+        self._ending.update(evicted)
+        if evicted:
+            self._log.write("evicted", level="warning", key="limits.connections", excess=excess, count=len(evicted), spared=spared)
+
+    async def _ask(self, processor: Processor, count: int, spared: str | None) -> list[int]:
+        """Returns the ids of the connections whose end has begun; none if the processor does not answer, then the next call asks again."""
+        try:
+            return (await processor.request(evict_request(count, spared), _PATIENCE_MS))["affected"]
+        except UnavailableError as error:
+            if error.reason != "PROCESSOR_GONE":  # its connections have ended, too
+                self._log.write("eviction_failed", level="warning", slot=processor.slot, error=str(error))
+            return []
+
+
+def parts(excess: int, counts: dict[Processor, int]) -> dict[Processor, int]:
+    """Divide ``excess`` among processors in proportion to their counts. None gives more than it has, and all together not more than ``excess``."""
+    left, total, found = max(0, excess), sum(counts.values()), {}
+    for processor, count in counts.items():
+        found[processor] = min(count, -(-left * count // total)) if total else 0
+        left -= found[processor]
+        total -= count
+    return found

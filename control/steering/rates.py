@@ -1,6 +1,6 @@
 """The rates of quotas, divided among the processors. Each has an equal part until connections wait.
 
-Processors report five times a second the rates that connections wait for (``control.fleet.demands``). Every processor then has a part of each such
+Processors report five times a second the rates that connections wait for (``DemandNotice``). Every processor then has a part of each such
 rate, which moves towards the demand there with each call (``divided``). When no connection waits, and equal parts are enough, the parts move back to
 equal ones. The cost of a call grows with the number of rates that connections wait for. With one processor there is nothing to divide.
 
@@ -9,16 +9,15 @@ others shrink at once.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from framegate.control.fleet.demands import Demand, RateKey
 from framegate.control.fleet.desired_state import default_part
 from framegate.control.fleet.processor import Processor
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.proxy.server.messages import PartsCommand
-from framegate.proxy.server.rows import PartRow
+from framegate.proxy.server.rows import DemandRow, PartRow, RateCounter, RateLevel
 
-__all__ = ["INTERVAL_S", "WHOLE", "Rates", "divided"]
+__all__ = ["INTERVAL_S", "WHOLE", "Demand", "RateKey", "Rates", "divided"]
 
 WHOLE: Final = 1_000_000
 """Millionths of a rate."""
@@ -36,6 +35,22 @@ FLOOR: Final = 5_000
 """The least part, for a processor that uses none of a rate, so that its first connections can begin before control has their demand."""
 
 
+class RateKey(NamedTuple):
+    """One rate."""
+
+    level: RateLevel
+    name: str
+    counter: RateCounter
+
+
+class Demand(NamedTuple):
+    """The demand for one rate in one processor; see ``framegate.proxy.server.rows.DemandRow``."""
+
+    used: int
+    waiting: int = 0
+    wanting: int = 0
+
+
 class Rates:
     """Divides them whenever ``divide`` is called."""
 
@@ -43,6 +58,17 @@ class Rates:
         self._supervisor = supervisor
         self._defaults: dict[Processor, int] = {}  # as sent; so are the parts
         self._parts: dict[RateKey, dict[Processor, int]] = {}
+        self._demands: dict[RateKey, dict[Processor, Demand]] = {}  # as last reported
+        self._reported: dict[RateKey, None] = {}  # since the last call of ``divide``
+        self._alive: list[Processor] = []
+        supervisor.on_demand = self.hear
+
+    def hear(self, processor: Processor, rows: Sequence[DemandRow]) -> None:
+        """Take the demand that a processor reports; for rates that it does not name it stays the same."""
+        for row in rows:
+            key = RateKey(row["level"], row["name"], row["counter"])
+            self._demands.setdefault(key, {})[processor] = Demand(row["used"], row["waiting"], row["wanting"])
+            self._reported[key] = None
 
     def divide(self) -> None:
         """Divide the rates that processors have reported since the last call."""
@@ -51,16 +77,27 @@ class Rates:
         default = default_part(max(len(alive), shares))
         told: dict[RateKey, list[int]] = {}
         if default == WHOLE:
-            self._supervisor.demands.clear()
+            self._demands.clear()
+            self._reported.clear()
             told = {key: [AS_DEFAULT] * len(running) for key in self._parts}
             self._parts.clear()
-        for key, demands in self._supervisor.demands.take().items():
+        if alive != self._alive:
+            self._alive = list(alive)
+            self._forget_ended()
+        reported, self._reported = self._reported, {}
+        for key in reported:
+            demands = self._demands.get(key, {})
             told[key] = self._divide(key, [demands.get(each) for each in running], default, WHOLE - default * (len(alive) - len(running)))
         for number, processor in enumerate(running):
             rows = [PartRow(level=key.level, name=key.name, counter=key.counter, part=parts[number]) for key, parts in told.items() if parts]
             if rows or default != self._defaults.get(processor, default_part(shares)):
                 processor.link.post(PartsCommand(type="parts", default=default, parts=rows))
         self._defaults = dict.fromkeys(running, default)
+
+    def _forget_ended(self) -> None:
+        """Remove the demand of processors that have ended."""
+        left = {key: {each: demand for each, demand in demands.items() if each in self._alive} for key, demands in self._demands.items()}
+        self._demands = {key: demands for key, demands in left.items() if demands}
 
     def _divide(self, key: RateKey, demands: Sequence[Demand | None], default: int, whole: int) -> list[int]:
         """The new parts of one rate for the running processors; empty if they do not change."""
@@ -73,7 +110,7 @@ class Rates:
         if all(each in held for each in running if contested) and all(abs(want - part) < NEAR for want, part in zip(wanted, now, strict=True)):
             if contested:
                 return []
-            self._supervisor.demands.drop(key)
+            self._demands.pop(key, None)
             return [AS_DEFAULT] * len(running) if self._parts.pop(key, None) else []
         parts = wanted if sum(now) > whole else [part + (want - part) // STEPS for want, part in zip(wanted, now, strict=True)]
         self._parts[key] = dict(zip(running, parts, strict=True))

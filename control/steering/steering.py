@@ -15,8 +15,7 @@ from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.steering.channels import Channels
 from framegate.control.steering.drain import Drain
-from framegate.control.steering.eviction import EVICTION_LIMIT_S, INTERVAL_S, Eviction
-from framegate.control.steering.limits import Limits
+from framegate.control.steering.limits import EVICTION_INTERVAL_S, EVICTION_LIMIT_S, Eviction, Limits
 from framegate.control.steering.listeners import Listeners, Upstreams
 from framegate.control.steering.pool import Pool
 from framegate.control.steering.rates import INTERVAL_S as RATES_INTERVAL_S
@@ -118,7 +117,7 @@ class Steering(Parts):
         self._tap_events = events.subscribe((STOPPED_EVENT,), max_events=MAX_RULES * MAX_PROCESSORS)
         self._tasks = [
             task_monitor.repeat("rates", self._rates.divide, RATES_INTERVAL_S, RATES_LIMIT_S),
-            task_monitor.repeat("evictions", self._eviction.look, INTERVAL_S, EVICTION_LIMIT_S),
+            task_monitor.repeat("evictions", self._eviction.look, EVICTION_INTERVAL_S, EVICTION_LIMIT_S),
             task_monitor.repeat("loop", self._tick, 0.5, ALIVE_MS / 1000),
             asyncio.create_task(self._tap_events.each(self.taps.note)),
         ]

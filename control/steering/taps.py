@@ -7,6 +7,7 @@ except the rule that is changed.
 import asyncio
 import dataclasses
 import hashlib
+import importlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -238,11 +239,12 @@ class Taps:
 
     async def _change(self, name: str, edit: Callable[[Rules], Rules], *, validate_only: bool) -> list[TapRuleStatus]:
         """Change the rules with ``edit``, called with those in force when earlier changes are done. Returns the new rules."""
-        faults_of = await asyncio.to_thread(_load_validation)
+        validation = await asyncio.to_thread(importlib.import_module, "framegate.control.configuration.tap_rules")  # 2 MiB, at the first change
 
         def edited() -> Rules:
             rules = self._edited(name, edit)
-            faults = [fault for rule in rules if rule.name == name for fault in faults_of(rule, _kafka_listeners(self._config))]
+            speaks_kafka = {listener.name: listener.protocol == "kafka" for listener in self._config.listeners}
+            faults = [fault for rule in rules if rule.name == name for fault in validation.tap_rule_faults(rule, speaks_kafka)]
             if faults:
                 raise InvalidArgumentError([Violation(field, reason) for field, reason in faults])
             return rules
@@ -282,17 +284,6 @@ class Taps:
         if len(rules) > max(MAX_RULES, len(tap.rules)):
             raise FailedPreconditionError(f"there are {MAX_RULES} tap rules already", reason="TOO_MANY_TAP_RULES", limit=str(MAX_RULES))
         return rules
-
-
-def _load_validation() -> Callable[[TapRule, Mapping[str, bool]], list[tuple[str, str]]]:
-    """Import the validation of configurations, 2 MiB, at the first change."""
-    from framegate.control.configuration.tap_rules import tap_rule_faults
-
-    return tap_rule_faults
-
-
-def _kafka_listeners(config: ProxyConfig) -> dict[str, bool]:
-    return {listener.name: listener.protocol == "kafka" for listener in config.listeners}
 
 
 def _index(rules: Rules, name: str) -> int | None:

@@ -143,7 +143,7 @@ class Users:
         ends = self._clock() + _PATIENCE_S
         while True:
             try:
-                await asyncio.to_thread(_try if validate_only else _write, path, edit)
+                await asyncio.to_thread(_edit_file, path, edit, validate_only)
                 return
             except BlockingIOError:
                 if self._clock() >= ends:
@@ -165,33 +165,25 @@ def _statuses(users: "KnownUsers") -> tuple[UserStatus, ...]:
     return tuple(UserStatus(name=name, mechanisms=shared.setdefault(tuple(found.items()), found)) for name, found in users.shown())
 
 
-def _write(path: str, edit: "Callable[[UsersFile], None]") -> None:
-    """Change a file. Runs in a thread."""
-    from framegate.control.identity.users_file import UsersFileError, changing
+def _edit_file(path: str, edit: "Callable[[UsersFile], None]", validate_only: bool) -> None:
+    """Change a file, or check whether it could be changed. Runs in a thread. Raises BlockingIOError: another process is changing it."""
+    from framegate.control.identity.users_file import UsersFileError, changing, read_users
 
+    folder = os.path.dirname(os.path.realpath(path))
     try:
-        with changing(path, wait=False) as file:
-            edit(file)
+        if validate_only:
+            edit(read_users(path))
+        else:
+            with changing(path, wait=False) as file:
+                edit(file)
     except BlockingIOError:
         raise
     except UsersFileError as error:
-        raise FailedPreconditionError(f"nothing was written: {error}", reason="IDENTITY_FILES_REFUSED", file=path) from None
+        text = str(error) if validate_only else f"nothing was written: {error}"
+        raise FailedPreconditionError(text, reason="IDENTITY_FILES_REFUSED", file=path) from None
     except OSError as error:
         raise _unwritable(path, error.strerror or str(error)) from None
-
-
-def _try(path: str, edit: "Callable[[UsersFile], None]") -> None:
-    """Check whether a file could be changed. Runs in a thread."""
-    from framegate.control.identity.users_file import UsersFileError, read_users
-
-    try:
-        edit(read_users(path))
-    except UsersFileError as error:
-        raise FailedPreconditionError(str(error), reason="IDENTITY_FILES_REFUSED", file=path) from None
-    except OSError as error:
-        raise _unwritable(path, error.strerror or str(error)) from None
-    folder = os.path.dirname(os.path.realpath(path))
-    if not os.access(folder, os.W_OK):
+    if validate_only and not os.access(folder, os.W_OK):
         raise _unwritable(path, f"framegate may not write into {folder}")
 
 

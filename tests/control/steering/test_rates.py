@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framegate.control.fleet.demands import Demand, Demands
 from framegate.control.fleet.desired_state import DesiredState, default_part
-from framegate.control.steering.rates import INTERVAL_S, Rates, divided
+from framegate.control.steering.rates import INTERVAL_S, Demand, RateKey, Rates, divided
 from framegate.proxy.config.limits import LimitsConfig, RateLimits
 from framegate.proxy.relay.bucket import WHOLE, Bucket
 from framegate.proxy.server.rows import DemandRow
@@ -78,7 +77,6 @@ class FakeSupervisor:
         self.desired = DesiredState(
             fleet_config(count, node_limits=limits, limits=RateLimits(request_bytes_rate=RATE)), {}, dict.fromkeys(range(count), 1)
         )
-        self.demands = Demands()
         self.alive: list[Any] = []
         self.running: list[Any] = []
 
@@ -101,7 +99,7 @@ class Divided:
     def step(self) -> None:
         """What is in demand, and another division."""
         for processor in self.supervisor.running:
-            self.supervisor.demands.hear(processor, processor.demand())
+            self.rates.hear(processor, processor.demand())
         self.rates.divide()
         for level in self.processors[0].buckets:
             self.most = max(self.most, sum(processor.part_of(level) for processor in self.supervisor.alive))
@@ -222,7 +220,6 @@ def test_who_dies_gives_its_part_back_and_its_successor_begins_with_little(make:
     made.run(2)
     gone = made.supervisor.running.pop(1)
     made.supervisor.alive.remove(gone)
-    made.supervisor.demands.forget(gone)
     made.bench.readers = [reader for reader in made.bench.readers if reader.buckets[0] is not gone.bucket]
     made.run(1)
     assert made.processors[0].part >= 980_000
@@ -283,7 +280,26 @@ def test_a_rate_that_nobody_waits_for_any_more_is_divided_equally_and_forgotten(
     counts = [len(each.told) for each in made.processors]
     made.run(1)
     assert [len(each.told) for each in made.processors] == counts, "nothing changes, and nothing is said"
-    assert (made.supervisor.demands._of, made.rates._parts) == ({}, {})
+    assert (made.rates._demands, made.rates._parts) == ({}, {})
+
+
+def test_the_demand_of_a_processor_stays_until_it_reports_again_or_ends(make: Any) -> None:
+    made = make(2)
+    one, other = made.processors
+
+    def hear(processor: FakeProcessor, **used: int) -> None:
+        rows = [DemandRow(level="address", name=name, counter="request_bytes", used=each, waiting=900, wanting=900) for name, each in used.items()]
+        made.rates.hear(processor, rows)
+
+    hear(one, a=5, b=6)
+    hear(other, a=7)
+    hear(one, b=0)
+    found = {key.name: demands for key, demands in made.rates._demands.items()}
+    assert found == {"a": {one: held_up(5, 900), other: held_up(7, 900)}, "b": {one: held_up(0, 900)}}
+    made.supervisor.alive.remove(one)
+    made.supervisor.running.remove(one)
+    made.rates.divide()
+    assert made.rates._demands == {RateKey("address", "a", "request_bytes"): {other: held_up(7, 900)}}
 
 
 def test_rates_that_nobody_waits_for_are_not_told_of(make: Any) -> None:
@@ -336,7 +352,7 @@ def test_a_look_costs_as_much_as_there_are_rates_that_somebody_waits_for(make: A
         DemandRow(level="address", name=f"10.0.{n >> 8}.{n & 255}", counter="request_bytes", used=1, waiting=900, wanting=900) for n in range(4000)
     ]
     for processor in made.processors:
-        made.supervisor.demands.hear(processor, rows)
+        made.rates.hear(processor, rows)
     began = time.process_time()
     made.rates.divide()
     assert time.process_time() - began < 1, "the square would be 8 s"
@@ -348,7 +364,7 @@ def test_a_look_costs_as_much_as_there_are_rates_that_somebody_waits_for(make: A
 @run_by(run)
 async def test_a_real_fleet_is_told_parts_of_what_somebody_waits_for(made: Fleet) -> None:
     row = DemandRow(level="node", name="", counter="request_bytes", used=500_000, waiting=3000, wanting=3000)
-    made.supervisor.demands.hear(made.supervisor.running[0], [row])
+    made.supervisor.on_demand(made.supervisor.running[0], [row])
     rates = made.steering._rates
     await until(lambda: [len(each) for each in rates._parts.values()] == [2])
     assert sum(part for each in rates._parts.values() for part in each.values()) <= WHOLE
