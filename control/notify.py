@@ -26,20 +26,19 @@ class Notifier:
     Args:
         environment: ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID`` are removed from it.
         on_failure: gets the reason of the first of several failures in a row.
+
+    Attributes:
+        interval_s: the time between two keep-alive messages, half of the manager's limit; 0: it asks for none.
     """
 
     def __init__(self, environment: MutableMapping[str, str], on_failure: Callable[[str], None]) -> None:
         self._address: Final = environment.pop("NOTIFY_SOCKET", "")
         self._on_failure: Final = on_failure
-        self._interval_s = _interval_s(environment.pop("WATCHDOG_USEC", ""), environment.pop("WATCHDOG_PID", ""))
+        interval_s = _interval_s(environment.pop("WATCHDOG_USEC", ""), environment.pop("WATCHDOG_PID", ""))
+        self.interval_s: Final = interval_s if self._address else 0.0
         self._failed = False
         self._stopping = False
         self._signing = False
-
-    @property
-    def interval_s(self) -> float:
-        """The time between two keep-alive messages, half of the manager's limit; 0: it asks for none."""
-        return self._interval_s if self._address else 0.0
 
     def ready(self, status: str, alive: Callable[[], bool]) -> None:
         """Report that framegate serves. From now on keep-alive messages are sent, whenever ``alive`` returns True."""
@@ -68,7 +67,7 @@ class Notifier:
 
     def _sign(self, loop: asyncio.AbstractEventLoop, alive: Callable[[], bool]) -> None:
         """Send keep-alive messages as long as the liveness probe succeeds; without them the manager kills framegate."""
-        loop.call_later(self._interval_s, self._sign, loop, alive)
+        loop.call_later(self.interval_s, self._sign, loop, alive)
         if alive():
             self._send("WATCHDOG=1")
 

@@ -26,11 +26,10 @@ _PAUSE_S: Final = 1.0
 class MonitoredTask:
     """One task, made by ``TaskMonitor.job``. Any thread."""
 
-    def __init__(self, name: str, limit_s: float, log: RowLog, meters: Meters) -> None:
+    def __init__(self, name: str, limit_s: float, report: Callable[[str, BaseException], None]) -> None:
         self.name: Final = name
         self._limit_ns = int(limit_s * 1e9)
-        self._log = log
-        self._meters = meters
+        self._report = report
         self._ended = False
         self._heartbeat_ns = time.monotonic_ns()
 
@@ -40,7 +39,7 @@ class MonitoredTask:
 
     def failed(self, error: BaseException) -> None:
         """Log and count an exception. It is no heartbeat: a task that only fails is stalled."""
-        _report(self._log, self._meters, self.name, error)
+        self._report(self.name, error)
 
     def end(self) -> None:
         """The task has ended as intended; no heartbeat is expected any more."""
@@ -81,7 +80,7 @@ class TaskMonitor:
             name: one of ``framegate.proxy.cells.TASKS``.
             limit_s: the task is stalled after this time without a heartbeat.
         """
-        job = MonitoredTask(name, limit_s, self._log, self._meters)
+        job = MonitoredTask(name, limit_s, self.failed)
         self._jobs.append(job)
         return job
 
@@ -98,7 +97,9 @@ class TaskMonitor:
 
     def failed(self, name: str, error: BaseException, **fields: str) -> None:
         """Log and count an exception outside of tasks; ``name`` is one of ``framegate.proxy.cells.TASKS``. Any thread."""
-        _report(self._log, self._meters, name, error, **fields)
+        trace = "".join(traceback.format_exception(error))
+        self._log.write("task_failed", level="error", task=name, **fields, error=_described(error), trace=trace)
+        self._meters.add("task.failures", name)
 
     @property
     def stalled(self) -> list[str]:
@@ -109,12 +110,6 @@ class TaskMonitor:
 def _described(error: BaseException) -> str:
     """Its ``repr``, except for UnicodeError, whose ``repr`` holds the whole text, which may be a password."""
     return f"{type(error).__name__}: {error}" if isinstance(error, UnicodeError) else repr(error)
-
-
-def _report(log: RowLog, meters: Meters, name: str, error: BaseException, **fields: str) -> None:
-    trace = "".join(traceback.format_exception(error))
-    log.write("task_failed", level="error", task=name, **fields, error=_described(error), trace=trace)
-    meters.add("task.failures", name)
 
 
 def catch_in_loop(loop: asyncio.AbstractEventLoop, task_monitor: TaskMonitor) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from framegate.control.serve import EXIT_CONFIGURATION, Signals, _until
 
 
-def test_a_faulty_configuration_is_told_line_by_line_and_nothing_starts(tmp_path: Path) -> None:
+def test_faults_of_the_configuration_are_printed_and_nothing_starts(tmp_path: Path) -> None:
     path = tmp_path / "framegate.yaml"
     path.write_text("node: a/b\nlisteners: []\n")
     done = subprocess.run(
@@ -18,7 +18,7 @@ def test_a_faulty_configuration_is_told_line_by_line_and_nothing_starts(tmp_path
     assert sorted(line.split(": ")[2].split(" = ")[0] for line in done.stderr.splitlines()) == ["listeners", "node", "upstreams"]
 
 
-def test_what_an_event_cuts_off_is_told_before_it_is_cancelled() -> None:
+def test_the_callback_of_an_event_runs_before_the_work_is_cancelled() -> None:
     """The processors are killed first: what waits for their end has not to wait."""
 
     async def scenario() -> None:

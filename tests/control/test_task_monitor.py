@@ -46,7 +46,7 @@ def test_a_step_that_fails_is_logged_counted_and_followed_by_the_next(monkeypatc
     assert meters.value("task.failures", "heartbeats") == 1
 
 
-def test_what_does_not_move_or_only_fails_stands_until_it_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_without_progress_is_stalled_until_it_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0
     monkeypatch.setattr(module.time, "monotonic_ns", lambda: now)
     task_monitor = TaskMonitor(MemoryLog(), Meters())
@@ -66,7 +66,7 @@ def test_what_does_not_move_or_only_fails_stands_until_it_is_ended(monkeypatch: 
     assert task_monitor.stalled == []
 
 
-def test_an_error_of_an_encoding_is_told_without_what_was_to_be_encoded() -> None:
+def test_an_encoding_error_is_reported_without_its_text() -> None:
     log, meters = MemoryLog(), Meters()
     for wrong in (lambda: b"canary-7f3a9c\xff".decode(), lambda: "canary-7f3a9c\ud800".encode()):
         with pytest.raises(UnicodeError) as caught:
@@ -132,7 +132,7 @@ def forgotten(loop: asyncio.AbstractEventLoop) -> None:
 
 
 @each_of("how", [soon, timer, reader, signalled, forgotten])
-def test_what_the_loop_calls_and_nobody_waits_for_is_logged_and_counted(how: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+def test_exceptions_of_callbacks_and_forgotten_tasks_are_logged_and_counted(how: Callable[[asyncio.AbstractEventLoop], None]) -> None:
     task_monitor, log, meters = made()
 
     async def main() -> None:
@@ -149,7 +149,7 @@ def test_what_the_loop_calls_and_nobody_waits_for_is_logged_and_counted(how: Cal
     assert meters.value("task.failures", "callback") == 1
 
 
-def test_what_the_loop_tells_without_an_exception_is_told_too() -> None:
+def test_problems_of_the_loop_without_an_exception_are_logged() -> None:
     task_monitor, log, _ = made()
 
     async def main() -> None:

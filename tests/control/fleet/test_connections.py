@@ -46,7 +46,7 @@ async def test_a_row_that_overtakes_the_booking_of_its_connection_leaves_nothing
 
 
 @run_by(run, 1)
-async def test_a_row_is_told_as_it_came_and_of_who_was_handed_over_it_is_not_read(made: Fleet) -> None:
+async def test_a_closed_row_is_published_unread_if_its_connection_is_known(made: Fleet) -> None:
     """What a processor says of the listener and the peer is nothing new: the books have it."""
 
     processor = made.supervisor.running[0]
@@ -65,7 +65,7 @@ async def test_a_row_is_told_as_it_came_and_of_who_was_handed_over_it_is_not_rea
 
 
 @run_by(run, 1)
-async def test_a_connection_that_was_given_to_the_dead_has_its_row_too(made: Fleet) -> None:
+async def test_a_connection_passed_to_a_processor_that_has_ended_has_a_closed_row(made: Fleet) -> None:
     """The acceptor's thread says so when the processor is forgotten already."""
 
     processor = made.supervisor.running[0]
@@ -95,7 +95,7 @@ async def test_a_processor_that_ended_twice_in_its_slot_is_known_no_more(made: F
     assert [row["connections"] for row in made.log.events("processor_died")] == [2, 0]
 
 
-def test_whoever_ends_gives_its_place_back_with_its_processor_too() -> None:
+def test_a_connection_that_ends_with_its_processor_frees_its_place() -> None:
     limits = LimitsConfig(connections=3, per_address=RateLimits(connections=2))
 
     async def scenario(made: Fleet) -> None:
@@ -122,7 +122,7 @@ def test_whoever_ends_gives_its_place_back_with_its_processor_too() -> None:
 
 @pytest.mark.parametrize(("logged", "level"), [(True, "info"), (False, "debug")])
 @run_by(run, 1, start=False)
-async def test_rows_of_connections_that_open_are_told_and_logged_where_the_log_is_to_have_them(made: Fleet, *, logged: bool, level: str) -> None:
+async def test_rows_of_connections_that_open_are_published_and_logged_if_configured(made: Fleet, *, logged: bool, level: str) -> None:
     """Where others want them, the log has them for who asks for rows of the level debug."""
 
     log = LogConfig(access=AccessConfig(open=logged))
@@ -142,7 +142,7 @@ async def test_rows_of_connections_that_open_are_told_and_logged_where_the_log_i
 
 
 @run_by(run, 1)
-async def test_a_row_that_cannot_be_read_costs_itself_and_the_others_are_told(made: Fleet) -> None:
+async def test_a_row_that_cannot_be_read_is_reported_and_the_others_are_published(made: Fleet) -> None:
     processor = made.supervisor.running[0]
     lines = ["nonsense", line_of(access_row(id=1, listener="a"), 5), line_of(access_row(id=2, listener="a"), 6).replace("mutes", "mutters")]
     made.supervisor._notice(processor, {"type": "access", "rows": lines})

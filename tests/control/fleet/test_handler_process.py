@@ -55,7 +55,7 @@ async def test_it_starts_with_its_handlers_and_stops(process: HandlerProcess) ->
 
 
 @run_by(run)
-async def test_a_handler_that_is_not_there_is_said(process: HandlerProcess) -> None:
+async def test_a_missing_handler_is_an_error_with_its_name(process: HandlerProcess) -> None:
     with pytest.raises(StartError, match="handler process 0 could not start: listener a, handler own:h"):
         await process.start({**START, "handlers": {"a": "own:h"}})
     assert not process.ready
@@ -96,7 +96,7 @@ async def test_its_kill_is_harmless_once_it_has_ended(process: HandlerProcess) -
     assert process.kill_reason == ""
 
 
-def test_a_place_shows_what_its_process_says_and_why_the_last_one_ended() -> None:
+def test_a_slot_shows_the_report_of_its_process_and_why_the_last_one_ended() -> None:
     place = HandlerSlot(4)
     assert (place.status({}).pid, place.status({}).state, place.status({}).handlers) == (0, "stopped", ())
 

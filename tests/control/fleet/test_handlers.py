@@ -90,7 +90,7 @@ def test_a_configuration_without_handlers_names_none() -> None:
 
 
 @run_by(run, processes=2)
-async def test_every_place_runs_and_says_what_it_has(made: Fleet, handlers: Handlers) -> None:
+async def test_every_slot_runs_and_has_a_status(made: Fleet, handlers: Handlers) -> None:
     await until(lambda: all(item.handled == 0 and item.state == "running" for item in handlers.status()))
     for slot, found in enumerate(made.steering.state.handler_processes()):
         assert (found.slot, found.state, found.restarts, found.last_reason, found.last_ended_ns) == (slot, "running", 0, "", 0)
@@ -143,7 +143,7 @@ async def test_a_processor_has_its_sockets_before_its_first_connection(made: Fle
     ("mode", "processor", "times", "error"),
     [("", "losing@1", 3, "no descriptor to be had"), ("breaking@1", "", 1, "the fake was told to")],
 )
-def test_two_whose_socket_broke_are_joined_again_and_that_is_a_row_and_an_event(
+def test_two_processes_whose_socket_broke_get_another_which_is_a_row_and_an_event(
     monkeypatch: pytest.MonkeyPatch, mode: str, processor: str, times: int, error: str
 ) -> None:
     async def scenario(made: Fleet, handlers: Handlers) -> None:
@@ -162,7 +162,7 @@ def test_two_whose_socket_broke_are_joined_again_and_that_is_a_row_and_an_event(
 
 
 @run_by(run, processors=2, processes=2)
-async def test_nobody_is_joined_again_with_who_died_or_while_all_end(made: Fleet, handlers: Handlers) -> None:
+async def test_no_pair_is_made_with_a_process_that_died_or_while_all_end(made: Fleet, handlers: Handlers) -> None:
     await until_joined(made, handlers)
     os.kill(process(handlers).pid, signal.SIGKILL)
     await until(lambda: made.log.events("handler_died") and len(handlers.running) == 2)
@@ -232,7 +232,7 @@ def test_without_a_limit_or_below_it_nothing_is_killed(monkeypatch: pytest.Monke
 @patch.object(process_slot, "HEARTBEAT_LIMIT_S", 1.0)
 @patch.object(Supervisor, "watch_interval_s", 0.02)
 @run_by(run)
-async def test_time_in_which_control_did_not_run_kills_nobody(made: Fleet, handlers: Handlers, *, who: str) -> None:
+async def test_time_in_which_control_did_not_run_kills_no_process(made: Fleet, handlers: Handlers, *, who: str) -> None:
     """``all``: as when a virtual machine, or a container, is paused."""
 
     pids = [process(handlers).pid, made.supervisor.running[0].pid]
@@ -307,7 +307,7 @@ async def test_what_a_handler_raised_is_a_row_and_an_event(made: Fleet, handlers
 
 
 @run_by(run, "babbling")
-async def test_what_cannot_be_read_costs_that_and_no_more(made: Fleet, handlers: Handlers) -> None:
+async def test_a_handlers_notice_that_cannot_be_read_is_reported(made: Fleet, handlers: Handlers) -> None:
     await until(lambda: made.log.events("task_failed"))
     assert "no event dance" in made.log.events("task_failed")[0]["error"]
     assert [(row["handler"], row["type"]) for row in made.log.events("link_unknown")] == [(0, "dance")]
@@ -332,7 +332,7 @@ def alive(pid: int) -> bool:
     return False
 
 
-def test_stop_ends_them_and_one_that_does_not_hear_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_ends_all_and_a_process_that_does_not_react_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(made: Fleet, handlers: Handlers) -> None:
         pid = status(handlers).pid
         await handlers.stop()

@@ -64,7 +64,7 @@ def test_answers_find_their_requests_in_any_order() -> None:
         ({"type": "error", "error": "no"}, "no"),
     ],
 )
-def test_what_is_no_answer_to_that_is_as_if_the_processor_had_failed(answer: dict[str, Any], text: str) -> None:
+def test_an_answer_that_cannot_be_read_is_an_error_reply(answer: dict[str, Any], text: str) -> None:
     async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
         asked, next_one = link.ask(prepare_request({})), link.ask(drain_request(5))
         theirs.send(encode({**answer, "id": 1}) + encode({"type": "result", "id": 2}))
@@ -77,7 +77,7 @@ def test_what_is_no_answer_to_that_is_as_if_the_processor_had_failed(answer: dic
 
 
 @run_by(run)
-async def test_who_no_longer_wants_an_answer_leaves_nothing_behind(link: Link, theirs: socket.socket, told: list[Any]) -> None:
+async def test_a_cancelled_request_leaves_nothing_behind(link: Link, theirs: socket.socket, told: list[Any]) -> None:
     answer = link.ask(prepare_request({}), link.next_id())
     answer.cancel()
     await asyncio.sleep(0)
@@ -94,7 +94,7 @@ async def test_who_no_longer_wants_an_answer_leaves_nothing_behind(link: Link, t
     assert caught.value.reason == "PROCESSOR_GONE"
 
 
-def test_the_end_of_the_socket_fails_every_open_request_and_is_told_once() -> None:
+def test_the_end_of_the_socket_fails_every_open_request_and_is_reported_once() -> None:
     async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
         request = asyncio.create_task(link.request(A, 1000))
         await asyncio.sleep(0)
@@ -111,7 +111,7 @@ def test_the_end_of_the_socket_fails_every_open_request_and_is_told_once() -> No
 
 
 @run_by(run)
-async def test_a_processor_that_does_not_read_blocks_nobody_and_gets_all_in_the_end(link: Link, theirs: socket.socket, told: list[Any]) -> None:
+async def test_a_processor_that_does_not_read_does_not_block_and_gets_all_messages_later(link: Link, theirs: socket.socket, told: list[Any]) -> None:
     text = "x" * 100_000
     for number in range(20):
         link.post({"type": "a", "number": number, "text": text})

@@ -66,7 +66,7 @@ async def test_a_processor_that_dies_takes_only_its_own_connections_and_is_repla
 @patch("framegate.control.fleet.process_slot.HEARTBEAT_LIMIT_S", 0.05)
 @patch.object(Supervisor, "watch_interval_s", 0.02)
 @run_by(run, 1, "stuck")
-async def test_a_standing_heartbeat_is_the_end(made: Fleet) -> None:
+async def test_a_processor_whose_heartbeat_stands_is_killed(made: Fleet) -> None:
     await until(lambda: made.log.events("processor_died"))
     assert made.log.events("processor_died")[0]["reason"] == "heartbeat"
     assert made.meters.value("worker.restarts", "heartbeat") >= 1
@@ -144,7 +144,7 @@ async def test_a_slot_that_is_gone_leaves_the_lists_and_its_counts_stay(made: Fl
 
 @patch("framegate.control.fleet.process_slot._BACKOFF_FIRST_S", 0.01)
 @run_by(run, 1)
-async def test_what_fails_around_a_process_costs_that_process_and_is_counted(made: Fleet) -> None:
+async def test_a_failure_after_the_end_of_a_process_is_counted_and_the_next_starts(made: Fleet) -> None:
     failures = 2
 
     def ended(slot: Slot, life: ProcessorTotals) -> None:
@@ -162,7 +162,7 @@ async def test_what_fails_around_a_process_costs_that_process_and_is_counted(mad
 
 
 @run_by(run, 1)
-async def test_a_notice_that_cannot_be_read_costs_itself_alone(made: Fleet) -> None:
+async def test_a_notice_that_cannot_be_read_is_reported_and_others_are_handled(made: Fleet) -> None:
     processor = made.supervisor.running[0]
     lines = [line_of(closed_row(id=1, listener="a"), 5), line_of(closed_row(id=2, listener="a"), 6).replace("mutes", "mutters")]
     made.supervisor._notice(processor, {"type": "closed", "rows": ["nonsense", *lines]})

@@ -50,7 +50,7 @@ async def test_a_change_is_in_force_everywhere_when_it_returns(made: Fleet) -> N
 
 
 @run_by(run, 2, "refuse@1")
-async def test_refused_by_one_nobody_has_it_and_nobody_waits_for_a_decision(made: Fleet) -> None:
+async def test_a_change_that_one_processor_refuses_is_aborted_in_all(made: Fleet) -> None:
     with pytest.raises(AbortedError, match="processor 1: the fake was told to") as caught:
         await change(made, 7)
     assert caught.value.reason == "CHANGE_REFUSED"
@@ -60,7 +60,7 @@ async def test_refused_by_one_nobody_has_it_and_nobody_waits_for_a_decision(made
 
 
 @run_by(run, 1, "silent")
-async def test_one_that_lives_and_is_not_to_be_heard_has_it_no_more_than_the_others(made: Fleet, *, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_processor_that_runs_and_does_not_answer_aborts_the_change(made: Fleet, *, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(two_phases, "PATIENCE_S", 0.05)
     with pytest.raises(AbortedError, match=r"processor 0 did not answer within 0.05 s") as caught:
         await change(made, 7)
@@ -93,7 +93,7 @@ async def test_a_slow_processor_is_waited_for_in_both_phases(made: Fleet) -> Non
 @patch.object(process_slot, "HEARTBEAT_LIMIT_S", 0.3)
 @patch.object(Supervisor, "watch_interval_s", 0.02)
 @run_by(run)
-async def test_a_heart_that_stands_ends_the_wait_and_the_successor_has_the_change(made: Fleet, *, phase: str) -> None:
+async def test_a_heartbeat_that_stands_ends_the_wait_and_the_successor_has_the_change(made: Fleet, *, phase: str) -> None:
     standing = made.supervisor.running[1].pid
 
     def stand() -> None:
@@ -111,7 +111,7 @@ async def test_a_heart_that_stands_ends_the_wait_and_the_successor_has_the_chang
 
 
 @run_by(run, 1, "unconfirmed")
-async def test_one_that_lives_and_does_not_confirm_is_told_of_and_lives_on(made: Fleet, *, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_processor_that_runs_and_does_not_confirm_is_reported_and_not_killed(made: Fleet, *, monkeypatch: pytest.MonkeyPatch) -> None:
     pids = [item.pid for item in made.supervisor.running]
     with pytest.raises(UnavailableError, match="processor 0 has not confirmed it") as caught:
         await change(made, 13, lambda: monkeypatch.setattr(two_phases, "PATIENCE_S", 0.05))
@@ -124,7 +124,7 @@ async def test_one_that_lives_and_does_not_confirm_is_told_of_and_lives_on(made:
 
 
 @run_by(run, 2, "broken@1")
-async def test_one_that_refuses_what_is_decided_is_replaced_by_one_that_has_it(made: Fleet) -> None:
+async def test_a_processor_that_refuses_a_decided_change_is_replaced_by_one_that_has_it(made: Fleet) -> None:
     await change(made, 7)
     await until(lambda: made.supervisor.slots[1].restarts == 1 and made.supervisor.slots[1].state == "running")
     assert in_force(made) == {7}
@@ -133,7 +133,7 @@ async def test_one_that_refuses_what_is_decided_is_replaced_by_one_that_has_it(m
 
 
 @run_by(run, 1)
-async def test_a_plan_that_fails_changes_nothing_and_holds_up_nobody(made: Fleet) -> None:
+async def test_a_plan_that_fails_changes_nothing_and_the_next_change_works(made: Fleet) -> None:
     def check() -> None:
         raise ValueError("no")
 

@@ -164,7 +164,7 @@ async def test_with_a_side_that_is_gone_it_is_given_up_and_the_other_sees_the_en
 
 
 @run_by(run)
-async def test_a_wiring_that_is_closed_gives_back_what_it_holds(wiring: Watched, one: Side, other: Side) -> None:
+async def test_a_wiring_that_is_closed_closes_the_ends_that_it_has(wiring: Watched, one: Side, other: Side) -> None:
     other.fill()
     wiring.join(one.child, other.child)
     assert wiring.waiting == 1
@@ -198,7 +198,9 @@ def are_joined(one: Side, other: Side) -> int:
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("who", [(0,), (1,), (0, 1), (1, 0), (0, 0)])
 @run_by(run)
-async def test_a_pair_that_broke_is_replaced_by_one_whoever_says_so(wiring: Watched, one: Side, other: Side, *, who: tuple[int, ...]) -> None:
+async def test_a_pair_that_broke_is_replaced_once_whichever_process_reports_it(
+    wiring: Watched, one: Side, other: Side, *, who: tuple[int, ...]
+) -> None:
     wiring.join(one.child, other.child)
     number = are_joined(one, other)
     assert wiring.rejoined == []
@@ -218,7 +220,7 @@ async def test_a_pair_that_broke_is_replaced_by_one_whoever_says_so(wiring: Watc
 
 @pytest.mark.usefixtures("quick")
 @run_by(run)
-async def test_who_only_saw_the_other_end_close_knows_no_reason_and_the_other_may(wiring: Watched, one: Side, other: Side) -> None:
+async def test_a_reason_that_only_one_process_knows_is_reported(wiring: Watched, one: Side, other: Side) -> None:
     wiring.join(one.child, other.child)
     wiring.parted(one.child, are_joined(one, other), "")
     await until(lambda: wiring.rejoined)
@@ -232,7 +234,7 @@ async def test_who_only_saw_the_other_end_close_knows_no_reason_and_the_other_ma
 
 @pytest.mark.usefixtures("quick")
 @run_by(run)
-async def test_what_is_said_of_others_pairs_or_of_none_changes_nothing(wiring: Watched, one: Side, other: Side) -> None:
+async def test_reports_about_unknown_pairs_and_pairs_of_others_change_nothing(wiring: Watched, one: Side, other: Side) -> None:
     wiring.join(one.child, other.child)
     number = are_joined(one, other)
     stranger = Side(7)
@@ -287,7 +289,7 @@ async def test_a_pair_that_is_lost_before_both_have_it_is_begun_anew(wiring: Wat
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("gone", [0, 1])
 @run_by(run)
-async def test_who_died_is_not_joined_again_and_forgotten(wiring: Watched, one: Side, other: Side, *, gone: int) -> None:
+async def test_a_process_that_died_gets_no_other_pair(wiring: Watched, one: Side, other: Side, *, gone: int) -> None:
     """Its death is an end of file for the other, which says so."""
 
     wiring.join(one.child, other.child)
@@ -302,7 +304,7 @@ async def test_who_died_is_not_joined_again_and_forgotten(wiring: Watched, one: 
 
 
 @run_by(run)
-async def test_pairs_of_those_who_ended_are_forgotten_with_the_next(wiring: Watched, one: Side, other: Side) -> None:
+async def test_pairs_of_processes_that_ended_are_removed_with_the_next_join(wiring: Watched, one: Side, other: Side) -> None:
     for _ in range(5):
         next_one = Side(5)
         wiring.join(one.child, next_one.child)
@@ -313,7 +315,7 @@ async def test_pairs_of_those_who_ended_are_forgotten_with_the_next(wiring: Watc
 
 
 @run_by(run)
-async def test_a_wiring_that_is_closed_joins_nobody_again(wiring: Watched, one: Side, other: Side) -> None:
+async def test_a_wiring_that_is_closed_makes_no_more_pairs(wiring: Watched, one: Side, other: Side) -> None:
     wiring.join(one.child, other.child)
     number = are_joined(one, other)
     wiring.parted(one.child, number, "broken")

@@ -56,7 +56,7 @@ async def test_a_channel_is_described_by_its_id_alone(made: Fleet) -> None:
 @pytest.mark.parametrize(("verb", "reason"), [("mute", "MUTE_PENDING"), ("unmute", "PROCESSOR_SILENT"), ("close", "PROCESSOR_SILENT")])
 @patch("framegate.control.steering.channels.REQUEST_MS", 500)
 @run_by(run, 2, "deaf@1")
-async def test_what_one_processor_does_not_answer_is_said_and_what_the_other_did_is_counted(made: Fleet, *, verb: Verb, reason: str) -> None:
+async def test_an_error_names_the_silent_processor_and_counts_what_the_other_did(made: Fleet, *, verb: Verb, reason: str) -> None:
     await open_channels(made, 3)
     with pytest.raises(UnavailableError, match=f"{verb} is in force for 2 channels; .*processor 1 ") as caught:
         await made.steering.channels.act(verb, listener="a", reason="test")
@@ -65,7 +65,7 @@ async def test_what_one_processor_does_not_answer_is_said_and_what_the_other_did
 
 @patch("framegate.control.steering.channels.REQUEST_MS", 500)
 @run_by(run, 2)
-async def test_of_a_processor_that_stands_nobody_says_that_a_mute_is_set_there(made: Fleet) -> None:
+async def test_a_mute_is_not_reported_as_set_in_a_processor_whose_heartbeat_stands(made: Fleet) -> None:
     await open_channels(made, 2)
     standing = made.supervisor.running[1].pid
     os.kill(standing, signal.SIGSTOP)
@@ -77,7 +77,7 @@ async def test_of_a_processor_that_stands_nobody_says_that_a_mute_is_set_there(m
 
 @pytest.mark.parametrize("verb", ["mute", "unmute", "close"])
 @run_by(run, 2, "partly@1")
-async def test_what_a_processor_could_not_do_is_said(made: Fleet, *, verb: str) -> None:
+async def test_channels_that_a_processor_could_not_change_are_counted_in_the_error(made: Fleet, *, verb: str) -> None:
     await open_channels(made, 4)
     with pytest.raises(UnavailableError, match=f"{verb} is in force for 3 channels, and not for 1: 1-") as caught:
         await made.steering.channels.act(verb, listener="a", reason="test")
@@ -111,7 +111,7 @@ async def test_a_call_on_channels_that_is_cancelled_anywhere_reaches_all_or_none
 
 
 @run_by(run, mode="holding")
-async def test_who_holds_most_is_put_together_of_all_processors(made: Fleet) -> None:
+async def test_the_largest_holders_are_those_of_all_processors(made: Fleet) -> None:
     await open_channels(made, 7)
     held = await made.steering.channels.top_holders(5)
     assert [holder.bytes for holder in held] == [4, 3, 3, 2, 2]
@@ -129,7 +129,7 @@ async def test_a_processor_that_dies_while_it_is_asked_holds_nothing(made: Fleet
 
 @patch("framegate.control.steering.channels.REQUEST_MS", 50)
 @run_by(run)
-async def test_a_processor_that_does_not_say_who_holds_memory_is_an_error(made: Fleet) -> None:
+async def test_a_processor_that_does_not_report_its_holders_is_an_error(made: Fleet) -> None:
     os.kill(made.supervisor.running[1].pid, signal.SIGSTOP)
     try:
         with pytest.raises(UnavailableError) as caught:

@@ -58,7 +58,7 @@ async def test_a_drain_that_is_cancelled_goes_on(made: Fleet) -> None:
 
 @patch("framegate.control.fleet.supervisor.PATIENCE_S", 0.5)
 @run_by(run, 2, "deaf@1")
-async def test_a_drain_that_a_processor_does_not_answer_is_said(made: Fleet) -> None:
+async def test_a_drain_that_a_processor_does_not_answer_is_an_error(made: Fleet) -> None:
     with pytest.raises(UnavailableError, match="processor 1 has not said so") as caught:
         await made.steering.drain.run(1000)
     assert caught.value.metadata == {"processors": "1"}
@@ -97,7 +97,7 @@ async def test_until_the_stop_connections_go_on_and_are_taken_and_only_readiness
     ],
 )
 @run_by(run, 1)
-async def test_who_speaks_of_an_end_or_of_refusal_gets_it(made: Fleet, *, options: Any, configured: Any, ends: bool) -> None:
+async def test_the_request_decides_over_the_configuration_whether_connections_end(made: Fleet, *, options: Any, configured: Any, ends: bool) -> None:
     desired = made.supervisor.desired
     desired.config = dataclasses.replace(desired.config, drain=DrainConfig(timeout_ms=1000, accept=configured))
     await open_channels(made, 1)

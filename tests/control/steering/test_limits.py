@@ -84,7 +84,7 @@ BAD: list[dict[str, Any]] = [
 
 
 @run_by(run, 1)
-async def test_quotas_that_cannot_be_are_refused_before_anybody_is_asked(made: Fleet) -> None:
+async def test_invalid_quotas_are_refused_before_a_processor_is_asked(made: Fleet) -> None:
     steering = made.steering
     before = (await facts(made))[0]["limits"]
     for changes in BAD:
@@ -176,7 +176,7 @@ async def test_a_storm_on_the_protected_listener_closes_the_idlest_of_the_other(
 
 
 @run_by(run, 1)
-async def test_a_limit_of_the_node_that_is_lowered_closes_the_idlest_and_one_of_a_listener_nobody(made: Fleet) -> None:
+async def test_a_lower_limit_of_the_node_closes_the_idlest_and_one_of_a_listener_closes_none(made: Fleet) -> None:
     """Number 192."""
 
     ids = await open_channels(made, 5)

@@ -194,7 +194,7 @@ def test_many_that_want_little_get_it_beside_some_that_want_all(make: Any) -> No
     assert all(len(reader.frames) <= 5 for reader in small)
 
 
-def test_what_one_does_not_use_the_other_has(make: Any) -> None:
+def test_the_part_that_one_processor_does_not_use_goes_to_the_other(make: Any) -> None:
     made = make(2)
     made.bench.add(made.processors[0].bucket, more=None)
     busy = made.busy(1)
@@ -211,7 +211,7 @@ def test_what_one_does_not_use_the_other_has(make: Any) -> None:
     assert within_5_percent(made.second())
 
 
-def test_who_dies_gives_its_part_back_and_its_successor_begins_with_little(make: Any) -> None:
+def test_the_part_of_a_processor_that_died_is_divided_and_its_successor_gets_one(make: Any) -> None:
     made = make(2)
     made.busy(0, 2)
     for reader in made.busy(1, 2):
@@ -268,7 +268,7 @@ def test_when_there_are_more_or_fewer_the_parts_follow(make: Any) -> None:
     assert (made.processors[0].part, made.processors[0].own) == (WHOLE, {})
 
 
-def test_a_rate_that_nobody_waits_for_any_more_is_divided_equally_and_forgotten(make: Any) -> None:
+def test_a_rate_without_demand_is_divided_equally_again_and_forgotten(make: Any) -> None:
     made = make(2, "address")
     (reader,) = made.busy(0)
     made.run(2)
@@ -302,7 +302,7 @@ def test_the_demand_of_a_processor_stays_until_it_reports_again_or_ends(make: An
     assert made.rates._demands == {RateKey("address", "a", "request_bytes"): {other: held_up(7, 900)}}
 
 
-def test_rates_that_nobody_waits_for_are_not_told_of(make: Any) -> None:
+def test_rates_without_demand_are_not_sent(make: Any) -> None:
     made = make(2)
     quiet = made.bench.add(made.processors[0].bucket)
     for _ in range(100):
@@ -334,7 +334,7 @@ def test_two_processors_that_run_late_keep_the_rate_to_3_percent_over_30_seconds
     assert 0.97 * RATE <= passed <= 1.03 * RATE
 
 
-def test_who_is_held_up_by_a_narrower_rate_leaves_the_rest_of_a_wider_one_to_the_others(make: Any) -> None:
+def test_connections_limited_by_a_lower_rate_leave_the_rest_of_a_higher_one_to_others(make: Any) -> None:
     made = make(2)
     narrow = made.bench.bucket(3 * RATE // 10)
     reader = made.bench.add(narrow, made.processors[0].bucket, more=lambda: 500)
@@ -345,7 +345,7 @@ def test_who_is_held_up_by_a_narrower_rate_leaves_the_rest_of_a_wider_one_to_the
     assert 0.97 * 12 * RATE / 10 <= reader.bytes - had_before <= 1.03 * 12 * RATE / 10
 
 
-def test_a_look_costs_as_much_as_there_are_rates_that_somebody_waits_for(make: Any) -> None:
+def test_the_cost_of_a_division_grows_with_the_rates_in_demand(make: Any) -> None:
     """It was the square of that: 0.5 s for 1,000 addresses; now about 10 ms."""
     made = make(2)
     rows = [
@@ -362,7 +362,7 @@ def test_a_look_costs_as_much_as_there_are_rates_that_somebody_waits_for(make: A
 
 
 @run_by(run)
-async def test_a_real_fleet_is_told_parts_of_what_somebody_waits_for(made: Fleet) -> None:
+async def test_a_real_fleet_gets_parts_of_rates_in_demand(made: Fleet) -> None:
     row = DemandRow(level="node", name="", counter="request_bytes", used=500_000, waiting=3000, wanting=3000)
     made.supervisor.on_demand(made.supervisor.running[0], [row])
     rates = made.steering._rates
@@ -391,7 +391,7 @@ def held_up(used: int, connections: int) -> Demand:
     ],
     ids=["one", "idle", "some", "all of it", "by connections", "content first", "no more than its part", "too much"],
 )
-def test_who_wants_little_gets_it_and_the_others_share_by_connections(asked: list[Demand], parts: list[int]) -> None:
+def test_small_demands_are_met_and_the_rest_is_shared_by_connections(asked: list[Demand], parts: list[int]) -> None:
     assert divided(WHOLE, asked) == parts
 
 
@@ -407,7 +407,7 @@ def test_all_of_it_is_given_and_no_more(asked: list[Demand], whole: int) -> None
 
 
 @given(asked=st.lists(ASKED, min_size=2, max_size=8))
-def test_each_connection_that_is_held_up_has_the_same_and_nobody_has_more(asked: list[Demand]) -> None:
+def test_each_waiting_connection_gets_the_same_and_no_processor_more(asked: list[Demand]) -> None:
     parts = divided(WHOLE, asked)
     had = [parts[number] / max(each.wanting, 1000) for number, each in enumerate(asked) if each.waiting]
     if had:

@@ -103,7 +103,7 @@ async def test_a_new_size_counts_when_two_looks_found_the_same(at: Following) ->
 
 
 @run_by(follow, Container(1, SMALL, 2), 1)
-async def test_what_cannot_be_read_is_no_new_size_and_is_said_once(at: Following) -> None:
+async def test_an_unreadable_size_is_not_followed_and_reported_once(at: Following) -> None:
     gone = Container(2, None, 0)
     await at.look(*[gone] * 5)
     assert (at.now, at.rows(), len(at.made.log.events("container_unreadable"))) == ((1, 12), [], 1)
@@ -139,7 +139,7 @@ async def test_what_an_operator_set_wins_until_the_next_start(at: Following) -> 
 
 
 @run_by(follow, Container(1, SMALL, 2), 1)
-async def test_an_operator_who_comes_between_decides(at: Following) -> None:
+async def test_an_operators_change_in_between_wins(at: Following) -> None:
     pool = at.made.steering.pool
     async with pool._scale:
         by_hand = asyncio.ensure_future(at.made.steering.pool.set_size(20 * MIB))
@@ -154,7 +154,7 @@ async def test_an_operator_who_comes_between_decides(at: Following) -> None:
 
 
 @run_by(follow, Container(1, SMALL, 2), 1)
-async def test_a_refusal_is_said_once_and_tried_again_later(at: Following, *, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refusal_is_reported_once_and_tried_again_later(at: Following, *, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = at.made.steering.pool
     whole = pool.set_size
     tries: list[int] = []
@@ -184,7 +184,7 @@ async def test_nothing_follows_during_a_drain(at: Following) -> None:
 
 
 @run_by(follow, Container(1, SMALL, 2), 1)
-async def test_a_crash_of_ours_is_told_and_ends_nothing(at: Following, *, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_internal_error_is_reported_and_looks_go_on(at: Following, *, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = Container(1, LARGE, 2)
     monkeypatch.setattr("framegate.control.steering.sizing.fitted", lambda *arguments: 1 // 0)
     await at.look(wanted, wanted)

@@ -260,7 +260,9 @@ async def test_a_rule_that_turned_itself_off_is_shown_by_processor_until_it_is_c
 
 
 @run_by(run, 1)
-async def test_a_change_that_is_not_confirmed_is_decided_and_the_keeper_is_told_of_both(made: Fleet, *, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_that_is_not_confirmed_is_decided_and_the_keeper_gets_old_and_new_rules(
+    made: Fleet, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (processor,) = made.supervisor.running
     asking = processor.link.ask
 

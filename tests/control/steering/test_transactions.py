@@ -29,7 +29,7 @@ async def cancelled(call: Awaitable[object], when: asyncio.Event) -> None:
 
 
 @run_by(run)
-async def test_what_it_returns_or_raises_is_the_calls_result(transactions: Transactions, log: MemoryLog) -> None:
+async def test_the_result_of_the_work_is_that_of_the_call(transactions: Transactions, log: MemoryLog) -> None:
     async def seven(transaction: Transaction) -> int:
         return 7
 

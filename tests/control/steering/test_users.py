@@ -137,7 +137,7 @@ async def test_what_is_changed_is_written_and_in_force_at_every_listener_with_th
 
 
 @run_by(run)
-async def test_what_cannot_be_changes_nothing(rig: Rig) -> None:
+async def test_invalid_changes_are_refused_and_change_nothing(rig: Rig) -> None:
     before = rig.path.read_bytes()
     await refused(rig.put("bob"), AlreadyExistsError)
     await refused(rig.put("alice", create=False, replace=True), NotFoundError)
@@ -150,7 +150,7 @@ async def test_what_cannot_be_changes_nothing(rig: Rig) -> None:
 
 
 @run_by(run)
-async def test_what_is_only_tried_is_judged_and_not_written(rig: Rig) -> None:
+async def test_validate_only_checks_and_does_not_write(rig: Rig) -> None:
     before = rig.path.read_bytes()
     assert (await rig.put("alice", validate_only=True)).name == "alice"
     await rig.put("bob", SECOND, create=False, replace=True, validate_only=True)
@@ -161,7 +161,7 @@ async def test_what_is_only_tried_is_judged_and_not_written(rig: Rig) -> None:
 
 
 @run_by(run)
-async def test_two_changes_at_once_lose_nothing_whoever_makes_them(rig: Rig) -> None:
+async def test_changes_at_the_same_time_lose_nothing_also_with_another_process(rig: Rig) -> None:
     def beside() -> None:
         for number in range(20):
             with changing(rig.path) as file:
@@ -176,7 +176,7 @@ async def test_two_changes_at_once_lose_nothing_whoever_makes_them(rig: Rig) -> 
 
 
 @run_by(run)
-async def test_what_somebody_else_wrote_before_comes_along(rig: Rig) -> None:
+async def test_changes_that_others_wrote_before_are_kept(rig: Rig) -> None:
     with changing(rig.path) as file:
         file.add("theirs", SECOND)
     await rig.put("alice")
@@ -184,7 +184,7 @@ async def test_what_somebody_else_wrote_before_comes_along(rig: Rig) -> None:
 
 
 @run_by(run)
-async def test_a_file_that_somebody_else_holds_is_waited_for_and_not_for_ever(rig: Rig) -> None:
+async def test_the_wait_for_a_file_that_another_process_changes_is_bounded(rig: Rig) -> None:
     folder = os.open(rig.path.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
@@ -206,7 +206,7 @@ async def test_a_file_that_somebody_else_holds_is_waited_for_and_not_for_ever(ri
 
 
 @run_by(run)
-async def test_a_broken_file_is_told_and_stays_as_it_is(rig: Rig) -> None:
+async def test_a_broken_file_is_an_error_and_is_not_changed(rig: Rig) -> None:
     broken = rig.path.read_text() + "alice canary-7f3a9c\n"
     rig.path.write_text(broken)
     error = await refused(rig.put("alice"), FailedPreconditionError)
@@ -221,7 +221,7 @@ async def test_a_broken_file_is_told_and_stays_as_it_is(rig: Rig) -> None:
 
 
 @run_by(run)
-async def test_a_file_that_breaks_meanwhile_is_written_and_that_is_said(rig: Rig, *, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_that_breaks_after_it_was_written_is_an_error_that_says_so(rig: Rig, *, monkeypatch: pytest.MonkeyPatch) -> None:
     replace = users_file._replace
 
     def and_break(*arguments: Any) -> None:
@@ -277,7 +277,7 @@ async def test_a_call_that_is_cancelled_before_the_file_is_touched_changes_nothi
 
 
 @run_by(run)
-async def test_a_call_that_is_cancelled_while_the_file_is_written_is_made_as_a_whole(rig: Rig, *, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_that_is_cancelled_while_the_file_is_written_is_completed(rig: Rig, *, monkeypatch: pytest.MonkeyPatch) -> None:
     replace, reached, go_on = users_file._replace, threading.Event(), threading.Event()
 
     def slowly(*arguments: Any) -> None:
