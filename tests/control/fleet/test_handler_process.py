@@ -12,7 +12,7 @@ from framegate.control.fleet.child import Reaper, SpawnOptions
 from framegate.control.fleet.handler_process import KIND, HandlerProcess, HandlerSlot
 from framegate.proxy.handler.cells import HeartbeatSample
 from framegate.proxy.server.messages import HandlerStartMessage
-from framegate.proxy.server.protocol import WIRE_VERSION, Message
+from framegate.proxy.server.protocol import WIRE_VERSION
 from tests.fakes.fleet import ECHO, HANDLER_COMMAND, MemoryLog
 from tests.fakes.scenario import run_by
 
@@ -24,13 +24,11 @@ def last_sample(busy_ns: int = 0) -> HeartbeatSample:
     return HeartbeatSample(handled=5, failed=1, busy_ns=busy_ns, in_handler=1, oldest_ns=2_500_000, queued=3)
 
 
-def run(scenario: Callable[[HandlerProcess], Awaitable[None]]) -> list[Message]:
-    notices: list[Message] = []
-
+def run(scenario: Callable[[HandlerProcess], Awaitable[None]]) -> None:
     async def main() -> None:
         reaper = Reaper()
         spawn_options = SpawnOptions(KIND, HANDLER_COMMAND, reaper, MemoryLog())
-        process = HandlerProcess(0, 7, spawn_options, lambda _, message: notices.append(message))
+        process = HandlerProcess(0, 7, spawn_options, lambda _, message: None)
         try:
             async with asyncio.timeout(20):
                 await scenario(process)
@@ -41,7 +39,6 @@ def run(scenario: Callable[[HandlerProcess], Awaitable[None]]) -> list[Message]:
             reaper.close()
 
     asyncio.run(main())
-    return notices
 
 
 @run_by(run)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -48,11 +49,8 @@ def run(
             assert made.handlers is not None
             await scenario(made, made.handlers)
 
-    os.environ["FAKE_HANDLER"] = mode
-    try:
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, FAKE_HANDLER=mode, FAKE_HANDLER_LIVES=f"{folder}/life"):
         asyncio.run(main())
-    finally:
-        del os.environ["FAKE_HANDLER"]
 
 
 def status(handlers: Handlers, slot: int = 0) -> HandlerProcessStatus:
@@ -143,9 +141,7 @@ async def test_a_processor_has_its_sockets_before_its_first_connection(made: Fle
     ("mode", "processor", "times", "error"),
     [("", "losing@1", 3, "no descriptor to be had"), ("breaking@1", "", 1, "the fake was told to")],
 )
-def test_two_processes_whose_socket_broke_get_another_which_is_a_row_and_an_event(
-    monkeypatch: pytest.MonkeyPatch, mode: str, processor: str, times: int, error: str
-) -> None:
+def test_two_processes_whose_socket_broke_get_another_which_is_a_row_and_an_event(mode: str, processor: str, times: int, error: str) -> None:
     async def scenario(made: Fleet, handlers: Handlers) -> None:
         await until(lambda: len(made.log.events("handler_rejoined")) == times)
         await until_joined(made, handlers)
@@ -217,7 +213,7 @@ def test_one_that_hangs_or_grows_is_killed(monkeypatch: pytest.MonkeyPatch, mode
 @pytest.mark.parametrize(
     ("mode", "limits"), [("hanging", {"timeout_ms": 0}), ("hungry", {"memory": 0}), ("", {"memory": 512 * MIB, "timeout_ms": 1})]
 )
-def test_without_a_limit_or_below_it_nothing_is_killed(monkeypatch: pytest.MonkeyPatch, mode: str, limits: dict[str, int]) -> None:
+def test_without_a_limit_or_below_it_nothing_is_killed(mode: str, limits: dict[str, int]) -> None:
     async def scenario(made: Fleet, handlers: Handlers) -> None:
         looks = handlers._looks
         await until(lambda: process(handlers).last_sample is not None and handlers._looks > looks + 2 * module._LOOK_AT_MEMORY)
@@ -267,34 +263,24 @@ def test_a_first_start_that_fails_is_raised_with_its_words(monkeypatch: pytest.M
         run(scenario, mode, start=False)
 
 
-def test_a_later_start_that_fails_is_a_row_and_tried_again_and_meanwhile_the_pod_is_not_ready(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("FAKE_HANDLER_LIVES", str(tmp_path / "life"))
-
-    async def scenario(made: Fleet, handlers: Handlers) -> None:
-        assert made.steering.state.health().ready
-        process(handlers).kill("died")
-        await until(lambda: len(made.log.events("handler_start_failed")) >= 3)
-        assert "the fake has no such handler" in made.log.events("handler_start_failed")[0]["error"]
-        assert not made.steering.state.health().ready
-        assert handlers.slots[0].backoff.next_s >= 0.04
-        os.environ["FAKE_HANDLER"] = ""
-        await until(lambda: made.steering.state.health().ready)
-
-    run(scenario, "+fail")
+@run_by(run, "+fail")
+async def test_a_later_start_that_fails_is_a_row_and_tried_again_and_meanwhile_the_pod_is_not_ready(made: Fleet, handlers: Handlers) -> None:
+    assert made.steering.state.health().ready
+    process(handlers).kill("died")
+    await until(lambda: len(made.log.events("handler_start_failed")) >= 3)
+    assert "the fake has no such handler" in made.log.events("handler_start_failed")[0]["error"]
+    assert not made.steering.state.health().ready
+    assert handlers.slots[0].backoff.next_s >= 0.04
+    os.environ["FAKE_HANDLER"] = ""
+    await until(lambda: made.steering.state.health().ready)
 
 
-def test_while_one_is_left_the_pod_is_ready(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("FAKE_HANDLER_LIVES", str(tmp_path / "life"))
-
-    async def scenario(made: Fleet, handlers: Handlers) -> None:
-        process(handlers).kill("died")
-        await until(lambda: made.log.events("handler_start_failed"))
-        assert made.steering.state.health().ready
-        assert len(handlers.running) == 1
-
-    run(scenario, "+fail@0", processes=2)
+@run_by(run, "+fail@0", processes=2)
+async def test_while_one_is_left_the_pod_is_ready(made: Fleet, handlers: Handlers) -> None:
+    process(handlers).kill("died")
+    await until(lambda: made.log.events("handler_start_failed"))
+    assert made.steering.state.health().ready
+    assert len(handlers.running) == 1
 
 
 @run_by(run, "raising")

@@ -13,14 +13,13 @@ from tests.fakes.scenario import run_by
 
 A = evict_request(1, None)
 B = drain_request(5)
-Scenario = Callable[[Link, socket.socket, list[Any]], Awaitable[None]]
 
 
-def run(scenario: Scenario) -> list[Any]:
-    """Gives the scenario a link, the processor's end of its socket, and the list of notices and ends that the link told."""
-    told: list[Any] = []
+def run(scenario: Callable[[Link, socket.socket, list[Any]], Awaitable[None]]) -> None:
+    """Gives the scenario a link, the processor's end of its socket, and the list of notices and ends that the link reported."""
 
     async def main() -> None:
+        told: list[Any] = []
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
         link = Link(ours, told.append, told.append)
@@ -32,26 +31,24 @@ def run(scenario: Scenario) -> list[Any]:
             theirs.close()
 
     asyncio.run(main())
-    return told
 
 
 async def receive(theirs: socket.socket, reader: LinkReader) -> list[dict[str, Any]]:
     return reader.feed(await asyncio.get_running_loop().sock_recv(theirs, 1 << 20))
 
 
-def test_answers_find_their_requests_in_any_order() -> None:
-    async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
-        reader = LinkReader()
-        one = asyncio.create_task(link.request(A, 1000))
-        two = asyncio.create_task(link.request(B, 1000))
-        asked: list[dict[str, Any]] = []
-        while len(asked) < 2:
-            asked += await receive(theirs, reader)
-        for message in reversed(asked):
-            theirs.send(encode({"type": "result", "id": message["id"], **({"affected": [7]} if message["type"] == "evict" else {})}))
-        assert [await one, await two] == [{"type": "result", "id": 1, "affected": [7]}, {"type": "result", "id": 2}]
-
-    assert run(scenario) == []
+@run_by(run)
+async def test_answers_find_their_requests_in_any_order(link: Link, theirs: socket.socket, told: list[Any]) -> None:
+    reader = LinkReader()
+    one = asyncio.create_task(link.request(A, 1000))
+    two = asyncio.create_task(link.request(B, 1000))
+    asked: list[dict[str, Any]] = []
+    while len(asked) < 2:
+        asked += await receive(theirs, reader)
+    for message in reversed(asked):
+        theirs.send(encode({"type": "result", "id": message["id"], **({"affected": [7]} if message["type"] == "evict" else {})}))
+    assert [await one, await two] == [{"type": "result", "id": 1, "affected": [7]}, {"type": "result", "id": 2}]
+    assert told == []
 
 
 @pytest.mark.parametrize(
@@ -64,16 +61,17 @@ def test_answers_find_their_requests_in_any_order() -> None:
         ({"type": "error", "error": "no"}, "no"),
     ],
 )
-def test_an_answer_that_cannot_be_read_is_an_error_reply(answer: dict[str, Any], text: str) -> None:
-    async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
-        asked, next_one = link.ask(prepare_request({})), link.ask(drain_request(5))
-        theirs.send(encode({**answer, "id": 1}) + encode({"type": "result", "id": 2}))
-        said = await asked
-        assert said["type"] == "error"
-        assert said["error"].endswith(text)
-        assert await next_one == {"type": "result", "id": 2}
-
-    assert run(scenario) == []
+@run_by(run)
+async def test_an_answer_that_cannot_be_read_is_an_error_reply(
+    link: Link, theirs: socket.socket, told: list[Any], *, answer: dict[str, Any], text: str
+) -> None:
+    asked, next_one = link.ask(prepare_request({})), link.ask(drain_request(5))
+    theirs.send(encode({**answer, "id": 1}) + encode({"type": "result", "id": 2}))
+    said = await asked
+    assert said["type"] == "error"
+    assert said["error"].endswith(text)
+    assert await next_one == {"type": "result", "id": 2}
+    assert told == []
 
 
 @run_by(run)
@@ -94,20 +92,19 @@ async def test_a_cancelled_request_leaves_nothing_behind(link: Link, theirs: soc
     assert caught.value.reason == "PROCESSOR_GONE"
 
 
-def test_the_end_of_the_socket_fails_every_open_request_and_is_reported_once() -> None:
-    async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
-        request = asyncio.create_task(link.request(A, 1000))
-        await asyncio.sleep(0)
-        theirs.close()
-        with pytest.raises(UnavailableError) as caught:
-            await request
-        assert caught.value.reason == "PROCESSOR_GONE"
-        assert not link.open
-        link.post({"type": "nobody hears"})
-        with pytest.raises(UnavailableError):
-            await link.request(B, 1000)
-
-    assert len(run(scenario)) == 1
+@run_by(run)
+async def test_the_end_of_the_socket_fails_every_open_request_and_is_reported_once(link: Link, theirs: socket.socket, told: list[Any]) -> None:
+    request = asyncio.create_task(link.request(A, 1000))
+    await asyncio.sleep(0)
+    theirs.close()
+    with pytest.raises(UnavailableError) as caught:
+        await request
+    assert caught.value.reason == "PROCESSOR_GONE"
+    assert not link.open
+    link.post({"type": "nobody hears"})
+    with pytest.raises(UnavailableError):
+        await link.request(B, 1000)
+    assert len(told) == 1
 
 
 @run_by(run)
@@ -122,11 +119,10 @@ async def test_a_processor_that_does_not_read_does_not_block_and_gets_all_messag
     assert got == list(range(20))
 
 
-def test_a_link_out_of_step_ends() -> None:
-    async def scenario(link: Link, theirs: socket.socket, told: list[Any]) -> None:
-        theirs.send(b"\xff\xff\xff\xff")
-        while link.open:
-            await asyncio.sleep(0)
-
-    (reason,) = run(scenario)
+@run_by(run)
+async def test_a_link_out_of_step_ends(link: Link, theirs: socket.socket, told: list[Any]) -> None:
+    theirs.send(b"\xff\xff\xff\xff")
+    while link.open:
+        await asyncio.sleep(0)
+    (reason,) = told
     assert "out of step" in reason
