@@ -1,14 +1,15 @@
-"""What the control plane refuses, and why.
+"""The errors of the control plane.
 
     ControlError                  base: ``reason`` (UPPER_SNAKE, stable, unique here) and ``metadata`` (strings for ErrorInfo.metadata)
     ├── NotFoundError             the named listener, channel, upstream, tap rule or user does not exist
-    ├── AlreadyExistsError        something has the name that a new one is to have
+    ├── AlreadyExistsError        the name of a new object is taken
     ├── InvalidArgumentError      a value is outside its range; ``violations`` names every field that is wrong
-    ├── MalformedRequestError     the bytes of a request are no message of its type
-    ├── FailedPreconditionError   the value is good but the state does not allow it (a pool below the largest frame, draining)
-    ├── AbortedError              a processor refused a change, or lived and was silent: no processor has it
-    ├── EtagError                 what is to be changed is not what the caller saw any more
-    └── UnavailableError          who would have to answer is not there, or busy; the reason says what is known
+    ├── MalformedRequestError     the bytes of a request cannot be parsed
+    ├── FailedPreconditionError   the request is valid, but the state does not allow it (a pool below the largest frame, draining)
+    ├── AbortedError              a processor refused a change, or runs and did not answer: no processor has it
+    ├── EtagError                 the object has changed since the caller read it
+    ├── UnavailableError          a processor has ended or does not answer, or another process uses a file; asking again may help
+    └── StartError                the proxy cannot start: an address is taken, another instance has the tap, processors fail; the exit code is 1
 
 ``framegate.control.service`` maps each to one gRPC code, the command line to one exit code.
 """
@@ -40,7 +41,7 @@ class Violation:
 
 
 class ControlError(Exception):
-    """Base of everything the control plane refuses. ``metadata`` are the dynamic values of the message, for machines."""
+    """Base of the errors of the control plane. ``metadata`` has the values in the message, for programs."""
 
     def __init__(self, message: str, *, reason: str, **metadata: str) -> None:
         super().__init__(message)
@@ -50,7 +51,7 @@ class ControlError(Exception):
 
 
 class NotFoundError(ControlError):
-    """Nothing has that name. ``kind`` is ``listener``, ``channel``, ``upstream``, ``tap rule``, ``user``; ``name`` is what was asked for."""
+    """No object has the name. ``kind`` is ``listener``, ``channel``, ``upstream``, ``tap rule`` or ``user``."""
 
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(f"there is no {kind} {name!r}", reason=f"{_upper(kind)}_NOT_FOUND", kind=kind, name=name)
@@ -59,7 +60,7 @@ class NotFoundError(ControlError):
 
 
 class AlreadyExistsError(ControlError):
-    """Something has that name. ``field`` is where the request has it; the others as of ``NotFoundError``."""
+    """An object has the name. ``field`` is the field of the request; the others as of ``NotFoundError``."""
 
     def __init__(self, kind: str, name: str, field: str) -> None:
         super().__init__(f"there is a {kind} {name!r} already", reason=f"{_upper(kind)}_EXISTS", kind=kind, name=name, field=field)
@@ -68,7 +69,7 @@ class AlreadyExistsError(ControlError):
 
 
 class EtagError(ControlError):
-    """The request names the state that it is meant for, and that has changed. Read again, and decide again."""
+    """The object has changed since the caller read it."""
 
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(f"{kind} {name!r} is not as it was: somebody has changed it", reason="ETAG_MISMATCH", kind=kind, name=name)
@@ -86,7 +87,7 @@ class InvalidArgumentError(ControlError):
 
 
 class MalformedRequestError(ControlError):
-    """The bytes of a request are no message of its method's type."""
+    """The bytes of a request are not a message of its method's type."""
 
     def __init__(self) -> None:
         super().__init__("the request's bytes are no message of the method's type", reason="REQUEST_MALFORMED")
@@ -97,15 +98,15 @@ class FailedPreconditionError(ControlError):
 
 
 class AbortedError(ControlError):
-    """A change was refused by a processor, or not answered by one that lives; it was taken back everywhere."""
+    """A processor refused a change, or did not answer; the change was taken back everywhere."""
 
 
 class UnavailableError(ControlError):
-    """Who would have to answer is not there, or busy: mostly processors; a file that somebody else is changing. Asking again may help."""
+    """A processor has ended or does not answer, or another process is changing a file. Asking again may help."""
 
 
 class StartError(ControlError):
-    """The proxy cannot start: an address is taken, another instance holds the tap, the processors fail. The process exits with code 1."""
+    """The proxy cannot start."""
 
 
 def _upper(kind: str) -> str:

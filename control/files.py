@@ -1,8 +1,8 @@
-"""Files that may be replaced at any moment, read so that what was read is of one moment.
+"""Consistent reads of files that may be replaced at any moment.
 
-However a file is replaced (Kubernetes turns the link ``..data`` to another folder, a tool renames another file over it, or writes into it), its
-stamp is another afterwards: device, inode, size, times. What was read between two equal stamps was not replaced meanwhile, all files together. A
-write that comes within the clock's grain of the look before leaves the stamp as it was: so what changed a moment ago is read again (``is_fresh``).
+Whenever a file is replaced (Kubernetes points the link ``..data`` to another folder, a tool renames another file over it, or writes into it), its
+stamp changes: device, inode, size, times. Files read between two equal stamps were not replaced meanwhile. A write within the resolution of the clock
+does not change the stamp, so files that changed a moment ago must be read again (``is_fresh``).
 """
 
 import hashlib
@@ -14,19 +14,19 @@ from typing import Final
 __all__ = ["MAX_BYTES", "Contents", "FileError", "Stamp", "digest", "is_fresh", "read", "read_file", "stamp"]
 
 Contents = Mapping[str, bytes]
-"""What is in files, by path."""
+"""Contents of files, by path."""
 Stamp = tuple[tuple[int, ...], ...]
-"""Of files, in order; of one that cannot be looked at, the number of the error."""
+"""Stamps of files, in order; of a file without stat, the number of the error."""
 
 MAX_BYTES: Final = 16 * 1024 * 1024
-"""Of all files of one source together, unless it says otherwise."""
+"""The default limit of all files of one source together."""
 _FRESH_NS: Final = 3_000_000_000
-"""More than the coarsest clock of a file system in use, which is 2 s."""
+"""More than the coarsest resolution of a file system's clock, which is 2 s."""
 _MODIFIED, _CHANGED = 3, 4
 
 
 class FileError(Exception):
-    """A file that cannot be read. Attributes: ``path``, ``reason`` in words."""
+    """A file that cannot be read. Attributes: ``path``; ``reason``, for people."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path} {reason}")
@@ -40,7 +40,7 @@ class FileError(Exception):
 
 
 def stamp(paths: Iterable[str]) -> Stamp:
-    """What changes when a file does. About 2 µs a file."""
+    """The stamps of files, which change when the files do. About 2 µs a file."""
     return tuple(map(_stamp, paths))
 
 
@@ -58,7 +58,7 @@ def is_fresh(found: Stamp, now_ns: int) -> bool:
 
 
 def digest(contents: Contents) -> bytes:
-    """What tells contents from others, and keeps nothing of them."""
+    """A hash of contents."""
     found = hashlib.blake2b(digest_size=32)
     for path, content in sorted(contents.items()):
         found.update(f"{len(path)} {path} {len(content)} ".encode(errors="surrogateescape"))
@@ -67,7 +67,7 @@ def digest(contents: Contents) -> bytes:
 
 
 def read(paths: Iterable[str], max_bytes: int = MAX_BYTES) -> dict[str, bytes] | FileError | None:
-    """What is in files, all of one moment; why one cannot be read; None when they were replaced meanwhile. ``max_bytes``: of all together."""
+    """The contents of files at one moment, or why one cannot be read; None if they were replaced meanwhile. ``max_bytes``: of all together."""
     names = list(paths)
     before = stamp(names)
     contents: dict[str, bytes] = {}
@@ -82,13 +82,9 @@ def read(paths: Iterable[str], max_bytes: int = MAX_BYTES) -> dict[str, bytes] |
 
 
 def read_file(path: str, most: int) -> bytes:
-    """What is in one file, of at most so many bytes.
-
-    Raises:
-        FileError: it cannot be read, is no ordinary file, or too large.
-    """
+    """The contents of one file of at most ``most`` bytes. Raises FileError: it cannot be read, is not a regular file, or is too large."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # a pipe without a writer would be waited for
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # opening a pipe without a writer would block
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise FileError(path, "cannot be read: it is no ordinary file")
             data = file.read(most + 1)

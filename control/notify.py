@@ -1,7 +1,7 @@
-"""What a service manager is told of a framegate's life: systemd's notification protocol (``sd_notify(3)``), a line for each fact in one datagram.
+"""Notifies the service manager of start, reload and stop, by systemd's protocol (``sd_notify(3)``): a datagram with a line for each value.
 
-The manager names its socket in ``NOTIFY_SOCKET``: a path, or an abstract name behind ``@``. Where there is none, nothing is sent. The variables of
-the protocol leave the environment, so that no process that framegate starts speaks for it.
+The manager names its socket in ``NOTIFY_SOCKET``: a path, or an abstract name after ``@``. Without it nothing is sent. The variables of the protocol
+are removed from the environment, so that child processes do not use them.
 """
 
 import asyncio
@@ -15,34 +15,33 @@ from typing import Final
 __all__ = ["Notifier"]
 
 SEND_TIMEOUT_S: Final = 0.2
-"""The manager's queue is full: so long the loop may wait for it. What is not taken then is lost, and a row."""
+"""How long the loop may wait for a manager whose queue is full. Then the message is lost, which is a row."""
 STOP_MARGIN_MS: Final = 15_000
-"""What a stop takes behind the drain: the tap is flushed, processors end, the last counts are exported."""
+"""The time of a stop after the drain: the tap is flushed, processors end, the last counts are exported."""
 
 
 class Notifier:
-    """Speaks to the manager. On the event loop's thread.
+    """Sends messages to the manager. On the event loop's thread.
 
     Args:
-        environment: holds ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``, which are taken out of it.
-        on_failure: is told why the manager could not be told something, the first time in a row.
+        environment: ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID`` are removed from it.
+        on_failure: gets the reason of the first of several failures in a row.
+
+    Attributes:
+        interval_s: the time between two keep-alive messages, half of the manager's limit; 0: it asks for none.
     """
 
     def __init__(self, environment: MutableMapping[str, str], on_failure: Callable[[str], None]) -> None:
         self._address: Final = environment.pop("NOTIFY_SOCKET", "")
         self._on_failure: Final = on_failure
-        self._interval_s = _interval_s(environment.pop("WATCHDOG_USEC", ""), environment.pop("WATCHDOG_PID", ""))
+        interval_s = _interval_s(environment.pop("WATCHDOG_USEC", ""), environment.pop("WATCHDOG_PID", ""))
+        self.interval_s: Final = interval_s if self._address else 0.0
         self._failed = False
         self._stopping = False
         self._signing = False
 
-    @property
-    def interval_s(self) -> float:
-        """Between two signs of life, half of what the manager waits; 0: it asks for none."""
-        return self._interval_s if self._address else 0.0
-
     def ready(self, status: str, alive: Callable[[], bool]) -> None:
-        """It serves. From now on signs of life go out, for as long as ``alive`` says so whenever it is asked."""
+        """Report that framegate serves. From now on keep-alive messages are sent, whenever ``alive`` returns True."""
         self._send("READY=1", f"STATUS={status}")
         if self.interval_s and not self._signing:
             self._signing = True
@@ -50,7 +49,7 @@ class Notifier:
 
     @contextlib.contextmanager
     def reloading(self) -> Iterator[None]:
-        """Files are read again for the length of a block."""
+        """Report that files are reloaded while the block runs."""
         if self._stopping:
             yield
             return
@@ -62,13 +61,13 @@ class Notifier:
                 self._send("READY=1")
 
     def stopping(self, drain_ms: int) -> None:
-        """It drains, for so long at most, and ends then: the manager is asked to wait for that."""
+        """Report that framegate drains, for ``drain_ms`` at most, and then ends; the manager is asked to wait for that."""
         self._stopping = True
         self._send("STOPPING=1", "STATUS=draining", f"EXTEND_TIMEOUT_USEC={(drain_ms + STOP_MARGIN_MS) * 1000}")
 
     def _sign(self, loop: asyncio.AbstractEventLoop, alive: Callable[[], bool]) -> None:
-        """The manager kills who is silent: so a framegate that found itself dead says nothing any more, as the liveness probe has it."""
-        loop.call_later(self._interval_s, self._sign, loop, alive)
+        """Send keep-alive messages as long as the liveness probe succeeds; without them the manager kills framegate."""
+        loop.call_later(self.interval_s, self._sign, loop, alive)
         if alive():
             self._send("WATCHDOG=1")
 
@@ -89,7 +88,7 @@ class Notifier:
 
 
 def _sockaddr(address: str) -> str:
-    """As the socket module has it. Raises ValueError for what is no Unix socket, as ``vsock:``."""
+    """The address for the socket module. Raises ValueError for other kinds than Unix sockets, such as ``vsock:``."""
     if address.startswith("@"):
         return "\0" + address[1:]
     if not address.startswith("/"):
@@ -98,7 +97,7 @@ def _sockaddr(address: str) -> str:
 
 
 def _interval_s(microseconds: str, pid: str) -> float:
-    """Half of the manager's patience, in seconds; 0 when it has none, or means another process."""
+    """Half of the manager's limit, in seconds; 0 if it has none, or it is for another process."""
     if not microseconds.isdecimal() or (pid and pid != str(os.getpid())):
         return 0.0
     return int(microseconds) / 2e6

@@ -1,11 +1,11 @@
-"""Everything of one running framegate: brought up in order, and undone the other way round."""
+"""All parts of one running framegate: started in order, and stopped in the reverse order."""
 
 import asyncio
 import contextlib
 import gc
 import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from framegate.control.accept.acceptor import Acceptor
@@ -16,10 +16,9 @@ from framegate.control.configuration.cgroup import container
 from framegate.control.configuration.child import Loaded
 from framegate.control.configuration.tls_files import first_stores
 from framegate.control.events import Bus
+from framegate.control.fleet.child import Reaper
 from framegate.control.fleet.desired_state import DesiredState
-from framegate.control.fleet.processor import Processor
-from framegate.control.fleet.reaper import Reaper
-from framegate.control.fleet.slot import Slot
+from framegate.control.fleet.processor import Slot
 from framegate.control.fleet.slot_cells import ProcessorTotals
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
@@ -34,7 +33,6 @@ from framegate.control.steering.steering import Steering
 from framegate.control.task_monitor import TaskMonitor
 from framegate.control.telemetry.export import Export
 from framegate.proxy.config.model import ProxyConfig
-from framegate.proxy.server.messages import PartedNotice
 
 if TYPE_CHECKING:
     from framegate.control.fleet.handlers import Handlers
@@ -44,36 +42,33 @@ if TYPE_CHECKING:
 __all__ = ["Proxy"]
 
 GC_THRESHOLD: Final = 20_000
-"""Objects between two looks for cycles: a few thousand connections. What a connection leaves behind is no cycle."""
+"""Allocations between two runs of the cycle collector: those of a few thousand connections. A connection leaves no reference cycles."""
 SERVICE_GRACE_MS: Final = 500
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:
-    """Run something that takes its time on a thread that cannot hold up the process' end."""
+    """Run a slow function in a thread that does not delay the end of the process (as ``asyncio.to_thread`` would)."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
 
-    def settle(result: Any, error: Exception | None) -> None:
+    def settle(setter: Callable[[Any], None], value: Any) -> None:
         if not future.done():
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+            setter(value)
 
     def run() -> None:
         try:
-            result, failure = work(), None
+            outcome = future.set_result, work()
         except Exception as error:
-            result, failure = None, error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, result, failure)
+            outcome = future.set_exception, error
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, *outcome)
 
     threading.Thread(target=run, name="framegate-start", daemon=True).start()
     return await future
 
 
 class Proxy:
-    """Everything of one running framegate."""
+    """All parts of one running framegate."""
 
     def __init__(self, loaded: Loaded, log: RowLog, meters: Meters, task_monitor: TaskMonitor, notifier: Notifier | None = None) -> None:
         self._log = log
@@ -91,7 +86,7 @@ class Proxy:
         self._background: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Bring everything up. Raises StartError; ``stop`` must be called in any case."""
+        """Start all parts. Raises StartError; ``stop`` must be called in any case."""
         log, meters, task_monitor = self._log, self._meters, self._task_monitor
         events = Bus((log,), on_failure=self._subscriber_failed)
         asked, allowed = self._loaded.config, container()
@@ -99,7 +94,7 @@ class Proxy:
         self._export = export = Export(config, log, task_monitor)
         chosen = Chosen(allowed, processors=not asked.processors, pool=not asked.memory_pool.size)
         if config.tap is not None:
-            from framegate.control.tap.keeper import TapKeeper  # only who taps pays for the log's modules
+            from framegate.control.tap.keeper import TapKeeper  # loaded only with a tap
 
             self._keeper = TapKeeper(config, config.tap, meters, log, task_monitor, export.on_segment)
             self._on_stop(self._keeper.stop)
@@ -116,6 +111,10 @@ class Proxy:
         reaper = Reaper()
         self._on_stop(reaper.close)
         identity, contents = await self._start_identity(config, desired)
+        if any(listener.handler is not None for listener in config.listeners):
+            from framegate.control.fleet.handlers import Handlers  # loaded only with handlers
+
+            self._handlers = Handlers(config, reaper, meters, log, task_monitor, events=events)
         supervisor = Supervisor(
             desired,
             acceptor,
@@ -124,20 +123,16 @@ class Proxy:
             log,
             task_monitor,
             events=events,
-            on_ready=self._up,
             on_begin=self._begun,
             on_end=self._ended,
-            on_parted=self._parted,
             inherited=() if self._keeper is None else (self._keeper.writers,),
+            handlers=self._handlers,
             auth_requests=None if identity is None else identity.auth_requests,
         )
         self._supervisor = supervisor
         self._on_stop(supervisor.close)
         await self._undo.enter_async_context(self._undo_after_processors)
-        if any(listener.handler is not None for listener in config.listeners):
-            from framegate.control.fleet.handlers import Handlers  # likewise
-
-            self._handlers = Handlers(config, reaper, meters, log, task_monitor, events=events)
+        if self._handlers is not None:
             self._on_stop(self._handlers.stop)
         self._on_stop(supervisor.stop)
         resolver = Resolver(names, first, self._addresses_asked, log)
@@ -152,7 +147,7 @@ class Proxy:
         for source in certificates.sources():
             rotation.watch(source)
         if identity is not None:
-            from framegate.control.rotation.identity_files import IdentityFiles  # likewise
+            from framegate.control.rotation.identity_files import IdentityFiles  # loaded only with SASL
 
             for source in IdentityFiles(identity, supervisor, contents).sources():
                 rotation.watch(source)
@@ -162,7 +157,7 @@ class Proxy:
         )
         self._steering = steering
         self._on_stop(steering.close)
-        self._on_stop(steering.tell_lost_frames, self._undo_after_processors)
+        self._on_stop(steering.report_lost_frames, self._undo_after_processors)
         starting = asyncio.ensure_future(self._start_processes(supervisor, config.processors))
         try:
             addresses = await self._start_servers(steering, config, certificates.ends, events, export)
@@ -170,7 +165,7 @@ class Proxy:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
             raise
-        self._on_stop(events.close)  # before the service ends, so that who watches takes what waits, and then the end
+        self._on_stop(events.close)  # before the service ends, so that its subscribers get the waiting events, and then the end
         await starting
         acceptor.start()
         rotation.start()
@@ -180,24 +175,24 @@ class Proxy:
         self._announce(acceptor, steering, addresses)
 
     def _warm(self, validator: ValidatorProcess) -> None:
-        """New certificates do not wait for a process to start; where it cannot start now, the first question tries again."""
+        """Start the validator before it is needed. If that fails, its first use tries again."""
         try:
             validator.start()
         except OSError as error:
             self._task_monitor.failed("rotation", error)
 
     async def _start_identity(self, config: ProxyConfig, desired: DesiredState) -> "tuple[Identity | None, dict[str, dict[str, bytes]]]":
-        """Who answers authenticators, where there are any, and what was in its files, by listener and path."""
+        """The auth worker pool, if SASL is configured, and the contents of its files, by listener and path."""
         if all(listener.sasl is None for listener in config.listeners) and all(upstream.sasl is None for upstream in config.upstreams):
             return None, {}
-        from framegate.control.fleet.identity import Identity  # only who asks for SASL pays for what hashes and checks signatures
+        from framegate.control.fleet.identity import Identity  # loaded only with SASL
 
         identity = Identity(config, lambda: desired.endpoints, lambda: desired.stores, self._meters, self._log, self._task_monitor)
         self._on_stop(identity.stop)
         return identity, await identity.start()
 
     async def _start_processes(self, supervisor: Supervisor, processors: int) -> None:
-        """Processors and handler processes; the first that cannot start is raised."""
+        """Start processors and handler processes. Raises the first error."""
         starting = [asyncio.create_task(supervisor.start_slots(range(processors)))]
         if self._handlers is not None:
             starting.append(asyncio.create_task(self._handlers.start()))
@@ -224,7 +219,7 @@ class Proxy:
     async def _start_servers(
         self, steering: Steering, config: ProxyConfig, certificate_ends: Mapping[str, float], events: Bus, export: Export
     ) -> dict[str, Any]:
-        """Telemetry and the gRPC service; what they bound."""
+        """Start telemetry and the gRPC service. Returns their addresses."""
         await asyncio.to_thread(_load_servers, export)  # the loop starts the processors meanwhile
         from framegate.control import service
 
@@ -235,7 +230,7 @@ class Proxy:
 
             exporter = start(steering.state, config, certificate_ends)
             if exporter is not None:
-                # Ends after the processors, whose last counts it exports, and before the cells are given back.
+                # It ends after the processors, to export their last counts, and before the cells are closed.
                 self._on_stop(exporter.stop, self._undo_after_processors)
                 addresses["prometheus"] = exporter.prometheus_address
                 observe = exporter.record_call
@@ -265,23 +260,20 @@ class Proxy:
 
     def _addresses_asked(self) -> None:
         assert self._steering is not None, "the resolver is started before the steering it reports to"
-        task = asyncio.ensure_future(self._steering.upstreams.set_endpoints())
+        self._run_background(self._steering.upstreams.set_endpoints(), "endpoints")
+
+    def _run_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run a coroutine in a task of its own; an exception is reported under ``name``, one of ``framegate.proxy.cells.TASKS``."""
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._background.discard(task)
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                self._task_monitor.failed(name, error)
+
+        task = asyncio.create_task(work)
         self._background.add(task)
-        task.add_done_callback(self._addresses_given)
-
-    def _addresses_given(self, task: asyncio.Task[None]) -> None:
-        self._background.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._task_monitor.failed("endpoints", error)
-
-    def _up(self, processor: Processor) -> None:
-        if self._handlers is not None:
-            self._handlers.enter(processor)
-
-    def _parted(self, processor: Processor, notice: PartedNotice) -> None:
-        if self._handlers is not None:
-            self._handlers.parted(processor, notice)
+        task.add_done_callback(done)
 
     def _begun(self, slot: Slot) -> None:
         if self._keeper is not None:
@@ -294,10 +286,8 @@ class Proxy:
             self._keeper.died(ProcessorExit(slot.number, slot.boot_id, slot.started_ns, life))
 
     def reload_soon(self) -> None:
-        """Take files that were replaced, without waiting for the next look at them."""
-        task = asyncio.ensure_future(self._reload())
-        self._background.add(task)
-        task.add_done_callback(self._reloaded)
+        """Load replaced files now, before the next periodic check."""
+        self._run_background(self._reload(), "rotation")
 
     async def _reload(self) -> None:
         if self._steering is None or not self._steering.state.health().started:
@@ -308,14 +298,8 @@ class Proxy:
         replaced, refused = ([f"{item.owner} ({item.kind})" for item in outcomes if item.result == result] for result in ("replaced", "refused"))
         self._log.write("reloaded", replaced=replaced, refused=refused, configuration="is that of the start, until framegate is restarted")
 
-    def _reloaded(self, task: asyncio.Task[None]) -> None:
-        self._background.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._task_monitor.failed("rotation", error)
-
     def alive(self) -> bool:
-        """What the liveness probe says."""
+        """The result of the liveness probe."""
         return self._steering is not None and self._steering.state.health().alive
 
     async def drain(self) -> None:
@@ -324,7 +308,7 @@ class Proxy:
             await self._steering.drain.run(by="signal")
 
     def _on_stop(self, undo: Callable[[], Awaitable[None] | None], stack: contextlib.AsyncExitStack | None = None) -> None:
-        """Undo something at the stop, before what is there already; that it fails is a row, and keeps nothing else from being undone."""
+        """Call ``undo`` at the stop, before those added earlier. A failure is a row, and the others are still called."""
 
         async def attempt() -> None:
             try:
@@ -337,11 +321,11 @@ class Proxy:
         (self._undo if stack is None else stack).push_async_callback(attempt)
 
     async def stop(self) -> None:
-        """Undo everything, last first. Cancelled, it leaves what it was waiting for and undoes the rest all the same."""
+        """Stop all parts, the last first. When cancelled it abandons the part that it waits for, and stops the rest."""
         await self._undo.aclose()
 
     async def stop_export(self) -> None:
-        """Export the last spans and rows; after the last of them."""
+        """Export the last spans and rows; after all other parts have stopped."""
         if self._export is not None:
             await self._export.stop()
 
@@ -354,8 +338,8 @@ class Proxy:
 
 
 def _load_servers(export: Export) -> None:
-    """Import what answers gRPC and exports telemetry: a third of the time that a start takes."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else its core writes lines to stderr, beside our rows, for each handshake that fails
+    """Import the modules of the gRPC service and telemetry, which takes a third of the time of a start."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # otherwise gRPC writes to stderr for each handshake that fails
     import framegate.control.service
 
     if export.wanted:

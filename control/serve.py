@@ -1,11 +1,10 @@
 """The main of ``framegate serve``.
 
-Start, in this order: signals; the configuration; the tap's lock; the listeners are bound; the names of upstreams looked up; the processors
-and the handler processes start while the gRPC service comes up; telemetry; when each of them is ready the listeners listen and the row ``serving``
-is written. Whatever
-fails undoes what was done before and the process ends with 1; with 2, before anything is done, for a fault of the configuration or of what it
-needs of this machine, in the words of ``framegate check``. The end is the other way round: no new connections, drain, service, processors (they
-flush the tap), handler processes, telemetry, rows. A second signal kills the processors and the handler processes, and ends at once.
+Start, in this order: signals; the configuration; the tap's lock; the listeners are bound; the names of upstreams are looked up; the processors and
+the handler processes start while the gRPC service and telemetry come up; when all are ready, the listeners listen and the row ``serving`` is written.
+If a step fails, the steps before it are undone and the process exits with 1. A fault of the configuration, or of what it needs of this machine, is
+printed as by ``framegate check`` before anything starts, and the exit code is 2. The end is in the reverse order: no new connections, drain, service,
+processors (they flush the tap), handler processes, telemetry, rows. A second signal kills the processors and the handler processes, and ends at once.
 """
 
 import asyncio
@@ -15,8 +14,10 @@ import logging
 import os
 import pathlib
 import resource
+import signal
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Final
 
 from framegate.control.configuration.child import Loaded, load_in_child
@@ -26,20 +27,60 @@ from framegate.control.logs import Levels, LibraryRows, RowLog, form_of
 from framegate.control.meters import Meters
 from framegate.control.notify import Notifier
 from framegate.control.runtime import Proxy
-from framegate.control.signals import Signals
-from framegate.control.task_monitor import TaskMonitor
-from framegate.control.uncaught import catch_in_loop, catch_in_process
+from framegate.control.task_monitor import TaskMonitor, catch_in_loop, catch_in_process
 from framegate.proxy.config.log import LogFormat
 
-__all__ = ["EXIT_CONFIGURATION", "EXIT_FAILED", "serve"]
+__all__ = ["EXIT_CONFIGURATION", "EXIT_FAILED", "Signals", "serve"]
 
 EXIT_FAILED: Final = 1
 EXIT_CONFIGURATION: Final = 2
 SWITCH_INTERVAL_S: Final = 0.0001
-"""How long the acceptor waits for the interpreter, at each of its system calls, while the loop's thread is busy: with 0.5 ms, a list of all
-channels made a new connection wait several times as long as with this.
+"""The time that the acceptor waits for the interpreter, at each of its system calls, while the loop's thread is busy. With 0.5 ms, a new connection
+waited several times as long as with this value during a list of all channels.
 """
 _STDOUT: Final = 1
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Signals:
+    """SIGTERM and SIGINT, which end framegate, and SIGHUP, which reloads files. Signals that arrive before the loop runs are kept for
+    it. Signals that were blocked until now (``framegate.control.cli``) are unblocked.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._hung_up = False
+        self._listener: Callable[[], None] | None = None
+        for number in _SIGNALS:
+            signal.signal(number, self._early)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+
+    def _early(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            self._hung_up = True
+        else:
+            self.count += 1
+
+    def attach(self, loop: asyncio.AbstractEventLoop, listener: Callable[[], None], on_hangup: Callable[[], None]) -> None:
+        """Call ``listener`` on the loop at every SIGTERM and SIGINT, ``on_hangup`` at every SIGHUP, and now for those that have arrived."""
+        self._listener = listener
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        loop.add_signal_handler(signal.SIGHUP, on_hangup)
+        if self.count:
+            loop.call_soon(listener)
+        if self._hung_up:
+            loop.call_soon(on_hangup)
+
+    def ignore(self) -> None:
+        """Ignore further signals, so that they do not change the exit code."""
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
+    def _on_signal(self) -> None:
+        self.count += 1
+        if self._listener is not None:
+            self._listener()
 
 
 async def _run(loaded: Loaded, signals: Signals, log: RowLog, meters: Meters, task_monitor: TaskMonitor) -> int:
@@ -63,7 +104,7 @@ async def _live(proxy: Proxy, loaded: Loaded, log: RowLog, notifier: Notifier, f
     """From the start to the last row; the exit code. ``first`` and ``second`` are the signals to end."""
     started = await _until(proxy.start(), first)
     if started is not None:
-        await proxy.stop()  # first, so that the reason is the last that is said, after processors that had come up already
+        await proxy.stop()  # first, so that the row with the reason is the last one
         log.write("start_failed", level="error", reason=getattr(started, "reason", "INTERNAL"), error=str(started) or repr(started))
         print(f"framegate: {started}", file=sys.stderr)
         return EXIT_FAILED
@@ -88,7 +129,7 @@ async def _end(proxy: Proxy) -> None:
 
 
 async def _until(work: Any, event: asyncio.Event, on_event: Callable[[], None] = lambda: None) -> Exception | None:
-    """Run something until it is done or the event comes, which is told and cancels it; the error it ended with."""
+    """Run ``work`` until it is done or the event is set, which calls ``on_event`` and cancels the work. Returns the error that it ended with."""
     task, stop = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
     await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()
@@ -145,7 +186,7 @@ def serve(path: str | pathlib.Path, log_format: LogFormat | None = None) -> int:
 
 
 def _leave_no_core() -> None:
-    """A core file would hold keys and passwords, of this process and of all that it starts. ``prlimit --core=unlimited --pid`` has one written."""
+    """Allow no core files of this process and its children: they would hold keys and passwords. ``prlimit --core=unlimited --pid`` allows one."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 

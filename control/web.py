@@ -1,7 +1,6 @@
-"""A small HTTP server for ports that anybody may reach: Prometheus' scrapes, and probes. Each connection is asked once, answered and closed.
+"""A small HTTP server on asyncio for Prometheus' scrapes and probes, whose ports any client may reach.
 
-asyncio moves the bytes, on the loop that starts it; whoever makes a server says how a request is answered. Connections are bounded, and so is the
-time of each: to say what it wants, and to take the answer.
+A connection has one request and is then closed. The number of connections is bounded, and so is the time for the request and for the answer.
 """
 
 import asyncio
@@ -16,14 +15,14 @@ from framegate.proxy.config.address import parse_address
 __all__ = ["Server", "bind", "response"]
 
 MAX_CONNECTIONS: Final = 512
-"""At once. When one more comes, the one that has kept its request back for longest has to go."""
+"""At once. One more closes the connection that has been without a request for longest."""
 TIME_LIMIT_S: Final = 5.0
-"""For a client to say what it wants, and once more to take the answer."""
+"""For the request, and once more for the answer."""
 _HEAD_BYTES: Final = 8192
 _BACKLOG: Final = 1024
-"""Connections that the kernel keeps. One more is tried again by its client after a second."""
+"""Connections that wait in the kernel. The client of one more repeats its attempt after a second."""
 _ACCEPTS: Final = 64
-"""At one go: less than a quarter of the connections, so that a request among many that say nothing is read before it is the oldest."""
+"""Connections accepted at once: less than a quarter of the limit, so that a request is read before its connection is the oldest."""
 _HEAD_END: Final = b"\r\n\r\n"
 
 _log = logging.getLogger(__name__)
@@ -44,21 +43,21 @@ def bind(address: str) -> socket.socket:
 
 
 def response(status: HTTPStatus, body: bytes = b"", headers: tuple[tuple[str, str], ...] = (), *, head_only: bool = False) -> bytes:
-    """An answer as it goes over the wire; ``head_only`` leaves out the body, as HEAD asks, and not its length."""
+    """The bytes of an answer; ``head_only`` leaves out the body, for HEAD, but not its length."""
     lines = [f"HTTP/1.0 {status.value} {status.phrase}", *(f"{name}: {value}" for name, value in headers)]
     head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "Connection: close", "", ""]).encode("ascii")
     return head if head_only else head + body
 
 
 class Server:
-    """Answers what comes to a socket that listens already, one request after the other.
+    """Answers requests to a socket that listens already.
 
     Args:
         sock: closed by ``stop``.
-        answer: gives what is sent back for the head of a request, which is whole, up to the empty line; called on the loop.
+        answer: returns the answer to the head of a request, up to the empty line; called on the loop.
 
     Attributes:
-        refused: connections that were closed without what they asked for, or that asked for nothing.
+        refused: connections that were closed without a complete answer.
     """
 
     def __init__(self, sock: socket.socket, answer: Callable[[bytes], bytes]) -> None:
@@ -66,16 +65,16 @@ class Server:
         self._socket = sock
         self._answer = answer
         self._open: dict[asyncio.StreamWriter, bool] = {}
-        """Oldest first; True while the request has not come."""
+        """Oldest first; True until the request has arrived."""
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Answer from now on, on this loop."""
+        """Answer requests from now on, on this loop."""
         self._server = await asyncio.start_server(self._connected, sock=self._socket, limit=_HEAD_BYTES, backlog=_ACCEPTS)
-        self._socket.listen(_BACKLOG)  # asyncio takes one number for both
+        self._socket.listen(_BACKLOG)  # asyncio uses ``backlog`` for both
 
     def stop(self) -> None:
-        """Close the socket and every connection; nobody is waited for."""
+        """Close the socket and every connection at once."""
         if self._server is not None:
             self._server.close()
         for writer in tuple(self._open):
@@ -89,7 +88,7 @@ class Server:
         try:
             await self._exchange(reader, writer)
         except OSError:  # a timeout is one
-            self.refused += 1  # it did not take its answer
+            self.refused += 1  # the client did not read the answer
         finally:
             del self._open[writer]
             writer.transport.abort()
@@ -127,7 +126,7 @@ class Server:
         else:
             try:
                 return self._answer(head)
-            except Exception:  # our bug: it costs this request
+            except Exception:  # a defect: only this request fails
                 _log.exception("a request could not be answered")
                 status = HTTPStatus.INTERNAL_SERVER_ERROR
         self.refused += 1

@@ -1,9 +1,10 @@
-"""One process that control starts: its environment, its sockets, what it prints, its end. Processors and handler processes are such.
+"""A child process of the control process: its environment, sockets, output and end. Processors and handler processes are child processes.
 
-It has two sockets: over ``handover`` (SOCK_SEQPACKET) it is given descriptors, over ``link`` it is told what to do, and says how it fares
+A child has two sockets: it receives descriptors over ``handover`` (SOCK_SEQPACKET), and exchanges messages over ``link``
 (``framegate.proxy.server.link``).
 """
 
+import abc
 import asyncio
 import contextlib
 import os
@@ -12,59 +13,101 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from framegate import proxy
 from framegate.control.errors import StartError
 from framegate.control.fleet.link import Link
-from framegate.control.fleet.reaper import Reaper
 from framegate.control.logs import RowLog
 from framegate.proxy.server.messages import PlainCommand
-from framegate.proxy.server.protocol import Message
+from framegate.proxy.server.protocol import Message, MessageError
 
-__all__ = ["Child", "ChildKind", "SpawnOptions", "child_environment"]
+__all__ = ["FORCED", "Child", "ChildKind", "Heartbeat", "Reaper", "SpawnOptions", "child_environment"]
 
+R = TypeVar("R")
+FORCED: Final = "stop"
+"""The reason of ``Child.kill`` when the proxy or an operator ends a process that is still busy. Such an end is not a crash."""
 LINK_LOST_S: Final = 6.0
-"""One that has lost its link delivers what it has (a processor flushes its tap, too) and exits within 5 s."""
+"""A process whose link ended writes out its data (a processor also flushes its tap) and exits within 5 s."""
 _OUTPUT_LINE_BYTES: Final = 4096
 _OUTPUT_ROWS: Final = 500
-"""Of what one process prints, a second."""
+"""Rows for the output of one process, per second."""
 _HANDOVER_BUFFER: Final = 64 * 1024
-# glibc's: with its defaults a large read is mapped anew, or the top of the heap given back and faulted in again, with each frame. In one run:
-# 64 KiB frames 0.92 (plain) and 0.95 (TLS) of the defaults' processor time, 1 MB 0.96 and 0.98, small ones the same. A user's own setting wins.
+# Settings of glibc. With its defaults each large frame maps memory anew, or returns the top of the heap and faults it in again. Measured processor
+# time relative to the defaults: 64 KiB frames 0.92 (plain) and 0.95 (TLS), 1 MB 0.96 and 0.98, small frames 1. A user's own setting wins.
 _ALLOCATOR: Final = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
 _PASSED: Final = frozenset(
-    {
-        "GLIBC_TUNABLES",
-        "HOME",
-        "LANG",
-        "LANGUAGE",
-        "LD_LIBRARY_PATH",
-        "LD_PRELOAD",
-        "OPENSSL_CONF",
-        "OPENSSL_ENGINES",
-        "OPENSSL_MODULES",
-        "PATH",
-        "SSL_CERT_DIR",
-        "SSL_CERT_FILE",
-        "TMPDIR",
-        "TZ",
-    }
-)
-"""What the interpreter, the C library and OpenSSL may need, besides everything that begins with one of ``_PASSED_FAMILIES``."""
+    ("GLIBC_TUNABLES", "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LD_PRELOAD", "OPENSSL_CONF", "OPENSSL_ENGINES",
+     "OPENSSL_MODULES", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ")
+)  # fmt: skip
+"""Variables that the interpreter, the C library and OpenSSL may need, besides those that begin with one of ``_PASSED_FAMILIES``."""
 _PASSED_FAMILIES: Final = ("LC_", "MALLOC_", "PYTHON")
 
 
+class Reaper:
+    """Waits for every child on SIGCHLD and calls the watchers. As PID 1 the control process also inherits orphans, which must not stay as zombies.
+    Event loop only; one per process.
+    """
+
+    def __init__(self) -> None:
+        self._watched: dict[int, Callable[[int], None]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_signal_handler(signal.SIGCHLD, self.reap)
+
+    def watch(self, pid: int, on_exit: Callable[[int], None]) -> None:
+        """Call ``on_exit`` with the exit code of a child, negative for the signal that killed it. Call it in the same step that started the child."""
+        self._watched[pid] = on_exit
+
+    def reap(self) -> None:
+        """Reap every child that has ended."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            on_exit = self._watched.pop(pid, None)
+            if on_exit is None:
+                continue
+            try:
+                on_exit(os.waitstatus_to_exitcode(status))
+            except Exception as error:  # go on: SIGCHLD may not come again for the other children that ended
+                self._loop.call_exception_handler({"message": f"the watcher of the child {pid} failed at its end", "exception": error})
+
+    def close(self) -> None:
+        """Stop listening to SIGCHLD."""
+        self._loop.remove_signal_handler(signal.SIGCHLD)
+
+
+class Heartbeat:
+    """Counts looks in which a heartbeat has not moved. Looks are counted instead of time, so that time in which the control process did not run
+    itself (stopped, or paused with the whole machine) does not count.
+    """
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._looks = 0
+
+    def look(self, heartbeat: int) -> int:
+        """Returns the number of looks in a row, this one included, that found the same value as the look before."""
+        self._looks = self._looks + 1 if heartbeat == self._last else 0
+        self._last = heartbeat
+        return self._looks
+
+
 class ChildKind(NamedTuple):
-    """What sort of a process it is.
+    """The constants of one kind of process.
 
     Attributes:
-        word: begins the names of its rows, as in ``processor_died``.
-        name: what people call it; the number of its slot follows.
+        word: the prefix of its rows, as in ``processor_died``.
+        name: how messages call it; the number of its slot follows.
         failed: ``StartError.reason`` when it cannot be started.
-        ready_s: how long it may take until it is ready.
-        environment: the variable that names further variables which it gets, with commas between them.
-        output_level: of the rows of what it prints: a processor has nothing to print, but for the last words of an interpreter.
+        ready_s: the time limit for becoming ready.
+        environment: the environment variable that names further variables to pass on, separated by commas.
+        restarts: the counter of restarts, by reason.
+        reasons: the values of the reason; others count as ``died``.
+        output_level: the level of rows for its output. A processor prints only when the interpreter fails.
     """
 
     word: str
@@ -72,19 +115,21 @@ class ChildKind(NamedTuple):
     failed: str
     ready_s: float
     environment: str
+    restarts: str
+    reasons: tuple[str, ...]
     output_level: str = "error"
 
     def start_error(self, slot: int, text: str) -> StartError:
-        """It did not come up."""
+        """The error for a process that did not start."""
         return StartError(f"{self.name} {slot} {text}", reason=self.failed, slot=str(slot))
 
 
 class SpawnOptions(NamedTuple):
-    """What every child of a kind is started with.
+    """How every child of a kind is started.
 
     Attributes:
         command: the program; options with numbers follow.
-        inherited: descriptors that it keeps as long as it lives, and knows nothing of.
+        inherited: descriptors that the child keeps open as long as it lives, without using them.
     """
 
     kind: ChildKind
@@ -95,39 +140,39 @@ class SpawnOptions(NamedTuple):
 
 
 def child_environment(also_passed: str) -> dict[str, str]:
-    """What a child needs of ours, and the allocator's settings: tokens and the like, which a container may have been given, are not for the
-    processes that read what strangers send. A package that lies outside site-packages (a checkout) is named, since ``-P`` leaves the current
-    folder out of the path. ``also_passed``: the variable that names further ones, with commas between them.
+    """The environment of a child: the variables that it needs, and the allocator's settings. Other variables may hold tokens, which processes that
+    read the bytes of strangers must not have. A package outside site-packages (a checkout) is added to PYTHONPATH, since ``-P`` leaves the current
+    folder out of the path.
+
+    Args:
+        also_passed: the variable that names further ones, separated by commas.
     """
     also = {name.strip() for name in os.environ.get(also_passed, "").split(",")}
     passed = {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_FAMILIES) or name in also}
     environment = {**_ALLOCATOR, **passed}
     root = pathlib.Path(proxy.__file__).parents[2]
     if not {"site-packages", "dist-packages"} & set(root.parts):
-        paths = [str(root), *filter(None, [environment.get("PYTHONPATH")])]
-        environment["PYTHONPATH"] = os.pathsep.join(paths)
+        environment["PYTHONPATH"] = os.pathsep.join([str(root), *filter(None, [environment.get("PYTHONPATH")])])
     return environment
 
 
-class Child:
+class Child(abc.ABC):
     """One process in one slot.
 
     Args:
-        hiring: what it has in common with others of its kind.
-        descriptors: what else it gets, by the option that tells it the number.
-        on_notice: gets what it says unasked, once it has said that it is ready, or failed.
+        descriptors: further descriptors for the child, by the option that passes the number.
+        on_notice: gets every message but answers and the first ``ready`` or ``failed``.
 
     Attributes:
         slot, generation: its identity.
-        pid: of the process.
         handover: our end of the hand-over socket.
         link: our end of the command socket.
         ended: becomes the exit code once the process is reaped.
         kill_reason: why control killed it; empty otherwise.
-        ready: it said that it is.
+        ready: it has reported that it is ready; its heartbeat is watched from then on.
 
     Raises:
-        OSError: the process, or what connects it with us, cannot be made; nothing of it is left.
+        OSError: the process or its sockets cannot be made; nothing of it is left.
     """
 
     def __init__(
@@ -137,6 +182,7 @@ class Child:
         self.generation = generation
         self.kill_reason = ""
         self.ready = False
+        self.heartbeat = Heartbeat()
         self._kind = spawn_options.kind
         self._log = spawn_options.log
         self._on_notice = on_notice
@@ -183,48 +229,56 @@ class Child:
                 process_group=0,
             )
 
-    async def first_words(self, message: Mapping[str, object]) -> Message:
-        """Send ``start`` and wait for the answer, which is not judged.
+    @abc.abstractmethod
+    def look(self) -> int:
+        """Look at its heartbeat; see ``Heartbeat.look``."""
+
+    async def first_answer(self, message: Mapping[str, object], read: Callable[[Message], R]) -> R:
+        """Send ``start``, wait for the answer and read it.
 
         Raises:
-            StartError: it said ``failed``, ended, or was silent for too long.
+            StartError: the process answered ``failed``, ended, did not answer in time, or its answer cannot be read.
         """
         self.link.post(message)
         try:
             async with asyncio.timeout(self._kind.ready_s):
                 await asyncio.wait((self._ready, self.ended), return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError as error:
-            raise self.start_error(f"was not ready within {self._kind.ready_s:.0f} s") from error
+            raise self._start_error(f"was not ready within {self._kind.ready_s:.0f} s") from error
         if not self._ready.done():
-            raise self.start_error(f"ended with code {self.ended.result()} before it was ready")
+            raise self._start_error(f"ended with code {self.ended.result()} before it was ready")
         answer = self._ready.result()
         if answer["type"] == "failed":
-            raise self.start_error(f"could not start: {answer.get('error', '')}")
-        return answer
+            raise self._start_error(f"could not start: {answer.get('error', '')}")
+        try:
+            found = read(answer)
+        except MessageError as error:
+            raise self._start_error(f"could not start: {error}") from error
+        self.ready = True
+        return found
 
-    def start_error(self, text: str) -> StartError:
-        """See ``ChildKind.start_error``."""
+    def _start_error(self, text: str) -> StartError:
         return self._kind.start_error(self.slot, text)
 
     def kill(self, reason: str) -> None:
-        """SIGKILL; ``reason`` is the word for the metric. The first reason stays."""
+        """SIGKILL; ``reason`` is the value of the metric. The first reason stays."""
         if not self.ended.done():
             self.kill_reason = self.kill_reason or reason
             os.kill(self.pid, signal.SIGKILL)
 
     async def stop(self, timeout_s: float) -> None:
-        """Ask it to end what it does and exit; killed when it takes longer. Returns when it is reaped."""
+        """Ask it to exit, and kill it after ``timeout_s``. Returns when it is reaped."""
         self.link.post(PlainCommand(type="stop"))
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.shield(self.ended)
         except TimeoutError:
             self.log("killed", level="warning", reason=f"did not stop within {timeout_s:g} s")
-            self.kill("stop")
+            self.kill(FORCED)
             await self.ended
 
     def close(self) -> None:
-        """Give sockets and the pipe back; after the process ended."""
+        """Close the sockets and the pipe; after the process ended."""
         assert self.ended.done(), "a process that runs keeps its sockets"
         self.link.close()
         self.handover.close()
@@ -238,7 +292,7 @@ class Child:
             self._end_second()
 
     def log(self, event: str, *, level: str = "info", **fields: object) -> None:
-        """A row about it, ``processor_ready`` and the like."""
+        """Write a row about it, such as ``processor_killed``."""
         self._log.write(f"{self._kind.word}_{event}", level=level, slot=self.slot, pid=self.pid, **fields)
 
     def _reaped(self, code: int) -> None:
@@ -253,7 +307,7 @@ class Child:
         self._on_notice(message)
 
     def _link_ended(self, reason: str) -> None:
-        """One without a link cannot be steered; it ends by itself, or is made to."""
+        """A process without a link cannot be controlled: it ends by itself, or is killed."""
         self._loop.call_later(LINK_LOST_S, self._kill_if_running, reason)
 
     def _kill_if_running(self, reason: str) -> None:
@@ -277,7 +331,7 @@ class Child:
         self._output = self._output[-_OUTPUT_LINE_BYTES:]
 
     def _print(self, line: bytes) -> None:
-        """A row of a line, while there are not too many; of the others the last, and their number, when the second is over."""
+        """Write a row for a line. Above the limit per second, count the lines, and write the last one when the second is over."""
         if self._second is None:
             self._second = self._loop.call_later(1.0, self._end_second)
         if self._printed < _OUTPUT_ROWS:

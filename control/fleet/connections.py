@@ -1,23 +1,25 @@
 """Which processor has which connection: connections passed by the acceptor, reported closed, or lost with their processor.
 
-The acceptor's thread hands a connection over first and says so afterwards, so all else may overtake it: the row of a connection that is closed
-already, and the end of the processor that got it. Whoever takes something off the books therefore books first what was handed over
-(``count_handed``), and a processor that ended stays known by its token until the next one ends in its slot.
+The acceptor's thread passes a connection first and reports it afterwards. The connection may be closed, or its processor may end, before that report.
+So connections that were passed are added (``count_handed``) before any is removed, and a processor that ended stays known by its token until the next
+one ends in its slot.
 """
 
 import functools
 import itertools
+import time
 from collections.abc import Callable, Sequence
 
 from framegate.control.accept.acceptor import Acceptor
 from framegate.control.events import Bus, Line, Row
+from framegate.control.fleet.child import FORCED
 from framegate.control.fleet.desired_state import DesiredState
-from framegate.control.fleet.lost_connections import lost_connection_row
 from framegate.control.fleet.processor import AssignedConnection, Processor
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.server.link import decode_row, split_line
+from framegate.proxy.server.rows import ClosedRow, LostRow, TrafficRow
 
-__all__ = ["Connections"]
+__all__ = ["Connections", "end_cause", "lost_connection_row"]
 
 
 def _read(event: str, number: int, text: str) -> Row:
@@ -25,12 +27,11 @@ def _read(event: str, number: int, text: str) -> Row:
 
 
 class Connections:
-    """Books and unbooks connections, and publishes each one's closed row. Event loop only.
+    """Adds and removes connections, and publishes their rows. Event loop only.
 
     Args:
         acceptor: reports passed connections, and counts open ones by listener.
-        desired: says which upstream a listener has.
-        events: gets every closed row.
+        desired: has the upstream of each listener.
     """
 
     def __init__(self, acceptor: Acceptor, desired: DesiredState, events: Bus) -> None:
@@ -43,25 +44,25 @@ class Connections:
         self._last_ended: dict[int, int] = {}  # the token, by slot
 
     def enter(self, processor: Processor) -> None:
-        """One more may get connections."""
+        """Add a processor, which may get connections."""
         token = next(self._last_token)
         self._processors[token] = processor
         self._tokens[processor] = token
 
     def token(self, processor: Processor) -> int:
-        """What the acceptor calls a processor that may get connections."""
+        """The name of a processor in the acceptor's reports."""
         return self._tokens[processor]
 
     def forget(self, processor: Processor) -> int:
-        """One has ended: write the rows of the connections that went with it, and give how many those are."""
+        """Remove a processor that ended, and publish the rows of its connections. Returns their number."""
         self.count_handed()
         self._processors.pop(self._last_ended.get(processor.slot, 0), None)
         self._last_ended[processor.slot] = self._tokens.pop(processor)
-        casualties = [given for given in processor.open.values() if given is not None]
+        lost = [given for given in processor.open.values() if given is not None]
         processor.open.clear()
-        for given in casualties:
+        for given in lost:
             self._lost(processor, given)
-        return len(casualties)
+        return len(lost)
 
     def count_handed(self) -> None:
         """Add the connections that the acceptor passed since the last call; called before any is removed."""
@@ -73,34 +74,31 @@ class Connections:
             if processor not in self._tokens:
                 self._lost(processor, given)
 
-    def closed(self, processor: Processor, lines: Sequence[str], failed: Callable[[Exception], None]) -> None:
-        """A processor reports some closed, with their rows. ``failed`` gets those that cannot be read."""
-        self.count_handed()
-        told: list[Line] = []
-        for line in lines:
-            try:
-                accepted_ns, number, text = split_line("closed", line)
-                read = functools.partial(_read, "closed", number, text)
-                self._unbook(processor, accepted_ns, read)
-                told.append((number, text, read))
-            except Exception as error:
-                failed(error)
-        self._events.publish_lines("closed", told)
+    def reported(self, processor: Processor, event: str, lines: Sequence[str], failed: Callable[[Exception], None], *, level: str = "info") -> None:
+        """Publish the rows of connections that a processor reports as opened, still open, or closed, and remove the closed ones.
 
-    def reported(self, event: str, lines: Sequence[str], failed: Callable[[Exception], None], *, level: str = "info") -> None:
-        """A processor tells of some that have opened, or are still open; ``event`` is the notice's. ``failed`` is told of what cannot be read."""
+        Args:
+            event: ``opened``, ``access`` or ``closed``.
+            failed: gets the error of each row that cannot be read.
+        """
+        closed = event == "closed"
+        if closed:
+            self.count_handed()
         told: list[Line] = []
         for line in lines:
             try:
-                _, number, text = split_line(event, line)
-                told.append((number, text, functools.partial(_read, event, number, text)))
+                accepted_ns, number, text = split_line(event, line)
+                read = functools.partial(_read, event, number, text)
+                if closed:
+                    self._unbook(processor, accepted_ns, read)
+                told.append((number, text, read))
             except Exception as error:
                 failed(error)
         self._events.publish_lines(event, told, level=level)
 
     def _unbook(self, processor: Processor, accepted_ns: int, read: Callable[[], Row]) -> None:
         given = processor.open.get(accepted_ns)
-        if given is None:  # the acceptor's thread has handed it over, and has not come to saying so
+        if given is None:  # the acceptor's thread has passed it, and not reported it yet
             row = read()
             self._acceptor.gave_back(row["listener"], row["peer"])
         else:
@@ -114,3 +112,38 @@ class Connections:
         row = lost_connection_row(processor, given, upstream or "")
         printed: Row = {**row, "id": format_connection_id(row["id"])}
         self._events.publish({"event": "closed", **row}, line=printed)
+
+
+def end_cause(processor: Processor) -> str:
+    """The cause with which the connections of a processor that ended were closed, one of ``framegate.proxy.cells.CAUSES``."""
+    return "drain_timeout" if processor.kill_reason == FORCED else "processor_died"
+
+
+def lost_connection_row(processor: Processor, given: AssignedConnection, upstream: str) -> ClosedRow:
+    """The closed row of a connection that ended with its processor, which could not write it. Values that only the processor knew are None."""
+    what = "was stopped by force" if processor.kill_reason == FORCED else "died"
+    now_ns = time.time_ns()
+    return ClosedRow(
+        id=given.number,
+        listener=given.handover.listener,
+        peer=given.handover.peer,
+        upstream=upstream,
+        endpoint=None,
+        principal=None,
+        mechanism=None,
+        tls=None,
+        frames=TrafficRow(request=None, response=None),
+        bytes=TrafficRow(request=None, response=None),
+        opened_ns=given.handover.accepted_ns + now_ns - time.monotonic_ns(),
+        handshake_ns=None,
+        connect_ns=None,
+        connect_started_ns=None,
+        attempts=None,
+        cause=end_cause(processor),
+        detail=f"the processor {what}, exit code {processor.ended.result()}; what had passed is not known",
+        side="internal",
+        state="",
+        closed_ns=now_ns,
+        lost=LostRow(bytes=None, request=None, response=None),
+        mutes={},
+    )

@@ -14,21 +14,21 @@ WHOLE: Final = 1_000_000
 
 
 def default_part(count: int) -> int:
-    """Millionths of each rate that a processor has of what it was told nothing of, where there are ``count``."""
+    """A processor's part of each rate for which it has no other part, in millionths, with ``count`` processors."""
     return WHOLE // max(count, 1)
 
 
 @dataclasses.dataclass(slots=True)
 class DesiredState:
-    """What every processor is to have, and has once its change is in force.
+    """What every processor must have.
 
     Attributes:
         config: with the limits, the pool size and the tap's rules in force.
         endpoints: addresses of each upstream, resolved.
         shares: bytes of the memory pool by slot.
-        stores: certificates, keys and authorities, by owner (``framegate.proxy.server.rows``): the last that were good.
+        stores: certificates, keys and authorities, by owner (``framegate.proxy.server.rows``): the last valid ones.
         revision: grows with every committed change.
-        rows_at_open: whether processors tell of each connection that opens: the log wants to know, or somebody else.
+        rows_at_open: whether processors report each connection that opens, for the log or for telemetry.
     """
 
     config: ProxyConfig
@@ -39,7 +39,7 @@ class DesiredState:
     rows_at_open: bool = False
 
     def whole(self, slot: int) -> Change:
-        """All of it as one change for one slot."""
+        """The whole state as one change, for one slot."""
         limits = {listener.name: listener.max_receive_size for listener in self.config.listeners}
         quotas = cast(LimitsRow, quotas_to_wire(self.config))
         change = Change(max_receive_size=limits, limits=quotas, share=self.shares[slot], endpoints=self.endpoints)

@@ -1,4 +1,4 @@
-"""One handler process. ``framegate.control.fleet.handlers`` starts and ends it."""
+"""One handler process, and its slot. ``framegate.control.fleet.handlers`` starts and ends it."""
 
 import contextlib
 import os
@@ -10,34 +10,40 @@ from collections.abc import Callable
 from typing import Final
 
 from framegate.control.fleet.child import Child, ChildKind, SpawnOptions
-from framegate.control.fleet.process_slot import Heartbeat, ProcessSlot
+from framegate.control.fleet.process_slot import ProcessSlot
 from framegate.control.status import HandlerProcessStatus, HandlerStatus
 from framegate.proxy.handler.cells import HeartbeatCells, HeartbeatSample, create_cells
 from framegate.proxy.server.messages import HandlerFacts, HandlerStartMessage
-from framegate.proxy.server.protocol import Message, MessageError, read_handler_ready
+from framegate.proxy.server.protocol import Message, read_handler_ready
 
 __all__ = ["COMMAND", "KIND", "HandlerProcess", "HandlerSlot"]
 
 COMMAND: Final = (sys.executable, "-P", "-m", "framegate.proxy.handler")
-KIND: Final = ChildKind("handler", "handler process", "HANDLER_START_FAILED", 60.0, "FRAMEGATE_HANDLER_ENV", output_level="info")
-"""It has a minute: a handler may load what it needs in its ``start``."""
+KIND: Final = ChildKind(
+    "handler",
+    "handler process",
+    "HANDLER_START_FAILED",
+    60.0,  # a handler may load data in its ``start``
+    "FRAMEGATE_HANDLER_ENV",
+    "handler.restarts",
+    ("heartbeat", "timeout", "memory"),
+    output_level="info",
+)
 BUSY_OVER_NS: Final = 5_000_000_000
-"""What ``busy`` is a share of."""
+"""The time over which ``busy`` is measured."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_NO_SAMPLE: Final = HeartbeatSample(handled=0, failed=0, busy_ns=0, in_handler=0, oldest_ns=0, queued=0)
 
 
 class HandlerProcess(Child):
-    """One process in one place.
+    """One process in one slot.
 
     Attributes:
-        ready: it said that it is; from then on its heartbeat moves.
-        handlers: what its handlers said of themselves, by listener.
-        heartbeat: see ``Heartbeat``.
+        handlers: what its handlers reported about themselves, by listener.
     """
 
     def __init__(self, slot: int, generation: int, spawn_options: SpawnOptions, on_notice: Callable[["HandlerProcess", Message], None]) -> None:
         self.handlers: dict[str, HandlerFacts] = {}
-        self.heartbeat = Heartbeat()
         self._busy: deque[tuple[int, int]] = deque()
         descriptor = create_cells(f"framegate-handler-{slot}")
         try:
@@ -47,25 +53,15 @@ class HandlerProcess(Child):
             os.close(descriptor)
 
     async def start(self, message: HandlerStartMessage) -> None:
-        """Send ``start`` and wait until the handlers are there.
-
-        Raises:
-            StartError: one cannot be had, or the process ended, was silent for a minute, or speaks another version of the link.
-        """
-        answer = await self.first_words(message)
-        try:
-            self.handlers = read_handler_ready(answer)["handlers"]
-        except MessageError as error:
-            raise self.start_error(f"could not start: {error}") from error
-        self.ready = True
+        """Send ``start`` and wait until the handlers are loaded. Raises StartError, also for another version of the link."""
+        self.handlers = (await self.first_answer(message, read_handler_ready))["handlers"]
 
     @property
     def last_sample(self) -> HeartbeatSample | None:
-        """How it stands; None: it has not told yet."""
+        """Its last report; None before the first."""
         return self._cells.read() if self._cells.heartbeat_ns else None
 
     def look(self) -> int:
-        """See how it stands. In so many looks in a row, this one included, its heartbeat was what it had been before."""
         beat_ns = self._cells.heartbeat_ns
         if beat_ns and (not self._busy or beat_ns != self._busy[-1][0]):
             self._busy.append((beat_ns, self._cells.read().busy_ns))
@@ -87,13 +83,13 @@ class HandlerProcess(Child):
 
     @property
     def resident(self) -> int:
-        """Bytes of memory that it has; 0 when it is gone."""
+        """Its memory in bytes; 0 when it has ended."""
         with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{self.pid}/statm", "rb") as file:
             return int(file.read().split()[1]) * _PAGE
         return 0
 
     def kill(self, reason: str) -> None:
-        """SIGKILL, to whatever its handlers have started, too."""
+        """SIGKILL, also to the processes that its handlers have started."""
         if not self.ended.done():
             super().kill(reason)
             self._kill_rest()
@@ -108,8 +104,8 @@ class HandlerProcess(Child):
             os.killpg(self.pid, signal.SIGKILL)
 
 
-class HandlerSlot(ProcessSlot):
-    """A place for one handler process after another.
+class HandlerSlot(ProcessSlot[HandlerProcess]):
+    """A slot for handler processes.
 
     Attributes:
         last_reason, last_ended_ns: why and when (since 1970) the last one ended.
@@ -117,51 +113,37 @@ class HandlerSlot(ProcessSlot):
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
-        self.process: HandlerProcess | None = None
         self.last_reason = ""
         self.last_ended_ns = 0
 
-    @property
-    def child(self) -> HandlerProcess | None:
-        return self.process
-
     def ended(self, reason: str) -> None:
-        """What ran here is gone."""
-        self.process = None
-        self.state = "stopped"
+        """Note the end of a process."""
         self.last_reason = reason
         self.last_ended_ns = time.time_ns()
 
     def status(self, names: dict[str, str]) -> HandlerProcessStatus:
-        """What others may see; ``names`` are those of the handlers, by listener."""
-        process = self.process
-        last_sample = None if process is None else process.last_sample
+        """Its status for the API; ``names`` are those of the handlers, by listener."""
+        process = self.child
+        sample = (None if process is None else process.last_sample) or _NO_SAMPLE
         return HandlerProcessStatus(
             slot=self.number,
-            pid=0 if process is None else process.pid,
+            pid=self.pid,
             generation=self.generation,
             state=self.state,
             restarts=self.restarts,
             last_reason=self.last_reason,
             last_ended_ns=self.last_ended_ns,
             started_ns=self.started_ns,
-            handled=0 if last_sample is None else last_sample.handled,
-            failed=0 if last_sample is None else last_sample.failed,
-            in_handler=0 if last_sample is None else last_sample.in_handler,
-            queued=0 if last_sample is None else last_sample.queued,
-            oldest_ms=0 if last_sample is None else last_sample.oldest_ns // 1_000_000,
+            handled=sample.handled,
+            failed=sample.failed,
+            in_handler=sample.in_handler,
+            queued=sample.queued,
+            oldest_ms=sample.oldest_ns // 1_000_000,
             busy=0.0 if process is None else process.busy,
             resident=0 if process is None else process.resident,
             handlers=tuple(
-                HandlerStatus(
-                    listener=listener,
-                    handler=names[listener],
-                    directions=tuple(facts["directions"]),
-                    description=facts["description"],
-                )
-                for listener, facts in sorted(process.handlers.items())
+                HandlerStatus(listener=listener, handler=names[listener], directions=tuple(facts["directions"]), description=facts["description"])
+                for listener, facts in sorted(() if process is None else process.handlers.items())
                 if listener in names
-            )
-            if process is not None
-            else (),
+            ),
         )

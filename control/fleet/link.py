@@ -1,7 +1,7 @@
-"""The command socket of one processor, from control's side, on the event loop.
+"""Control's end of the command socket of one child process, on the event loop.
 
-Neither end ever blocks: what the socket refuses waits in the codec's writer until the loop sees it writable. Requests carry an id and are
-answered in any order; everything else that arrives is a notice. When the socket ends, every open request fails with UnavailableError.
+Neither end blocks: bytes that the socket does not take wait in ``LinkWriter`` until it is writable. Requests carry an id and are answered in any
+order; every other message is a notice. When the socket ends, every open request fails with UnavailableError.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from framegate.proxy.server.protocol import Message, Request
 __all__ = ["Link"]
 
 R = TypeVar("R")
-_READ_BYTES: Final = 64 * 1024  # more is mapped anew and given back with each read
+_READ_BYTES: Final = 64 * 1024  # a larger buffer is mapped and unmapped with each read
 
 
 class _Asked(NamedTuple):
@@ -33,8 +33,8 @@ class Link:
 
     Args:
         sock: this end of the pair; becomes non-blocking and is closed by ``close``.
-        on_notice: is called with every message that answers no request.
-        on_end: is called once with the reason when the other side ended or broke the link.
+        on_notice: called with every message that answers no request.
+        on_end: called once with the reason when the other side ended or broke the link.
     """
 
     def __init__(self, sock: socket.socket, on_notice: Callable[[Message], None], on_end: Callable[[str], None]) -> None:
@@ -57,7 +57,7 @@ class Link:
         return self._open
 
     def post(self, message: Mapping[str, object]) -> None:
-        """Send without waiting for an answer. Nothing happens on an ended link."""
+        """Send without waiting for an answer. Does nothing on a link that has ended."""
         if not self._open:
             return
         try:
@@ -74,15 +74,14 @@ class Link:
         return next(self._ids)
 
     def ask(self, request: Request[R], identifier: int | None = None) -> asyncio.Future[R | ErrorReply]:
-        """Send now; the answer comes when it comes. Who no longer wants it cancels the future.
+        """Send a request. Cancel the future if the answer is not needed any more.
 
         Args:
             request: see ``framegate.proxy.server.messages``.
             identifier: of ``next_id``; none: the next one.
 
         Returns:
-            The answer, an error where it is not what it should be; or UnavailableError with the reason PROCESSOR_GONE when the link is, or comes,
-            to its end.
+            Becomes the answer, or an error reply if it cannot be read; UnavailableError with the reason PROCESSOR_GONE if the link ends.
         """
         future: asyncio.Future[R | ErrorReply] = self._loop.create_future()
         if identifier is None:
@@ -100,15 +99,7 @@ class Link:
             del self._waiting[identifier]
 
     async def request(self, request: Request[R], timeout_ms: int) -> R | ErrorReply:
-        """Send and wait for the answer.
-
-        Args:
-            request: see ``ask``.
-            timeout_ms: for the answer.
-
-        Raises:
-            UnavailableError: the link is at its end, or no answer came in time (``reason`` PROCESSOR_GONE or PROCESSOR_SILENT).
-        """
+        """Send and wait for the answer. Raises UnavailableError: the link has ended (PROCESSOR_GONE), or there was no answer (PROCESSOR_SILENT)."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 return await self.ask(request)
@@ -116,7 +107,7 @@ class Link:
             raise UnavailableError(f"the processor did not answer within {timeout_ms} ms", reason="PROCESSOR_SILENT") from error
 
     def close(self) -> None:
-        """End the link from this side; the processor takes that as control's end. ``on_end`` is not called."""
+        """End the link from this side, without calling ``on_end``. The process takes that as the end of control."""
         if self._open:
             self._shut("control closed the link")
 

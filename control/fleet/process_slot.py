@@ -1,79 +1,72 @@
-"""A slot in which one process follows another, and the restarts."""
+"""A slot in which one process follows another, and how the processes of one kind are started, watched, restarted and ended."""
 
 import abc
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final, Generic, TypeVar
 
 from framegate.control.errors import ControlError
-from framegate.control.fleet.child import Child, ChildKind
+from framegate.control.events import Bus, Row
+from framegate.control.fleet.child import FORCED, Child, SpawnOptions
 from framegate.control.logs import RowLog
+from framegate.control.meters import Meters
 from framegate.control.status import ProcessorState
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.network.connection_id import GENERATION_BITS
+from framegate.proxy.server.messages import LogNotice
+from framegate.proxy.server.protocol import Message
 
-__all__ = ["Backoff", "Heartbeat", "ProcessSlot", "Respawner"]
+__all__ = ["Backoff", "ProcessSlot", "Respawner"]
 
+C = TypeVar("C", bound=Child)
+S = TypeVar("S", bound="ProcessSlot[Any]")
+HEARTBEAT_LIMIT_S: Final = 10.0
+_WATCH_LIMIT_S: Final = 5.0
 _BACKOFF_FIRST_S: Final = 0.1
 _BACKOFF_MOST_S: Final = 10.0
 _HEALTHY_AFTER_S: Final = 10.0
 _STOP_TIMEOUT_S: Final = 7.0
 _GENERATION_EPOCH_S: Final = 1_735_689_600
 _GENERATION_MASK: Final = (1 << GENERATION_BITS) - 1
-Live = Callable[[asyncio.Future[None]], Awaitable[None]]
 
 
 class Backoff:
-    """The pauses between one try and the next: 0.1 s, doubled up to 10 s, and from 0.1 s again after what lasted for 10 s.
+    """The pauses between tries: 0.1 s, doubled up to 10 s, and 0.1 s again after a try that lasted 10 s.
 
     Attributes:
-        next_s: the next pause, unless what comes before it lasts.
+        next_s: the next pause, if the try before it is short.
     """
 
     def __init__(self) -> None:
         self.next_s = _BACKOFF_FIRST_S
 
     def pause(self, lasted_s: float) -> float:
-        """Seconds to wait after what lasted for ``lasted_s``."""
+        """Seconds to wait after a try that lasted ``lasted_s``."""
         pause_s = _BACKOFF_FIRST_S if lasted_s >= _HEALTHY_AFTER_S else self.next_s
         self.next_s = min(pause_s * 2, _BACKOFF_MOST_S)
         return pause_s
 
 
-class Heartbeat:
-    """How long a heartbeat has not moved, in looks at it. Time in which nobody looked does not count: who was stopped himself, or paused with the
-    whole machine, has learned nothing of it.
-    """
-
-    def __init__(self) -> None:
-        self._last = 0
-        self._looks = 0
-
-    def look(self, heartbeat: int) -> int:
-        """So many looks in a row, this one included, found what the one before them did."""
-        self._looks = self._looks + 1 if heartbeat == self._last else 0
-        self._last = heartbeat
-        return self._looks
-
-
-class ProcessSlot(abc.ABC):
-    """A place.
+class ProcessSlot(Generic[C]):
+    """A slot.
 
     Args:
-        generation: the last one that this place had, 0 when it had none.
+        generation: that of the last process in this slot; 0 if there was none.
 
     Attributes:
+        child: the process that runs here.
         wanted: a process shall run here.
-        leaving: what runs here is the last.
-        task: has one process after another run here.
-        backoff: between two of them.
+        leaving: the process here gets no successor.
+        task: runs one process after another here.
+        backoff: the pauses between two of them.
         started_ns: when the last one was started, since 1970.
     """
 
     def __init__(self, number: int, generation: int = 0) -> None:
         self.number = number
         self.generation = generation
+        self.child: C | None = None
         self.restarts = 0
         self.wanted = True
         self.leaving = False
@@ -83,12 +76,12 @@ class ProcessSlot(abc.ABC):
         self.backoff = Backoff()
 
     @property
-    @abc.abstractmethod
-    def child(self) -> Child | None:
-        """What runs here."""
+    def pid(self) -> int:
+        """Of the process; 0 when none runs."""
+        return 0 if self.child is None else self.child.pid
 
     def begin(self) -> None:
-        """A process shall run here, from a fresh start."""
+        """Want a process again, with a new backoff."""
         self.wanted = True
         self.leaving = False
         self.backoff = Backoff()
@@ -99,80 +92,219 @@ class ProcessSlot(abc.ABC):
         return self.wanted and not self.leaving
 
     def next_life(self) -> None:
-        """One is about to be started."""
+        """Prepare the start of a process."""
         self.state = "starting" if self.restarts == 0 else "restarting"
         self.started_ns = time.time_ns()
         self.next_generation()
 
     def next_generation(self) -> int:
-        """Tenths of a second since 2025 (28 bits, 310 days), or one more than the last: unique over restarts of control too, for no process is up
-        and gone again within a tenth. (In whole seconds a quick successor ran ahead of the clock, and the next control met its numbers.)
+        """Tenths of a second since 2025 (28 bits, 310 days), or one more than the last. It is unique over restarts of control, too, since no process
+        starts and ends within a tenth of a second.
         """
         self.generation = max(self.generation + 1, int((time.time() - _GENERATION_EPOCH_S) * 10) & _GENERATION_MASK)
         return self.generation
 
 
-class Respawner:
-    """How the places of one kind of process get one after another. Event loop only.
+class Respawner(abc.ABC, Generic[S, C]):
+    """Runs the processes of one kind, one after another in each slot. Event loop only.
+
+    Each slot has a task that starts a process, waits for its end and starts the next after a growing pause. A process whose heartbeat does not move
+    for ``HEARTBEAT_LIMIT_S`` is killed.
 
     Args:
-        task: what ``task_monitor`` calls it, one of ``framegate.proxy.cells.TASKS``.
+        events: gets the rows of ends (``processor_died``), and the rows that processes log.
+        task: the name of this part in ``framegate.task.failures``, one of ``framegate.proxy.cells.TASKS``.
+        watch: the same for the watch over heartbeats.
+
+    Attributes:
+        slots: by number.
+        watch_interval_s: the time between two looks at the heartbeats.
     """
 
-    def __init__(self, kind: ChildKind, log: RowLog, task_monitor: TaskMonitor, task: str) -> None:
-        self._kind = kind
+    watch_interval_s = 0.5
+
+    def __init__(
+        self, spawn_options: SpawnOptions, events: Bus, meters: Meters, log: RowLog, task_monitor: TaskMonitor, task: str, watch: str
+    ) -> None:
+        self.slots: dict[int, S] = {}
+        self._spawn_options = spawn_options
+        self._kind = spawn_options.kind
+        self._events = events
+        self._meters = meters
         self._log = log
         self._task_monitor = task_monitor
         self._task = task
+        self._ending = False
+        self._watcher = task_monitor.repeat(watch, self._look, self.watch_interval_s, _WATCH_LIMIT_S)
 
-    def begin(self, place: ProcessSlot, live: Live) -> asyncio.Future[None]:
-        """Let processes run in a place until it is not wanted.
+    # --- what each kind does in its own way ------------------------------------------------------------------------------------------
 
-        Args:
-            live: has one process live from its start to its end; it raises when that does not come up, and sets the future when it has.
+    @abc.abstractmethod
+    def _spawn(self, slot: S) -> C:
+        """Start a process. Raises OSError."""
+
+    @abc.abstractmethod
+    async def _bring_up(self, slot: S, child: C) -> None:
+        """Return when the process works. Raises StartError."""
+
+    @abc.abstractmethod
+    def _release(self, slot: S, child: C) -> Row:
+        """Clean up after a process has ended. Returns further fields of the row about its end."""
+
+    @abc.abstractmethod
+    def _take_notice(self, child: C, message: Message) -> None:
+        """Handle a message that answers no request."""
+
+    def _fault(self, child: C) -> tuple[str, str] | None:
+        """Why a process must be killed, besides its heartbeat: the reason, and the text of the row."""
+        del child
+        return None
+
+    def _slots_changed(self) -> None:
+        """Slots are not wanted any more."""
+
+    # --- lives ------------------------------------------------------------------------------------------------------------------------
+
+    def _ordered(self) -> list[S]:
+        return [slot for _, slot in sorted(self.slots.items())]
+
+    def _begin(self, slot: S) -> asyncio.Future[None]:
+        """Run processes in a slot until it is not wanted any more.
 
         Returns:
-            Becomes done when the first is up, or raises why it is not; then there is no second.
+            Becomes done when the first process is up, or raises why it is not; then there is no second one.
         """
-        place.begin()
+        if self._ending:
+            raise self._kind.start_error(slot.number, "is not started: the proxy ends")
+        slot.begin()
         first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        place.task = asyncio.create_task(self._run(place, first, live))
-        place.task.add_done_callback(lambda _: _fail(first, self._kind.start_error(place.number, "was stopped before it was ready")))
+        slot.task = asyncio.create_task(self._run(slot, first))
+        slot.task.add_done_callback(lambda _: _fail(first, self._kind.start_error(slot.number, "was stopped before it was ready")))
         return first
 
-    async def end(self, place: ProcessSlot) -> None:
-        """End what runs in a place that is not wanted any more: it is asked to, and killed after a while."""
-        if place.child is not None:
-            await place.child.stop(_STOP_TIMEOUT_S)
-        if place.task is not None:
-            if place.child is None:
-                place.task.cancel()
-            await asyncio.wait((place.task,))
-
-    async def _run(self, place: ProcessSlot, first: asyncio.Future[None], live: Live) -> None:
+    async def _run(self, slot: S, first: asyncio.Future[None]) -> None:
         try:
-            while place.lives_on:
+            while slot.lives_on:
                 began = time.monotonic()
-                await self._run_one(place, first, live)
-                if place.lives_on:
-                    place.state = "restarting"
-                    place.restarts += 1
-                    await asyncio.sleep(place.backoff.pause(time.monotonic() - began))
+                try:
+                    await self._live(slot, first)
+                except Exception as error:
+                    self._report_failure(slot, first, error)
+                if slot.lives_on:
+                    slot.state = "restarting"
+                    slot.restarts += 1
+                    await asyncio.sleep(slot.backoff.pause(time.monotonic() - began))
         finally:
-            place.state = "stopped"
+            slot.state = "stopped"
 
-    async def _run_one(self, place: ProcessSlot, first: asyncio.Future[None], live: Live) -> None:
-        """One process from its start to its end. A first one that fails is the last; that is raised where ``first`` is waited for."""
+    def _report_failure(self, slot: S, first: asyncio.Future[None], error: Exception) -> None:
+        """A first process that fails is the last; its error is raised where ``first`` is awaited."""
+        if not isinstance(error, ControlError):
+            self._task_monitor.failed(self._task, error)
+        if first.done():
+            self._log.write(f"{self._kind.word}_start_failed", level="error", slot=slot.number, error=str(error))
+        else:
+            slot.wanted = False
+            _fail(first, error if isinstance(error, ControlError) else self._kind.start_error(slot.number, f"could not be started: {error!r}"))
+
+    async def _live(self, slot: S, first: asyncio.Future[None]) -> None:
+        """One process from its start to its end."""
+        slot.next_life()
         try:
-            await live(first)
+            child = self._spawn(slot)
+        except OSError as error:
+            raise self._kind.start_error(slot.number, f"could not be started: {error}") from error
+        slot.child = child
+        try:
+            await self._bring_up(slot, child)
+        except BaseException:
+            child.kill("died")
+            await child.ended
+            self._end(slot, child)
+            raise
+        if not first.done():
+            first.set_result(None)
+        await child.ended
+        self._report_end(slot, child, self._end(slot, child))
+
+    def _end(self, slot: S, child: C) -> Row:
+        slot.child = None
+        slot.state = "stopped"
+        return self._release(slot, child)
+
+    def _report_end(self, slot: S, child: C, further: Row) -> None:
+        event: Row = {"slot": slot.number, "pid": child.pid, "generation": slot.generation, "exit_code": child.ended.result(), **further}
+        reason = child.kill_reason or "died"
+        if reason == FORCED:
+            self._events.publish({"event": f"{self._kind.word}_stopped", "level": "warning", "forced": True, **event}, level="warning")
+        elif not slot.wanted and event["exit_code"] == 0:
+            self._log.write(f"{self._kind.word}_stopped", **event)
+        else:
+            if slot.wanted:
+                self._meters.add(self._kind.restarts, reason if reason in self._kind.reasons else "died")
+            self._events.publish({"event": f"{self._kind.word}_died", "level": "error", "reason": reason, **event}, level="error")
+
+    # --- notices and heartbeats -------------------------------------------------------------------------------------------------------
+
+    def _notice(self, child: C, message: Message) -> None:
+        """Handle a message; one that cannot be read, or whose handling fails, is reported and dropped."""
+        try:
+            self._take_notice(child, message)
         except Exception as error:
-            if not isinstance(error, ControlError):
-                self._task_monitor.failed(self._task, error)
-            if first.done():
-                self._log.write(f"{self._kind.word}_start_failed", level="error", slot=place.number, error=str(error))
-            else:
-                place.wanted = False
-                _fail(first, error if isinstance(error, ControlError) else self._kind.start_error(place.number, f"could not be started: {error!r}"))
+            self._task_monitor.failed(self._task, error)
+
+    def _publish_log(self, child: C, notice: LogNotice) -> None:
+        fields = {"slot": child.slot, **notice["fields"]}
+        self._events.publish({"event": notice["event"], "generation": child.generation, **fields}, level=notice["level"], line=fields)
+
+    def _look(self) -> None:
+        for slot in self._ordered():
+            child = slot.child
+            if child is None or not child.ready:
+                continue
+            fault = self._fault(child)
+            if child.look() * self.watch_interval_s >= HEARTBEAT_LIMIT_S:
+                fault = "heartbeat", f"its heartbeat stands for {HEARTBEAT_LIMIT_S:g} s"
+            if fault is not None and not child.kill_reason:
+                child.log("killed", level="error", reason=fault[1])
+                child.kill(fault[0])
+
+    # --- the end ----------------------------------------------------------------------------------------------------------------------
+
+    async def stop_slots(self, numbers: Sequence[int]) -> None:
+        """End the processes of these slots: each is asked to exit, and killed after a while."""
+        slots = [self.slots[number] for number in numbers if number in self.slots]
+        for slot in slots:
+            slot.wanted = False
+        self._slots_changed()
+        await asyncio.gather(*map(self._stop_slot, slots))
+
+    async def _stop_slot(self, slot: S) -> None:
+        if slot.child is not None:
+            await slot.child.stop(_STOP_TIMEOUT_S)
+        if slot.task is not None:
+            if slot.child is None:
+                slot.task.cancel()
+            await asyncio.wait((slot.task,))
+
+    def kill_all(self) -> None:
+        """The forced end: SIGKILL to every process."""
+        self._ending = True
+        for slot in self._ordered():
+            slot.wanted = False
+            if slot.child is not None:
+                slot.child.kill(FORCED)
+
+    async def stop(self) -> None:
+        """End every process, and report each end. When cancelled it still waits for that; call ``kill_all`` first to end it soon."""
+        self._ending = True
+        self._watcher.cancel()
+        ending = asyncio.ensure_future(self.stop_slots(list(self.slots)))
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await ending
+            raise
 
 
 def _fail(first: asyncio.Future[None], error: ControlError) -> None:

@@ -1,29 +1,35 @@
-"""One processor: requests to it, and its connections. ``framegate.control.fleet.supervisor`` starts and ends it."""
+"""One processor: requests to it and its connections; and its slot. ``framegate.control.fleet.supervisor`` starts and ends it."""
 
+import asyncio
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar, cast
 
 from framegate.control.errors import UnavailableError
 from framegate.control.fleet.child import Child, ChildKind, SpawnOptions
-from framegate.control.fleet.process_slot import Heartbeat
+from framegate.control.fleet.process_slot import ProcessSlot
 from framegate.control.fleet.slot_cells import SlotCells
+from framegate.control.status import ProcessorStatus
+from framegate.proxy.cells import CellLayout
 from framegate.proxy.network.connection_id import COUNTER_BITS, GENERATION_BITS, make_connection_id
 from framegate.proxy.server.link import Handover
 from framegate.proxy.server.messages import ErrorReply, StartMessage
-from framegate.proxy.server.protocol import Message, MessageError, Request, read_ready
+from framegate.proxy.server.protocol import Message, Request, read_ready
 
-__all__ = ["COMMAND", "KIND", "AssignedConnection", "Processor"]
+__all__ = ["COMMAND", "KIND", "AssignedConnection", "Processor", "Slot"]
 
 R = TypeVar("R")
 COMMAND: Final = (sys.executable, "-P", "-m", "framegate.proxy.server")
-KIND: Final = ChildKind("processor", "processor", "PROCESSOR_START_FAILED", 20.0, "FRAMEGATE_PROCESSOR_ENV")
+KIND: Final = ChildKind(
+    "processor", "processor", "PROCESSOR_START_FAILED", 20.0, "FRAMEGATE_PROCESSOR_ENV", "worker.restarts", ("heartbeat", "commit")
+)
 REQUEST_MS: Final = 5_000
-"""How long an answer to a question may take: a processor looks at what it is asked within 50 ms of traffic."""
+"""The time limit of an answer. A processor reads its commands within 50 ms, under any traffic."""
 
 
 class AssignedConnection(NamedTuple):
-    """A connection that a processor was given, and the id under which it is listed there."""
+    """A connection that was passed to a processor, and its id there."""
 
     handover: Handover
     number: int
@@ -34,11 +40,9 @@ class Processor(Child):
 
     Args:
         cells: its counters.
-        on_notice: gets what it says unasked.
+        on_notice: gets the messages that answer no request.
 
     Attributes:
-        ready: it is ready; its heartbeat is watched from then on.
-        heartbeat: see ``Heartbeat``.
         modules: hot module names and files, as the process reported.
         open: passed connections that are not reported closed, by ``accepted_ns``; None for one that was reported before it was added.
     """
@@ -47,24 +51,18 @@ class Processor(Child):
         self, slot: int, generation: int, cells: SlotCells, spawn_options: SpawnOptions, on_notice: Callable[["Processor", Message], None]
     ) -> None:
         self.modules: dict[str, str] = {}
-        self.heartbeat = Heartbeat()
         self.open: dict[int, AssignedConnection | None] = {}
+        self._reader = cells.reader
         self._given = 0
         self._first_id = make_connection_id(slot, generation & (1 << GENERATION_BITS) - 1, 0)
         super().__init__(slot, generation, spawn_options, {"--cells-fd": cells.descriptor}, lambda message: on_notice(self, message))
 
     async def start(self, message: StartMessage) -> None:
-        """Send ``start`` and wait until the process is ready.
+        """Send ``start`` and wait until the process is ready. Raises StartError, also for another version of the link."""
+        self.modules = (await self.first_answer(message, read_ready))["modules"]
 
-        Raises:
-            StartError: it said ``failed``, ended, was silent for 20 s, or speaks another version of the link.
-        """
-        answer = await self.first_words(message)
-        try:
-            self.modules = read_ready(answer)["modules"]
-        except MessageError as error:
-            raise self.start_error(f"could not start: {error}") from error
-        self.ready = True
+    def look(self) -> int:
+        return self.heartbeat.look(self._reader.heartbeat_ns)
 
     def book(self, handover: Handover) -> AssignedConnection:
         """Add a passed connection. The n-th has the counter n in its id; the processor counts in the same order."""
@@ -75,8 +73,8 @@ class Processor(Child):
         return given
 
     def unbook(self, accepted_ns: int) -> None:
-        """Take a connection off the books that ended; it may come before the connection is booked."""
-        if self.open.pop(accepted_ns, None) is None:  # the acceptor's thread has handed it over, and has not come to saying so
+        """Remove a connection that ended, or remember its end: the report may come before the acceptor's thread has told of the connection."""
+        if self.open.pop(accepted_ns, None) is None:
             self.open[accepted_ns] = None
 
     async def request(self, request: Request[R], timeout_ms: int) -> R:
@@ -85,3 +83,52 @@ class Processor(Child):
         if cast(Message, answer)["type"] == "error":
             raise UnavailableError(f"processor {self.slot}: {cast(ErrorReply, answer)['error']}", reason="PROCESSOR_FAILED")
         return cast(R, answer)
+
+
+class Slot(ProcessSlot[Processor]):
+    """The slot of a processor: the state that outlives its processes.
+
+    Attributes:
+        drained: becomes the number of connections left, once a drain was asked for.
+
+    Raises:
+        OSError: see ``SlotCells``.
+    """
+
+    def __init__(self, number: int, layout: CellLayout, listeners: Sequence[str], generation: int = 0) -> None:
+        super().__init__(number, generation)
+        self.cells = SlotCells(number, layout, listeners)
+        self.boot_id = ""
+        self.drained: asyncio.Future[int] | None = None
+
+    def begin(self) -> None:
+        super().begin()
+        self.drained = None
+
+    def report_drained(self, count: int) -> None:
+        """The processor has drained, or ended; ``count`` connections are left."""
+        if self.drained is not None and not self.drained.done():
+            self.drained.set_result(count)
+
+    @property
+    def takes_connections(self) -> bool:
+        """Whether the acceptor may pass connections to it."""
+        return self.lives_on and self.state == "running" and self.drained is None
+
+    def heartbeat_age_ms(self) -> int:
+        """The time since the last heartbeat; -1 without a process that has sent one."""
+        reader = self.cells.reader
+        if self.child is None or reader.generation != self.generation or reader.heartbeat_ns == 0:
+            return -1
+        return max(0, (time.monotonic_ns() - reader.heartbeat_ns) // 1_000_000)
+
+    def status(self) -> ProcessorStatus:
+        """Its status for the API."""
+        return ProcessorStatus(
+            slot=self.number,
+            pid=self.pid,
+            generation=self.generation,
+            state=self.state,
+            restarts=self.restarts,
+            heartbeat_age_ms=self.heartbeat_age_ms(),
+        )

@@ -22,15 +22,15 @@ _DROPPED: Final = "framegate.tap.dropped"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessorTotals:
-    """What one processor did between its start and its end, as its cells tell.
+    """What one processor counted between its start and its end.
 
     Attributes:
         connections: open at its end, by listener.
-        orderly: it came to its own end: its counts are the last ones.
+        orderly: it exited by itself: its counts are complete.
         matched: frames that tap rules matched.
         seen: the same by listener and direction; of one that died, as last published.
-        reserved: what ``seen`` had not passed when it died, by listener and direction.
-        dropped: frames that the log has, or was to have, as a gap only, by reason.
+        reserved: an upper bound of ``seen``, by listener and direction.
+        dropped: frames that are only in gaps of the log, by reason.
     """
 
     connections: dict[str, int]
@@ -67,12 +67,12 @@ class SlotCells:
         self._before = self._counts()
 
     def begin(self) -> None:
-        """Note the counters before a processor starts in the slot."""
+        """Save the counters before a processor starts in the slot."""
         self._before = self._counts()
 
     def end(self, cause: str = "processor_died") -> ProcessorTotals:
-        """Take stock after the processor is dead and reaped, so that this process is the only writer: its open connections are counted as
-        closed for ``cause``, its frames of unproven whereabouts as settled (the caller writes them to the tap as a gap), gauges become 0.
+        """Finish the counters after the processor was reaped, so that this process is the only writer: its open connections are counted as closed
+        for ``cause``, frames that may not be in the log as settled (the caller writes them to the tap as a gap), and gauges become 0.
         """
         connections: dict[str, int] = {}
         for listener in self._listeners:
@@ -80,7 +80,7 @@ class SlotCells:
             if count > 0:
                 connections[listener] = count
                 self._add(count, "framegate.connection.closed", listener, cause)
-        orderly = self.reader.state == State.STOPPED  # that it left itself; and one that did not come to claiming the cells has counted nothing
+        orderly = self.reader.state == State.STOPPED  # set by the processor itself; one that never claimed the cells has counted nothing
         counts = {key: value - self._before[key] for key, value in self._counts().items()}
         matched = counts[_MATCHED,]
         self._add(max(0, matched - counts[_FLUSHED,]), _FLUSHED)
@@ -89,12 +89,12 @@ class SlotCells:
         return ProcessorTotals(connections, orderly, matched, seen, reserved, {reason: counts[_DROPPED, reason] for reason in TAP_DROP_REASONS})
 
     def close(self) -> None:
-        """Give the descriptor back, and the mapping of this end. That of ``reader`` goes with the last who holds it: another thread may just read."""
+        """Close the descriptor and this mapping. The mapping of ``reader`` stays until its last reference is gone: another thread may be reading."""
         self._mapping.close()
         os.close(self.descriptor)
 
     def _counts(self) -> dict[tuple[str, ...], int]:
-        """What is compared between a start and an end."""
+        """The counters that are compared between a start and an end."""
         names: list[tuple[str, ...]] = [(_MATCHED,), (_FLUSHED,)]
         names += [(_DROPPED, reason) for reason in TAP_DROP_REASONS]
         names += [(name, *pair) for name in (_SEEN, _RESERVED) for pair in self._pairs]

@@ -1,11 +1,11 @@
 """A change in every processor or in none: prepare and commit over the links, one change at a time.
 
-    prepare     each processor says prepared. One that refuses, or a call that is cancelled: abort everywhere, nobody has the change
-    decide      what control itself holds is changed; there is no way back
-    commit      each processor confirms. The call may end before; the phase does not, and the next change waits for it
+    prepare     each processor answers that it is prepared. If one refuses, or the call is cancelled, the change is aborted in all
+    decide      control's own state is changed; from here on the change is completed
+    commit      each processor confirms. The next change waits for that, even if the call ends before
 
-A processor that is slow is waited for, for as long as its heartbeat goes on (it is killed after 10 s without; its successor starts with what
-control holds) and at most ``PATIENCE_S``. What a link carries stays in order: an abort needs no answer, and the next change cannot overtake it.
+Each answer is awaited for at most ``PATIENCE_S``. A processor whose heartbeat stops is killed after 10 s, and its successor starts with control's
+state. Messages on a link stay in order, so an abort needs no answer.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from framegate.proxy.server.protocol import commit_request, prepare_request
 __all__ = ["PATIENCE_S", "TwoPhases"]
 
 PATIENCE_S: Final = 30.0
-"""For one answer, longer than a heartbeat may stall: a process that beats and does not answer must not block other changes."""
+"""The time limit of one answer, longer than a heartbeat may stand: a process that runs and does not answer must not block other changes."""
 
 
 class TwoPhases:
@@ -36,13 +36,13 @@ class TwoPhases:
         """Make a change, and return when it is in force.
 
         Args:
-            plan: returns the change for each processor; raises when there is none.
-            decide: is called when all are prepared.
-            done: is called when all have it, before the next change begins.
+            plan: returns the change for each processor; raises if it is not allowed.
+            decide: called when all are prepared.
+            done: called when all have it, before the next change begins.
 
         Raises:
-            AbortedError: a processor refused, or was silent; none has the change.
-            UnavailableError: it is decided, and a processor that lives has not confirmed it (CHANGE_PENDING); it will have it before any other.
+            AbortedError: a processor refused, or did not answer; none has the change.
+            UnavailableError: it is decided, and a running processor has not confirmed it (CHANGE_PENDING); it will have it before any other.
         """
         await self._lock.acquire()
         try:
@@ -60,7 +60,7 @@ class TwoPhases:
         self._ending.discard(ending)
         self._lock.release()
         if not ending.cancelled():
-            ending.exception()  # whoever still waits has it, too
+            ending.exception()  # the caller gets it, if it still waits
 
     async def _prepare(self, changes: dict[Processor, Change]) -> dict[Processor, int]:
         numbers = {processor: processor.link.next_id() for processor in changes}
@@ -84,9 +84,7 @@ class TwoPhases:
             raise UnavailableError(text, reason="CHANGE_PENDING", processors=",".join(map(str, silent)))
 
     async def _commit_one(self, processor: Processor, number: int) -> bool:
-        """Whether nobody runs without the change: the processor has it, or is gone. After the decision there is no way back: one that says it
-        cannot have it is replaced.
-        """
+        """Whether the processor has the change or has ended. One that refuses after the decision is killed, and its successor has the change."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 answer = await processor.link.ask(commit_request(), number)
@@ -106,7 +104,7 @@ class TwoPhases:
 
 
 async def _prepare_one(processor: Processor, number: int, change: Change) -> None:
-    """Returns when the processor is prepared, or is gone: its successor starts with what control then holds."""
+    """Return when the processor is prepared or has ended: its successor starts with control's state."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             answer = await processor.link.ask(prepare_request(change), number)

@@ -1,11 +1,11 @@
-"""The sockets between processors and handler processes: a pair for each two, an end to each, whenever one of the two is new, or the pair broke.
+"""The socket pairs between processors and handler processes. Each processor and each handler process get a pair, and another if it breaks.
 
-Control keeps neither end, so that the death of one is an end of file for the other. What the hand-over sockets do not take now, or what there is
-no descriptor for, is tried again shortly, for as long as both live.
+Control keeps no end of a pair, so that the end of one process is an end of file for the other. If a hand-over socket is full, or no descriptor is
+available, the hand-over is repeated after a short time, as long as both processes run.
 
-A pair may break while both live: by a record that cannot be, by an error of ours, for want of a descriptor where an end arrives. Who notices says so
-(``parted``), which may be both, and both are given another after a pause; the pauses grow when that happens again and again. The end of one looks
-the same to the other, and says so, too: it is reaped within the pause, and nothing comes of it.
+A pair may break while both processes run: by an invalid record, by a defect, or because no descriptor is available where an end arrives. One or both
+processes report that (``parted``), and get another pair after a pause, which grows with each break. The end of one process looks like a break to the
+other; it is reaped within the pause, and no pair is made.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ _AGAIN_S: Final = 0.05
 
 
 class Rejoined(NamedTuple):
-    """Two that were parted have another pair.
+    """Two processes whose pair broke have another one.
 
     Attributes:
-        error: why they were parted, as far as either knew.
-        apart_s: for how long.
+        error: why it broke, as reported by either process.
+        apart_s: how long they had none.
     """
 
     one: Child
@@ -38,14 +38,14 @@ class Rejoined(NamedTuple):
 
 
 class _Wire:
-    """What joins two: one pair after another.
+    """The connection of two processes, by one pair after another.
 
     Attributes:
-        number: of the pair that they have, or are being given.
-        due_s: when there is something to do, of the loop's clock.
-        laid_s: when both were given their ends.
-        parted_s: since when they are apart; None while they are not, and before the first pair.
-        broken: the pair is to be another.
+        number: that of the current pair.
+        due_s: the time of the next action, by the loop's clock.
+        laid_s: when both had their ends.
+        parted_s: when the pair broke; None while they are connected, and before the first pair.
+        broken: a new pair is needed.
     """
 
     def __init__(self, one: Child, other: Child) -> None:
@@ -65,13 +65,13 @@ class _Wire:
         return any(child.ended.done() for child in self.sides)
 
     def renew(self, number: int) -> None:
-        """The next pair is to be laid."""
+        """Begin a new pair."""
         self.number = number
         self.broken = False
         self._ends = None
 
     def lay(self) -> bool:
-        """Go on as far as that goes now; True when both have their ends."""
+        """Hand over the ends, as far as possible now. Returns whether both processes have theirs."""
         try:
             if self._ends is None:
                 one, other = self.sides
@@ -84,15 +84,15 @@ class _Wire:
                     return False
                 end.close()
                 del self._ends[0]
-        except OSError:  # no descriptor for it now, or a side that is about to be reaped
+        except OSError:  # no descriptor is available, or a process has ended and is not reaped yet
             return False
         return True
 
     def part(self, error: str, now_s: float) -> None:
-        """One of the two says that it has not the pair any more, or never had it."""
+        """One of the processes reports that it has no end of the pair."""
         if error and error not in self._errors:
             self._errors.append(error)
-        if self.broken:  # the other said so
+        if self.broken:  # the other process has reported it
             return
         self.drop()
         self.broken = True
@@ -102,7 +102,7 @@ class _Wire:
             self.parted_s = now_s
 
     def laid(self, now_s: float) -> Rejoined | None:
-        """Both have their ends; gives what there is to say of that."""
+        """Note that both have their ends. Returns the report, if the pair before broke."""
         self.laid_s = now_s
         parted_s, self.parted_s = self.parted_s, None
         if parted_s is None:
@@ -112,7 +112,7 @@ class _Wire:
         return Rejoined(*self.sides, error, now_s - parted_s)
 
     def drop(self) -> None:
-        """Close the ends that were not sent; the other end sees the close."""
+        """Close the ends that were not sent."""
         for _, _, end in self._ends or ():
             end.close()
         self._ends = []
@@ -134,16 +134,16 @@ class Wiring:
 
     @property
     def waiting(self) -> int:
-        """Pairs that are not laid whole."""
+        """The number of pairs that are not complete."""
         return len(self._waiting)
 
     @property
     def joined(self) -> int:
-        """Pairs that there are, or shall be."""
+        """The number of pairs, complete or not."""
         return len(self._wires)
 
     def join(self, one: Child, other: Child) -> None:
-        """Give each an end of a pair, now or as soon as it can be, and of another whenever that breaks."""
+        """Give each process an end of a pair, now or as soon as possible, and of another whenever it breaks."""
         for number in [number for number, wire in self._wires.items() if wire.is_over]:
             self._wires.pop(number).drop()
         wire = _Wire(one, other)
@@ -152,9 +152,7 @@ class Wiring:
             self._later()
 
     def parted(self, child: Child, number: int, error: str) -> None:
-        """A process says that it has not its end of a pair any more, or never had it; empty ``error``: the other closed it. What is said of a pair
-        that there is another for by now is known already.
-        """
+        """A process reports that it has no end of a pair; empty ``error``: the other process closed it. Reports about replaced pairs are ignored."""
         wire = self._wires.get(number)
         if wire is None or child not in wire.sides:
             return
@@ -164,7 +162,7 @@ class Wiring:
         self._later()
 
     def _go(self, wire: _Wire, now_s: float) -> bool:
-        """Do for a wire what can be done now; True when there is nothing left to do, for both have their ends or one of them is gone."""
+        """Continue with a wire. Returns True if nothing is left to do: both processes have their ends, or one has ended."""
         if wire.is_over:
             self._wires.pop(wire.number, None)
             wire.drop()

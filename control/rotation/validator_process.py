@@ -15,8 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-from framegate.control.fleet.child import child_environment
-from framegate.control.fleet.reaper import Reaper
+from framegate.control.fleet.child import Reaper, child_environment
 from framegate.proxy.config.model import MIB
 
 __all__ = ["ValidatorProcess"]

@@ -1,19 +1,18 @@
-"""What shows and changes a running framegate, done with the fleet and the intake.
+"""The parts that show and change a running framegate, over ``control.fleet`` and ``control.accept``.
 
     steering      all parts, put together
     state         configuration, counters and health, for telemetry and probes
-    rows          which rows of the log are written; audit rows
-    channels      listed, described, muted and closed; who of them holds memory
-    listeners     how they are
-    limits        the largest frame of a listener's clients
-    upstreams     how they are, and new addresses for every processor
+    rows          which rows of the log are written; audit rows; access rows
+    channels      channels are listed, described, muted and closed; which hold most memory
+    listeners     the status of listeners and upstreams; new addresses of upstreams
+    limits        the largest frame of a listener's clients; quotas; connections above the node's limit are closed
     pool          the memory pool's size and shares, and the number of processors
-    balance       which shares move to whom
-    rates         the rates of quotas, divided among the processors as they are asked for
-    taps          the tap's rules
-    tap_losses    frames that the tap's log did not take, told while that goes on
-    drain         no more connections, and an orderly end of those that are open
-    transactions  changes that end decided, whoever waits for them
+    sizing        both follow the container
+    rates         the rates of quotas are divided among the processors by demand
+    taps          the tap's rules; frames that the log loses
+    users         the users of listeners with SASL
+    drain         no new connections, and an orderly end of the open ones
+    transactions  changes that are completed or taken back when their call is cancelled
 
 Nothing is re-exported.
 """

@@ -1,6 +1,6 @@
-"""The channels of all processors, as one: listed page by page, described, muted and closed, and who of them holds memory.
+"""The channels of all processors: listed in pages, described, muted and closed; and those that hold most memory.
 
-What one processor does is done, whatever the others say: whoever asks is told how much is in force, and of which processor that is not known.
+A change in one processor does not depend on the others. If some do not answer, the error says which, and for how many channels it is in force.
 """
 
 import asyncio
@@ -11,8 +11,7 @@ from typing import Final, Literal
 from framegate.control.bounds import MAX_HOLDERS, rows_per_page
 from framegate.control.configuration.units import counted
 from framegate.control.errors import InvalidArgumentError, NotFoundError, UnavailableError, Violation
-from framegate.control.fleet.processor import REQUEST_MS, Processor
-from framegate.control.fleet.slot import Slot
+from framegate.control.fleet.processor import REQUEST_MS, Processor, Slot
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.status import Holder, Outcome
 from framegate.control.steering.listeners import find_listener
@@ -26,17 +25,17 @@ __all__ = ["Channels"]
 
 Verb = Literal["mute", "unmute", "close"]
 LINK_ROWS: Final = 100
-"""Rows asked for at once: under 1 ms to make in the processor, and to read here. A page is put together of several answers."""
+"""Rows in one answer: under 1 ms of work in the processor, and here. A page may need several answers."""
 
 
 class Channels:
-    """Asks the processors."""
+    """Asks the processors about channels, and changes them."""
 
     def __init__(self, supervisor: Supervisor, transactions: Transactions) -> None:
         self._supervisor = supervisor
         self._transactions = transactions
 
-    # --- what is -----------------------------------------------------------------------------------------------------------------
+    # --- reads -------------------------------------------------------------------------------------------------------------------
 
     async def page(self, listener: str | None = None, page_size: int = 0, page_token: str = "") -> tuple[list[OpenRow], str]:
         """One page of pairs in a stable order, and the token of the next page (empty: that was the last).
@@ -80,10 +79,10 @@ class Channels:
         raise NotFoundError("channel", format_connection_id(channel))
 
     async def top_holders(self, count: int) -> list[Holder]:
-        """Who holds most of the memory pool, most first, at most ``count`` (1 to ``MAX_HOLDERS``).
+        """The channels that hold most of the memory pool, largest first, at most ``count`` (1 to ``MAX_HOLDERS``).
 
         Raises:
-            InvalidArgumentError: the count is out of range. UnavailableError: a processor does not answer; one that died holds nothing.
+            InvalidArgumentError: the count is out of range. UnavailableError: a processor does not answer.
         """
         if not 1 <= count <= MAX_HOLDERS:
             raise InvalidArgumentError([Violation("count", f"must be from 1 to {MAX_HOLDERS}, not {count}")])
@@ -104,8 +103,8 @@ class Channels:
         A mute returns when no further header will be read; a close has the cause ``admin``.
 
         Raises:
-            NotFoundError: a single named channel, or the listener, does not exist. InvalidArgumentError: not exactly one of the three is given.
-            UnavailableError: processors do not answer; its metadata say which, and for how many channels of the others it is in force.
+            NotFoundError: the only named channel, or the listener, does not exist. InvalidArgumentError: not exactly one of the three is given.
+            UnavailableError: processors do not answer; its metadata say which, and for how many channels of the others the change is in force.
         """
         if bool(channels) + (listener is not None) + (principal is not None) != 1:
             raise InvalidArgumentError([Violation("channels", "name channels, a listener or a principal, and one of these only")])
@@ -123,7 +122,7 @@ class Channels:
         return outcome
 
     async def _ask(self, transaction: Transaction, verb: str, messages: list[tuple[Processor, BulkCommand]], missing: list[int]) -> Outcome:
-        """Ask each processor, and wait for all: what one does is done, whatever the others say."""
+        """Ask each processor, and wait for all answers."""
         transaction.decide()
         answers = await asyncio.gather(*(_answer(processor, message) for processor, message in messages))
         failures = [answer for answer in answers if isinstance(answer, UnavailableError)]
@@ -156,7 +155,7 @@ class Channels:
 
 
 async def _held(processor: Processor, count: int) -> list[HolderRow]:
-    """Rows of those who hold most in a processor; one that is gone has given everything back."""
+    """The channels that hold most in one processor; none if it has ended."""
     try:
         return (await processor.request(holders_request(count), REQUEST_MS))["rows"]
     except UnavailableError as error:
@@ -180,7 +179,7 @@ def _holder(row: HolderRow) -> Holder:
 
 
 async def _answer(processor: Processor, command: BulkCommand) -> BulkReply | UnavailableError:
-    """What a processor did, or why that is not known. One that is gone has taken its channels with it: those named are missing."""
+    """The answer of a processor, or the error. If it has ended, its channels have ended, too: those named are missing."""
     try:
         return await processor.request(bulk_request(command), REQUEST_MS)
     except UnavailableError as error:
@@ -191,12 +190,12 @@ async def _answer(processor: Processor, command: BulkCommand) -> BulkReply | Una
 
 
 def _reads_commands(slot: Slot) -> bool:
-    """Whether its processor has looked at what it was asked ``REQUEST_MS`` ago: it does within 50 ms of traffic, and beats as often."""
+    """Whether its processor must have read a command of ``REQUEST_MS`` ago: it reads commands as often as its heartbeat moves, every 50 ms."""
     return 0 <= slot.heartbeat_age_ms() < REQUEST_MS // 2
 
 
 def _unanswered(verb: str, failures: list[UnavailableError], affected: list[int], missing: list[int], *, pending: bool) -> UnavailableError:
-    """Some did it, and some did not say so in time; ``pending``: those have begun to."""
+    """The error when some processors did not answer in time; ``pending``: they have read the command."""
     slots = ",".join(error.metadata["processor"] for error in failures)
     metadata = {"processors": slots, "affected_count": str(len(affected)), "missing_count": str(len(missing))}
     done = f"{verb} is in force for {counted(len(affected), 'channel')}"

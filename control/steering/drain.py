@@ -1,9 +1,8 @@
-"""The proxy's end in good order: it is no longer ready, and connections that are open end at a frame boundary.
+"""Drain: the proxy is no longer ready, and open connections end at a frame boundary.
 
-In a pod the end has two steps. First, in preStop, nothing but readiness is gone (``until_stop``): the application is there, and for its own end may
-need the connections that it has, and new ones. Then, with SIGTERM, which a native sidecar gets once the application has gone, no connection is taken
-any more and those that are open end (``refuse``). Who has no use of the first begins with the second. The time of the second runs from its first
-beginning: whoever asks again may only shorten it.
+In a pod the end has two steps. In preStop, the proxy only stops being ready (``until_stop``), since the application may need open and new connections
+for its own end. Then, at SIGTERM, which a native sidecar gets when the application has ended, no connection is taken any more and the open ones end
+(``refuse``). A drain may also begin with the second step. Its timeout runs from its first request; a later request can only shorten it.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ __all__ = ["Drain"]
 
 
 class Drain:
-    """Drains, as often as it is asked to; nothing takes it back."""
+    """Drains. It may be called again; a drain cannot be taken back."""
 
     def __init__(self, supervisor: Supervisor, acceptor: Acceptor, listeners: Listeners, pool: Pool, transactions: Transactions, events: Bus) -> None:
         self._supervisor = supervisor
@@ -50,23 +49,23 @@ class Drain:
             self._asked_at = time.monotonic()
 
     def close(self) -> None:
-        """Wait for the end no longer."""
+        """Stop waiting for the end."""
         if self._ending is not None:
             self._ending.cancel()
 
     async def run(
         self, timeout_ms: int | None = None, *, wait: bool = True, accept: DrainAccept | None = None, by: str = "", reason: str = ""
     ) -> DrainResult:
-        """Be no longer ready, and, unless connections are taken until the stop, end the open ones at a frame boundary; the process stays up.
+        """Stop being ready and, unless connections are taken until the stop, end the open ones at a frame boundary. The process stays up.
 
         Args:
             timeout_ms: None means the configured one.
             wait: return when no pair is open, otherwise as soon as every processor drains.
-            accept: see ``DrainConfig.accept``; None: as configured, but ``refuse`` with ``wait`` or a timeout, which speak of an end.
-            by, reason: who asks, and why; for the rows.
+            accept: see ``DrainConfig.accept``; None: as configured, but ``refuse`` with ``wait`` or a timeout, which need an end.
+            by, reason: the caller and its reason, for the rows.
 
         Raises:
-            InvalidArgumentError: of the timeout, or connections shall be taken until the stop and their end be waited for.
+            InvalidArgumentError: the timeout is out of range, or ``until_stop`` is combined with ``wait`` or a timeout.
         """
         config = self._supervisor.desired.config.drain
         ends = wait or timeout_ms is not None
@@ -82,7 +81,7 @@ class Drain:
         return await self._transactions.run("drain", lambda transaction: self._run(transaction, timeout, who, wait=wait))
 
     def _lead_in(self, who: dict[str, Any]) -> DrainResult:
-        """Be no longer ready, and no more."""
+        """Only stop being ready."""
         before = self._listeners.connections()
         if not self._pool.draining:
             self._events.publish({"event": "drain_began", "accept": "until_stop", **who, "connections": before})

@@ -1,16 +1,26 @@
-"""The listeners as they are: what is configured, and how many connections are open."""
+"""The status of listeners and upstreams; and the addresses of upstreams, which the resolver finds and every processor gets."""
+
+import asyncio
+import dataclasses
+from typing import Any
 
 from framegate.control.accept.acceptor import Acceptor
-from framegate.control.errors import NotFoundError
+from framegate.control.accept.resolver import Resolver
+from framegate.control.errors import ControlError, NotFoundError
+from framegate.control.fleet.desired_state import DesiredState
+from framegate.control.fleet.processor import REQUEST_MS
 from framegate.control.fleet.supervisor import Supervisor
-from framegate.control.status import ListenerStatus
+from framegate.control.logs import RowLog
+from framegate.control.status import DownEndpoint, ListenerStatus, UpstreamStatus
 from framegate.proxy.config.model import ListenerConfig, ProxyConfig, forwarding_of
+from framegate.proxy.server.messages import Change, Endpoints
+from framegate.proxy.server.protocol import upstreams_request
 
-__all__ = ["Listeners", "find_listener"]
+__all__ = ["Listeners", "Upstreams", "find_listener"]
 
 
 def find_listener(config: ProxyConfig, name: str) -> ListenerConfig:
-    """One listener of a configuration. Raises NotFoundError."""
+    """The listener with a name. Raises NotFoundError."""
     for listener in config.listeners:
         if listener.name == name:
             return listener
@@ -18,7 +28,7 @@ def find_listener(config: ProxyConfig, name: str) -> ListenerConfig:
 
 
 class Listeners:
-    """Shows them. ``acceptor.listeners`` is the truth; it is brought up to date first (``Connections.count_handed``)."""
+    """The status of listeners, from ``acceptor.listeners``, which is updated first (``Connections.count_handed``)."""
 
     def __init__(self, supervisor: Supervisor, acceptor: Acceptor) -> None:
         self._supervisor = supervisor
@@ -30,7 +40,7 @@ class Listeners:
         return [self._status(name) for name in self._acceptor.listeners]
 
     def connections(self) -> int:
-        """How many are open, of all listeners."""
+        """The number of open connections of all listeners."""
         self._supervisor.connections.count_handed()
         return sum(listening.open for listening in self._acceptor.listeners.values())
 
@@ -51,3 +61,60 @@ class Listeners:
             accepting=listening.accepting,
             forwarding=forwarding_of(config),
         )
+
+
+class Upstreams:
+    """The status of upstreams, and changes of their addresses."""
+
+    def __init__(self, supervisor: Supervisor, resolver: Resolver, log: RowLog) -> None:
+        self._supervisor = supervisor
+        self._resolver = resolver
+        self._log = log
+
+    async def statuses(self) -> list[UpstreamStatus]:
+        """Every upstream, in the configuration's order. Raises UnavailableError: a processor does not answer."""
+        down = await self._down_endpoints()
+        return [
+            UpstreamStatus(
+                name=item.name,
+                endpoints=item.endpoints,
+                addresses=self._resolver.current[item.name].texts(),
+                tls=item.tls is not None,
+                max_receive_size=item.max_receive_size,
+                error=self._resolver.current[item.name].error,
+                down=down.get(item.name, ()),
+            )
+            for item in self._supervisor.desired.config.upstreams
+        ]
+
+    async def _down_endpoints(self) -> dict[str, tuple[DownEndpoint, ...]]:
+        """The endpoints that processors do not use now, by upstream; with the reason of the first processor."""
+        answers = await asyncio.gather(*(processor.request(upstreams_request(), REQUEST_MS) for processor in self._supervisor.running))
+        found: dict[str, dict[str, DownEndpoint]] = {}
+        for answer in answers:
+            for (upstream, address), row in {(row["upstream"], row["endpoint"]): row for row in answer["rows"]}.items():
+                each = found.setdefault(upstream, {})
+                known = each.get(address) or DownEndpoint(address=address, reason=row["reason"], detail=row["detail"], processors=0)
+                each[address] = dataclasses.replace(known, processors=known.processors + 1)
+        return {name: tuple(each.values()) for name, each in found.items()}
+
+    async def set_endpoints(self) -> None:
+        """Give the resolver's addresses to every processor, if they changed. A refusal is logged; the next call tries again."""
+        current = self._resolver.current
+        endpoints = {name: resolution.addresses for name, resolution in current.items()}
+        if _as_sets(endpoints) == _as_sets(self._supervisor.desired.endpoints):
+            return
+
+        def commit(desired: DesiredState) -> None:
+            desired.endpoints = endpoints
+
+        try:
+            await self._supervisor.change(lambda slot: Change(endpoints=endpoints), commit)
+            self._log.write("endpoints_changed", upstreams={name: resolution.texts() for name, resolution in current.items()})
+        except ControlError as error:
+            self._log.write("endpoints_refused", level="error", error=str(error))
+
+
+def _as_sets(endpoints: Endpoints) -> dict[str, set[tuple[Any, ...]]]:
+    """Endpoints without their order, since name servers rotate their answers."""
+    return {name: {tuple(item) for item in rows} for name, rows in endpoints.items()}

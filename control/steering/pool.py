@@ -1,18 +1,20 @@
-"""What the processors share, and how many they are: the memory pool, divided over the slots, follows their number and their need.
+"""The memory pool and the number of processors. The pool is divided over the slots; the shares follow the number of processors and their need.
 
-Whatever divides the memory is one at a time (``_scale``): a share is part of a whole that must not change meanwhile. So is whatever changes the
-number (``_counting``).
+Only one change of the shares is made at a time (``_scale``), since a share is part of a sum that must not change meanwhile; and only one change of
+the number of processors (``_counting``).
 
     size        one change of all shares, in every processor or in none
-    grow        the old ones give up part of their shares; the new ones start. It is decided when all are ready; until then it is taken back
-    shrink      it is decided when the first is told to drain, for there is no way back from that: it ends whoever waits. While they drain they keep
-                their shares, and the size may change: of that they get their parts, too
+    grow        the old processors give up part of their shares, and the new ones start. It is decided when all are ready, and taken back before
+    shrink      it is decided when the first processor is told to drain. While processors drain they keep their shares, which a change of the size
+                changes too
+    balance     every few seconds shares move to processors whose reads had to wait for memory in the last two intervals. A processor that uses
+                little of its share gives half of the rest. No share falls below the largest frame or twice its usage, and the sum stays the size.
+                When no processor had to wait for a while, the shares become equal again
 """
 
 import asyncio
-import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Mapping, Set
 from typing import Final
 
 from framegate.control.configuration.units import format_size
@@ -20,29 +22,30 @@ from framegate.control.errors import ControlError, FailedPreconditionError, Inva
 from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
-from framegate.control.meters import Meters
 from framegate.control.status import Origin, PoolShare, PoolStatus
-from framegate.control.steering.balance import Need, Sample, moved_shares
 from framegate.control.steering.transactions import Transaction, Transactions
 from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.cells import MEMORY_KINDS, CellReader
 from framegate.proxy.config.model import MAX_PROCESSORS, POOL_SIZE, largest_whole
 from framegate.proxy.server.messages import Change
 
-__all__ = ["Pool", "counted", "equal_shares", "too_small"]
+__all__ = ["Need", "Pool", "Sample", "equal_shares", "moved_shares", "too_small"]
 
 BALANCE_INTERVAL_S: Final = 5.0
-BALANCE_STANDS_S: Final = 120.0
+BALANCE_LIMIT_S: Final = 120.0
+STEP: Final = 64 * 1024
+LEAST_MOVE: Final = 256 * 1024
+CALM_SAMPLES: Final = 6
 
 
 def equal_shares(size: int, count: int) -> dict[int, int]:
-    """The memory pool divided over the slots 0 to ``count`` - 1; what does not divide goes to the first."""
+    """The memory pool divided over the slots 0 to ``count`` - 1; the first gets the remainder."""
     share = size // count
     return {slot: share + (size - share * count if slot == 0 else 0) for slot in range(count)}
 
 
 def too_small(share: int, largest: int) -> FailedPreconditionError:
-    """A share that cannot hold the largest frame."""
+    """The error for a share that cannot hold the largest frame."""
     return FailedPreconditionError(
         f"a processor's share of the memory pool would be {format_size(share)}, less than the largest frame of {format_size(largest)}",
         reason="POOL_BELOW_MAX_RECEIVE_SIZE",
@@ -51,18 +54,57 @@ def too_small(share: int, largest: int) -> FailedPreconditionError:
     )
 
 
-@contextlib.contextmanager
-def counted(meters: Meters) -> Iterator[None]:
-    """Count a change asked for, by how it ended. One that was taken back because its call ended counts as refused."""
-    try:
-        yield
-    except InvalidArgumentError:
-        meters.add("config.changes", "invalid")
-        raise
-    except (ControlError, asyncio.CancelledError):
-        meters.add("config.changes", "refused")
-        raise
-    meters.add("config.changes", "")
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sample:
+    """One processor's part of the pool: ``usage`` in bytes, ``refused``: reads that had to wait for memory, since the start."""
+
+    usage: int
+    refused: int
+
+
+def moved_shares(shares: Mapping[int, int], usage: Mapping[int, int], needy: Set[int], floor: int) -> dict[int, int] | None:
+    """New shares with the same sum, or None when there is too little to move.
+
+    Args:
+        shares: bytes by slot.
+        usage: bytes in use by slot.
+        needy: slots whose reads had to wait.
+        floor: the largest frame; no share may be smaller.
+    """
+    gifts = {slot: _spare(share, usage[slot], floor) for slot, share in shares.items() if slot not in needy}
+    total = sum(gifts.values())
+    takers = sorted(slot for slot in needy if slot in shares)
+    if not takers or total < LEAST_MOVE:
+        return None
+    part, rest = divmod(total, len(takers))
+    gains = {slot: part + (rest if slot == takers[0] else 0) for slot in takers}
+    return {slot: share - gifts.get(slot, 0) + gains.get(slot, 0) for slot, share in shares.items()}
+
+
+def _spare(share: int, usage: int, floor: int) -> int:
+    return max(0, share - max(floor, 2 * usage)) // 2 // STEP * STEP
+
+
+class Need:
+    """Finds the needy slots from one sample to the next."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, Sample] = {}
+        self._once: set[int] = set()
+        self._calm = 0
+
+    def update(self, now: Mapping[int, Sample]) -> set[int]:
+        """The slots whose reads had to wait in this interval and in the one before."""
+        waited = {slot for slot, sample in now.items() if slot in self._before and sample.refused > self._before[slot].refused}
+        needy = waited & self._once
+        self._before, self._once = dict(now), waited
+        self._calm = 0 if waited else self._calm + 1
+        return needy
+
+    @property
+    def calm(self) -> bool:
+        """Whether no read had to wait in the last ``CALM_SAMPLES`` intervals."""
+        return self._calm >= CALM_SAMPLES
 
 
 def _usage(reader: CellReader) -> int:
@@ -76,25 +118,24 @@ def _share(slot: int, share: int, reader: CellReader) -> PoolShare:
 
 
 class Pool:
-    """Changes both, and moves shares to where they are needed.
+    """Changes the size and the number of processors, and balances the shares.
 
     Attributes:
-        draining: the proxy drains; no processor is added or taken away any more.
-        size_origin, processors_origin: who decides the pool's size, and how many processors there are.
+        draining: the proxy drains; the number of processors does not change any more.
+        size_origin, processors_origin: who decides the pool's size, and the number of processors.
     """
 
-    def __init__(self, supervisor: Supervisor, transactions: Transactions, meters: Meters, log: RowLog, task_monitor: TaskMonitor) -> None:
+    def __init__(self, supervisor: Supervisor, transactions: Transactions, log: RowLog, task_monitor: TaskMonitor) -> None:
         self.draining = False
         self.size_origin: Origin = "configuration"
         self.processors_origin: Origin = "configuration"
         self._supervisor = supervisor
         self._transactions = transactions
-        self._meters = meters
         self._log = log
         self._scale = asyncio.Lock()
         self._counting = asyncio.Lock()
         self._need = Need()
-        self._balancer = asyncio.create_task(task_monitor.job("shares", BALANCE_STANDS_S).keep_going(self._balance))
+        self._balancer = task_monitor.repeat("shares", self._balance, BALANCE_INTERVAL_S, BALANCE_LIMIT_S)
 
     def close(self) -> None:
         """End the balancer."""
@@ -116,7 +157,7 @@ class Pool:
         return [number for number, slot in sorted(self._supervisor.slots.items()) if slot.wanted]
 
     def least_share(self) -> int:
-        """Of the slots where processors shall run."""
+        """The smallest share of a slot where a processor shall run."""
         return min(self._desired.shares[number] for number in self.wanted_slots())
 
     def status(self) -> PoolStatus:
@@ -142,24 +183,22 @@ class Pool:
     # --- shares ------------------------------------------------------------------------------------------------------------------
 
     async def set_size(self, size: int, origin: Origin = "operator") -> PoolStatus:
-        """Resize the memory pool, in bytes, divided over the processors.
+        """Resize the memory pool, in bytes, divided over the processors. ``origin`` decides the size from then on.
 
         Raises InvalidArgumentError (not positive), FailedPreconditionError (a share would be below the largest maxReceiveSize), AbortedError.
-
-        ``origin`` decides it from then on.
         """
-        return await self._transactions.run("memory pool size", lambda transaction: self._resize(size, transaction, origin))
 
-    async def _resize(self, size: int, transaction: Transaction, origin: Origin) -> PoolStatus:
-        with counted(self._meters):
+        async def resize(transaction: Transaction) -> PoolStatus:
             if not POOL_SIZE.takes(size):
                 raise InvalidArgumentError([Violation("size", f"must be from {POOL_SIZE.least} to {POOL_SIZE.most} bytes, not {size}")])
             async with self._scale:
                 if origin == "container" and self.size_origin == "operator":
-                    return self.status()  # who set it meanwhile decides
+                    return self.status()  # an operator has set it meanwhile
                 await self._put_shares(equal_shares(size, len(self.wanted_slots())), size, transaction)
                 self.size_origin = origin
-        return self.status()
+            return self.status()
+
+        return await self._transactions.change("memory pool size", resize)
 
     async def _put_shares(self, shares: dict[int, int], size: int, transaction: Transaction | None = None) -> None:
         def check() -> None:
@@ -174,7 +213,6 @@ class Pool:
         await self._supervisor.change(lambda slot: Change(share=shares[slot]), commit, check, (transaction or Transaction()).decide)
 
     async def _balance(self) -> None:
-        await asyncio.sleep(BALANCE_INTERVAL_S)
         slots = set(self.wanted_slots())
         samples = {
             slot: Sample(_usage(reader), reader.cell("framegate.memory_pool.refused", "frames"))
@@ -204,14 +242,10 @@ class Pool:
 
     async def set_processors(self, count: int, origin: Origin = "operator") -> PoolStatus:
         """Start or drain and stop processors until ``count`` (1 to ``MAX_PROCESSORS``) run. Growing returns when the new ones are ready; shrinking
-        when the drained ones are gone or their drain timeout closed what was left. Errors as ``set_size``.
-
-        ``origin`` decides it from then on.
+        when the drained ones have ended or their drain timeout has passed. ``origin`` decides the number from then on. Errors as ``set_size``.
         """
-        return await self._transactions.run("number of processors", lambda transaction: self._scale_to(count, transaction, origin))
 
-    async def _scale_to(self, count: int, transaction: Transaction, origin: Origin) -> PoolStatus:
-        with counted(self._meters):
+        async def scale(transaction: Transaction) -> PoolStatus:
             if not 1 <= count <= MAX_PROCESSORS:
                 raise InvalidArgumentError([Violation("processors", f"must be from 1 to {MAX_PROCESSORS}, not {count}")])
             async with self._counting:
@@ -219,7 +253,7 @@ class Pool:
                     raise FailedPreconditionError("the proxy drains", reason="DRAINING")
                 now = len(self.wanted_slots())
                 if origin == "container" and self.processors_origin == "operator":
-                    return self.status()  # who set them meanwhile decides
+                    return self.status()  # an operator has set it meanwhile
                 if count > now:
                     async with self._scale:
                         await self._grow(now, count, transaction)
@@ -227,7 +261,9 @@ class Pool:
                 if count < now:
                     transaction.decide()
                     await self._shrink(now, count)
-        return self.status()
+            return self.status()
+
+        return await self._transactions.change("number of processors", scale)
 
     async def _grow(self, now: int, count: int, transaction: Transaction) -> None:
         before = {slot: self._desired.shares[slot] for slot in self.wanted_slots()}
@@ -243,7 +279,7 @@ class Pool:
         self._set_count(count)
 
     async def _restore(self, before: dict[int, int]) -> None:
-        """Give the old ones back what they had. That is more than they have, so no processor refuses it for its frames' sake."""
+        """Give the old processors their former shares again. No processor can refuse a larger share."""
         if self._desired.shares == before:
             return
         try:

@@ -1,73 +1,92 @@
-"""The rates of quotas, divided among the processors: each has an equal part, until connections wait.
+"""The rates of quotas, divided among the processors. Each has an equal part until connections wait.
 
-Processors tell five times a second of the rates that connections wait for (``control.fleet.demands``). Of each of these every processor is given a
-part of its own, which moves with each look towards what is asked there (``divided``). When nobody waits, and the equal parts are enough, they move
-back to equal ones. A look costs as much as there are rates that are waited for; where there is one processor there is none.
+Processors report five times a second the rates that connections wait for (``DemandNotice``). Every processor then has a part of each such
+rate, which moves towards the demand there with each call (``divided``). When no connection waits, and equal parts are enough, the parts move back to
+equal ones. The cost of a call grows with the number of rates that connections wait for. With one processor there is nothing to divide.
 
-A processor has another part as soon as it reads that; it does not answer, and goes on with what it has while control says nothing. One that starts
-has an equal part of each rate, which the others do without from then on.
+A processor uses a new part as soon as it reads the message; it sends no answer. One that starts has an equal part of each rate, and the parts of the
+others shrink at once.
 """
 
-import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from framegate.control.fleet.demands import Demand, RateKey
 from framegate.control.fleet.desired_state import default_part
 from framegate.control.fleet.processor import Processor
 from framegate.control.fleet.supervisor import Supervisor
-from framegate.control.task_monitor import TaskMonitor
 from framegate.proxy.server.messages import PartsCommand
-from framegate.proxy.server.rows import PartRow
+from framegate.proxy.server.rows import DemandRow, PartRow, RateCounter, RateLevel
 
-__all__ = ["INTERVAL_S", "WHOLE", "Rates", "divided"]
+__all__ = ["INTERVAL_S", "WHOLE", "Demand", "RateKey", "Rates", "divided"]
 
 WHOLE: Final = 1_000_000
 """Millionths of a rate."""
 INTERVAL_S: Final = 0.2
-STANDS_S: Final = 30.0
+LIMIT_S: Final = 30.0
 STEPS: Final = 2
-"""A look moves a part by this fraction of the way: several rates of the same connections would else send their parts to and fro, each by what the
-others leave of them.
-"""
+"""A call moves a part by this fraction of the difference. Otherwise the parts of several rates of the same connections would oscillate."""
 NEAR: Final = 2_000
-"""What is nearer than this to what is wanted is not worth a message."""
+"""A difference to the wanted part below this is not sent."""
 AS_DEFAULT: Final = -1
 HEADROOM: Final = 1.05
 ONE: Final = 1000
-"""Connection that waits."""
+"""The unit of ``Demand.waiting``: one connection."""
 FLOOR: Final = 5_000
-"""Of a rate, for a processor that uses none of it: the first connections there are not stopped until control is told."""
+"""The least part, for a processor that uses none of a rate, so that its first connections can begin before control has their demand."""
+
+
+class RateKey(NamedTuple):
+    """One rate."""
+
+    level: RateLevel
+    name: str
+    counter: RateCounter
+
+
+class Demand(NamedTuple):
+    """The demand for one rate in one processor; see ``framegate.proxy.server.rows.DemandRow``."""
+
+    used: int
+    waiting: int = 0
+    wanting: int = 0
 
 
 class Rates:
-    """Divides them, from its making until ``close``."""
+    """Divides them whenever ``divide`` is called."""
 
-    def __init__(self, supervisor: Supervisor, task_monitor: TaskMonitor) -> None:
+    def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
-        self._defaults: dict[Processor, int] = {}  # what each was told; so are the parts
+        self._defaults: dict[Processor, int] = {}  # as sent; so are the parts
         self._parts: dict[RateKey, dict[Processor, int]] = {}
-        self._task = asyncio.create_task(task_monitor.job("rates", STANDS_S).keep_going(self._step))
+        self._demands: dict[RateKey, dict[Processor, Demand]] = {}  # as last reported
+        self._reported: dict[RateKey, None] = {}  # since the last call of ``divide``
+        self._alive: list[Processor] = []
+        supervisor.on_demand = self.hear
 
-    def close(self) -> None:
-        """End the task."""
-        self._task.cancel()
-
-    async def _step(self) -> None:
-        await asyncio.sleep(INTERVAL_S)
-        self.divide()
+    def hear(self, processor: Processor, rows: Sequence[DemandRow]) -> None:
+        """Take the demand that a processor reports; for rates that it does not name it stays the same."""
+        for row in rows:
+            key = RateKey(row["level"], row["name"], row["counter"])
+            self._demands.setdefault(key, {})[processor] = Demand(row["used"], row["waiting"], row["wanting"])
+            self._reported[key] = None
 
     def divide(self) -> None:
-        """Divide the rates that were told of since the last look."""
+        """Divide the rates that processors have reported since the last call."""
         alive, running = self._supervisor.alive, self._supervisor.running
         shares = len(self._supervisor.desired.shares)
         default = default_part(max(len(alive), shares))
         told: dict[RateKey, list[int]] = {}
         if default == WHOLE:
-            self._supervisor.demands.clear()
+            self._demands.clear()
+            self._reported.clear()
             told = {key: [AS_DEFAULT] * len(running) for key in self._parts}
             self._parts.clear()
-        for key, demands in self._supervisor.demands.take().items():
+        if alive != self._alive:
+            self._alive = list(alive)
+            self._forget_ended()
+        reported, self._reported = self._reported, {}
+        for key in reported:
+            demands = self._demands.get(key, {})
             told[key] = self._divide(key, [demands.get(each) for each in running], default, WHOLE - default * (len(alive) - len(running)))
         for number, processor in enumerate(running):
             rows = [PartRow(level=key.level, name=key.name, counter=key.counter, part=parts[number]) for key, parts in told.items() if parts]
@@ -75,18 +94,23 @@ class Rates:
                 processor.link.post(PartsCommand(type="parts", default=default, parts=rows))
         self._defaults = dict.fromkeys(running, default)
 
+    def _forget_ended(self) -> None:
+        """Remove the demand of processors that have ended."""
+        left = {key: {each: demand for each, demand in demands.items() if each in self._alive} for key, demands in self._demands.items()}
+        self._demands = {key: demands for key, demands in left.items() if demands}
+
     def _divide(self, key: RateKey, demands: Sequence[Demand | None], default: int, whole: int) -> list[int]:
-        """Other parts of one rate for those that run; none where they stay."""
+        """The new parts of one rate for the running processors; empty if they do not change."""
         running = self._supervisor.running
         held = self._parts.get(key, {})
         now = [held.get(each, default) for each in running]
-        asked = [demand or Demand(part) for demand, part in zip(demands, now, strict=True)]  # one that says nothing keeps what it has
+        asked = [demand or Demand(part) for demand, part in zip(demands, now, strict=True)]  # without a report a processor keeps its part
         contested = any(each.waiting or each.used > default for each in asked)
         wanted = divided(whole, asked) if contested else [default] * len(running)
         if all(each in held for each in running if contested) and all(abs(want - part) < NEAR for want, part in zip(wanted, now, strict=True)):
             if contested:
                 return []
-            self._supervisor.demands.drop(key)
+            self._demands.pop(key, None)
             return [AS_DEFAULT] * len(running) if self._parts.pop(key, None) else []
         parts = wanted if sum(now) > whole else [part + (want - part) // STEPS for want, part in zip(wanted, now, strict=True)]
         self._parts[key] = dict(zip(running, parts, strict=True))
@@ -94,14 +118,14 @@ class Rates:
 
 
 def divided(whole: int, asked: Sequence[Demand]) -> list[int]:
-    """What each processor is to have of one rate; the sum is at most ``whole``, and less by no more than what rounding takes.
+    """The part of each processor in one rate. The sum is ``whole``, up to rounding down.
 
-    A processor where nobody waits gets what it uses and a little more; the others share the rest in proportion to how many wait. So each
-    connection that wants more than it gets has about the same, wherever it is. Where nobody waits anywhere the rest is divided equally.
+    A processor without waiting connections gets what it uses and a little more; the others share the rest in proportion to their waiting connections.
+    So all connections that wait get about the same, in whatever processor they are. If none waits, the rest is divided equally.
 
     Args:
-        whole: millionths that may be given.
-        asked: of each processor, at least one.
+        whole: millionths to divide.
+        asked: the demand of each processor, at least one.
     """
     weights = [max(each.wanting, ONE) for each in asked]
     needs = [whole if each.waiting else max(int(each.used * HEADROOM), FLOOR) for each in asked]

@@ -1,16 +1,27 @@
-"""The rows of the log: which are written, and those of audits."""
+"""Rows of the log: which are written, those of audits, and those of connections that stay open for long."""
 
+import asyncio
 import dataclasses
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from framegate.control.errors import UnavailableError
 from framegate.control.events import Bus, Row
+from framegate.control.fleet.processor import Processor
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import RowLog
 from framegate.control.status import LogStatus
 from framegate.proxy.config.log import LogLevel
+from framegate.proxy.server.protocol import access_request
 
-__all__ = ["Audit", "LogRows"]
+__all__ = ["AccessRows", "Audit", "LogRows", "interval_s"]
+
+PAGE: Final = 100
+"""Access rows in one answer: 60 KiB on the link, under 1 ms of work in the processor and in control."""
+REST_S: Final = 0.01
+ANSWER_MS: Final = 1_000
+ACCESS_LIMIT_S: Final = 300.0
 
 
 class Audit:
@@ -21,10 +32,10 @@ class Audit:
         self._events = events
 
     def reserve(self) -> None:
-        """Keep a place for the audit row of a change, before it is made; ``publish`` takes it, whatever became of the change.
+        """Reserve a place for the audit row of a change, before it is made. ``publish`` uses it, whether the change succeeds or not.
 
         Raises:
-            UnavailableError: the row could not be kept, since stdout is not read; the change must not be made.
+            UnavailableError: there is no place, since stdout is not read; the change must not be made.
         """
         if not self._log.reserve():
             text = "nothing is changed that cannot be audited: stdout, where the audit rows go, is not read or cannot be written"
@@ -36,14 +47,14 @@ class Audit:
 
 
 class LogRows:
-    """Which rows are written."""
+    """The levels of the log."""
 
     def __init__(self, supervisor: Supervisor, log: RowLog) -> None:
         self._supervisor = supervisor
         self._log = log
 
     def status(self) -> LogStatus:
-        """What is in force."""
+        """The levels in force."""
         levels = self._log.levels
         return LogStatus(format=self._log.format, level=levels.level, silenced=tuple(sorted(levels.silenced)), dropped=self._log.dropped)
 
@@ -51,8 +62,8 @@ class LogRows:
         """Change which rows are written, at once.
 
         Args:
-            level: the least that is; None: it stays.
-            events: by name, whether their rows are written; those that are not named stay.
+            level: the lowest level that is written; None: it stays.
+            events: by name, whether their rows are written; others stay as they are.
 
         Raises:
             InvalidArgumentError: there is no such event, or its rows are always written.
@@ -61,3 +72,71 @@ class LogRows:
         desired = self._supervisor.desired
         desired.config = dataclasses.replace(desired.config, log=dataclasses.replace(desired.config.log, level=self._log.levels.level))
         return self.status()
+
+
+def interval_s(every_ms: int) -> float:
+    """The time between two calls of ``AccessRows.look``: a sixtieth, from 1 to 10 s."""
+    return min(max(every_ms / 60_000, 1.0), 10.0)
+
+
+class _Period:
+    """A period for whose rows a processor is asked. Attributes: ``after``: the last id that it has answered for."""
+
+    def __init__(self, since_ns: int, until_ns: int) -> None:
+        self.since_ns = since_ns
+        self.until_ns = until_ns
+        self.after = 0
+
+
+class AccessRows:
+    """Gets a row of each connection that stays open (``access``) every ``log.access.every``.
+
+    It asks the processors for the rows that have become due since the last request (``proxy.server.pair_rows.is_due``), in pages with a pause after
+    each, so that ten thousand rows neither block the loop nor come at once. When a processor does not answer in time, or stdout is not read, it
+    continues later from there. A page whose answer came too late is written twice. The rows come as a notice, in order with those of connections that
+    open and close.
+
+    Args:
+        every_ms: the time between two rows of a connection, at least 1.
+        now_ns: the clock of the connections' beginnings.
+    """
+
+    def __init__(self, supervisor: Supervisor, every_ms: int, log: RowLog, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._supervisor = supervisor
+        self._every_ms = every_ms
+        self._log = log
+        self._now_ns = now_ns
+        self._began_ns = now_ns()
+        self._asked_ns: dict[Processor, int] = {}
+        self._unfinished: dict[Processor, _Period] = {}
+
+    async def look(self) -> None:
+        """Ask each processor for the rows that are due. Rows that the log does not write are skipped for good."""
+        running = self._supervisor.running
+        self._asked_ns = {each: self._asked_ns.get(each, self._began_ns) for each in running}
+        self._unfinished = {each: period for each, period in self._unfinished.items() if each in self._asked_ns}
+        if not self._log.levels.passes("access", "info"):
+            now_ns = self._now_ns()
+            self._asked_ns = dict.fromkeys(running, now_ns)
+            self._unfinished.clear()
+            return
+        for processor in running:
+            period = self._unfinished.pop(processor, None)
+            if period is None or await self._ask(processor, period):
+                period = _Period(self._asked_ns[processor], self._now_ns())
+                self._asked_ns[processor] = period.until_ns
+                await self._ask(processor, period)
+
+    async def _ask(self, processor: Processor, period: _Period) -> bool:
+        """Get the pages of one period. Returns False if some are left for later."""
+        while not self._log.is_behind:
+            request = access_request(after=period.after, limit=PAGE, every_ms=self._every_ms, since_ns=period.since_ns, until_ns=period.until_ns)
+            try:
+                period.after = (await processor.request(request, ANSWER_MS))["next"]
+            except UnavailableError:
+                break
+            if not period.after:
+                return True
+            await asyncio.sleep(REST_S)
+        self._unfinished[processor] = period
+        return False

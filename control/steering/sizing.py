@@ -1,8 +1,7 @@
-"""The processors and the memory pool follow the container: a pod may be resized while it runs (``cgroup``, ``capacity.fitted``).
+"""The number of processors and the memory pool follow the container, since a pod may be resized while it runs (``cgroup``, ``capacity.fitted``).
 
-Only what the configuration leaves to the container (0) follows, and that only until an operator sets it by hand. A new size counts when two looks,
-one after the other, found the same, so that what flaps changes nothing; what cannot be read any more is no new size. The changes are those of
-``Pool``: made in every processor or in none; processors that go finish their connections first, as in a drain.
+Only values that the configuration leaves to the container (0) follow, until an operator sets them. A new size is used when two looks in a row found
+it, so that a value that flaps changes nothing. A size that cannot be read any more is not a new size. The changes are those of ``Pool``.
 """
 
 import asyncio
@@ -25,13 +24,13 @@ __all__ = ["LOOK_S", "RETRY_LOOKS", "Chosen", "Sizing"]
 
 LOOK_S: Final = 2.0
 RETRY_LOOKS: Final = 15
-"""After a change that was refused it is tried again this many looks later."""
-STANDS_S: Final = 30.0
+"""A refused change is tried again after this many looks."""
+LIMIT_S: Final = 30.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chosen:
-    """What was chosen at the start by what the container allowed: ``processors`` and ``pool`` say whether they were."""
+    """What the container allowed at the start, and whether it decided the number of processors and the size of the pool."""
 
     container: Container
     processors: bool
@@ -39,13 +38,12 @@ class Chosen:
 
 
 class Sizing:
-    """Looks at the container, and has the pool follow.
+    """Looks at the container, and changes the pool.
 
     Args:
-        pool: what is changed; its origins say what may follow.
-        config: what is in force, asked at each change.
-        chosen: at the start.
-        look: gives what the container allows now.
+        pool: its origins say which values follow.
+        config: returns the configuration in force.
+        look: returns what the container allows now.
     """
 
     def __init__(
@@ -72,20 +70,16 @@ class Sizing:
         self._refusal = ""
         self._rest = 0
         self._change: asyncio.Task[None] | None = None
-        self._watcher = asyncio.create_task(task_monitor.job("sizing", STANDS_S).keep_going(self._watch))
+        self._watcher = task_monitor.repeat("sizing", self.look, LOOK_S, LIMIT_S)
 
     def close(self) -> None:
-        """End the looks, and a change that is under way; ``Transactions`` decides what becomes of that."""
+        """End the looks, and the call of a change in progress; ``Transactions`` completes it or takes it back."""
         self._watcher.cancel()
         if self._change is not None:
             self._change.cancel()
 
-    async def _watch(self) -> None:
-        await asyncio.sleep(LOOK_S)
-        self.look()
-
     def look(self) -> None:
-        """Look once, and begin to follow when that is due."""
+        """Look once, and start a change if the size is a new one."""
         found = self._look()
         if found.sources < self._sources:
             self._report_unreadable(found)
@@ -93,14 +87,11 @@ class Sizing:
         self._unreadable, self._sources = False, found.sources
         twice, self._last = found == self._last, found
         self._rest = max(0, self._rest - 1)
-        if not twice or found == self._followed or self._rest or self._pool.draining or self._changing():
+        changing = self._change is not None and not self._change.done()  # it may take as long as a drain
+        if not twice or found == self._followed or self._rest or self._pool.draining or changing:
             return
         self._change = asyncio.create_task(self._follow(found))
         self._change.add_done_callback(self._ended)
-
-    def _changing(self) -> bool:
-        """Whether a change is under way: processors that go may take as long as a drain."""
-        return self._change is not None and not self._change.done()
 
     def _report_unreadable(self, found: Container) -> None:
         if not self._unreadable:
@@ -128,28 +119,23 @@ class Sizing:
         self._refusal = refused
 
     def _wanted(self, config: ProxyConfig, found: Container) -> ProxyConfig:
-        """What fits, with what does not follow as it is."""
+        """The configuration that fits into the container; values that do not follow stay."""
         processors = 0 if self._pool.processors_origin == "container" else config.processors
         size = 0 if self._pool.size_origin == "container" else config.memory_pool.size
         return fitted(dataclasses.replace(config, processors=processors, memory_pool=dataclasses.replace(config.memory_pool, size=size)), found)
 
     async def _make(self, wanted: ProxyConfig) -> None:
-        """The size first, which must not wait for a drain of processors that go, unless each would have less of it than a largest frame."""
-        now = self._config()
-        count, size = wanted.processors, wanted.memory_pool.size
-        size_first = size // now.processors >= max(largest_whole(now))
-        if size_first:
+        """Change the size first, so that it does not wait for a drain, unless a share would then be below the largest frame."""
+        now, size = self._config(), wanted.memory_pool.size
+        if size // now.processors >= max(largest_whole(now)):
             await self._set_size(size)
-        await self._set_processors(count)
+        if wanted.processors != self._config().processors:
+            await self._pool.set_processors(wanted.processors, "container")
         await self._set_size(size)
 
     async def _set_size(self, size: int) -> None:
         if size != self._config().memory_pool.size:
             await self._pool.set_size(size, "container")
-
-    async def _set_processors(self, count: int) -> None:
-        if count != self._config().processors:
-            await self._pool.set_processors(count, "container")
 
     def _report(self, before: Container, found: Container, was: ProxyConfig, refused: str) -> None:
         now = self._config()
@@ -167,5 +153,4 @@ class Sizing:
 
 
 def _followed(before: int, after: int, origin: Origin) -> dict[str, Any]:
-    """What became of one of them, and who decides it."""
     return {"before": before, "after": after, "set_by": origin}

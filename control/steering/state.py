@@ -1,4 +1,4 @@
-"""What there is in a running framegate, for telemetry and for probes: configuration, counters, health."""
+"""The state of a running framegate, for telemetry and probes: configuration, counters, health."""
 
 import importlib.metadata
 import time
@@ -24,13 +24,14 @@ ALIVE_MS: Final = 5_000
 
 
 class State:
-    """Belongs to the event loop, but for what says "any thread".
+    """Event loop only, except for methods whose docstring says "any thread".
 
     Args:
-        handlers: the handler processes, where a listener has a handler.
+        handlers: None: no listener has a handler.
 
     Attributes:
         serving: every processor was ready and the listeners accept.
+        started_ns: when this process started, CLOCK_REALTIME nanoseconds.
     """
 
     def __init__(
@@ -42,18 +43,13 @@ class State:
         self._pool = pool
         self._drain = drain
         self._handlers = handlers
-        self._started_ns = time.time_ns()
+        self.started_ns = time.time_ns()
         self.serving = False
 
     @property
     def config(self) -> ProxyConfig:
         """The configuration in force, changes at run time included."""
         return self._supervisor.desired.config
-
-    @property
-    def started_ns(self) -> int:
-        """When this process started, CLOCK_REALTIME nanoseconds."""
-        return self._started_ns
 
     @property
     def build(self) -> BuildInfo:
@@ -64,14 +60,14 @@ class State:
 
     @property
     def cells(self) -> list[tuple[int, CellReader]]:
-        """The shared counters of every slot that there is, by slot; before them, under ``RETIRED``, the sums of those that are gone, if any are.
-        What one call gives belongs together: no slot is in it twice, or missing. Any thread.
+        """The shared counters of every slot, by slot, after the sums of removed slots under ``RETIRED``, if there are any. The result is consistent:
+        each slot is in it once. Any thread.
         """
         return self._supervisor.cells
 
     def measurements(self) -> Mapping[tuple[str, Attributes], float]:
-        """The metrics of ``proxy.cells.METRICS`` that control measures, now: by name and attributes in that table's order, empty values left out.
-        Any thread.
+        """The metrics of ``proxy.cells.METRICS`` that control measures, by name and attributes in that table's order, without empty values. Any
+        thread.
         """
         health = self.health()
         probes = {"startup": health.started, "readiness": health.ready, "liveness": health.alive}
@@ -84,7 +80,7 @@ class State:
         }
 
     def health(self) -> Health:
-        """For probes; cheap. Any thread."""
+        """The state for probes. Any thread."""
         statuses = self._supervisor.status()
         running = [item for item in statuses if item.state in ("running", "draining")]
         handled = self._handlers is None or bool(self._handlers.running)
@@ -107,7 +103,7 @@ class State:
         return self._supervisor.status()
 
     def handler_processes(self) -> list[HandlerProcessStatus]:
-        """Every place of a handler process, by slot; none where no listener has a handler. Any thread."""
+        """Every slot of a handler process; none if no listener has a handler. Any thread."""
         return [] if self._handlers is None else self._handlers.status()
 
 

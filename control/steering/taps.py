@@ -1,85 +1,167 @@
-"""The tap's rules, changed while traffic flows: all of them go to every processor at once, in the two phases of every change.
+"""The tap's rules, and the frames that its log loses.
 
-With each change, rules whose time was over before go; that of the rule that is changed is its own affair.
+A change of the rules sends all of them to every processor, in two phases (``control.fleet.two_phases``). It also removes rules that have expired,
+except the rule that is changed.
 """
 
 import asyncio
 import dataclasses
 import hashlib
+import importlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from framegate.control.errors import AlreadyExistsError, EtagError, FailedPreconditionError, InvalidArgumentError, NotFoundError, Violation
 from framegate.control.events import Event, Gap
 from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.supervisor import Supervisor
-from framegate.control.meters import Meters
+from framegate.control.logs import RowLog
 from framegate.control.status import TAP_RULE, TapRuleStatus, TapStop
-from framegate.control.steering.pool import counted
-from framegate.control.steering.tap_losses import TapLosses
 from framegate.control.steering.transactions import Transaction, Transactions
+from framegate.proxy.cells import CellReader
 from framegate.proxy.config.model import ProxyConfig, TapRule, rules_to_wire
 from framegate.proxy.server.messages import Change
 
-__all__ = ["MAX_RULES", "STOPPED_EVENT", "Rules", "Taps", "etag_of", "has_expired"]
+__all__ = ["MAX_RULES", "REASONS", "STOPPED_EVENT", "Rules", "TapLosses", "Taps", "etag_of", "has_expired"]
 
 MAX_RULES: Final = 256
-"""Each is asked for each direction of each new connection, and of all that are open when the rules change."""
+"""Each is evaluated for each direction of each new connection, and of all open ones when the rules change."""
 STOPPED_EVENT: Final = "tap_rule_off"
-"""The row in which a processor says that a rule has turned itself off."""
+"""The row in which a processor reports that a rule has turned itself off."""
+REASONS: Final = ("queue_full", "disk_full", "disk_error")
+EACH_S: Final = 60.0
+OVER_S: Final = 10.0
 Rules = tuple[TapRule, ...]
 
 
 def etag_of(rule: TapRule) -> str:
-    """Stands for a rule as it is; its place among the others is no part of it."""
+    """Identifies the contents of a rule, without its position."""
     text = json.dumps(dataclasses.asdict(rule), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def has_expired(rule: TapRule, now_ns: int) -> bool:
-    """Whether a rule's time is over. ``now_ns`` is of the wall clock."""
+    """Whether a rule has expired at ``now_ns`` of the wall clock."""
     return 0 < rule.expires_ns <= now_ns
+
+
+class TapLosses:
+    """Writes a row when the tap begins to lose frames, each minute while it does, and when nothing was lost for ``OVER_S``.
+
+    It runs on the event loop, which a disk that hangs does not stop. Only frames that the log could not write are counted (``REASONS``), not those
+    that rules leave out, nor those of connections that were closed.
+
+    Args:
+        cells: returns the counters, by slot, including removed slots.
+        log: gets the rows ``tap_losing`` and ``tap_losing_ended``.
+        directory: of the tap.
+        low: returns why the tap's disk is nearly full, as a sentence; empty while it is not.
+        clock: monotonic, in s.
+
+    Attributes:
+        losing: frames are being lost.
+    """
+
+    def __init__(
+        self,
+        cells: Callable[[], Sequence[tuple[int, CellReader]]],
+        log: RowLog,
+        directory: str,
+        low: Callable[[], str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cells = cells
+        self._log = log
+        self._directory = directory
+        self._low = low
+        self._clock = clock
+        self._seen = dict.fromkeys(REASONS, 0)
+        self._began: dict[str, int] = {}
+        self._told: dict[str, int] = {}
+        self._began_at = self._told_at = self._lost_at = 0.0
+        self.losing = False
+
+    @property
+    def troubles(self) -> list[str]:
+        """Sentences for operators about losses and the disk."""
+        low = self._low()
+        found = [low] if low else []
+        if self.losing:
+            lost = _since(self._seen, self._began)
+            why = ", ".join(f"{count:,} {reason}" for reason, count in lost.items())
+            found.append(f"the tap loses frames, for {self._clock() - self._began_at:.0f} s: {why}; gaps in its log say how many")
+        return found
+
+    def look(self) -> None:
+        """Compare the counters with those of the last call; about once a second."""
+        now = self._clock()
+        before = self._seen
+        readers = [reader for _, reader in self._cells()]
+        self._seen = {reason: sum(reader.cell("framegate.tap.dropped", reason) for reader in readers) for reason in REASONS}
+        if _since(self._seen, before):
+            self._lost_at = now
+            if not self.losing:
+                self.losing = True
+                self._began, self._began_at, self._told = before, now, before
+                self._report(now)
+        if self.losing and now - self._lost_at >= OVER_S:
+            self._report_end()
+        elif self.losing and now - self._told_at >= EACH_S:
+            self._report(now)
+
+    def close(self) -> None:
+        """Write the last row; at the end of framegate."""
+        self.look()
+        if self.losing:
+            self._report_end()
+
+    def _report_end(self) -> None:
+        self.losing = False
+        frames, lasted = _since(self._seen, self._began), round(self._lost_at - self._began_at, 1)
+        self._log.write("tap_losing_ended", level="warning", directory=self._directory, frames=frames, seconds=lasted)
+
+    def _report(self, now: float) -> None:
+        frames, self._told, self._told_at = _since(self._seen, self._told), self._seen, now
+        self._log.write("tap_losing", level="error", directory=self._directory, frames=frames, seconds=round(now - self._began_at, 1))
+
+
+def _since(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    """The frames lost in between, by reason."""
+    return {reason: now[reason] - before[reason] for reason in REASONS if now[reason] > before[reason]}
 
 
 class Taps:
     """Shows and changes the rules.
 
     Args:
-        tapped: is told by which rules frames may be recorded: before a change is made, those before and after it; once it is in force, the new ones.
-        losses: what the tap lost; None without a tap.
+        tapped: called with the rules that may record frames: when a change is made, with those before and after it, and when it is in force, with the
+            new ones.
+        losses: None without a tap.
     """
 
-    def __init__(
-        self,
-        supervisor: Supervisor,
-        transactions: Transactions,
-        meters: Meters,
-        tapped: Callable[[Rules], None],
-        losses: TapLosses | None = None,
-    ) -> None:
+    def __init__(self, supervisor: Supervisor, transactions: Transactions, tapped: Callable[[Rules], None], losses: TapLosses | None = None) -> None:
         self._supervisor = supervisor
         self._transactions = transactions
-        self._meters = meters
         self._tapped = tapped
         self._losses = losses
         self._decided = 0
-        self._stops: dict[str, dict[int, tuple[int, TapStop]]] = {}  # by rule and slot, with the generation of the processor that said so
+        self._stops: dict[str, dict[int, tuple[int, TapStop]]] = {}  # by rule and slot, with the generation of the processor
 
     @property
     def _config(self) -> ProxyConfig:
         return self._supervisor.desired.config
 
     def note(self, item: Event | Gap) -> None:
-        """Keep what an event of ``STOPPED_EVENT`` says: a rule has turned itself off in a processor."""
+        """Take an event of ``STOPPED_EVENT``: a rule has turned itself off in a processor."""
         assert isinstance(item, Event), f"the queue holds one for each rule in each processor, and {item.dropped} were dropped"
         row = item.row
         stop = TapStop(slot=row["slot"], cause=row["cause"], percent=row["percent"], limit=row["limit"], since_ns=item.time_ns)
         self._stops.setdefault(row["rule"], {})[stop.slot] = row["generation"], stop
 
     def troubles(self) -> list[str]:
-        """What keeps the tap from recording all frames, or is about to, a sentence each; none without a tap."""
+        """Sentences about what keeps the tap from recording all frames, or soon will; none without a tap."""
         return [] if self._losses is None else self._losses.troubles
 
     def rules(self) -> list[TapRuleStatus]:
@@ -104,12 +186,12 @@ class Taps:
         """Put a new rule before the one that is named, or last. Connections that are open follow at once.
 
         Args:
-            rule: is judged as one of a configuration file is.
+            rule: is validated like one of a configuration file.
             before: the name of a rule; empty: none.
-            validate_only: only say whether it could be done, and what would be; nobody is asked.
+            validate_only: only validate, and return the result; no processor is asked.
 
         Raises:
-            AlreadyExistsError: a rule has the name, and its time is not over. InvalidArgumentError: the rule cannot be; the violations' fields are
+            AlreadyExistsError: a rule has the name, and has not expired. InvalidArgumentError: the rule is not valid; the violations' fields are
                 those of ``TapRule``, as in ``networks[0]``. NotFoundError: of ``before``. FailedPreconditionError: there is no tap (NO_TAP), or there
                 are too many rules (TOO_MANY_TAP_RULES). AbortedError: a processor refused; none has it. UnavailableError: it is decided, but not
                 confirmed everywhere.
@@ -126,16 +208,16 @@ class Taps:
     async def update(
         self, name: str, changes: Mapping[str, Any], before: str | None = None, etag: str = "", *, validate_only: bool = False
     ) -> TapRuleStatus:
-        """Change fields of a rule, or move it. What had turned itself off is on again.
+        """Change fields of a rule, or move it. A rule that has turned itself off is on again.
 
         Args:
-            name: of the rule; it keeps it.
+            name: of the rule; it does not change.
             changes: new values by the name of ``TapRule``'s field.
-            before: as of ``create``; None: it stays where it is.
-            etag: the change is for the rule as it was when it had this one; empty: for whatever it is.
+            before: as of ``create``; None: it is not moved.
+            etag: that of the rule that the caller has seen; empty: change any.
 
         Raises:
-            EtagError: it is another. NotFoundError: no rule has the name. Others as ``create``.
+            EtagError: the rule has changed. NotFoundError: no rule has the name. Others as ``create``.
         """
 
         def edit(rules: Rules) -> Rules:
@@ -156,19 +238,42 @@ class Taps:
         await self._change(name, edit, validate_only=validate_only)
 
     async def _change(self, name: str, edit: Callable[[Rules], Rules], *, validate_only: bool) -> list[TapRuleStatus]:
-        """Make the change that ``edit`` makes of the rules in force when its turn has come; the rules then."""
-        judge = await asyncio.to_thread(_load_judge)
+        """Change the rules with ``edit``, called with those in force when earlier changes are done. Returns the new rules."""
+        validation = await asyncio.to_thread(importlib.import_module, "framegate.control.configuration.tap_rules")  # 2 MiB, at the first change
 
         def edited() -> Rules:
             rules = self._edited(name, edit)
-            faults = [fault for rule in rules if rule.name == name for fault in judge(rule, _speakers(self._config))]
+            speaks_kafka = {listener.name: listener.protocol == "kafka" for listener in self._config.listeners}
+            faults = [fault for rule in rules if rule.name == name for fault in validation.tap_rule_faults(rule, speaks_kafka)]
             if faults:
                 raise InvalidArgumentError([Violation(field, reason) for field, reason in faults])
             return rules
 
         if validate_only:
             return [self._status(rule) for rule in edited()]
-        return await self._transactions.run(f"{TAP_RULE} {name}", lambda transaction: self._make(name, edited, transaction))
+        after: Rules = ()
+        number = 0
+
+        def check() -> None:
+            nonlocal after
+            after = edited()
+
+        def commit(desired: DesiredState) -> None:
+            nonlocal number
+            number = self._decided = self._decided + 1
+            assert desired.config.tap is not None, "``check`` has seen it"
+            self._tapped((*desired.config.tap.rules, *after))
+            desired.config = dataclasses.replace(desired.config, tap=dataclasses.replace(desired.config.tap, rules=after))
+            self._stops.pop(name, None)
+
+        async def make(transaction: Transaction) -> list[TapRuleStatus]:
+            await self._supervisor.change(lambda slot: Change(tap_rules=rules_to_wire(after), tap_rule=name), commit, check, transaction.decide)
+            self._stops.pop(name, None)  # it may have turned itself off between the phases
+            if number == self._decided:  # otherwise a later change is decided, and will report its rules
+                self._tapped(after)
+            return [self._status(rule) for rule in after]
+
+        return await self._transactions.change(f"{TAP_RULE} {name}", make)
 
     def _edited(self, name: str, edit: Callable[[Rules], Rules]) -> Rules:
         tap = self._config.tap
@@ -179,40 +284,6 @@ class Taps:
         if len(rules) > max(MAX_RULES, len(tap.rules)):
             raise FailedPreconditionError(f"there are {MAX_RULES} tap rules already", reason="TOO_MANY_TAP_RULES", limit=str(MAX_RULES))
         return rules
-
-    async def _make(self, name: str, edited: Callable[[], Rules], transaction: Transaction) -> list[TapRuleStatus]:
-        with counted(self._meters):
-            after: Rules = ()
-            number = 0
-
-            def check() -> None:
-                nonlocal after
-                after = edited()
-
-            def commit(desired: DesiredState) -> None:
-                nonlocal number
-                number = self._decided = self._decided + 1
-                assert desired.config.tap is not None, "it was looked at when the change began"
-                self._tapped((*desired.config.tap.rules, *after))
-                desired.config = dataclasses.replace(desired.config, tap=dataclasses.replace(desired.config.tap, rules=after))
-                self._stops.pop(name, None)
-
-            await self._supervisor.change(lambda slot: Change(tap_rules=rules_to_wire(after), tap_rule=name), commit, check, transaction.decide)
-            self._stops.pop(name, None)  # it may have turned itself off between the phases
-            if number == self._decided:  # otherwise the next one is decided, and says so when nobody has these rules any more
-                self._tapped(after)
-            return [self._status(rule) for rule in after]
-
-
-def _load_judge() -> Callable[[TapRule, Mapping[str, bool]], list[tuple[str, str]]]:
-    """What reads configurations, 2 MiB: only who changes rules pays for it."""
-    from framegate.control.configuration.tap_rules import tap_rule_faults
-
-    return tap_rule_faults
-
-
-def _speakers(config: ProxyConfig) -> dict[str, bool]:
-    return {listener.name: listener.protocol == "kafka" for listener in config.listeners}
 
 
 def _index(rules: Rules, name: str) -> int | None:
@@ -233,7 +304,7 @@ def _without(rules: Rules, name: str) -> Rules:
 
 
 def _placed(rules: Rules, rule: TapRule, before: str) -> Rules:
-    """The rules with one more: before that of a name, or last."""
+    """The rules with one more, before the named one or last."""
     index = _index(rules, before) if before else len(rules)
     if index is None:
         raise NotFoundError(TAP_RULE, before)

@@ -1,8 +1,9 @@
-"""Who may come in with a password, listed and changed over the API: the file of users is changed as everybody changes it, and what is new in it is
-taken as everything new in it is.
+"""The users of listeners with SASL, listed and changed over the API: the file of users is changed with the same lock as by others, and then reloaded
+like any watched file.
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
@@ -16,7 +17,7 @@ from framegate.control.steering.transactions import Transaction, Transactions
 from framegate.proxy.server.rows import listener_owner
 
 if TYPE_CHECKING:
-    from framegate.control.fleet.identity import Identity  # only who asks for SASL pays for what hashes
+    from framegate.control.fleet.identity import Identity  # loaded only with SASL
     from framegate.control.identity.users import Users as KnownUsers
     from framegate.control.identity.users_file import UsersFile
     from framegate.proxy.auth.auth_requests import ScramCredential
@@ -24,19 +25,19 @@ if TYPE_CHECKING:
 __all__ = ["USER", "Users"]
 
 USER: Final = "user"
-"""The kind, as ``NotFoundError`` and others name it."""
+"""The kind, for ``NotFoundError`` and others."""
 _KIND: Final = "sasl"
 _PATIENCE_S: Final = 5.0
 _PAUSE_S: Final = 0.02
-"""Between two tries, while somebody else changes the file: that takes milliseconds."""
+"""Between two tries while another process changes the file, which takes milliseconds."""
 
 
 class Users:
     """Shows and changes the users of listeners.
 
     Args:
-        identity: who has the users in force; None where no listener asks for SASL.
-        clock: seconds that only grow.
+        identity: has the users in force; None without SASL.
+        clock: monotonic, in s.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Users:
             NotFoundError: no such listener. FailedPreconditionError: it has no file of users (NO_USERS_FILE).
         """
         self._path(listener)
-        assert self._identity is not None, "who has a file of users has SASL"
+        assert self._identity is not None, "a listener with a file of users has SASL"
         users = self._identity.users(listener)
         known, statuses = self._listed.get(listener, (None, ()))
         if known is not users:
@@ -74,20 +75,20 @@ class Users:
     async def put(
         self, listener: str, name: str, credentials: "Mapping[str, ScramCredential]", *, create: bool, replace: bool, validate_only: bool = False
     ) -> UserStatus:
-        """Write a user into a listener's file of users, in the place of all that it has, and have the file taken by all listeners that name it.
+        """Write a user into a listener's file of users, with all its credentials, and reload the file in all listeners that use it.
 
         Args:
             listener: its name.
             name: of the user.
-            credentials: what is stored of the password, by mechanism; they are good (``framegate.control.identity.passwords.credential_faults``).
-            create, replace: whether a user that is not there is made, and one that is there changed.
-            validate_only: only say whether it could be done; nothing is written.
+            credentials: the stored form of the password, by mechanism, validated (``framegate.control.identity.passwords.credential_faults``).
+            create, replace: whether an unknown user is added, and a known one changed.
+            validate_only: only check whether it could be done; nothing is written.
 
         Raises:
-            AlreadyExistsError: there is such a user, without ``replace``. NotFoundError: no such listener, or no such user without ``create``.
-            InvalidArgumentError: no user can have the name.
-            FailedPreconditionError: there is no file of users (NO_USERS_FILE), it cannot be written (USERS_FILE_UNWRITABLE), or what lies in the
-            listener's files is no good (IDENTITY_FILES_REFUSED). UnavailableError: somebody else is changing the file (USERS_FILE_BUSY).
+            AlreadyExistsError: the user exists, without ``replace``. NotFoundError: no such listener, or no such user without ``create``.
+            InvalidArgumentError: the name is not valid.
+            FailedPreconditionError: there is no file of users (NO_USERS_FILE), it cannot be written (USERS_FILE_UNWRITABLE), or the listener's
+            files are not valid (IDENTITY_FILES_REFUSED). UnavailableError: another process is changing the file (USERS_FILE_BUSY).
         """
         from framegate.control.identity.users_file import UserExistsError
 
@@ -105,7 +106,7 @@ class Users:
         return UserStatus(name=name, mechanisms={mechanism: item.iterations for mechanism, item in credentials.items()})
 
     async def delete(self, listener: str, name: str, *, validate_only: bool = False) -> None:
-        """Take a user out of a listener's file. Its open connections stay open. Arguments and errors as ``put``."""
+        """Remove a user from a listener's file. Its open connections stay open. Arguments and errors as ``put``."""
         from framegate.control.identity.users_file import UserUnknownError
 
         def edit(file: "UsersFile") -> None:
@@ -117,7 +118,7 @@ class Users:
         await self._change(listener, name, edit, validate_only=validate_only)
 
     def _path(self, listener: str) -> str:
-        """A listener's file."""
+        """The path of a listener's file. Raises NotFoundError, FailedPreconditionError."""
         find_listener(self._supervisor.desired.config, listener)
         path = None if self._identity is None else self._identity.users_file(listener)
         if path is None:
@@ -129,7 +130,7 @@ class Users:
         path = self._path(listener)
 
         async def work(transaction: Transaction) -> None:
-            # What somebody else has written is taken first: it would come along, and if it is no good nothing would be taken.
+            # First load changes that others have written: they will be part of the new file, which would be refused if they are not valid.
             await self._take(listener, path, "nothing was written")
             transaction.decide()  # the thread that writes cannot be stopped
             await self._edit(path, edit, validate_only=validate_only)
@@ -142,7 +143,7 @@ class Users:
         ends = self._clock() + _PATIENCE_S
         while True:
             try:
-                await asyncio.to_thread(_try if validate_only else _write, path, edit)
+                await asyncio.to_thread(_edit_file, path, edit, validate_only)
                 return
             except BlockingIOError:
                 if self._clock() >= ends:
@@ -151,48 +152,38 @@ class Users:
             await asyncio.sleep(_PAUSE_S)
 
     async def _take(self, listener: str, path: str, so_far: str) -> None:
-        """Have all that name the file take what is in it."""
+        """Reload the file in all listeners that use it."""
         owner = listener_owner(listener)
-        refused = [item for item in await self._rotation.reload(path) if item.owner == owner and item.result == "refused"]
-        for item in refused:
-            text = f"{so_far}; what lies in the files of {owner} is not taken: {item.file} {item.reason}"
-            raise FailedPreconditionError(text, reason="IDENTITY_FILES_REFUSED", listener=listener, file=item.file)
+        for item in await self._rotation.reload(path):
+            if item.owner == owner and item.result == "refused":
+                text = f"{so_far}; what lies in the files of {owner} is not taken: {item.file} {item.reason}"
+                raise FailedPreconditionError(text, reason="IDENTITY_FILES_REFUSED", listener=listener, file=item.file)
 
 
 def _statuses(users: "KnownUsers") -> tuple[UserStatus, ...]:
-    shared: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}  # nearly all have the same mechanisms and iterations
+    shared: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}  # most users have the same mechanisms and iterations
     return tuple(UserStatus(name=name, mechanisms=shared.setdefault(tuple(found.items()), found)) for name, found in users.shown())
 
 
-def _write(path: str, edit: "Callable[[UsersFile], None]") -> None:
-    """Change a file. In a thread."""
-    from framegate.control.identity.users_file import UsersFileError, changing
+def _edit_file(path: str, edit: "Callable[[UsersFile], None]", validate_only: bool) -> None:
+    """Change a file, or check whether it could be changed. Runs in a thread. Raises BlockingIOError: another process is changing it."""
+    from framegate.control.identity.users_file import UsersFileError, changing, read_users
 
+    folder = os.path.dirname(os.path.realpath(path))
     try:
-        with changing(path, wait=False) as file:
-            edit(file)
+        if validate_only:
+            edit(read_users(path))
+        else:
+            with changing(path, wait=False) as file:
+                edit(file)
     except BlockingIOError:
         raise
     except UsersFileError as error:
-        raise FailedPreconditionError(f"nothing was written: {error}", reason="IDENTITY_FILES_REFUSED", file=path) from None
+        text = str(error) if validate_only else f"nothing was written: {error}"
+        raise FailedPreconditionError(text, reason="IDENTITY_FILES_REFUSED", file=path) from None
     except OSError as error:
         raise _unwritable(path, error.strerror or str(error)) from None
-
-
-def _try(path: str, edit: "Callable[[UsersFile], None]") -> None:
-    """Find out whether a file could be changed. In a thread."""
-    import os
-
-    from framegate.control.identity.users_file import UsersFileError, read_users
-
-    try:
-        edit(read_users(path))
-    except UsersFileError as error:
-        raise FailedPreconditionError(str(error), reason="IDENTITY_FILES_REFUSED", file=path) from None
-    except OSError as error:
-        raise _unwritable(path, error.strerror or str(error)) from None
-    folder = os.path.dirname(os.path.realpath(path))
-    if not os.access(folder, os.W_OK):
+    if validate_only and not os.access(folder, os.W_OK):
         raise _unwritable(path, f"framegate may not write into {folder}")
 
 

@@ -160,7 +160,7 @@ TASKS: Final = (
     "unraisable",
     "spans",
 )
-"""The background tasks of the control process (``control.task_monitor``), and other sources of exceptions (``control.uncaught``)."""
+"""The background tasks of the control process, and other sources of exceptions (``control.task_monitor``)."""
 ACCEPT_ERRORS: Final = ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "ECONNABORTED", "EPERM", "other")
 CONNECT_ERRORS: Final = ("", "refused", "timeout", "tls", "other")
 

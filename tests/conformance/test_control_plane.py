@@ -18,14 +18,11 @@ from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.steering.channels import Channels
 from framegate.control.steering.drain import Drain
-from framegate.control.steering.limits import Limits
-from framegate.control.steering.listeners import Listeners
+from framegate.control.steering.listeners import Listeners, Upstreams
 from framegate.control.steering.pool import Pool
-from framegate.control.steering.rows import Audit, LogRows
+from framegate.control.steering.rows import Audit
 from framegate.control.steering.state import State
 from framegate.control.steering.steering import Parts, Steering
-from framegate.control.steering.taps import Taps
-from framegate.control.steering.upstreams import Upstreams
 from framegate.control.steering.users import Users
 from framegate.proxy.config.limits import LimitOverride, LimitsConfig, RateLimits
 from framegate.proxy.config.model import LEAST_POOL, MIB, Forwarding, TapConfig, TapRule
@@ -36,13 +33,10 @@ from tests.fakes.plane import (
     FakeCertificates,
     FakeChannels,
     FakeDrain,
-    FakeLimits,
     FakeListeners,
-    FakeLog,
     FakePlane,
     FakePool,
     FakeRotation,
-    FakeTaps,
     FakeUpstreams,
     FakeUsers,
     channel_row,
@@ -141,10 +135,9 @@ async def until_empty(plane: Parts) -> None:
         await asyncio.sleep(0.01)
 
 
-INTERFACE: Final = (State, Audit, LogRows, Channels, Limits, Pool, Taps, Drain, Listeners, Upstreams, TlsStores, Rotation, Users)
+INTERFACE: Final = (State, Audit, Channels, Pool, Drain, Listeners, Upstreams, TlsStores, Rotation, Users)
 FAKES: Final = (
-    FakePlane, FakeAudit, FakeLog, FakeChannels, FakeLimits, FakePool, FakeTaps, FakeDrain, FakeListeners, FakeUpstreams, FakeCertificates,
-    FakeRotation, FakeUsers,
+    FakePlane, FakeAudit, FakeChannels, FakePool, FakeDrain, FakeListeners, FakeUpstreams, FakeCertificates, FakeRotation, FakeUsers
 )  # fmt: skip
 PROVES: Final = INTERFACE + FAKES
 KINDS: Final = {"fake": Kind(FakePlane, fake), "real": Kind(Steering, real)}

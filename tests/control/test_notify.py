@@ -89,7 +89,7 @@ def test_a_reload_that_fails_is_over_all_the_same(manager: Manager) -> None:
     assert manager.told() == {"READY": "1"}
 
 
-def test_who_stops_is_not_ready_again(manager: Manager) -> None:
+def test_a_stop_is_not_followed_by_ready(manager: Manager) -> None:
     speaks = notifier(NOTIFY_SOCKET=manager.name)
     with speaks.reloading():
         manager.told()
@@ -120,11 +120,11 @@ def test_the_variables_leave_the_environment() -> None:
     ("usec", "pid", "expected"),
     [("1", "", 5e-7), ("0", "", 0.0), ("", "", 0.0), ("-5", "", 0.0), ("soon", "", 0.0), ("2000000", "1", 0.0), ("2000000", "x", 0.0)],
 )
-def test_signs_of_life_are_asked_of_us_or_nobody(usec: str, pid: str, expected: float) -> None:
+def test_keep_alive_messages_are_sent_if_they_are_asked_of_this_process(usec: str, pid: str, expected: float) -> None:
     assert notifier(NOTIFY_SOCKET="/x", WATCHDOG_USEC=usec, WATCHDOG_PID=pid).interval_s == expected
 
 
-def test_signs_of_life_go_out_only_while_there_is_life(manager: Manager) -> None:
+def test_keep_alive_messages_are_sent_while_framegate_is_alive(manager: Manager) -> None:
     async def scenario() -> None:
         speaks = notifier(NOTIFY_SOCKET=manager.name, WATCHDOG_USEC="10000")
         lives, asked = [True], [0]
@@ -162,7 +162,7 @@ def test_signs_of_life_go_out_only_while_there_is_life(manager: Manager) -> None
 
 
 @each_of(("address", "words"), [("/nowhere/notify", "No such file"), ("vsock:2:9", "neither a path"), ("@" + "x" * 200, "too long")])
-def test_a_manager_that_cannot_be_told_is_a_sentence_once(address: str, words: str) -> None:
+def test_a_manager_that_cannot_be_reached_is_reported_once(address: str, words: str) -> None:
     failures: list[str] = []
     speaks = notifier(failures, NOTIFY_SOCKET=address)
     speaks.ready("serving", alive)
@@ -172,7 +172,7 @@ def test_a_manager_that_cannot_be_told_is_a_sentence_once(address: str, words: s
     assert words in failures[0]
 
 
-def test_a_manager_that_listens_to_nobody_holds_nothing_up_and_is_told_of_when_it_fails_again(tmp_path: Path) -> None:
+def test_a_manager_that_does_not_read_blocks_for_a_bounded_time_and_is_reported_again_later(tmp_path: Path) -> None:
     failures: list[str] = []
     manager = Manager(str(tmp_path / "notify"))
     speaks = notifier(failures, NOTIFY_SOCKET=manager.name)

@@ -34,7 +34,7 @@ def proxy() -> tuple[Proxy, MemoryLog]:
     return Proxy(Loaded(fleet_config(1), [], {}, {}), log, meters, TaskMonitor(log, meters)), log
 
 
-def test_what_fails_to_stop_is_said_and_the_rest_is_undone_last_first() -> None:
+def test_a_stop_that_fails_is_reported_and_the_others_run_last_first() -> None:
     async def scenario() -> None:
         made, log = proxy()
         undone: list[int] = []
@@ -53,7 +53,7 @@ def test_what_fails_to_stop_is_said_and_the_rest_is_undone_last_first() -> None:
     asyncio.run(scenario())
 
 
-def test_a_stop_that_is_cancelled_leaves_what_hangs_and_undoes_the_rest() -> None:
+def test_a_cancelled_stop_abandons_the_one_that_hangs_and_runs_the_others() -> None:
     async def scenario() -> None:
         made, log = proxy()
         undone: list[int] = []

@@ -1,12 +1,14 @@
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from framegate.control.serve import EXIT_CONFIGURATION, _until
+from framegate.control.serve import EXIT_CONFIGURATION, Signals, _until
 
 
-def test_a_faulty_configuration_is_told_line_by_line_and_nothing_starts(tmp_path: Path) -> None:
+def test_faults_of_the_configuration_are_printed_and_nothing_starts(tmp_path: Path) -> None:
     path = tmp_path / "framegate.yaml"
     path.write_text("node: a/b\nlisteners: []\n")
     done = subprocess.run(
@@ -16,7 +18,7 @@ def test_a_faulty_configuration_is_told_line_by_line_and_nothing_starts(tmp_path
     assert sorted(line.split(": ")[2].split(" = ")[0] for line in done.stderr.splitlines()) == ["listeners", "node", "upstreams"]
 
 
-def test_what_an_event_cuts_off_is_told_before_it_is_cancelled() -> None:
+def test_the_callback_of_an_event_runs_before_the_work_is_cancelled() -> None:
     """The processors are killed first: what waits for their end has not to wait."""
 
     async def scenario() -> None:
@@ -34,3 +36,41 @@ def test_what_an_event_cuts_off_is_told_before_it_is_cancelled() -> None:
         assert seen == ["told", "cancelled"]
 
     asyncio.run(scenario())
+
+
+def test_a_signal_behind_the_end_changes_nothing() -> None:
+    code = (
+        "import os; from framegate.control.serve import Signals; "
+        "signals = Signals(); signals.ignore(); [os.kill(os.getpid(), number) for number in (1, 2, 15)]"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
+
+
+def test_a_signal_before_the_loop_runs_is_not_lost() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        signals = Signals()
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGHUP)
+
+        async def scenario() -> int:
+            told, hung_up = asyncio.Event(), asyncio.Event()
+            signals.attach(asyncio.get_running_loop(), told.set, hung_up.set)
+            async with asyncio.timeout(5):
+                await told.wait()
+                await hung_up.wait()
+            told.clear()
+            hung_up.clear()
+            os.kill(os.getpid(), signal.SIGHUP)
+            async with asyncio.timeout(5):
+                await hung_up.wait()
+            assert not told.is_set()
+            os.kill(os.getpid(), signal.SIGINT)
+            async with asyncio.timeout(5):
+                await told.wait()
+            return signals.count
+
+        assert asyncio.run(scenario()) == 2
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -123,7 +123,7 @@ def test_a_head_has_at_most_8_kib(at: Serving, more: int, status: str) -> None:
     assert at.ask().startswith("HTTP/1.0 200")
 
 
-def test_half_a_request_is_400_and_a_reset_costs_nobody_else_anything(at: Serving) -> None:
+def test_half_a_request_is_400_and_a_reset_does_not_affect_others(at: Serving) -> None:
     with at.connect() as client:
         client.sendall(REQUEST[:-1])
         client.shutdown(socket.SHUT_WR)
@@ -193,7 +193,7 @@ def test_a_client_that_does_not_take_its_answer_is_closed_in_time(at: Serving, m
     assert len(at.ask()) > 20_000_000
 
 
-def test_its_end_waits_for_nobody_and_frees_the_port(at: Serving) -> None:
+def test_a_stop_does_not_wait_and_frees_the_port(at: Serving) -> None:
     with at.connect() as idle:
         at.until(lambda: len(at.server._open) == 1)
         began = time.monotonic()

@@ -5,7 +5,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,12 +14,11 @@ from framegate.control.accept.listening import Listening
 from framegate.control.accept.resolver import Names, Resolution, Resolver
 from framegate.control.configuration.tls_files import describe_files, first_stores, read_tls_files
 from framegate.control.events import Bus, Event
+from framegate.control.fleet.child import Reaper, SpawnOptions
 from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.fleet.handlers import Handlers, handler_names
-from framegate.control.fleet.processor import Processor
-from framegate.control.fleet.reaper import Reaper
-from framegate.control.fleet.slot import Slot
-from framegate.control.fleet.slot_cells import ProcessorTotals
+from framegate.control.fleet.processor import KIND, Processor, Slot
+from framegate.control.fleet.slot_cells import ProcessorTotals, SlotCells
 from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.logs import Levels, RowLog
 from framegate.control.meters import Meters
@@ -30,13 +29,30 @@ from framegate.control.steering.pool import equal_shares
 from framegate.control.steering.steering import Steering
 from framegate.control.steering.taps import Rules
 from framegate.control.task_monitor import TaskMonitor
+from framegate.proxy.cells import CellLayout
 from framegate.proxy.config.limits import UNLIMITED_NODE, LimitsConfig
 from framegate.proxy.config.log import LogFormat
-from framegate.proxy.config.model import MIB, HandlersConfig, ListenerConfig, MemoryPoolConfig, ProxyConfig, TapConfig, UpstreamConfig
-from framegate.proxy.server.messages import ErrorReply, PartedNotice
-from framegate.proxy.server.protocol import Message, Request
+from framegate.proxy.config.model import MIB, HandlersConfig, ListenerConfig, MemoryPoolConfig, ProxyConfig, TapConfig, UpstreamConfig, to_wire
+from framegate.proxy.server.messages import ErrorReply, StartMessage
+from framegate.proxy.server.protocol import WIRE_VERSION, Message, Request
 
-__all__ = ["COMMAND", "ECHO", "HANDLER_COMMAND", "Client", "Fleet", "MemoryLog", "facts", "fleet", "fleet_config", "open_channels", "run", "until"]
+__all__ = [
+    "COMMAND",
+    "ECHO",
+    "HANDLER_COMMAND",
+    "START",
+    "Client",
+    "Fleet",
+    "MemoryLog",
+    "facts",
+    "fleet",
+    "fleet_config",
+    "one_processor",
+    "open_channels",
+    "run",
+    "run_processor",
+    "until",
+]
 
 COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("processor.py")))
 HANDLER_COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("handler.py")))
@@ -166,9 +182,8 @@ class Fleet:
             self.log,
             self.task_monitor,
             events=events,
-            on_ready=self._up,
             on_end=self._ended,
-            on_parted=self._parted,
+            handlers=self.handlers,
             command=command,
         )
         self.resolver = Resolver(Names(()), addresses, lambda: None, self.log)
@@ -202,14 +217,6 @@ class Fleet:
         """The same list each time; what only says how far things are is in the log."""
         self._events += [item.row for item in self._subscription.take() if isinstance(item, Event) and item.name not in _PROGRESS]
         return self._events
-
-    def _up(self, processor: Processor) -> None:
-        if self.handlers is not None:
-            self.handlers.enter(processor)
-
-    def _parted(self, processor: Processor, notice: PartedNotice) -> None:
-        if self.handlers is not None:
-            self.handlers.parted(processor, notice)
 
     def _ended(self, slot: Slot, life: ProcessorTotals) -> None:
         self.ends.append((slot.number, life))
@@ -253,14 +260,52 @@ async def fleet(processors: int = 2, mode: str = "", *, start: bool = True, time
         del os.environ["FAKE_PROCESSOR"]
 
 
-def run(scenario: Callable[[Fleet], Awaitable[None]], processors: int = 2, mode: str = "", **options: Any) -> None:
+def run(
+    scenario: Callable[[Fleet], Awaitable[None]],
+    processors: int = 2,
+    mode: str = "",
+    *,
+    runner: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
+    **options: Any,
+) -> None:
     """Run a test's coroutine beside a fleet; arguments as of ``fleet``."""
 
     async def main() -> None:
         async with fleet(processors, mode, **options) as made:
             await scenario(made)
 
+    runner(main())
+
+
+START = StartMessage(type="start", wire=WIRE_VERSION, config=to_wire(fleet_config(1)), slot=0, generation=7, boot_id="b", share=1, endpoints={})
+
+
+@contextlib.asynccontextmanager
+async def one_processor(log: MemoryLog, command: tuple[str, ...] = COMMAND, inherited: Sequence[int] = ()) -> AsyncIterator[Processor]:
+    """A processor without a supervisor, which is killed at the end; ``START`` starts it."""
+    reaper = Reaper()
+    cells = SlotCells(0, CellLayout.of(fleet_config(1)), ["a"])
+    processor = Processor(0, 7, cells, SpawnOptions(KIND, command, reaper, log, inherited), lambda _, message: None)
+    try:
+        yield processor
+    finally:
+        processor.kill("test")
+        await processor.ended
+        processor.close()
+        reaper.close()
+        cells.close()
+
+
+def run_processor(scenario: Callable[[Processor, MemoryLog], Awaitable[None]], command: tuple[str, ...] = COMMAND) -> MemoryLog:
+    """Run a test's coroutine beside ``one_processor``."""
+    log = MemoryLog()
+
+    async def main() -> None:
+        async with asyncio.timeout(20), one_processor(log, command) as processor:
+            await scenario(processor, log)
+
     asyncio.run(main())
+    return log
 
 
 async def open_channels(made: Fleet, count: int) -> list[int]:

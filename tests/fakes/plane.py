@@ -1,29 +1,28 @@
-"""The parts of steering without processors: rows in a dict, real cells, and errors on demand. What they refuse is what the real ones refuse: both run
-the suite ``tests/conformance/test_control_plane.py``.
+"""The parts of steering without processors. Limits, tap rules and the levels of the log are the real parts over ``FakeSupervisor``; the others are
+fakes: rows in a dict, real cells, and errors on demand. They refuse what the real ones refuse: both run ``tests/conformance/test_control_plane.py``.
 """
 
 import dataclasses
 import os
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from framegate.control.bounds import MAX_HOLDERS, rows_per_page
-from framegate.control.configuration.limit_rules import limit_faults, quota_faults
-from framegate.control.configuration.tap_rules import tap_rule_faults
 from framegate.control.errors import (
     AbortedError,
     AlreadyExistsError,
     ControlError,
-    EtagError,
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
     Violation,
 )
 from framegate.control.events import Bus, Row, Subscription
+from framegate.control.fleet.desired_state import DesiredState
 from framegate.control.identity.users_file import name_fault
 from framegate.control.logs import Levels
+from framegate.control.meters import Meters
 from framegate.control.rotation.rotation import Rotation
 from framegate.control.rotation.tls_stores import TlsStores
 from framegate.control.status import (
@@ -37,17 +36,13 @@ from framegate.control.status import (
     HandlerStatus,
     Health,
     Holder,
-    Limit,
     ListenerStatus,
-    LogStatus,
-    NodeLimits,
     Origin,
     Outcome,
     PoolShare,
     PoolStatus,
     ProcessorStatus,
     ReloadOutcome,
-    TapRuleStatus,
     TapStop,
     UpstreamStatus,
     UsersStatus,
@@ -56,21 +51,19 @@ from framegate.control.status import (
 from framegate.control.steering.channels import Channels, Verb
 from framegate.control.steering.drain import Drain
 from framegate.control.steering.limits import Limits
-from framegate.control.steering.listeners import Listeners
+from framegate.control.steering.listeners import Listeners, Upstreams
 from framegate.control.steering.pool import Pool, equal_shares, too_small
 from framegate.control.steering.rows import Audit, LogRows
 from framegate.control.steering.state import State
 from framegate.control.steering.steering import Parts
 from framegate.control.steering.taps import Taps
-from framegate.control.steering.upstreams import Upstreams
+from framegate.control.steering.transactions import Transactions
 from framegate.control.steering.users import Users
 from framegate.proxy.auth.auth_requests import ScramCredential
 from framegate.proxy.cells import CellLayout, CellReader, CellWriter, create
-from framegate.proxy.config.limits import RateLimits
-from framegate.proxy.config.log import LogLevel
+from framegate.proxy.config.limits import LimitsConfig, RateLimits
 from framegate.proxy.config.model import (
     MAX_PROCESSORS,
-    MAX_RECEIVE_SIZE,
     POOL_SIZE,
     AdminConfig,
     DrainAccept,
@@ -86,6 +79,7 @@ from framegate.proxy.config.model import (
     whole_request,
 )
 from framegate.proxy.network.connection_id import format_connection_id, parse_connection_id
+from framegate.proxy.server.messages import Change
 from framegate.proxy.server.rows import OpenRow
 from tests.fakes import rows
 from tests.fakes.rows import OPENED_NS
@@ -95,13 +89,10 @@ __all__ = [
     "FakeCertificates",
     "FakeChannels",
     "FakeDrain",
-    "FakeLimits",
     "FakeListeners",
-    "FakeLog",
     "FakePlane",
     "FakePool",
     "FakeRotation",
-    "FakeTaps",
     "FakeUpstreams",
     "FakeUsers",
     "certificate",
@@ -263,64 +254,14 @@ class FakeChannels(Channels):
         return sorted(self.fake.holders, key=lambda holder: -holder.bytes)[:count]
 
 
-class FakeLimits(Limits):
-    """Judges quotas as the real ones do."""
-
-    def __init__(self, fake: "FakePlane") -> None:
-        self.fake = fake
-
-    def get(self, listener: str | None = None) -> list[Limit]:
-        self.fake._listener(listener)
-        return [self._limit_of(name) for name in self.fake.limits if listener in (None, name)]
-
-    def _limit_of(self, listener: str) -> Limit:
-        return Limit(listener=listener, max_receive_size=self.fake.limits[listener], quotas=self.fake.quotas[listener])
-
-    async def change(self, listener: str, max_receive_size: int | None = None, quotas: Mapping[str, int] | None = None) -> Limit:
-        self.fake._fail()
-        self.fake._listener(listener)
-        size = self.fake.limits[listener] if max_receive_size is None else max_receive_size
-        self._check_quotas(quotas or {})
-        if not MAX_RECEIVE_SIZE.takes(size) or (max_receive_size is None and not quotas):
-            raise InvalidArgumentError([Violation("max_receive_size", f"must be from {MAX_RECEIVE_SIZE.least} to {MAX_RECEIVE_SIZE.most} bytes")])
-        forward = next(forwarding_of(item).requests for item in self.fake.config.listeners if item.name == listener)
-        _check_share(self.fake.pool, self.fake.processors, whole_request(size, forward))
-        self.fake.limits[listener] = size
-        self.fake.quotas[listener] = dataclasses.replace(self.fake.quotas[listener], **(quotas or {}))
-        return self._limit_of(listener)
-
-    @staticmethod
-    def _check_quotas(quotas: Mapping[str, int]) -> None:
-        faults = quota_faults(quotas)
-        if faults:
-            raise InvalidArgumentError([Violation(*fault) for fault in faults])
-
-    def get_node(self) -> NodeLimits:
-        return NodeLimits(quotas=self.fake.node_quotas, etag=f"etag-{hash(self.fake.node_quotas)}")
-
-    async def change_node(self, changes: Mapping[str, Any], etag: str = "") -> NodeLimits:
-        self.fake._fail()
-        if etag and etag != (self.get_node()).etag:
-            raise EtagError("node limits", self.fake.config.node)
-        if not changes or "protected_listener" in changes:
-            raise InvalidArgumentError([Violation("node_limits", "cannot be changed so")])
-        self._check_quotas(changes.get("per_address", {}))
-        values = dict(changes)
-        if "per_address" in values:
-            values["per_address"] = dataclasses.replace(self.fake.node_quotas.per_address, **values["per_address"])
-        quotas = dataclasses.replace(self.fake.node_quotas, **values)
-        faults = limit_faults(quotas, [item.name for item in self.fake.config.listeners])
-        if faults:
-            raise InvalidArgumentError([Violation(*fault) for fault in faults])
-        self.fake.node_quotas = quotas
-        return self.get_node()
-
-
 class FakePool(Pool):
     """Divides equally."""
 
     def __init__(self, fake: "FakePlane") -> None:
         self.fake = fake
+
+    def least_share(self) -> int:
+        return self.fake.pool // self.fake.processors
 
     def _largest(self) -> int:
         whole = [whole_request(self.fake.limits[item.name], forwarding_of(item).requests) for item in self.fake.config.listeners]
@@ -364,74 +305,21 @@ class FakePool(Pool):
         return self.status()
 
 
-class FakeTaps(Taps):
-    """Rules in a list."""
+class FakeSupervisor:
+    """The state that processors must have, without processors: a change is in force at once, or raises the plane's failure."""
 
-    def __init__(self, fake: "FakePlane") -> None:
+    def __init__(self, fake: "FakePlane", config: ProxyConfig) -> None:
         self.fake = fake
+        self.desired = DesiredState(config, {}, equal_shares(config.memory_pool.size, config.processors))
+        self.slots = {number: SimpleNamespace(generation=1) for number in range(config.processors)}
 
-    def _tap_status(self, rule: TapRule) -> TapRuleStatus:
-        stops = (self.fake.tap_stops[rule.name],) if rule.name in self.fake.tap_stops else ()
-        return TapRuleStatus(rule=rule, etag=f"{hash(rule):x}", expired=0 < rule.expires_ns <= time.time_ns(), stops=stops)
-
-    def troubles(self) -> list[str]:
-        return self.fake.troubles
-
-    def rules(self) -> list[TapRuleStatus]:
-        return [self._tap_status(rule) for rule in self.fake.tap_rules]
-
-    def _found(self, name: str, etag: str = "") -> TapRuleStatus:
-        found = [self._tap_status(rule) for rule in self.fake.tap_rules if rule.name == name]
-        if self.fake.config.tap is None:
-            raise FailedPreconditionError("there is no tap", reason="NO_TAP")
-        if not found:
-            raise NotFoundError("tap rule", name)
-        if etag not in ("", found[0].etag):
-            raise EtagError("tap rule", name)
-        return found[0]
-
-    def _put_tap_rule(self, rule: TapRule, before: str, validate_only: bool) -> TapRuleStatus:
-        rest = [item for item in self.fake.tap_rules if item.name != rule.name]
-        names = [item.name for item in rest]
-        if before and before not in names:
-            raise NotFoundError("tap rule", before)
-        faults = tap_rule_faults(rule, {item.name: item.protocol == "kafka" for item in self.fake.config.listeners})
-        if faults:
-            raise InvalidArgumentError([Violation(*fault) for fault in faults])
-        if not validate_only:
-            rest.insert(names.index(before) if before else len(rest), rule)
-            self._keep_tap_rules(rest, rule.name)
-        return self._tap_status(rule)
-
-    def _keep_tap_rules(self, rules: list[TapRule], changed: str) -> None:
-        self.fake.tap_rules = [rule for rule in rules if rule.name == changed or not self._tap_status(rule).expired]
-        self.fake.tap_stops.pop(changed, None)
-
-    async def create(self, rule: TapRule, before: str = "", *, validate_only: bool = False) -> TapRuleStatus:
+    async def change(
+        self, build: Callable[[int], Change], commit: Callable[[DesiredState], None], check: Callable[[], None], decided: Callable[[], None]
+    ) -> None:
         self.fake._fail()
-        try:
-            if not self._found(rule.name).expired:
-                raise AlreadyExistsError("tap rule", rule.name, "tap_rule.name")
-        except NotFoundError:
-            pass
-        return self._put_tap_rule(rule, before, validate_only)
-
-    async def update(
-        self, name: str, changes: Mapping[str, Any], before: str | None = None, etag: str = "", *, validate_only: bool = False
-    ) -> TapRuleStatus:
-        self.fake._fail()
-        rule = dataclasses.replace(self._found(name, etag).rule, **changes)
-        if before in (None, name):
-            names = [item.name for item in self.fake.tap_rules] + [""]
-            before = names[names.index(name) + 1]
-        assert before is not None
-        return self._put_tap_rule(rule, before, validate_only)
-
-    async def delete(self, name: str, etag: str = "", *, validate_only: bool = False) -> None:
-        self.fake._fail()
-        self._found(name, etag)
-        if not validate_only:
-            self._keep_tap_rules([rule for rule in self.fake.tap_rules if rule.name != name], name)
+        check()
+        commit(self.desired)
+        decided()
 
 
 class FakeDrain(Drain):
@@ -570,22 +458,6 @@ class FakeUsers(Users):
             del users[name]
 
 
-class FakeLog(LogRows):
-    """Levels, and nothing that is written."""
-
-    def __init__(self, fake: "FakePlane") -> None:
-        self.fake = fake
-
-    def status(self) -> LogStatus:
-        return LogStatus(format="json", level=self.fake.levels.level, silenced=tuple(sorted(self.fake.levels.silenced)), dropped=7)
-
-    def change(self, level: LogLevel | None = None, events: Mapping[str, bool] | None = None) -> LogStatus:
-        self.fake._fail()
-        self.fake.levels.change(level, events or {})
-        self.fake._config = dataclasses.replace(self.fake.config, log=dataclasses.replace(self.fake.config.log, level=self.fake.levels.level))
-        return self.status()
-
-
 class FakeAudit(Audit):
     """Rows in a list."""
 
@@ -608,20 +480,17 @@ class FakePlane(State):
     """Set ``failure`` to have every change raise it; look at ``audits`` and ``asked`` afterwards."""
 
     def __init__(self, config: ProxyConfig) -> None:
-        self._config = config
+        supervisor: Any = FakeSupervisor(self, config)
+        self.desired: DesiredState = supervisor.desired
         self.rows: dict[int, OpenRow] = {}
         self.holders: list[Holder] = []
-        self.limits = {listener.name: listener.max_receive_size for listener in config.listeners}
-        self.quotas = {listener.name: listener.limits for listener in config.listeners}
-        self.node_quotas = config.limits
         self.levels = Levels()
         self.pool = config.memory_pool.size
         self.processors = config.processors
         self.size_origin: Origin = "configuration"
         self.processors_origin: Origin = "configuration"
-        self.tap_rules = [] if config.tap is None else list(config.tap.rules)
         self.troubles: list[str] = []
-        self.tap_stops: dict[str, TapStop] = {}
+        self.losing = False
         self.certificates: list[CertificateStatus] = []
         self.outcomes: list[ReloadOutcome] = []
         self.users: dict[str, dict[str, Mapping[str, ScramCredential]]] = {"kafka": {}}  # of listeners that have a file of them
@@ -646,15 +515,20 @@ class FakePlane(State):
         self._slots = dict(enumerate(self._readers))
         for slot, writer in enumerate(self.writers):
             writer.start(os.getpid() if slot == 0 else 0, 1, 1)
+        log: Any = SimpleNamespace(levels=self.levels, format="json", dropped=7)
+        acceptor: Any = SimpleNamespace(set_limits=lambda limits: None)
+        losses: Any = self
+        transactions = Transactions(self._events, Meters())
+        pool = FakePool(self)
         self.parts = Parts(
             state=self,
             events=self._events,
             audit=FakeAudit(self),
-            log=FakeLog(self),
+            log=LogRows(supervisor, log),
             channels=FakeChannels(self),
-            limits=FakeLimits(self),
-            pool=FakePool(self),
-            taps=FakeTaps(self),
+            limits=Limits(supervisor, acceptor, transactions, pool),
+            pool=pool,
+            taps=Taps(supervisor, transactions, lambda rules: None, losses),
             drain=FakeDrain(self),
             listeners=FakeListeners(self),
             upstreams=FakeUpstreams(self),
@@ -689,7 +563,36 @@ class FakePlane(State):
 
     @property
     def config(self) -> ProxyConfig:
-        return self._config
+        return self.desired.config
+
+    @property
+    def limits(self) -> dict[str, int]:
+        return {listener.name: listener.max_receive_size for listener in self.config.listeners}
+
+    @property
+    def quotas(self) -> dict[str, RateLimits]:
+        return {listener.name: listener.limits for listener in self.config.listeners}
+
+    @property
+    def node_quotas(self) -> LimitsConfig:
+        return self.config.limits
+
+    @node_quotas.setter
+    def node_quotas(self, limits: LimitsConfig) -> None:
+        self.desired.config = dataclasses.replace(self.config, limits=limits)
+
+    @property
+    def tap_rules(self) -> list[TapRule]:
+        return [] if self.config.tap is None else list(self.config.tap.rules)
+
+    @tap_rules.setter
+    def tap_rules(self, rules: Sequence[TapRule]) -> None:
+        assert self.config.tap is not None, "there is a tap"
+        self.desired.config = dataclasses.replace(self.config, tap=dataclasses.replace(self.config.tap, rules=tuple(rules)))
+
+    def stop_rule(self, name: str, stop: TapStop) -> None:
+        """A rule has turned itself off."""
+        self.parts.taps._stops.setdefault(name, {})[stop.slot] = 1, stop
 
     @property
     def started_ns(self) -> int:

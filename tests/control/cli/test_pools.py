@@ -29,7 +29,7 @@ def test_get_shows_memory_by_kind_and_processors(cli: Cli) -> None:
 
 def test_get_shows_the_taps_bound_and_what_listeners_are_guaranteed(cli: Cli) -> None:
     pool = dataclasses.replace(cli.plane.config.memory_pool, shares={"plain": 10, "kafka": 60})
-    cli.plane._config = dataclasses.replace(cli.plane.config, memory_pool=pool, tap=TapConfig(directory="t"))
+    cli.plane.desired.config = dataclasses.replace(cli.plane.config, memory_pool=pool, tap=TapConfig(directory="t"))
     _, second, third, *_ = cli("pool", "get").stdout.splitlines()
     assert second.endswith("; tap queues 14 B of 16 MiB")
     assert third == "guaranteed: kafka 60 %, plain 10 %"

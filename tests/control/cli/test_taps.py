@@ -99,7 +99,7 @@ def test_the_table_says_in_a_line_what_a_rule_does_and_how_it_is(cli: Cli) -> No
         TapRule(name="off", max_loss_percent=1.0),
         ALL,
     ]  # fmt: skip
-    cli.plane.tap_stops["off"] = TapStop(slot=1, cause="loss", percent=7.5, limit=1.0, since_ns=2 * 10**9)
+    cli.plane.stop_rule("off", TapStop(slot=1, cause="loss", percent=7.5, limit=1.0, since_ns=2 * 10**9))
     head, *lines = cli("taps", "list").stdout.splitlines()
     assert head.split("  ")[0] == "NAME"
     much, over, off, all_ = ([cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines)

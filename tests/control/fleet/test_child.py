@@ -1,4 +1,4 @@
-"""What processors and handler processes have in common, shown with a processor."""
+"""What processors and handler processes have in common, shown with a processor; and the reaper of children."""
 
 import asyncio
 import contextlib
@@ -7,50 +7,23 @@ import os
 import pathlib
 import resource
 import signal
+import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from framegate.control.errors import StartError
-from framegate.control.fleet.child import SpawnOptions
+from framegate.control.fleet.child import Reaper, SpawnOptions
 from framegate.control.fleet.processor import KIND, Processor
-from framegate.control.fleet.reaper import Reaper
 from framegate.control.fleet.slot_cells import SlotCells
 from framegate.proxy.cells import CellLayout
-from framegate.proxy.config.model import to_wire
-from framegate.proxy.server.messages import StartMessage
-from framegate.proxy.server.protocol import WIRE_VERSION
-from tests.fakes.fleet import COMMAND, MemoryLog, fleet_config
-
-CONFIG = fleet_config(1)
-START = StartMessage(type="start", wire=WIRE_VERSION, config=to_wire(CONFIG), slot=0, generation=7, boot_id="b", share=1, endpoints={})
+from tests.fakes.fleet import COMMAND, START, MemoryLog, fleet_config, one_processor
+from tests.fakes.fleet import run_processor as run
+from tests.fakes.scenario import run_by
 
 
-def run(scenario: Callable[[Processor, MemoryLog], Awaitable[None]], command: tuple[str, ...] = COMMAND) -> MemoryLog:
-    log = MemoryLog()
-
-    async def main() -> None:
-        reaper = Reaper()
-        cells = SlotCells(0, CellLayout.of(CONFIG), ["a"])
-        notices: list[Any] = []
-        processor = Processor(0, 7, cells, SpawnOptions(KIND, command, reaper, log), lambda _, message: notices.append(message))
-        try:
-            async with asyncio.timeout(20):
-                await scenario(processor, log)
-        finally:
-            processor.kill("test")
-            await processor.ended
-            processor.close()
-            reaper.close()
-            cells.close()
-
-    asyncio.run(main())
-    return log
-
-
-def test_one_that_ends_at_once_did_not_start_and_its_last_words_are_logged() -> None:
+def test_a_process_that_ends_at_once_did_not_start_and_its_output_is_logged() -> None:
     async def scenario(processor: Processor, log: MemoryLog) -> None:
         with pytest.raises(StartError, match="ended with code 3 before"):
             await processor.start(START)
@@ -61,7 +34,7 @@ def test_one_that_ends_at_once_did_not_start_and_its_last_words_are_logged() -> 
 
 
 @pytest.mark.parametrize("lines", [499, 500, 501, 502, 20_000])
-def test_of_what_a_process_prints_only_some_hundred_lines_a_second_have_a_row_and_the_others_are_counted(lines: int) -> None:
+def test_output_above_500_lines_a_second_is_counted_and_not_logged(lines: int) -> None:
     async def scenario(processor: Processor, log: MemoryLog) -> None:
         with pytest.raises(StartError):
             await processor.start(START)
@@ -77,16 +50,14 @@ def test_of_what_a_process_prints_only_some_hundred_lines_a_second_have_a_row_an
     assert len(rows) == lines or seconds
 
 
-def test_one_that_does_not_stop_is_killed() -> None:
-    async def scenario(processor: Processor, log: MemoryLog) -> None:
-        await processor.start(START)
-        os.kill(processor.pid, signal.SIGSTOP)
-        await processor.stop(0.05)
-        assert processor.ended.result() == -signal.SIGKILL
-        assert processor.kill_reason == "stop"
-        assert len(log.events("processor_killed")) == 1
-
-    run(scenario)
+@run_by(run)
+async def test_one_that_does_not_stop_is_killed(processor: Processor, log: MemoryLog) -> None:
+    await processor.start(START)
+    os.kill(processor.pid, signal.SIGSTOP)
+    await processor.stop(0.05)
+    assert processor.ended.result() == -signal.SIGKILL
+    assert processor.kill_reason == "stop"
+    assert len(log.events("processor_killed")) == 1
 
 
 def test_it_is_started_without_our_descriptors_and_finds_the_packages_without_the_current_folder() -> None:
@@ -100,19 +71,6 @@ def test_it_is_started_without_our_descriptors_and_finds_the_packages_without_th
     with open(os.devnull) as secret:
         os.set_inheritable(secret.fileno(), True)
         run(scenario)
-
-
-def environment() -> dict[str, str]:
-    """Of a processor that has answered, so that what it was started with is there to be read."""
-    found: dict[str, str] = {}
-
-    async def look(processor: Processor, log: MemoryLog) -> None:
-        await processor.start(START)
-        with open(f"/proc/{processor.pid}/environ", "rb") as file:
-            found.update(row.split("=", 1) for row in file.read().decode().split("\0") if row)
-
-    run(look)
-    return found
 
 
 def test_a_processor_gets_what_it_needs_of_the_environment_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +87,14 @@ def test_a_processor_gets_what_it_needs_of_the_environment_and_no_secrets(monkey
     for name, value in (needed | secrets).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("FRAMEGATE_PROCESSOR_ENV", "ABSENT, WANTED")
-    found = environment()
+    found: dict[str, str] = {}
+
+    async def read(processor: Processor, log: MemoryLog) -> None:
+        await processor.start(START)
+        with open(f"/proc/{processor.pid}/environ", "rb") as file:
+            found.update(row.split("=", 1) for row in file.read().decode().split("\0") if row)
+
+    run(read)
     assert found.items() >= needed.items()
     assert not found.keys() & secrets.keys()
     assert found.keys() <= needed.keys() | {"HOME", "LANG", "LANGUAGE", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD"} | {
@@ -149,24 +114,14 @@ def make(cells: SlotCells, reaper: Reaper, command: tuple[str, ...] = COMMAND) -
     return Processor(0, 7, cells, SpawnOptions(KIND, command, reaper, MemoryLog()), lambda _, message: None)
 
 
-def test_a_processor_inherits_what_it_is_to_keep_and_no_other_of_our_files(tmp_path: pathlib.Path) -> None:
+def test_a_processor_inherits_the_given_descriptors_and_no_other_of_our_files(tmp_path: pathlib.Path) -> None:
     kept, other = (os.open(tmp_path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC) for name in ("kept", "other"))
 
     async def main() -> set[str]:
-        reaper = Reaper()
-        cells = SlotCells(0, CellLayout.of(CONFIG), ["a"])
-        processor = Processor(0, 7, cells, SpawnOptions(KIND, COMMAND, reaper, MemoryLog(), (kept,)), lambda _, message: None)
-        try:
+        async with asyncio.timeout(20), one_processor(MemoryLog(), inherited=(kept,)) as processor:
             await processor.start(START)
             folder = f"/proc/{processor.pid}/fd"
-            found = {os.readlink(f"{folder}/{number}") for number in os.listdir(folder)}
-        finally:
-            processor.kill("test")
-            await processor.ended
-            processor.close()
-            reaper.close()
-            cells.close()
-        return found
+            return {os.readlink(f"{folder}/{number}") for number in os.listdir(folder)}
 
     found = asyncio.run(main())
     os.close(kept)
@@ -174,12 +129,12 @@ def test_a_processor_inherits_what_it_is_to_keep_and_no_other_of_our_files(tmp_p
     assert {path for path in found if path.startswith(str(tmp_path))} == {str(tmp_path / "kept")}
 
 
-def test_with_too_few_descriptors_nothing_is_left_of_it() -> None:
-    """One more is to be had each time, so that each of those that it takes is once the one that is missing."""
+def test_without_enough_descriptors_the_start_fails_and_leaves_none_open() -> None:
+    """The limit grows by one with each try, so that each descriptor that a start needs is missing once."""
 
     async def main() -> int:
         reaper = Reaper()
-        cells = SlotCells(0, CellLayout.of(CONFIG), ["a"])
+        cells = SlotCells(0, CellLayout.of(fleet_config(1)), ["a"])
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         used = max(int(number) for number in os.listdir("/proc/self/fd"))
         fillers = [os.open(os.devnull, os.O_RDONLY)]
@@ -212,10 +167,10 @@ def test_with_too_few_descriptors_nothing_is_left_of_it() -> None:
 
 
 @pytest.mark.parametrize("call", [0, 1])
-def test_one_that_the_loop_cannot_watch_is_killed_and_nothing_is_left_of_it(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_the_loop_cannot_watch_is_killed_and_leaves_no_descriptors(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         reaper = Reaper()
-        cells = SlotCells(0, CellLayout.of(CONFIG), ["a"])
+        cells = SlotCells(0, CellLayout.of(fleet_config(1)), ["a"])
         loop = asyncio.get_running_loop()
         add_reader, calls = loop.add_reader, iter(range(9))
 
@@ -236,3 +191,54 @@ def test_one_that_the_loop_cannot_watch_is_killed_and_nothing_is_left_of_it(call
         cells.close()
 
     asyncio.run(asyncio.wait_for(main(), 10))
+
+
+# The reaper.
+
+
+def test_every_child_is_reaped_and_its_watcher_called() -> None:
+    async def scenario() -> None:
+        reaper = Reaper()
+        codes: asyncio.Queue[int] = asyncio.Queue()
+        watched = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+        reaper.watch(watched.pid, codes.put_nowait)
+        killed = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        reaper.watch(killed.pid, codes.put_nowait)
+        stranger = subprocess.Popen(["/bin/true"])
+        os.kill(killed.pid, signal.SIGKILL)
+        async with asyncio.timeout(10):
+            assert {await codes.get(), await codes.get()} == {3, -signal.SIGKILL}
+            while os.path.exists(f"/proc/{stranger.pid}"):
+                await asyncio.sleep(0.01)
+        reaper.close()
+        watched.returncode = killed.returncode = stranger.returncode = 0
+
+    asyncio.run(scenario())
+
+
+def test_a_watcher_that_fails_does_not_stop_the_reaping_of_others() -> None:
+    told: list[dict[str, object]] = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(context))
+        reaper = Reaper()
+        codes: asyncio.Queue[int] = asyncio.Queue()
+
+        def fail(code: int) -> None:
+            raise ValueError("our bug")
+
+        children = [subprocess.Popen(["/bin/true"]) for _ in range(2)]
+        for child in children:
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # both have ended before the first is reaped
+        reaper.watch(children[0].pid, fail)
+        reaper.watch(children[1].pid, codes.put_nowait)
+        async with asyncio.timeout(10):
+            assert await codes.get() == 0
+        assert not any(os.path.exists(f"/proc/{child.pid}") for child in children)
+        reaper.close()
+        for child in children:
+            child.returncode = 0
+
+    asyncio.run(scenario())
+    assert [str(context["exception"]) for context in told] == ["our bug"]

@@ -1,107 +1,101 @@
 """framegate.control.fleet.connections: each connection has one closed row and ends on no books, in whatever order it is heard of."""
 
-import asyncio
 import dataclasses
 import socket
+import time
 
 import pytest
 
 from framegate.control.accept.acceptor import PassedConnection
 from framegate.control.events import Event
+from framegate.control.fleet.connections import end_cause, lost_connection_row
+from framegate.control.fleet.processor import AssignedConnection
+from framegate.control.service.convert import channel_message
 from framegate.proxy.config.limits import LimitsConfig, RateLimits
 from framegate.proxy.config.log import AccessConfig, LogConfig
-from framegate.proxy.network.connection_id import format_connection_id
+from framegate.proxy.network.connection_id import format_connection_id, make_connection_id
 from framegate.proxy.server.link import Handover, LinkError
-from tests.fakes.fleet import Fleet, fleet, open_channels, run, until
+from tests.fakes.fleet import Fleet, open_channels, run, until
 from tests.fakes.rows import access_row, closed_row, line_of
+from tests.fakes.scenario import run_by
 
 
-def test_each_connection_has_one_closed_row_with_the_id_it_was_listed_under() -> None:
+@run_by(run, 1)
+async def test_each_connection_has_one_closed_row_with_the_id_it_was_listed_under(made: Fleet) -> None:
     """Number 177."""
 
-    async def scenario(made: Fleet) -> None:
-        ids = await open_channels(made, 3)
-        await made.steering.channels.act("close", ids[:1])
-        made.supervisor.running[0].kill("died")
-        await until(lambda: len([row for row in made.events if row["event"] == "closed"]) >= 3)
-        await until(lambda: made.supervisor.status()[0].state == "running" and made.supervisor.status()[0].restarts == 1)
-        assert sorted(row["id"] for row in made.events if row["event"] == "closed") == ids
-        assert made.acceptor.listeners["a"].open == 0
-
-    run(scenario, 1)
+    ids = await open_channels(made, 3)
+    await made.steering.channels.act("close", ids[:1])
+    made.supervisor.running[0].kill("died")
+    await until(lambda: len([row for row in made.events if row["event"] == "closed"]) >= 3)
+    await until(lambda: made.supervisor.status()[0].state == "running" and made.supervisor.status()[0].restarts == 1)
+    assert sorted(row["id"] for row in made.events if row["event"] == "closed") == ids
+    assert made.acceptor.listeners["a"].open == 0
 
 
-def test_a_row_that_overtakes_the_booking_of_its_connection_leaves_nothing_open() -> None:
-    async def scenario(made: Fleet) -> None:
-        processor = made.supervisor.running[0]
-        handover = Handover(5, socket.AF_INET, "a", "192.0.2.1:1")
-        row = closed_row(id=1, listener="a", peer=handover.peer)
-        made.supervisor._notice(processor, {"type": "closed", "rows": [line_of(row, handover.accepted_ns)]})
-        made.acceptor.handed.append(PassedConnection(made.supervisor.connections.token(processor), handover))
-        made.supervisor.connections.count_handed()
-        assert processor.open == {}
-        assert [event["id"] for event in made.events] == [1]
-
-    run(scenario, 1)
+@run_by(run, 1)
+async def test_a_row_that_overtakes_the_booking_of_its_connection_leaves_nothing_open(made: Fleet) -> None:
+    processor = made.supervisor.running[0]
+    handover = Handover(5, socket.AF_INET, "a", "192.0.2.1:1")
+    row = closed_row(id=1, listener="a", peer=handover.peer)
+    made.supervisor._notice(processor, {"type": "closed", "rows": [line_of(row, handover.accepted_ns)]})
+    made.acceptor.handed.append(PassedConnection(made.supervisor.connections.token(processor), handover))
+    made.supervisor.connections.count_handed()
+    assert processor.open == {}
+    assert [event["id"] for event in made.events] == [1]
 
 
-def test_a_row_is_told_as_it_came_and_of_who_was_handed_over_it_is_not_read() -> None:
+@run_by(run, 1)
+async def test_a_closed_row_is_published_unread_if_its_connection_is_known(made: Fleet) -> None:
     """What a processor says of the listener and the peer is nothing new: the books have it."""
 
-    async def scenario(made: Fleet) -> None:
-        processor = made.supervisor.running[0]
-        token = made.supervisor.connections.token(processor)
-        for accepted_ns in (5, 6):
-            made.acceptor.listeners["a"].handed += 1
-            made.acceptor.handed.append(PassedConnection(token, Handover(accepted_ns, socket.AF_INET, "a", "192.0.2.1:1")))
-        lines = [line_of(closed_row(id=1, listener="a"), 5), line_of(closed_row(id=2, listener="a"), 6).replace("mutes", "mutters")]
-        made.supervisor._notice(processor, {"type": "closed", "rows": lines})
-        assert made.acceptor.listeners["a"].open == 0
-        assert processor.open == {}
-        first, second = (item for item in made._subscription.take() if isinstance(item, Event) and item.name == "closed")
-        assert (first.subject, first.row["id"], second.subject) == (1, 1, 2)
-        with pytest.raises(LinkError, match=r"closed\.mutes is missing"):
-            assert second.row
-
-    run(scenario, 1)
+    processor = made.supervisor.running[0]
+    token = made.supervisor.connections.token(processor)
+    for accepted_ns in (5, 6):
+        made.acceptor.listeners["a"].handed += 1
+        made.acceptor.handed.append(PassedConnection(token, Handover(accepted_ns, socket.AF_INET, "a", "192.0.2.1:1")))
+    lines = [line_of(closed_row(id=1, listener="a"), 5), line_of(closed_row(id=2, listener="a"), 6).replace("mutes", "mutters")]
+    made.supervisor._notice(processor, {"type": "closed", "rows": lines})
+    assert made.acceptor.listeners["a"].open == 0
+    assert processor.open == {}
+    first, second = (item for item in made._subscription.take() if isinstance(item, Event) and item.name == "closed")
+    assert (first.subject, first.row["id"], second.subject) == (1, 1, 2)
+    with pytest.raises(LinkError, match=r"closed\.mutes is missing"):
+        assert second.row
 
 
-def test_a_connection_that_was_given_to_the_dead_has_its_row_too() -> None:
+@run_by(run, 1)
+async def test_a_connection_passed_to_a_processor_that_has_ended_has_a_closed_row(made: Fleet) -> None:
     """The acceptor's thread says so when the processor is forgotten already."""
 
-    async def scenario(made: Fleet) -> None:
-        processor = made.supervisor.running[0]
-        token = made.supervisor.connections.token(processor)
-        processor.kill("died")
-        await until(lambda: made.supervisor.status()[0].state == "running" and made.supervisor.status()[0].restarts == 1)
-        made.acceptor.listeners["a"].handed += 1
-        made.acceptor.handed.append(PassedConnection(token, Handover(5, socket.AF_INET, "a", "192.0.2.1:1")))
-        made.supervisor.connections.count_handed()
-        (row,) = made.log.events("closed")
-        assert (row["id"], row["peer"], row["cause"]) == (f"0-{processor.generation}-1", "192.0.2.1:1", "processor_died")
-        assert made.acceptor.listeners["a"].open == 0
-
-    run(scenario, 1)
+    processor = made.supervisor.running[0]
+    token = made.supervisor.connections.token(processor)
+    processor.kill("died")
+    await until(lambda: made.supervisor.status()[0].state == "running" and made.supervisor.status()[0].restarts == 1)
+    made.acceptor.listeners["a"].handed += 1
+    made.acceptor.handed.append(PassedConnection(token, Handover(5, socket.AF_INET, "a", "192.0.2.1:1")))
+    made.supervisor.connections.count_handed()
+    (row,) = made.log.events("closed")
+    assert (row["id"], row["peer"], row["cause"]) == (f"0-{processor.generation}-1", "192.0.2.1:1", "processor_died")
+    assert made.acceptor.listeners["a"].open == 0
 
 
-def test_a_processor_that_ended_twice_in_its_slot_is_known_no_more() -> None:
+@run_by(run, 1)
+async def test_a_processor_that_ended_twice_in_its_slot_is_known_no_more(made: Fleet) -> None:
     """Its token is kept until the next one ends there, and no longer."""
 
-    async def scenario(made: Fleet) -> None:
-        books = made.supervisor.connections
-        await open_channels(made, 2)
-        for ended in (1, 2):
-            processor = made.supervisor.running[0]
-            processor.kill("died")
-            await until(lambda count=ended: made.supervisor.status()[0].restarts == count and made.supervisor.status()[0].state == "running")
-            assert len(books._processors) == 2
-            assert processor in books._processors.values()
-        assert [row["connections"] for row in made.log.events("processor_died")] == [2, 0]
-
-    run(scenario, 1)
+    books = made.supervisor.connections
+    await open_channels(made, 2)
+    for ended in (1, 2):
+        processor = made.supervisor.running[0]
+        processor.kill("died")
+        await until(lambda count=ended: made.supervisor.status()[0].restarts == count and made.supervisor.status()[0].state == "running")
+        assert len(books._processors) == 2
+        assert processor in books._processors.values()
+    assert [row["connections"] for row in made.log.events("processor_died")] == [2, 0]
 
 
-def test_whoever_ends_gives_its_place_back_with_its_processor_too() -> None:
+def test_a_connection_that_ends_with_its_processor_frees_its_place() -> None:
     limits = LimitsConfig(connections=3, per_address=RateLimits(connections=2))
 
     async def scenario(made: Fleet) -> None:
@@ -127,42 +121,52 @@ def test_whoever_ends_gives_its_place_back_with_its_processor_too() -> None:
 
 
 @pytest.mark.parametrize(("logged", "level"), [(True, "info"), (False, "debug")])
-def test_rows_of_connections_that_open_are_told_and_logged_where_the_log_is_to_have_them(logged: bool, level: str) -> None:
+@run_by(run, 1, start=False)
+async def test_rows_of_connections_that_open_are_published_and_logged_if_configured(made: Fleet, *, logged: bool, level: str) -> None:
     """Where others want them, the log has them for who asks for rows of the level debug."""
 
-    async def scenario(made: Fleet) -> None:
-        log = LogConfig(access=AccessConfig(open=logged))
-        made.desired.config = dataclasses.replace(made.desired.config, log=log)
-        made.desired.rows_at_open = True
-        await made.supervisor.start_slots([0])
-        made.acceptor.start()
-        ids = await open_channels(made, 2)
-        shown = [format_connection_id(number) for number in ids]
-        opened = [event for event in made.events if event["event"] == "opened"]
-        assert [row["id"] for row in opened] == ids
-        assert [(row["id"], row["level"]) for row in made.log.events("opened")] == ([(number, "info") for number in shown] if logged else [])
-        made.log.levels.change("debug", {})
-        await open_channels(made, 1)
-        (*_, row) = made.log.events("opened")
-        assert row["level"] == level
-
-    async def main() -> None:
-        async with fleet(1, start=False) as made:
-            await scenario(made)
-
-    asyncio.run(main())
+    log = LogConfig(access=AccessConfig(open=logged))
+    made.desired.config = dataclasses.replace(made.desired.config, log=log)
+    made.desired.rows_at_open = True
+    await made.supervisor.start_slots([0])
+    made.acceptor.start()
+    ids = await open_channels(made, 2)
+    shown = [format_connection_id(number) for number in ids]
+    opened = [event for event in made.events if event["event"] == "opened"]
+    assert [row["id"] for row in opened] == ids
+    assert [(row["id"], row["level"]) for row in made.log.events("opened")] == ([(number, "info") for number in shown] if logged else [])
+    made.log.levels.change("debug", {})
+    await open_channels(made, 1)
+    (*_, row) = made.log.events("opened")
+    assert row["level"] == level
 
 
-def test_a_row_that_cannot_be_read_costs_itself_and_the_others_are_told() -> None:
-    async def scenario(made: Fleet) -> None:
-        processor = made.supervisor.running[0]
-        lines = ["nonsense", line_of(access_row(id=1, listener="a"), 5), line_of(access_row(id=2, listener="a"), 6).replace("mutes", "mutters")]
-        made.supervisor._notice(processor, {"type": "access", "rows": lines})
-        assert made.meters.value("task.failures", "slot") == 1
-        first, second = (item for item in made._subscription.take() if isinstance(item, Event) and item.name == "access")
-        assert (first.name, first.subject, first.row["id"], second.subject) == ("access", 1, 1, 2)
-        with pytest.raises(LinkError, match=r"access\.mutes is missing"):
-            assert second.row
-        assert made.acceptor.listeners["a"].open == 0, "nothing is booked, and nothing taken off the books"
+@run_by(run, 1)
+async def test_a_row_that_cannot_be_read_is_reported_and_the_others_are_published(made: Fleet) -> None:
+    processor = made.supervisor.running[0]
+    lines = ["nonsense", line_of(access_row(id=1, listener="a"), 5), line_of(access_row(id=2, listener="a"), 6).replace("mutes", "mutters")]
+    made.supervisor._notice(processor, {"type": "access", "rows": lines})
+    assert made.meters.value("task.failures", "slot") == 1
+    first, second = (item for item in made._subscription.take() if isinstance(item, Event) and item.name == "access")
+    assert (first.name, first.subject, first.row["id"], second.subject) == ("access", 1, 1, 2)
+    with pytest.raises(LinkError, match=r"access\.mutes is missing"):
+        assert second.row
+    assert made.acceptor.listeners["a"].open == 0, "nothing is booked, and nothing taken off the books"
 
-    run(scenario, 1)
+
+@pytest.mark.parametrize(("reason", "cause", "words"), [("died", "processor_died", "died"), ("stop", "drain_timeout", "was stopped by force")])
+@run_by(run, 1)
+async def test_the_row_of_a_lost_connection_has_its_client_and_no_counts(made: Fleet, *, reason: str, cause: str, words: str) -> None:
+    processor = made.supervisor.running[0]
+    processor.kill(reason)
+    await processor.ended
+    given = AssignedConnection(Handover(time.monotonic_ns() - 2_000_000_000, 2, "a", "192.0.2.1:7"), make_connection_id(0, 5, 42))
+    row = lost_connection_row(processor, given, "u")
+    assert end_cause(processor) == row["cause"] == cause
+    assert row["detail"] == f"the processor {words}, exit code -9; what had passed is not known"
+    assert row["closed_ns"] - row["opened_ns"] == pytest.approx(2e9, abs=1e9)
+    message = channel_message(row)
+    assert (message.id, message.peer_address, message.listener, message.upstream) == ("0-5-42", "192.0.2.1:7", "a", "u")
+    assert not message.HasField("request")
+    assert not message.HasField("response")
+    assert not message.close.HasField("lost_bytes")

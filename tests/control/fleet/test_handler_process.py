@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from framegate.control.errors import StartError
-from framegate.control.fleet.child import SpawnOptions
+from framegate.control.fleet.child import Reaper, SpawnOptions
 from framegate.control.fleet.handler_process import KIND, HandlerProcess, HandlerSlot
-from framegate.control.fleet.reaper import Reaper
 from framegate.proxy.handler.cells import HeartbeatSample
 from framegate.proxy.server.messages import HandlerStartMessage
-from framegate.proxy.server.protocol import WIRE_VERSION, Message
+from framegate.proxy.server.protocol import WIRE_VERSION
 from tests.fakes.fleet import ECHO, HANDLER_COMMAND, MemoryLog
+from tests.fakes.scenario import run_by
 
 SECOND = 10**9
 START = HandlerStartMessage(type="start", wire=WIRE_VERSION, slot=0, generation=7, node="n", handlers={"a": ECHO}, path=[])
@@ -24,13 +24,11 @@ def last_sample(busy_ns: int = 0) -> HeartbeatSample:
     return HeartbeatSample(handled=5, failed=1, busy_ns=busy_ns, in_handler=1, oldest_ns=2_500_000, queued=3)
 
 
-def run(scenario: Callable[[HandlerProcess], Awaitable[None]]) -> list[Message]:
-    notices: list[Message] = []
-
+def run(scenario: Callable[[HandlerProcess], Awaitable[None]]) -> None:
     async def main() -> None:
         reaper = Reaper()
         spawn_options = SpawnOptions(KIND, HANDLER_COMMAND, reaper, MemoryLog())
-        process = HandlerProcess(0, 7, spawn_options, lambda _, message: notices.append(message))
+        process = HandlerProcess(0, 7, spawn_options, lambda _, message: None)
         try:
             async with asyncio.timeout(20):
                 await scenario(process)
@@ -41,28 +39,23 @@ def run(scenario: Callable[[HandlerProcess], Awaitable[None]]) -> list[Message]:
             reaper.close()
 
     asyncio.run(main())
-    return notices
 
 
-def test_it_starts_with_its_handlers_and_stops() -> None:
-    async def scenario(process: HandlerProcess) -> None:
-        await process.start(START)
-        assert process.handlers["a"]["description"] == "Answers every frame with itself."
-        assert process.ready
-        assert process.resident > 1_000_000
-        await process.stop(5)
-        assert (process.ended.result(), process.kill_reason, process.resident) == (0, "", 0)
-
-    run(scenario)
+@run_by(run)
+async def test_it_starts_with_its_handlers_and_stops(process: HandlerProcess) -> None:
+    await process.start(START)
+    assert process.handlers["a"]["description"] == "Answers every frame with itself."
+    assert process.ready
+    assert process.resident > 1_000_000
+    await process.stop(5)
+    assert (process.ended.result(), process.kill_reason, process.resident) == (0, "", 0)
 
 
-def test_a_handler_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(process: HandlerProcess) -> None:
-        with pytest.raises(StartError, match="handler process 0 could not start: listener a, handler own:h"):
-            await process.start({**START, "handlers": {"a": "own:h"}})
-        assert not process.ready
-
-    run(scenario)
+@run_by(run)
+async def test_a_missing_handler_is_an_error_with_its_name(process: HandlerProcess) -> None:
+    with pytest.raises(StartError, match="handler process 0 could not start: listener a, handler own:h"):
+        await process.start({**START, "handlers": {"a": "own:h"}})
+    assert not process.ready
 
 
 def stop(process: HandlerProcess) -> None:
@@ -70,43 +63,37 @@ def stop(process: HandlerProcess) -> None:
     os.kill(process.pid, signal.SIGSTOP)
 
 
-def test_it_is_busy_for_a_share_of_the_last_seconds() -> None:
-    async def scenario(process: HandlerProcess) -> None:
-        assert (process.busy, process.last_sample) == (0.0, None)
-        stop(process)
-        shares = []
-        for second in range(21):
-            process._cells.write(last_sample(second * SECOND // 2 if second <= 10 else 5 * SECOND), (100 + second) * SECOND)
-            for _ in range(3):
-                process.look()
-            shares.append(round(process.busy, 2))
-        assert shares[:11] == [0.0] + [0.5] * 10
-        assert shares[11:] == [0.4, 0.3, 0.2, 0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-
-    run(scenario)
+@run_by(run)
+async def test_it_is_busy_for_a_share_of_the_last_seconds(process: HandlerProcess) -> None:
+    assert (process.busy, process.last_sample) == (0.0, None)
+    stop(process)
+    shares = []
+    for second in range(21):
+        process._cells.write(last_sample(second * SECOND // 2 if second <= 10 else 5 * SECOND), (100 + second) * SECOND)
+        for _ in range(3):
+            process.look()
+        shares.append(round(process.busy, 2))
+    assert shares[:11] == [0.0] + [0.5] * 10
+    assert shares[11:] == [0.4, 0.3, 0.2, 0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
 
 
-def test_looks_that_find_the_same_heartbeat_are_counted() -> None:
-    async def scenario(process: HandlerProcess) -> None:
-        stop(process)
-        assert [process.look() for _ in range(3)] == [1, 2, 3]
-        process._cells.write(last_sample(), 100 * SECOND)
-        assert [process.look() for _ in range(3)] == [0, 1, 2]
-
-    run(scenario)
+@run_by(run)
+async def test_looks_that_find_the_same_heartbeat_are_counted(process: HandlerProcess) -> None:
+    stop(process)
+    assert [process.look() for _ in range(3)] == [1, 2, 3]
+    process._cells.write(last_sample(), 100 * SECOND)
+    assert [process.look() for _ in range(3)] == [0, 1, 2]
 
 
-def test_its_kill_is_harmless_once_it_has_ended() -> None:
-    async def scenario(process: HandlerProcess) -> None:
-        os.kill(process.pid, signal.SIGKILL)
-        await process.ended
-        process.kill("timeout")
-        assert process.kill_reason == ""
-
-    run(scenario)
+@run_by(run)
+async def test_its_kill_is_harmless_once_it_has_ended(process: HandlerProcess) -> None:
+    os.kill(process.pid, signal.SIGKILL)
+    await process.ended
+    process.kill("timeout")
+    assert process.kill_reason == ""
 
 
-def test_a_place_shows_what_its_process_says_and_why_the_last_one_ended() -> None:
+def test_a_slot_shows_the_report_of_its_process_and_why_the_last_one_ended() -> None:
     place = HandlerSlot(4)
     assert (place.status({}).pid, place.status({}).state, place.status({}).handlers) == (0, "stopped", ())
 
@@ -114,12 +101,13 @@ def test_a_place_shows_what_its_process_says_and_why_the_last_one_ended() -> Non
         place.next_life()
         assert place.status({"a": ECHO}).state == "starting"
         await process.start(START)
-        place.process, place.state = process, "running"
+        place.child, place.state = process, "running"
         stop(process)
         process._cells.write(last_sample(), SECOND)
         found = place.status({"a": ECHO})
         assert (found.pid, found.handled, found.failed, found.in_handler, found.queued, found.oldest_ms) == (process.pid, 5, 1, 1, 3, 2)
         assert [item.listener for item in found.handlers] == ["a"]
+        place.child, place.state = None, "stopped"
         place.ended("memory")
         found = place.status({"a": ECHO})
         assert (found.pid, found.state, found.last_reason, found.handled, found.handlers) == (0, "stopped", "memory", 0, ())

@@ -4,49 +4,53 @@ import asyncio
 import contextlib
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from framegate.control.errors import StartError
 from framegate.control.fleet import handlers as module
-from framegate.control.fleet import supervisor
+from framegate.control.fleet import process_slot
 from framegate.control.fleet.handler_process import HandlerProcess
 from framegate.control.fleet.handlers import Handlers, handler_names
+from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.status import HandlerProcessStatus, HandlerStatus
 from framegate.proxy.config.model import MIB, HandlersConfig
 from tests.fakes.fleet import ECHO, FakeRequest, Fleet, fleet, fleet_config, until
+from tests.fakes.scenario import run_by
 
 HANDLED: dict[str, Any] = {"handler": ECHO, "upstream": None}
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("framegate.control.fleet.process_slot._BACKOFF_FIRST_S", 0.01)
-    monkeypatch.setattr(module, "_WATCH_INTERVAL_S", 0.02)
+    monkeypatch.setattr(process_slot, "_BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr(Handlers, "watch_interval_s", 0.02)
 
 
 def run(
-    monkeypatch: pytest.MonkeyPatch,
     scenario: Callable[[Fleet, Handlers], Awaitable[None]],
     mode: str = "",
     *,
     processors: int = 1,
     start: bool = True,
+    processor_mode: str = "",
     **handlers: Any,
 ) -> None:
     """Run a test's coroutine beside a fleet with handler processes, which misbehave as ``mode`` says (see ``tests.fakes.handler``)."""
-    monkeypatch.setenv("FAKE_HANDLER", mode)
 
     async def main() -> None:
-        async with fleet(processors, start=start, handlers=HandlersConfig(**handlers), **HANDLED) as made:
+        async with fleet(processors, processor_mode, start=start, handlers=HandlersConfig(**handlers), **HANDLED) as made:
             assert made.handlers is not None
             await scenario(made, made.handlers)
 
-    asyncio.run(main())
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, FAKE_HANDLER=mode, FAKE_HANDLER_LIVES=f"{folder}/life"):
+        asyncio.run(main())
 
 
 def status(handlers: Handlers, slot: int = 0) -> HandlerProcessStatus:
@@ -83,71 +87,61 @@ def test_a_configuration_without_handlers_names_none() -> None:
     assert handler_names(fleet_config(1, **HANDLED)) == {"a": ECHO}
 
 
-def test_every_place_runs_and_says_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(made: Fleet, handlers: Handlers) -> None:
-        await until(lambda: all(item.handled == 0 and item.state == "running" for item in handlers.status()))
-        for slot, found in enumerate(made.steering.state.handler_processes()):
-            assert (found.slot, found.state, found.restarts, found.last_reason, found.last_ended_ns) == (slot, "running", 0, "", 0)
-            assert found.pid == process(handlers, slot).pid != os.getpid()
-            assert found.resident > MIB
-            assert found.generation > 50_000_000
-            assert found.started_ns > 1e18
-            assert found.handlers == (
-                HandlerStatus(
-                    listener="a",
-                    handler=ECHO,
-                    directions=("request", "response"),
-                    description="Answers every frame with itself.",
-                ),
-            )
-        assert len(handlers.running) == 2
-        assert made.steering.state.health().ready
-        assert len(made.log.events("handler_ready")) == 2
-
-    run(monkeypatch, scenario, processes=2)
+@run_by(run, processes=2)
+async def test_every_slot_runs_and_has_a_status(made: Fleet, handlers: Handlers) -> None:
+    await until(lambda: all(item.handled == 0 and item.state == "running" for item in handlers.status()))
+    for slot, found in enumerate(made.steering.state.handler_processes()):
+        assert (found.slot, found.state, found.restarts, found.last_reason, found.last_ended_ns) == (slot, "running", 0, "", 0)
+        assert found.pid == process(handlers, slot).pid != os.getpid()
+        assert found.resident > MIB
+        assert found.generation > 50_000_000
+        assert found.started_ns > 1e18
+        assert found.handlers == (
+            HandlerStatus(
+                listener="a",
+                handler=ECHO,
+                directions=("request", "response"),
+                description="Answers every frame with itself.",
+            ),
+        )
+    assert len(handlers.running) == 2
+    assert made.steering.state.health().ready
+    assert len(made.log.events("handler_ready")) == 2
 
 
-def test_each_processor_is_joined_with_each_process_however_they_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(made: Fleet, handlers: Handlers) -> None:
-        await until_joined(made, handlers)
-        assert len(names(handlers)) == 2
-        before = names(handlers)
-        os.kill(process(handlers).pid, signal.SIGKILL)
-        await until(lambda: len(handlers.running) == 2 and names(handlers) != before)
-        await until_joined(made, handlers)
-        made.supervisor.running[0].kill("died")
-        await until(lambda: made.supervisor.status()[0].restarts == 1 and len(made.supervisor.running) == 2)
-        await until_joined(made, handlers)
-        await made.steering.pool.set_processors(3)
-        await until_joined(made, handlers)
-        assert len(made.supervisor.running) == 3
-        await made.steering.pool.set_processors(1)
-        await until_joined(made, handlers)
-        assert len(made.supervisor.running) == 1
-
-    run(monkeypatch, scenario, processors=2, processes=2)
+@run_by(run, processors=2, processes=2)
+async def test_each_processor_is_joined_with_each_process_however_they_come_and_go(made: Fleet, handlers: Handlers) -> None:
+    await until_joined(made, handlers)
+    assert len(names(handlers)) == 2
+    before = names(handlers)
+    os.kill(process(handlers).pid, signal.SIGKILL)
+    await until(lambda: len(handlers.running) == 2 and names(handlers) != before)
+    await until_joined(made, handlers)
+    made.supervisor.running[0].kill("died")
+    await until(lambda: made.supervisor.status()[0].restarts == 1 and len(made.supervisor.running) == 2)
+    await until_joined(made, handlers)
+    await made.steering.pool.set_processors(3)
+    await until_joined(made, handlers)
+    assert len(made.supervisor.running) == 3
+    await made.steering.pool.set_processors(1)
+    await until_joined(made, handlers)
+    assert len(made.supervisor.running) == 1
 
 
-def test_a_processor_has_its_sockets_before_its_first_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(made: Fleet, handlers: Handlers) -> None:
-        made.supervisor.running[0].kill("died")
-        await until(lambda: not made.supervisor.running)
-        client = await made.connect()
-        assert await client.echo(b"x") == b"x"
-        assert [found["first"] for found in await told(made)] == ["@handler"]
-
-    run(monkeypatch, scenario)
+@run_by(run)
+async def test_a_processor_has_its_sockets_before_its_first_connection(made: Fleet, handlers: Handlers) -> None:
+    made.supervisor.running[0].kill("died")
+    await until(lambda: not made.supervisor.running)
+    client = await made.connect()
+    assert await client.echo(b"x") == b"x"
+    assert [found["first"] for found in await told(made)] == ["@handler"]
 
 
 @pytest.mark.parametrize(
     ("mode", "processor", "times", "error"),
     [("", "losing@1", 3, "no descriptor to be had"), ("breaking@1", "", 1, "the fake was told to")],
 )
-def test_two_whose_socket_broke_are_joined_again_and_that_is_a_row_and_an_event(
-    monkeypatch: pytest.MonkeyPatch, mode: str, processor: str, times: int, error: str
-) -> None:
-    monkeypatch.setenv("FAKE_HANDLER", mode)
-
+def test_two_processes_whose_socket_broke_get_another_which_is_a_row_and_an_event(mode: str, processor: str, times: int, error: str) -> None:
     async def scenario(made: Fleet, handlers: Handlers) -> None:
         await until(lambda: len(made.log.events("handler_rejoined")) == times)
         await until_joined(made, handlers)
@@ -160,47 +154,38 @@ def test_two_whose_socket_broke_are_joined_again_and_that_is_a_row_and_an_event(
         assert handlers._wiring.joined == 4
         assert [item.restarts for item in handlers.status()] == [0, 0]
 
-    async def main() -> None:
-        async with fleet(2, processor, handlers=HandlersConfig(processes=2), **HANDLED) as made:
-            assert made.handlers is not None
-            await scenario(made, made.handlers)
-
-    asyncio.run(main())
+    run(scenario, mode, processors=2, processor_mode=processor, processes=2)
 
 
-def test_nobody_is_joined_again_with_who_died_or_while_all_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(made: Fleet, handlers: Handlers) -> None:
-        await until_joined(made, handlers)
-        os.kill(process(handlers).pid, signal.SIGKILL)
-        await until(lambda: made.log.events("handler_died") and len(handlers.running) == 2)
-        await until_joined(made, handlers)
-        await until(lambda: handlers._wiring.waiting == 0)
-        assert made.log.events("handler_rejoined") == []
-        assert handlers._wiring.joined == 4
-        await handlers.stop()  # the processors see the ends of their sockets
-        request = FakeRequest("handlers")
-        for processor in made.supervisor.running:
-            while (await processor.request(request, 5000))["handlers"]:
-                await asyncio.sleep(0.005)
-        assert handlers._wiring.joined == 0
-
-    run(monkeypatch, scenario, processors=2, processes=2)
+@run_by(run, processors=2, processes=2)
+async def test_no_pair_is_made_with_a_process_that_died_or_while_all_end(made: Fleet, handlers: Handlers) -> None:
+    await until_joined(made, handlers)
+    os.kill(process(handlers).pid, signal.SIGKILL)
+    await until(lambda: made.log.events("handler_died") and len(handlers.running) == 2)
+    await until_joined(made, handlers)
+    await until(lambda: handlers._wiring.waiting == 0)
+    assert made.log.events("handler_rejoined") == []
+    assert handlers._wiring.joined == 4
+    await handlers.stop()  # the processors see the ends of their sockets
+    request = FakeRequest("handlers")
+    for processor in made.supervisor.running:
+        while (await processor.request(request, 5000))["handlers"]:
+            await asyncio.sleep(0.005)
+    assert handlers._wiring.joined == 0
 
 
-def test_one_that_dies_is_replaced_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(made: Fleet, handlers: Handlers) -> None:
-        before = status(handlers)
-        os.kill(before.pid, signal.SIGKILL)
-        await until(lambda: handlers.running and status(handlers).restarts == 1)
-        after = status(handlers)
-        assert (after.last_reason, after.generation > before.generation, after.pid != before.pid) == ("died", True, True)
-        assert after.last_ended_ns > before.started_ns
-        (row,) = made.log.events("handler_died")
-        assert (row["slot"], row["pid"], row["exit_code"], row["reason"], row["level"]) == (0, before.pid, -9, "died", "error")
-        assert [event["reason"] for event in made.events if event["event"] == "handler_died"] == ["died"]
-        assert made.meters.value("handler.restarts", "died") == 1
-
-    run(monkeypatch, scenario)
+@run_by(run)
+async def test_one_that_dies_is_replaced_and_counted(made: Fleet, handlers: Handlers) -> None:
+    before = status(handlers)
+    os.kill(before.pid, signal.SIGKILL)
+    await until(lambda: handlers.running and status(handlers).restarts == 1)
+    after = status(handlers)
+    assert (after.last_reason, after.generation > before.generation, after.pid != before.pid) == ("died", True, True)
+    assert after.last_ended_ns > before.started_ns
+    (row,) = made.log.events("handler_died")
+    assert (row["slot"], row["pid"], row["exit_code"], row["reason"], row["level"]) == (0, before.pid, -9, "died", "error")
+    assert [event["reason"] for event in made.events if event["event"] == "handler_died"] == ["died"]
+    assert made.meters.value("handler.restarts", "died") == 1
 
 
 @pytest.mark.parametrize(
@@ -213,7 +198,7 @@ def test_one_that_dies_is_replaced_and_counted(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_one_that_hangs_or_grows_is_killed(monkeypatch: pytest.MonkeyPatch, mode: str, limits: dict[str, int], reason: str, said: str) -> None:
     if mode == "silent":
-        monkeypatch.setattr(module, "HEARTBEAT_LIMIT_S", 0.1)
+        monkeypatch.setattr(process_slot, "HEARTBEAT_LIMIT_S", 0.1)
 
     async def scenario(made: Fleet, handlers: Handlers) -> None:
         await until(lambda: made.log.events("handler_died"))
@@ -222,45 +207,42 @@ def test_one_that_hangs_or_grows_is_killed(monkeypatch: pytest.MonkeyPatch, mode
         await until(lambda: made.meters.value("handler.restarts", reason) >= 1)
         assert status(handlers).last_reason == reason
 
-    run(monkeypatch, scenario, mode, **limits)
+    run(scenario, mode, **limits)
 
 
 @pytest.mark.parametrize(
     ("mode", "limits"), [("hanging", {"timeout_ms": 0}), ("hungry", {"memory": 0}), ("", {"memory": 512 * MIB, "timeout_ms": 1})]
 )
-def test_without_a_limit_or_below_it_nothing_is_killed(monkeypatch: pytest.MonkeyPatch, mode: str, limits: dict[str, int]) -> None:
+def test_without_a_limit_or_below_it_nothing_is_killed(mode: str, limits: dict[str, int]) -> None:
     async def scenario(made: Fleet, handlers: Handlers) -> None:
         looks = handlers._looks
         await until(lambda: process(handlers).last_sample is not None and handlers._looks > looks + 2 * module._LOOK_AT_MEMORY)
         assert (status(handlers).restarts, status(handlers).state) == (0, "running")
         assert status(handlers).oldest_ms == (3_600_000 if mode == "hanging" else 0)
 
-    run(monkeypatch, scenario, mode, **limits)
+    run(scenario, mode, **limits)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["control", "all"])
-def test_time_in_which_control_did_not_run_kills_nobody(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+@patch.object(process_slot, "HEARTBEAT_LIMIT_S", 1.0)
+@patch.object(Supervisor, "watch_interval_s", 0.02)
+@run_by(run)
+async def test_time_in_which_control_did_not_run_kills_no_process(made: Fleet, handlers: Handlers, *, who: str) -> None:
     """``all``: as when a virtual machine, or a container, is paused."""
-    for each in (module, supervisor):
-        monkeypatch.setattr(each, "HEARTBEAT_LIMIT_S", 1.0)
-        monkeypatch.setattr(each, "_WATCH_INTERVAL_S", 0.02)
 
-    async def scenario(made: Fleet, handlers: Handlers) -> None:
-        pids = [process(handlers).pid, made.supervisor.running[0].pid]
-        await until(lambda: process(handlers).last_sample is not None)
-        for pid in pids if who == "all" else []:
-            os.kill(pid, signal.SIGSTOP)
-        time.sleep(1.2)
-        await asyncio.sleep(0.1)  # control looks first
-        for pid in pids if who == "all" else []:
-            os.kill(pid, signal.SIGCONT)
-        looks = handlers._looks
-        await until(lambda: handlers._looks > looks + 60)
-        assert [process(handlers).pid, made.supervisor.running[0].pid] == pids
-        assert made.log.events("handler_killed") + made.log.events("processor_killed") == []
-
-    run(monkeypatch, scenario)
+    pids = [process(handlers).pid, made.supervisor.running[0].pid]
+    await until(lambda: process(handlers).last_sample is not None)
+    for pid in pids if who == "all" else []:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(1.2)
+    await asyncio.sleep(0.1)  # control looks first
+    for pid in pids if who == "all" else []:
+        os.kill(pid, signal.SIGCONT)
+    looks = handlers._looks
+    await until(lambda: handlers._looks > looks + 60)
+    assert [process(handlers).pid, made.supervisor.running[0].pid] == pids
+    assert made.log.events("handler_killed") + made.log.events("processor_killed") == []
 
 
 def test_a_first_start_that_fails_is_raised_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,71 +260,55 @@ def test_a_first_start_that_fails_is_raised_with_its_words(monkeypatch: pytest.M
             assert (status(handlers).pid, status(handlers).state) == (0, "stopped")
             assert not made.steering.state.health().ready
 
-        run(monkeypatch, scenario, mode, start=False)
+        run(scenario, mode, start=False)
 
 
-def test_a_later_start_that_fails_is_a_row_and_tried_again_and_meanwhile_the_pod_is_not_ready(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("FAKE_HANDLER_LIVES", str(tmp_path / "life"))
-
-    async def scenario(made: Fleet, handlers: Handlers) -> None:
-        assert made.steering.state.health().ready
-        process(handlers).kill("died")
-        await until(lambda: len(made.log.events("handler_start_failed")) >= 3)
-        assert "the fake has no such handler" in made.log.events("handler_start_failed")[0]["error"]
-        assert not made.steering.state.health().ready
-        assert handlers._places[0].backoff.next_s >= 0.04
-        os.environ["FAKE_HANDLER"] = ""
-        await until(lambda: made.steering.state.health().ready)
-
-    run(monkeypatch, scenario, "+fail")
+@run_by(run, "+fail")
+async def test_a_later_start_that_fails_is_a_row_and_tried_again_and_meanwhile_the_pod_is_not_ready(made: Fleet, handlers: Handlers) -> None:
+    assert made.steering.state.health().ready
+    process(handlers).kill("died")
+    await until(lambda: len(made.log.events("handler_start_failed")) >= 3)
+    assert "the fake has no such handler" in made.log.events("handler_start_failed")[0]["error"]
+    assert not made.steering.state.health().ready
+    assert handlers.slots[0].backoff.next_s >= 0.04
+    os.environ["FAKE_HANDLER"] = ""
+    await until(lambda: made.steering.state.health().ready)
 
 
-def test_while_one_is_left_the_pod_is_ready(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("FAKE_HANDLER_LIVES", str(tmp_path / "life"))
-
-    async def scenario(made: Fleet, handlers: Handlers) -> None:
-        process(handlers).kill("died")
-        await until(lambda: made.log.events("handler_start_failed"))
-        assert made.steering.state.health().ready
-        assert len(handlers.running) == 1
-
-    run(monkeypatch, scenario, "+fail@0", processes=2)
+@run_by(run, "+fail@0", processes=2)
+async def test_while_one_is_left_the_pod_is_ready(made: Fleet, handlers: Handlers) -> None:
+    process(handlers).kill("died")
+    await until(lambda: made.log.events("handler_start_failed"))
+    assert made.steering.state.health().ready
+    assert len(handlers.running) == 1
 
 
-def test_what_a_handler_raised_is_a_row_and_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(made: Fleet, handlers: Handlers) -> None:
-        await until(lambda: made.log.events("handler_raised"))
-        row = made.log.events("handler_raised")[0]
-        assert (row["slot"], row["listener"], row["handler"], row["suppressed"], row["level"]) == (0, "a", ECHO, 2, "error")
-        assert (row["error"], row["traceback"], row["connection"]) == ("ValueError: no", "line 1", "0-1-1")
-        await until(lambda: any(event["event"] == "handler_raised" for event in made.events))
-
-    run(monkeypatch, scenario, "raising")
+@run_by(run, "raising")
+async def test_what_a_handler_raised_is_a_row_and_an_event(made: Fleet, handlers: Handlers) -> None:
+    await until(lambda: made.log.events("handler_raised"))
+    row = made.log.events("handler_raised")[0]
+    assert (row["slot"], row["listener"], row["handler"], row["suppressed"], row["level"]) == (0, "a", ECHO, 2, "error")
+    assert (row["error"], row["traceback"], row["connection"]) == ("ValueError: no", "line 1", "0-1-1")
+    await until(lambda: any(event["event"] == "handler_raised" for event in made.events))
 
 
-def test_what_cannot_be_read_costs_that_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(made: Fleet, handlers: Handlers) -> None:
-        await until(lambda: made.log.events("task_failed"))
-        assert "no event dance" in made.log.events("task_failed")[0]["error"]
-        assert [(row["handler"], row["type"]) for row in made.log.events("link_unknown")] == [(0, "dance")]
-        await until(lambda: process(handlers).last_sample is not None)
-
-    run(monkeypatch, scenario, "babbling")
+@run_by(run, "babbling")
+async def test_a_handlers_notice_that_cannot_be_read_is_reported(made: Fleet, handlers: Handlers) -> None:
+    await until(lambda: made.log.events("task_failed"))
+    assert "no event dance" in made.log.events("task_failed")[0]["error"]
+    assert [(row["handler"], row["type"]) for row in made.log.events("link_unknown")] == [(0, "dance")]
+    await until(lambda: process(handlers).last_sample is not None)
 
 
-def test_what_a_handler_started_goes_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(made: Fleet, handlers: Handlers) -> None:
-        await until(lambda: made.log.events("handler_output"))
-        row = made.log.events("handler_output")[0]
-        assert row["level"] == "info", "what a handler prints is no error of ours"
-        child = int(row["line"].removeprefix("child "))
-        os.kill(child, 0)
-        process(handlers).kill("died")
-        await until(lambda: not alive(child))
-
-    run(monkeypatch, scenario, "parent")
+@run_by(run, "parent")
+async def test_what_a_handler_started_goes_with_its_process(made: Fleet, handlers: Handlers) -> None:
+    await until(lambda: made.log.events("handler_output"))
+    row = made.log.events("handler_output")[0]
+    assert row["level"] == "info", "what a handler prints is no error of ours"
+    child = int(row["line"].removeprefix("child "))
+    os.kill(child, 0)
+    process(handlers).kill("died")
+    await until(lambda: not alive(child))
 
 
 def alive(pid: int) -> bool:
@@ -352,7 +318,7 @@ def alive(pid: int) -> bool:
     return False
 
 
-def test_stop_ends_them_and_one_that_does_not_hear_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_ends_all_and_a_process_that_does_not_react_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(made: Fleet, handlers: Handlers) -> None:
         pid = status(handlers).pid
         await handlers.stop()
@@ -366,45 +332,6 @@ def test_stop_ends_them_and_one_that_does_not_hear_is_killed(monkeypatch: pytest
         assert row["reason"] == "did not stop within 0.05 s"
         assert made.log.events("handler_stopped")[0]["forced"]
 
-    run(monkeypatch, scenario)
-    monkeypatch.setattr("framegate.control.fleet.process_slot._STOP_TIMEOUT_S", 0.05)
-    run(monkeypatch, deaf, "deaf")
-
-
-def test_a_stop_that_is_cancelled_waits_until_they_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(made: Fleet, handlers: Handlers) -> None:
-        stopping = asyncio.ensure_future(handlers.stop())
-        await asyncio.sleep(0.02)
-        handlers.kill_all()
-        stopping.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await stopping
-        assert status(handlers).state == "stopped"
-        assert made.log.events("handler_stopped")[0]["forced"]
-
-    run(monkeypatch, scenario, "deaf")
-
-
-def test_a_start_that_is_cut_short_leaves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(made: Fleet, handlers: Handlers) -> None:
-        starting = asyncio.ensure_future(handlers.start())
-        await until(lambda: status(handlers).pid)
-        pid = status(handlers).pid
-        starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
-        handlers.kill_all()
-        await handlers.stop()
-        assert not alive(pid)
-        assert status(handlers).state == "stopped"
-
-    run(monkeypatch, scenario, "slow_start", start=False)
-
-
-def test_a_program_that_is_not_there_fails_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(made: Fleet, handlers: Handlers) -> None:
-        handlers._spawn_options = handlers._spawn_options._replace(command=("/nonexistent/handler",))
-        with pytest.raises(StartError, match=r"handler process 0 could not be started: .*No such file"):
-            await handlers.start()
-
-    run(monkeypatch, scenario, start=False)
+    run(scenario)
+    monkeypatch.setattr(process_slot, "_STOP_TIMEOUT_S", 0.05)
+    run(deaf, "deaf")

@@ -1,73 +1,42 @@
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
 from framegate.control.errors import StartError, UnavailableError
-from framegate.control.fleet.child import SpawnOptions
-from framegate.control.fleet.processor import KIND, Processor
-from framegate.control.fleet.reaper import Reaper
-from framegate.control.fleet.slot_cells import SlotCells
-from framegate.proxy.cells import CellLayout
-from framegate.proxy.config.model import to_wire
+from framegate.control.fleet.processor import Processor, Slot
+from framegate.proxy.cells import CellLayout, CellWriter
 from framegate.proxy.network.connection_id import format_connection_id
 from framegate.proxy.server.link import Handover, send_handovers
-from framegate.proxy.server.messages import StartMessage
 from framegate.proxy.server.protocol import WIRE_VERSION, holders_request, list_request
-from tests.fakes.fleet import COMMAND, MemoryLog, fleet_config
+from tests.fakes.fleet import START, MemoryLog, fleet_config
+from tests.fakes.fleet import run_processor as run
+from tests.fakes.scenario import run_by
 
-CONFIG = fleet_config(1)
-START = StartMessage(type="start", wire=WIRE_VERSION, config=to_wire(CONFIG), slot=0, generation=7, boot_id="b", share=1, endpoints={})
-
-
-def run(scenario: Callable[[Processor, MemoryLog], Awaitable[None]], command: tuple[str, ...] = COMMAND) -> MemoryLog:
-    log = MemoryLog()
-
-    async def main() -> None:
-        reaper = Reaper()
-        cells = SlotCells(0, CellLayout.of(CONFIG), ["a"])
-        notices: list[Any] = []
-        processor = Processor(0, 7, cells, SpawnOptions(KIND, command, reaper, log), lambda _, message: notices.append(message))
-        try:
-            async with asyncio.timeout(20):
-                await scenario(processor, log)
-        finally:
-            processor.kill("test")
-            await processor.ended
-            processor.close()
-            reaper.close()
-            cells.close()
-
-    asyncio.run(main())
-    return log
+LAYOUT = CellLayout.of(fleet_config(1))
 
 
-def test_a_processor_starts_answers_and_stops() -> None:
-    async def scenario(processor: Processor, log: MemoryLog) -> None:
-        await processor.start(START)
-        assert processor.modules["fake"].endswith("processor.py")
-        answer = await processor.request(list_request(after=0, limit=5, listener=None), 1000)
-        assert answer["rows"] == []
-        await processor.stop(5)
-        assert processor.ended.result() == 0
-        assert processor.kill_reason == ""
-
-    run(scenario)
+@run_by(run)
+async def test_a_processor_starts_answers_and_stops(processor: Processor, log: MemoryLog) -> None:
+    await processor.start(START)
+    assert processor.modules["fake"].endswith("processor.py")
+    answer = await processor.request(list_request(after=0, limit=5, listener=None), 1000)
+    assert answer["rows"] == []
+    await processor.stop(5)
+    assert processor.ended.result() == 0
+    assert processor.kill_reason == ""
 
 
-@pytest.mark.parametrize(
-    ("mode", "said"), [("older", f"version {WIRE_VERSION - 1}"), ("newer", f"version {WIRE_VERSION + 1}"), ("unversioned", "no version")]
-)
-def test_one_of_another_release_did_not_start(monkeypatch: pytest.MonkeyPatch, mode: str, said: str) -> None:
-    async def scenario(processor: Processor, log: MemoryLog) -> None:
-        with pytest.raises(StartError, match=f"processor 0 could not start: it speaks {said} of the link, and control version {WIRE_VERSION}"):
-            await processor.start(START)
-        assert not processor.ready
+def test_a_processor_of_another_release_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    for mode, said in (("older", f"version {WIRE_VERSION - 1}"), ("newer", f"version {WIRE_VERSION + 1}"), ("unversioned", "no version")):
 
-    monkeypatch.setenv("FAKE_PROCESSOR", mode)
-    run(scenario)
+        async def scenario(processor: Processor, log: MemoryLog, said: str = said) -> None:
+            with pytest.raises(StartError, match=f"processor 0 could not start: it speaks {said} of the link, and control version {WIRE_VERSION}"):
+                await processor.start(START)
+            assert not processor.ready
+
+        monkeypatch.setenv("FAKE_PROCESSOR", mode)
+        run(scenario)
 
 
 def test_an_answer_that_is_not_what_it_should_be_is_refused_with_the_name_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,26 +59,43 @@ def test_an_answer_that_is_not_what_it_should_be_is_refused_with_the_name_of_the
     run(scenario)
 
 
-def test_a_request_to_a_dead_one_fails() -> None:
-    async def scenario(processor: Processor, log: MemoryLog) -> None:
-        await processor.start(START)
-        processor.kill("test")
-        with pytest.raises(UnavailableError):
-            await processor.request(list_request(after=0, limit=5, listener=None), 5000)
-        processor.kill("another word")
-        assert processor.kill_reason == "test"
-
-    run(scenario)
+@run_by(run)
+async def test_a_request_to_a_dead_one_fails(processor: Processor, log: MemoryLog) -> None:
+    await processor.start(START)
+    processor.kill("test")
+    with pytest.raises(UnavailableError):
+        await processor.request(list_request(after=0, limit=5, listener=None), 5000)
+    processor.kill("another word")
+    assert processor.kill_reason == "test"
 
 
-def test_its_connections_are_booked_under_the_ids_that_it_gives_them() -> None:
-    async def scenario(processor: Processor, log: MemoryLog) -> None:
-        one, two, three = (Handover(number, socket.AF_INET, "a", f"192.0.2.1:{number}") for number in (1, 2, 3))
-        processor.unbook(2)
-        assert [format_connection_id(processor.book(item).number) for item in (one, two, three)] == ["0-7-1", "0-7-2", "0-7-3"]
-        assert list(processor.open) == [1, 3]
-        processor.unbook(1)
-        processor.unbook(3)
-        assert processor.open == {}
+@run_by(run)
+async def test_its_connections_are_booked_under_the_ids_that_it_gives_them(processor: Processor, log: MemoryLog) -> None:
+    one, two, three = (Handover(number, socket.AF_INET, "a", f"192.0.2.1:{number}") for number in (1, 2, 3))
+    processor.unbook(2)
+    assert [format_connection_id(processor.book(item).number) for item in (one, two, three)] == ["0-7-1", "0-7-2", "0-7-3"]
+    assert list(processor.open) == [1, 3]
+    processor.unbook(1)
+    processor.unbook(3)
+    assert processor.open == {}
 
-    run(scenario)
+
+def test_a_slot_that_leaves_or_is_not_wanted_takes_no_connections() -> None:
+    slot = Slot(0, LAYOUT, ["a"])
+    assert not slot.takes_connections
+    slot.state = "running"
+    assert slot.takes_connections
+    slot.leaving = True
+    assert (slot.takes_connections, slot.lives_on) == (False, False)
+    slot.begin()
+    slot.wanted = False
+    assert (slot.takes_connections, slot.lives_on) == (False, False)
+    slot.cells.close()
+
+
+def test_a_heartbeat_of_another_generation_is_none() -> None:
+    slot = Slot(0, LAYOUT, ["a"])
+    CellWriter(slot.cells.descriptor, LAYOUT).start(1, slot.next_generation() - 1, 5)
+    assert slot.status().heartbeat_age_ms == -1
+    assert (slot.status().state, slot.status().pid) == ("stopped", 0)
+    slot.cells.close()

@@ -2,19 +2,21 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from framegate.control.errors import StartError
-from framegate.control.fleet import supervisor as module
-from framegate.control.fleet.slot import Slot
+from framegate.control.fleet.processor import Slot
 from framegate.control.fleet.slot_cells import ProcessorTotals
+from framegate.control.fleet.supervisor import Supervisor
 from framegate.control.status import RETIRED, ProcessorStatus
 from framegate.proxy.server.rows import TapRuleOffRow
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
 from tests.fakes.fleet import Fleet, fleet, run, until
 from tests.fakes.rows import closed_row, line_of
+from tests.fakes.scenario import run_by
 
 UNKNOWN = {"request": None, "response": None}
 
@@ -29,52 +31,45 @@ def booked(made: Fleet) -> list[int]:
     return [len(item.open) for item in made.supervisor.running]
 
 
-def test_every_slot_runs_and_echoes() -> None:
-    async def scenario(made: Fleet) -> None:
-        assert [item.state for item in made.supervisor.status()] == ["running", "running"]
-        for _ in range(4):
-            assert await (await made.connect()).echo(b"hello") == b"hello"
-        # The acceptor's thread books a connection after it is handed over, so its echo may be back before.
-        await until(lambda: booked(made) == [2, 2])
-        assert 0 <= status(made, 0).heartbeat_age_ms < 5000
-        assert status(made, 0).generation > 50_000_000
-
-    run(scenario)
+@run_by(run)
+async def test_every_slot_runs_and_echoes(made: Fleet) -> None:
+    assert [item.state for item in made.supervisor.status()] == ["running", "running"]
+    for _ in range(4):
+        assert await (await made.connect()).echo(b"hello") == b"hello"
+    # The acceptor's thread books a connection after it is handed over, so its echo may be back before.
+    await until(lambda: booked(made) == [2, 2])
+    assert 0 <= status(made, 0).heartbeat_age_ms < 5000
+    assert status(made, 0).generation > 50_000_000
 
 
-def test_a_processor_that_dies_takes_only_its_own_connections_and_is_replaced() -> None:
-    async def scenario(made: Fleet) -> None:
-        victim, other = await made.connect(), await made.connect()
-        assert await other.echo(b"hello") == b"hello"
-        generation = status(made, 0).generation
-        assert await victim.echo(b"die") == b""
-        await until(lambda: status(made, 0).state == "running" and status(made, 0).restarts == 1)
-        assert status(made, 0).generation > generation
-        assert await other.echo(b"still here") == b"still here"
-        (died,) = made.log.events("processor_died")
-        assert (died["slot"], died["exit_code"], died["connections"], died["reason"]) == (0, 9, 1, "died")
-        (closed,) = made.log.events("closed")
-        assert (closed["cause"], closed["peer"], closed["id"]) == ("processor_died", victim.peer, f"0-{generation}-1")
-        assert (closed["frames"], closed["bytes"], closed["lost"]["bytes"]) == (UNKNOWN, UNKNOWN, None)
-        assert made.meters.value("worker.restarts", "died") == 1
-        assert made.acceptor.listeners["a"].open == 1
-        assert [slot for slot, _ in made.ends] == [0]
-        for _ in range(2):
-            assert await (await made.connect()).echo(b"new") == b"new"
-
-    run(scenario)
+@run_by(run)
+async def test_a_processor_that_dies_takes_only_its_own_connections_and_is_replaced(made: Fleet) -> None:
+    victim, other = await made.connect(), await made.connect()
+    assert await other.echo(b"hello") == b"hello"
+    generation = status(made, 0).generation
+    assert await victim.echo(b"die") == b""
+    await until(lambda: status(made, 0).state == "running" and status(made, 0).restarts == 1)
+    assert status(made, 0).generation > generation
+    assert await other.echo(b"still here") == b"still here"
+    (died,) = made.log.events("processor_died")
+    assert (died["slot"], died["exit_code"], died["connections"], died["reason"]) == (0, 9, 1, "died")
+    (closed,) = made.log.events("closed")
+    assert (closed["cause"], closed["peer"], closed["id"]) == ("processor_died", victim.peer, f"0-{generation}-1")
+    assert (closed["frames"], closed["bytes"], closed["lost"]["bytes"]) == (UNKNOWN, UNKNOWN, None)
+    assert made.meters.value("worker.restarts", "died") == 1
+    assert made.acceptor.listeners["a"].open == 1
+    assert [slot for slot, _ in made.ends] == [0]
+    for _ in range(2):
+        assert await (await made.connect()).echo(b"new") == b"new"
 
 
-def test_a_standing_heartbeat_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HEARTBEAT_LIMIT_S", 0.05)
-    monkeypatch.setattr(module, "_WATCH_INTERVAL_S", 0.02)
-
-    async def scenario(made: Fleet) -> None:
-        await until(lambda: made.log.events("processor_died"))
-        assert made.log.events("processor_died")[0]["reason"] == "heartbeat"
-        assert made.meters.value("worker.restarts", "heartbeat") >= 1
-
-    run(scenario, 1, "stuck")
+@patch("framegate.control.fleet.process_slot.HEARTBEAT_LIMIT_S", 0.05)
+@patch.object(Supervisor, "watch_interval_s", 0.02)
+@run_by(run, 1, "stuck")
+async def test_a_processor_whose_heartbeat_stands_is_killed(made: Fleet) -> None:
+    await until(lambda: made.log.events("processor_died"))
+    assert made.log.events("processor_died")[0]["reason"] == "heartbeat"
+    assert made.meters.value("worker.restarts", "heartbeat") >= 1
 
 
 @pytest.mark.parametrize("mode", ["fail", "fail@1"])
@@ -88,132 +83,103 @@ def test_a_first_start_that_fails_is_raised_and_the_others_are_stopped(mode: str
     run(scenario, 2, mode, start=False)
 
 
-def test_drained_slots_end_their_connections_and_take_no_more() -> None:
-    async def scenario(made: Fleet) -> None:
-        client = await made.connect()
-        assert await client.echo(b"hello") == b"hello"
-        await made.supervisor.drain_slots([0], 1000)
-        assert await client.reader.read() == b""
-        assert status(made, 0).state == "draining"
-        await made.supervisor.stop_slots([0])
-        assert status(made, 0).state == "stopped"
-        for _ in range(3):
-            assert await (await made.connect()).echo(b"other") == b"other"
-        await made.supervisor.start_slots([0])
-        assert status(made, 0).state == "running"
-
-    run(scenario)
+@run_by(run)
+async def test_drained_slots_end_their_connections_and_take_no_more(made: Fleet) -> None:
+    client = await made.connect()
+    assert await client.echo(b"hello") == b"hello"
+    await made.supervisor.drain_slots([0], 1000)
+    assert await client.reader.read() == b""
+    assert status(made, 0).state == "draining"
+    await made.supervisor.stop_slots([0])
+    assert status(made, 0).state == "stopped"
+    for _ in range(3):
+        assert await (await made.connect()).echo(b"other") == b"other"
+    await made.supervisor.start_slots([0])
+    assert status(made, 0).state == "running"
 
 
-def test_the_dead_of_one_slot_are_named_by_the_ids_that_were_listed() -> None:
-    async def scenario(made: Fleet) -> None:
-        clients = [await made.connect() for _ in range(4)]
-        for client in clients:
-            assert await client.echo(b"x") == b"x"
-        await clients[1].close()
-        await until(lambda: made.events)
-        made.events.clear()
-        rows, _ = await made.steering.channels.page()
-        os.kill(made.supervisor.running[0].pid, signal.SIGKILL)
-        await until(lambda: len(made.events) == 4)
-        lost = {row["id"]: row["peer"] for row in made.events if row["event"] == "closed"}
-        assert lost == {row["id"]: row["peer"] for row in rows}
-        assert made.acceptor.listeners["a"].open == 0
-
-    run(scenario, 1)
-
-
-def test_a_forced_stop_is_no_crash() -> None:
-    async def scenario(made: Fleet) -> None:
-        client = await made.connect()
-        assert await client.echo(b"x") == b"x"
-        generation = status(made, 0).generation
-        made.supervisor.kill_all()
-        await made.supervisor.stop()
-        assert made.log.events("processor_died") == []
-        (stopped,) = made.log.events("processor_stopped")
-        assert (stopped["level"], stopped["forced"], stopped["connections"], stopped["exit_code"]) == ("warning", True, 1, -signal.SIGKILL)
-        (closed,) = made.log.events("closed")
-        assert (closed["id"], closed["cause"], closed["frames"]) == (f"0-{generation}-1", "drain_timeout", UNKNOWN)
-        assert "stopped by force" in closed["detail"]
-        reader = made.supervisor.slots[0].cells.reader
-        assert reader.cell("framegate.connection.closed", "a", "drain_timeout") == 1
-        assert made.meters.value("worker.restarts", "died") == 0
-
-    run(scenario, 1)
+@run_by(run, 1)
+async def test_a_forced_stop_is_no_crash(made: Fleet) -> None:
+    client = await made.connect()
+    assert await client.echo(b"x") == b"x"
+    generation = status(made, 0).generation
+    made.supervisor.kill_all()
+    await made.supervisor.stop()
+    assert made.log.events("processor_died") == []
+    (stopped,) = made.log.events("processor_stopped")
+    assert (stopped["level"], stopped["forced"], stopped["connections"], stopped["exit_code"]) == ("warning", True, 1, -signal.SIGKILL)
+    (closed,) = made.log.events("closed")
+    assert (closed["id"], closed["cause"], closed["frames"]) == (f"0-{generation}-1", "drain_timeout", UNKNOWN)
+    assert "stopped by force" in closed["detail"]
+    reader = made.supervisor.slots[0].cells.reader
+    assert reader.cell("framegate.connection.closed", "a", "drain_timeout") == 1
+    assert made.meters.value("worker.restarts", "died") == 0
 
 
 def total(made: Fleet, name: str, *values: str) -> int:
     return sum(reader.cell(name, *values) for _, reader in made.supervisor.cells)
 
 
-def test_a_slot_that_is_gone_leaves_the_lists_and_its_counts_stay() -> None:
-    async def scenario(made: Fleet) -> None:
-        clients = [await made.connect() for _ in range(4)]
-        for client in clients:
-            assert await client.echo(b"x") == b"x"
-        generation = status(made, 1).generation
-        for round_ in (1, 2):
-            held = made.supervisor.cells
-            await made.supervisor.remove_slots([1], 1000)
-            assert [item.slot for item in made.supervisor.status()] == [0]
-            assert [slot for slot, _ in made.supervisor.cells] == [RETIRED, 0]
-            assert total(made, "framegate.connection.accepted", "a") == 4
-            assert total(made, "framegate.connection.closed", "a", "drained") == 2
-            assert total(made, "framegate.memory_pool.limit", "frames") == made.desired.shares[0]
-            assert sum(reader.cell("framegate.connection.accepted", "a") for _, reader in held) == 4  # who reads still may
-            await made.supervisor.start_slots([1])
-            assert status(made, 1).generation >= generation + round_
-            assert status(made, 1).restarts == 0
-            assert [slot for slot, _ in made.supervisor.cells] == [RETIRED, 0, 1]
-            assert total(made, "framegate.connection.accepted", "a") == 4
-
-    run(scenario)
+@run_by(run)
+async def test_a_slot_that_is_gone_leaves_the_lists_and_its_counts_stay(made: Fleet) -> None:
+    clients = [await made.connect() for _ in range(4)]
+    for client in clients:
+        assert await client.echo(b"x") == b"x"
+    generation = status(made, 1).generation
+    for round_ in (1, 2):
+        held = made.supervisor.cells
+        await made.supervisor.remove_slots([1], 1000)
+        assert [item.slot for item in made.supervisor.status()] == [0]
+        assert [slot for slot, _ in made.supervisor.cells] == [RETIRED, 0]
+        assert total(made, "framegate.connection.accepted", "a") == 4
+        assert total(made, "framegate.connection.closed", "a", "drained") == 2
+        assert total(made, "framegate.memory_pool.limit", "frames") == made.desired.shares[0]
+        assert sum(reader.cell("framegate.connection.accepted", "a") for _, reader in held) == 4  # who reads still may
+        await made.supervisor.start_slots([1])
+        assert status(made, 1).generation >= generation + round_
+        assert status(made, 1).restarts == 0
+        assert [slot for slot, _ in made.supervisor.cells] == [RETIRED, 0, 1]
+        assert total(made, "framegate.connection.accepted", "a") == 4
 
 
-def test_what_fails_around_a_process_costs_that_process_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("framegate.control.fleet.process_slot._BACKOFF_FIRST_S", 0.01)
+@patch("framegate.control.fleet.process_slot._BACKOFF_FIRST_S", 0.01)
+@run_by(run, 1)
+async def test_a_failure_after_the_end_of_a_process_is_counted_and_the_next_starts(made: Fleet) -> None:
+    failures = 2
 
-    async def scenario(made: Fleet) -> None:
-        failures = 2
+    def ended(slot: Slot, life: ProcessorTotals) -> None:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise ValueError("a full disk")
 
-        def ended(slot: Slot, life: ProcessorTotals) -> None:
-            nonlocal failures
-            failures -= 1
-            if failures >= 0:
-                raise ValueError("a full disk")
-
-        made.supervisor._on_end = ended
-        for restarts in (1, 2):
-            os.kill(made.supervisor.running[0].pid, signal.SIGKILL)
-            await until(lambda expected=restarts: status(made, 0).restarts == expected and status(made, 0).state == "running")
-        assert made.meters.value("task.failures", "slot") == 2
-        assert await (await made.connect()).echo(b"x") == b"x"
-
-    run(scenario, 1)
+    made.supervisor._on_end = ended
+    for restarts in (1, 2):
+        os.kill(made.supervisor.running[0].pid, signal.SIGKILL)
+        await until(lambda expected=restarts: status(made, 0).restarts == expected and status(made, 0).state == "running")
+    assert made.meters.value("task.failures", "slot") == 2
+    assert await (await made.connect()).echo(b"x") == b"x"
 
 
-def test_a_notice_that_cannot_be_read_costs_itself_alone() -> None:
-    async def scenario(made: Fleet) -> None:
-        processor = made.supervisor.running[0]
-        lines = [line_of(closed_row(id=1, listener="a"), 5), line_of(closed_row(id=2, listener="a"), 6).replace("mutes", "mutters")]
-        made.supervisor._notice(processor, {"type": "closed", "rows": ["nonsense", *lines]})
-        fields = TapRuleOffRow(rule="all", cause="cpu", percent=50, limit=30)
-        for row in ({}, {**fields, "percent": "50"}, {**fields, "colour": "red"}):
-            made.supervisor._notice(processor, {"type": "log", "level": "warning", "event": "tap_rule_off", "fields": row})
-        made.supervisor._notice(processor, {"type": "log"})
-        made.supervisor._notice(processor, {"type": "log", "level": "info", "event": "dance", "fields": {}})
-        made.supervisor._notice(processor, {"type": "drained", "open": 0})
-        made.supervisor._notice(processor, {"type": "dance"})
-        assert [event["id"] for event in made.events] == [1]
-        assert made.meters.value("task.failures", "slot") == 8
-        told = [row["error"] for row in made.log.events("task_failed") if row["task"] == "slot"]  # the acceptor, too, knows no connection 1
-        keys = ("closed row", "closed.mutes is missing", "tap_rule_off.rule is missing", ".percent must be float", ".colour is not known")
-        for key, text in zip((*keys, "log.level is missing", "no event dance", "drained.cut_off is missing"), told, strict=True):
-            assert key in text
-        assert [row["type"] for row in made.log.events("link_unknown")] == ["dance"]
-
-    run(scenario, 1)
+@run_by(run, 1)
+async def test_a_notice_that_cannot_be_read_is_reported_and_others_are_handled(made: Fleet) -> None:
+    processor = made.supervisor.running[0]
+    lines = [line_of(closed_row(id=1, listener="a"), 5), line_of(closed_row(id=2, listener="a"), 6).replace("mutes", "mutters")]
+    made.supervisor._notice(processor, {"type": "closed", "rows": ["nonsense", *lines]})
+    fields = TapRuleOffRow(rule="all", cause="cpu", percent=50, limit=30)
+    for row in ({}, {**fields, "percent": "50"}, {**fields, "colour": "red"}):
+        made.supervisor._notice(processor, {"type": "log", "level": "warning", "event": "tap_rule_off", "fields": row})
+    made.supervisor._notice(processor, {"type": "log"})
+    made.supervisor._notice(processor, {"type": "log", "level": "info", "event": "dance", "fields": {}})
+    made.supervisor._notice(processor, {"type": "drained", "open": 0})
+    made.supervisor._notice(processor, {"type": "dance"})
+    assert [event["id"] for event in made.events] == [1]
+    assert made.meters.value("task.failures", "slot") == 8
+    told = [row["error"] for row in made.log.events("task_failed") if row["task"] == "slot"]  # the acceptor, too, knows no connection 1
+    keys = ("closed row", "closed.mutes is missing", "tap_rule_off.rule is missing", ".percent must be float", ".colour is not known")
+    for key, text in zip((*keys, "log.level is missing", "no event dance", "drained.cut_off is missing"), told, strict=True):
+        assert key in text
+    assert [row["type"] for row in made.log.events("link_unknown")] == ["dance"]
 
 
 def test_a_start_that_is_cancelled_leaves_no_process_and_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,21 +208,19 @@ def test_a_start_that_is_cancelled_leaves_no_process_and_no_slot(monkeypatch: py
     run_cancelling(main())
 
 
-def test_a_stop_that_is_cut_off_after_a_kill_still_accounts_for_every_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(made: Fleet) -> None:
-        client = await made.connect()
-        assert await client.echo(b"hello") == b"hello"
-        processor = made.supervisor.running[0]
-        os.kill(processor.pid, signal.SIGSTOP)
-        kill, loop = processor.kill, asyncio.get_running_loop()
-        monkeypatch.setattr(processor, "kill", lambda reason: loop.call_later(0.05, kill, reason))  # the kernel takes its time
-        stopping = asyncio.create_task(made.supervisor.stop())
-        await asyncio.sleep(0)
-        made.supervisor.kill_all()
-        stopping.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await stopping
-        assert [slot for slot, _ in made.ends] == [0]
-        assert [row["cause"] for row in made.log.events("closed")] == ["drain_timeout"]
-
-    run(scenario, 1)
+@run_by(run, 1)
+async def test_a_stop_that_is_cut_off_after_a_kill_still_accounts_for_every_end(made: Fleet, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = await made.connect()
+    assert await client.echo(b"hello") == b"hello"
+    processor = made.supervisor.running[0]
+    os.kill(processor.pid, signal.SIGSTOP)
+    kill, loop = processor.kill, asyncio.get_running_loop()
+    monkeypatch.setattr(processor, "kill", lambda reason: loop.call_later(0.05, kill, reason))  # the kernel takes its time
+    stopping = asyncio.create_task(made.supervisor.stop())
+    await asyncio.sleep(0)
+    made.supervisor.kill_all()
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    assert [slot for slot, _ in made.ends] == [0]
+    assert [row["cause"] for row in made.log.events("closed")] == ["drain_timeout"]

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 
@@ -15,6 +16,7 @@ from framegate.control.fleet import wiring as module
 from framegate.control.fleet.child import Child
 from framegate.control.fleet.wiring import Rejoined, Wiring
 from framegate.proxy.server.link import Handover, receive_handovers, send_handovers
+from tests.fakes.scenario import run_by
 
 
 class Side:
@@ -85,42 +87,37 @@ async def until(condition: Callable[[], Any]) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_each_side_gets_an_end_and_the_others_name() -> None:
-    async def scenario(wiring: Watched, one: Side, other: Side) -> None:
-        wiring.join(one.child, other.child)
-        assert wiring.waiting == 0
-        (said, mine), (told, theirs) = one.take(), other.take()
-        assert (said.listener, said.peer, said.family) == ("@handler", "5.7", socket.AF_UNIX)
-        assert (told.listener, told.peer, told.family) == ("@handler", "3.7", socket.AF_UNIX)
-        mine.sendall(b"x")
-        assert theirs.recv(5) == b"x"
-        mine.close()
-        assert theirs.recv(5) == b""  # nobody else has the other end
-        theirs.close()
-
-    run(scenario)
+@run_by(run)
+async def test_each_side_gets_an_end_and_the_others_name(wiring: Watched, one: Side, other: Side) -> None:
+    wiring.join(one.child, other.child)
+    assert wiring.waiting == 0
+    (said, mine), (told, theirs) = one.take(), other.take()
+    assert (said.listener, said.peer, said.family) == ("@handler", "5.7", socket.AF_UNIX)
+    assert (told.listener, told.peer, told.family) == ("@handler", "3.7", socket.AF_UNIX)
+    mine.sendall(b"x")
+    assert theirs.recv(5) == b"x"
+    mine.close()
+    assert theirs.recv(5) == b""  # nobody else has the other end
+    theirs.close()
 
 
 @pytest.mark.parametrize("full", [0, 1])
-def test_a_full_queue_is_tried_again(full: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_AGAIN_S", 0.001)
-
-    async def scenario(wiring: Watched, one: Side, other: Side) -> None:
-        busy = (one, other)[full]
-        count = busy.fill()
-        wiring.join(one.child, other.child)
-        assert wiring.waiting == 1
-        await asyncio.sleep(0.01)
-        assert wiring.waiting == 1
-        busy.empty(count)
-        await until(lambda: wiring.waiting == 0)
-        mine, theirs = one.take()[1], other.take()[1]
-        mine.sendall(b"x")
-        assert theirs.recv(5) == b"x"
-        mine.close()
-        theirs.close()
-
-    run(scenario)
+@patch.object(module, "_AGAIN_S", 0.001)
+@run_by(run)
+async def test_a_full_queue_is_tried_again(wiring: Watched, one: Side, other: Side, *, full: int) -> None:
+    busy = (one, other)[full]
+    count = busy.fill()
+    wiring.join(one.child, other.child)
+    assert wiring.waiting == 1
+    await asyncio.sleep(0.01)
+    assert wiring.waiting == 1
+    busy.empty(count)
+    await until(lambda: wiring.waiting == 0)
+    mine, theirs = one.take()[1], other.take()[1]
+    mine.sendall(b"x")
+    assert theirs.recv(5) == b"x"
+    mine.close()
+    theirs.close()
 
 
 def test_with_no_descriptor_to_be_had_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,39 +144,34 @@ def test_with_no_descriptor_to_be_had_it_is_tried_again(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("gone", [0, 1])
-def test_with_a_side_that_is_gone_it_is_given_up_and_the_other_sees_the_end(gone: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_AGAIN_S", 0.001)
-
-    async def scenario(wiring: Watched, one: Side, other: Side) -> None:
-        sides = [one, other]
-        dead = sides.pop(gone)
-        dead.theirs.close()  # it is dead, and not reaped
-        wiring.join(one.child, other.child)
-        assert wiring.waiting == 1
-        dead.ended.set_result(-9)
-        await until(lambda: wiring.waiting == 0)
-        if gone == 1:
-            end = sides[0].take()[1]
-            assert end.recv(5) == b""
-            end.close()
-        wiring.join(one.child, other.child)  # and one that is reaped is not tried at all
-        assert wiring.waiting == 0
-        assert receive_handovers(sides[0].theirs) == []
-
-    run(scenario)
-
-
-def test_a_wiring_that_is_closed_gives_back_what_it_holds() -> None:
-    async def scenario(wiring: Watched, one: Side, other: Side) -> None:
-        other.fill()
-        wiring.join(one.child, other.child)
-        assert wiring.waiting == 1
-        wiring.close()
-        end = one.take()[1]
+@patch.object(module, "_AGAIN_S", 0.001)
+@run_by(run)
+async def test_with_a_side_that_is_gone_it_is_given_up_and_the_other_sees_the_end(wiring: Watched, one: Side, other: Side, *, gone: int) -> None:
+    sides = [one, other]
+    dead = sides.pop(gone)
+    dead.theirs.close()  # it is dead, and not reaped
+    wiring.join(one.child, other.child)
+    assert wiring.waiting == 1
+    dead.ended.set_result(-9)
+    await until(lambda: wiring.waiting == 0)
+    if gone == 1:
+        end = sides[0].take()[1]
         assert end.recv(5) == b""
         end.close()
+    wiring.join(one.child, other.child)  # and one that is reaped is not tried at all
+    assert wiring.waiting == 0
+    assert receive_handovers(sides[0].theirs) == []
 
-    run(scenario)
+
+@run_by(run)
+async def test_a_wiring_that_is_closed_closes_the_ends_that_it_has(wiring: Watched, one: Side, other: Side) -> None:
+    other.fill()
+    wiring.join(one.child, other.child)
+    assert wiring.waiting == 1
+    wiring.close()
+    end = one.take()[1]
+    assert end.recv(5) == b""
+    end.close()
 
 
 # Pairs that break.
@@ -205,142 +197,128 @@ def are_joined(one: Side, other: Side) -> int:
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("who", [(0,), (1,), (0, 1), (1, 0), (0, 0)])
-def test_a_pair_that_broke_is_replaced_by_one_whoever_says_so(who: tuple[int, ...]) -> None:
-    async def scenario(wiring: Watched, one: Side, other: Side) -> None:
-        wiring.join(one.child, other.child)
+@run_by(run)
+async def test_a_pair_that_broke_is_replaced_once_whichever_process_reports_it(
+    wiring: Watched, one: Side, other: Side, *, who: tuple[int, ...]
+) -> None:
+    wiring.join(one.child, other.child)
+    number = are_joined(one, other)
+    assert wiring.rejoined == []
+    sides = (one, other)
+    for side in who:
+        wiring.parted(sides[side].child, number, f"said by {side}")
+    assert wiring.waiting == 1
+    await until(lambda: wiring.rejoined)
+    assert are_joined(one, other) > number
+    (told,) = wiring.rejoined
+    assert (told.one, told.other, told.error) == (one.child, other.child, "; ".join(dict.fromkeys(f"said by {side}" for side in who)))
+    assert 0.001 <= told.apart_s < 5
+    for side in who:
+        wiring.parted(sides[side].child, number, "late")  # of a pair that there is another for
+    assert (wiring.waiting, wiring.joined) == (0, 1)
+
+
+@pytest.mark.usefixtures("quick")
+@run_by(run)
+async def test_a_reason_that_only_one_process_knows_is_reported(wiring: Watched, one: Side, other: Side) -> None:
+    wiring.join(one.child, other.child)
+    wiring.parted(one.child, are_joined(one, other), "")
+    await until(lambda: wiring.rejoined)
+    number = are_joined(one, other)
+    wiring.parted(one.child, number, "")
+    wiring.parted(other.child, number, "no such record")
+    await until(lambda: len(wiring.rejoined) == 2)
+    assert [told.error for told in wiring.rejoined] == ["its socket was closed", "no such record"]
+    are_joined(one, other)
+
+
+@pytest.mark.usefixtures("quick")
+@run_by(run)
+async def test_reports_about_unknown_pairs_and_pairs_of_others_change_nothing(wiring: Watched, one: Side, other: Side) -> None:
+    wiring.join(one.child, other.child)
+    number = are_joined(one, other)
+    stranger = Side(7)
+    wiring.parted(stranger.child, number, "not its own")
+    wiring.parted(one.child, number + 1, "there is none")
+    stranger.close()
+    assert wiring.waiting == 0
+
+
+@run_by(run)
+async def test_pauses_grow_while_pairs_break_and_are_short_again_after_one_that_lasted(wiring: Watched, one: Side, other: Side) -> None:
+    loop = asyncio.get_running_loop()
+    now_s = loop.time()
+    loop.time = lambda: now_s  # type: ignore[method-assign]
+    again = wiring._go_on
+    pauses = []
+    wiring.join(one.child, other.child)
+    for lasted_s in (0.0, 1.0, 1.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 11.0, 0.0):
         number = are_joined(one, other)
-        assert wiring.rejoined == []
-        sides = (one, other)
-        for side in who:
-            wiring.parted(sides[side].child, number, f"said by {side}")
+        now_s += lasted_s
+        wiring.parted(one.child, number, "again")
+        assert wiring._again is not None
+        pauses.append(wiring._again.when() - now_s)
+        now_s = wiring._again.when() - 0.01
+        again()
         assert wiring.waiting == 1
-        await until(lambda: wiring.rejoined)
-        assert are_joined(one, other) > number
-        (told,) = wiring.rejoined
-        assert (told.one, told.other, told.error) == (one.child, other.child, "; ".join(dict.fromkeys(f"said by {side}" for side in who)))
-        assert 0.001 <= told.apart_s < 5
-        for side in who:
-            wiring.parted(sides[side].child, number, "late")  # of a pair that there is another for
-        assert (wiring.waiting, wiring.joined) == (0, 1)
-
-    run(scenario)
-
-
-@pytest.mark.usefixtures("quick")
-def test_who_only_saw_the_other_end_close_knows_no_reason_and_the_other_may() -> None:
-    async def scenario(wiring: Watched, one: Side, other: Side) -> None:
-        wiring.join(one.child, other.child)
-        wiring.parted(one.child, are_joined(one, other), "")
-        await until(lambda: wiring.rejoined)
-        number = are_joined(one, other)
-        wiring.parted(one.child, number, "")
-        wiring.parted(other.child, number, "no such record")
-        await until(lambda: len(wiring.rejoined) == 2)
-        assert [told.error for told in wiring.rejoined] == ["its socket was closed", "no such record"]
-        are_joined(one, other)
-
-    run(scenario)
-
-
-@pytest.mark.usefixtures("quick")
-def test_what_is_said_of_others_pairs_or_of_none_changes_nothing() -> None:
-    async def scenario(wiring: Watched, one: Side, other: Side) -> None:
-        wiring.join(one.child, other.child)
-        number = are_joined(one, other)
-        stranger = Side(7)
-        wiring.parted(stranger.child, number, "not its own")
-        wiring.parted(one.child, number + 1, "there is none")
-        stranger.close()
+        now_s = wiring._again.when()
+        again()
         assert wiring.waiting == 0
-
-    run(scenario)
-
-
-def test_pauses_grow_while_pairs_break_and_are_short_again_after_one_that_lasted() -> None:
-    async def scenario(wiring: Watched, one: Side, other: Side) -> None:
-        loop = asyncio.get_running_loop()
-        now_s = loop.time()
-        loop.time = lambda: now_s  # type: ignore[method-assign]
-        again = wiring._go_on
-        pauses = []
-        wiring.join(one.child, other.child)
-        for lasted_s in (0.0, 1.0, 1.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 11.0, 0.0):
-            number = are_joined(one, other)
-            now_s += lasted_s
-            wiring.parted(one.child, number, "again")
-            assert wiring._again is not None
-            pauses.append(wiring._again.when() - now_s)
-            now_s = wiring._again.when() - 0.01
-            again()
-            assert wiring.waiting == 1
-            now_s = wiring._again.when()
-            again()
-            assert wiring.waiting == 0
-        assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 0.1, 0.2])
-        assert [round(told.apart_s, 3) for told in wiring.rejoined] == pytest.approx(pauses)
-        are_joined(one, other)
-
-    run(scenario)
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 0.1, 0.2])
+    assert [round(told.apart_s, 3) for told in wiring.rejoined] == pytest.approx(pauses)
+    are_joined(one, other)
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_pair_that_is_lost_before_both_have_it_is_begun_anew() -> None:
+@run_by(run)
+async def test_a_pair_that_is_lost_before_both_have_it_is_begun_anew(wiring: Watched, one: Side, other: Side) -> None:
     """The first had no descriptor for its end while the other's queue was full: the rest of that pair is not sent any more."""
 
-    async def scenario(wiring: Watched, one: Side, other: Side) -> None:
-        count = other.fill()
-        wiring.join(one.child, other.child)
-        handover, end = one.take()
-        end.close()
-        wiring.parted(one.child, handover.accepted_ns, "no descriptor")
-        assert wiring.waiting == 1
-        other.empty(count)
-        await until(lambda: wiring.rejoined)
-        assert are_joined(one, other) > handover.accepted_ns
-        assert wiring.joined == 1
-
-    run(scenario)
+    count = other.fill()
+    wiring.join(one.child, other.child)
+    handover, end = one.take()
+    end.close()
+    wiring.parted(one.child, handover.accepted_ns, "no descriptor")
+    assert wiring.waiting == 1
+    other.empty(count)
+    await until(lambda: wiring.rejoined)
+    assert are_joined(one, other) > handover.accepted_ns
+    assert wiring.joined == 1
 
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("gone", [0, 1])
-def test_who_died_is_not_joined_again_and_forgotten(gone: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@run_by(run)
+async def test_a_process_that_died_gets_no_other_pair(wiring: Watched, one: Side, other: Side, *, gone: int) -> None:
     """Its death is an end of file for the other, which says so."""
 
-    async def scenario(wiring: Watched, one: Side, other: Side) -> None:
-        wiring.join(one.child, other.child)
-        number = are_joined(one, other)
-        sides = [one, other]
-        dead = sides.pop(gone)
-        wiring.parted(sides[0].child, number, "")
-        dead.ended.set_result(-9)
-        await until(lambda: wiring.waiting == 0)
-        assert (wiring.joined, wiring.rejoined) == (0, [])
-        assert receive_handovers(sides[0].theirs) == []
-
-    run(scenario)
+    wiring.join(one.child, other.child)
+    number = are_joined(one, other)
+    sides = [one, other]
+    dead = sides.pop(gone)
+    wiring.parted(sides[0].child, number, "")
+    dead.ended.set_result(-9)
+    await until(lambda: wiring.waiting == 0)
+    assert (wiring.joined, wiring.rejoined) == (0, [])
+    assert receive_handovers(sides[0].theirs) == []
 
 
-def test_pairs_of_those_who_ended_are_forgotten_with_the_next() -> None:
-    async def scenario(wiring: Watched, one: Side, other: Side) -> None:
-        for _ in range(5):
-            next_one = Side(5)
-            wiring.join(one.child, next_one.child)
-            are_joined(one, next_one)
-            assert wiring.joined == 1
-            next_one.close()
-            next_one.ended.set_result(-9)
-
-    run(scenario)
+@run_by(run)
+async def test_pairs_of_processes_that_ended_are_removed_with_the_next_join(wiring: Watched, one: Side, other: Side) -> None:
+    for _ in range(5):
+        next_one = Side(5)
+        wiring.join(one.child, next_one.child)
+        are_joined(one, next_one)
+        assert wiring.joined == 1
+        next_one.close()
+        next_one.ended.set_result(-9)
 
 
-def test_a_wiring_that_is_closed_joins_nobody_again() -> None:
-    async def scenario(wiring: Watched, one: Side, other: Side) -> None:
-        wiring.join(one.child, other.child)
-        number = are_joined(one, other)
-        wiring.parted(one.child, number, "broken")
-        wiring.close()
-        wiring.parted(other.child, number, "broken")
-        assert (wiring.waiting, wiring.joined, wiring._again) == (0, 0, None)
-
-    run(scenario)
+@run_by(run)
+async def test_a_wiring_that_is_closed_makes_no_more_pairs(wiring: Watched, one: Side, other: Side) -> None:
+    wiring.join(one.child, other.child)
+    number = are_joined(one, other)
+    wiring.parted(one.child, number, "broken")
+    wiring.close()
+    wiring.parted(other.child, number, "broken")
+    assert (wiring.waiting, wiring.joined, wiring._again) == (0, 0, None)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from framegate.control.fleet.reaper import Reaper
+from framegate.control.fleet.child import Reaper
 from framegate.control.rotation.validator_process import ValidatorProcess
 from framegate.proxy.config.model import MIB, to_wire
 from tests.fakes.fleet import fleet_config

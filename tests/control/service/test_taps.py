@@ -81,7 +81,7 @@ async def test_every_field_of_the_model_is_one_of_the_message_and_comes_back_as_
 async def test_rules_are_listed_in_their_order_and_got(at: Serving) -> None:
     stub = TapServiceStub(at.channel)
     at.plane.tap_rules = [SECOND, TapRule(name="over", expires_ns=5), FIRST]
-    at.plane.tap_stops["second"] = TapStop(slot=1, cause="cpu", percent=9.5, limit=5.0, since_ns=3 * 10**9)
+    at.plane.stop_rule("second", TapStop(slot=1, cause="cpu", percent=9.5, limit=5.0, since_ns=3 * 10**9))
     page = await stub.ListTapRules(pb2.ListTapRulesRequest(page_size=2))
     rest = await stub.ListTapRules(pb2.ListTapRulesRequest(page_size=2, page_token=page.next_page_token))
     assert [rule.name for rule in (*page.tap_rules, *rest.tap_rules)] == ["second", "over", "first"]
@@ -206,7 +206,8 @@ async def test_a_rule_whose_time_is_over_may_be_changed_but_not_be_told_to_end_i
     """It comes from a file, which is as old as it is, or was set before its time."""
 
     stub = TapServiceStub(at.channel)
-    over = at.plane.tap_rules[0] = TapRule(name="first", expires_ns=1_500_000_000 * 10**9)
+    over = TapRule(name="first", expires_ns=1_500_000_000 * 10**9)
+    at.plane.tap_rules = [over, *at.plane.tap_rules[1:]]
     changed = pb2.TapRule(name="first", capture=pb2.TapRule.CAPTURE_HASH)
     answer = await stub.UpdateTapRule(pb2.UpdateTapRuleRequest(tap_rule=changed))
     assert (answer.tap_rule.state, answer.tap_rule.capture) == (pb2.TapRule.STATE_EXPIRED, pb2.TapRule.CAPTURE_HASH)

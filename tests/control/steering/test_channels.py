@@ -3,184 +3,137 @@
 import asyncio
 import os
 import signal
+from unittest.mock import patch
 
 import pytest
 
-from framegate.control.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from framegate.control.errors import NotFoundError, UnavailableError
 from framegate.control.steering.channels import Verb
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
-from tests.fakes.fleet import Fleet, fleet, open_channels, run, until
+from tests.fakes.fleet import Fleet, open_channels, run, until
+from tests.fakes.scenario import run_by
 
 
-def test_every_page_is_full_and_together_they_are_all_channels_once() -> None:
-    async def scenario(made: Fleet) -> None:
-        ids = await open_channels(made, 7)
-        for size in (1, 2, 3, 4, 7, 8):
-            seen: list[int] = []
-            token = ""
-            while True:
-                rows, token = await made.steering.channels.page("a", size, token)
-                seen += [row["id"] for row in rows]
-                if not token:
-                    break
-                assert len(rows) == size
-            assert seen == ids
-
-    run(scenario)
+@run_by(run)
+async def test_every_page_is_full_and_together_they_are_all_channels_once(made: Fleet) -> None:
+    ids = await open_channels(made, 7)
+    for size in (1, 2, 3, 4, 7, 8):
+        seen: list[int] = []
+        token = ""
+        while True:
+            rows, token = await made.steering.channels.page("a", size, token)
+            seen += [row["id"] for row in rows]
+            if not token:
+                break
+            assert len(rows) == size
+        assert seen == ids
 
 
-def test_a_page_is_put_together_of_short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+@patch("framegate.control.steering.channels.LINK_ROWS", 2)
+@run_by(run, processors=1)
+async def test_a_page_is_put_together_of_short_answers(made: Fleet) -> None:
     """No answer of a processor is so long that making or reading it would hold up the other connections."""
-    monkeypatch.setattr("framegate.control.steering.channels.LINK_ROWS", 2)
 
-    async def scenario(made: Fleet) -> None:
-        ids = await open_channels(made, 5)
-        rows, token = await made.steering.channels.page(page_size=5)
-        assert ([row["id"] for row in rows], token) == (ids, "")
-        rows, token = await made.steering.channels.page(page_size=3)
-        assert [row["id"] for row in rows] == ids[:3]
-        rows, token = await made.steering.channels.page(page_size=3, page_token=token)
-        assert ([row["id"] for row in rows], token) == (ids[3:], "")
-
-    run(scenario, processors=1)
+    ids = await open_channels(made, 5)
+    rows, token = await made.steering.channels.page(page_size=5)
+    assert ([row["id"] for row in rows], token) == (ids, "")
+    rows, token = await made.steering.channels.page(page_size=3)
+    assert [row["id"] for row in rows] == ids[:3]
+    rows, token = await made.steering.channels.page(page_size=3, page_token=token)
+    assert ([row["id"] for row in rows], token) == (ids[3:], "")
 
 
-def test_a_channel_is_described_by_its_id_alone() -> None:
-    async def scenario(made: Fleet) -> None:
-        for identifier in await open_channels(made, 2):
-            assert (await made.steering.channels.describe(identifier))["id"] == identifier
-        for unknown in (identifier + 99, 63 << 57):
-            with pytest.raises(NotFoundError):
-                await made.steering.channels.describe(unknown)
-
-    run(scenario)
-
-
-def test_channels_of_several_processors_are_muted_and_closed_in_one_call() -> None:
-    async def scenario(made: Fleet) -> None:
-        ids = await open_channels(made, 4)
-        gone = (63 << 57) + 5
-        outcome = await made.steering.channels.act("mute", [*ids, gone], reason="test")
-        assert (sorted(outcome.affected), outcome.missing) == (ids, (gone,))
-        assert set((await made.steering.channels.act("unmute", listener="a")).affected) == set(ids)
+@run_by(run)
+async def test_a_channel_is_described_by_its_id_alone(made: Fleet) -> None:
+    for identifier in await open_channels(made, 2):
+        assert (await made.steering.channels.describe(identifier))["id"] == identifier
+    for unknown in (identifier + 99, 63 << 57):
         with pytest.raises(NotFoundError):
-            await made.steering.channels.act("mute", [gone])
-        with pytest.raises(NotFoundError):
-            await made.steering.channels.act("mute", listener="none")
-        for nonsense in ({}, {"channels": ids, "listener": "a"}):
-            with pytest.raises(InvalidArgumentError):
-                await made.steering.channels.act("mute", **nonsense)
-        assert sorted((await made.steering.channels.act("close", ids)).affected) == ids
-        await until(lambda: len(made.events) == 4)
-        assert {row["cause"] for row in made.events} == {"admin"}
-
-    run(scenario)
+            await made.steering.channels.describe(unknown)
 
 
 @pytest.mark.parametrize(("verb", "reason"), [("mute", "MUTE_PENDING"), ("unmute", "PROCESSOR_SILENT"), ("close", "PROCESSOR_SILENT")])
-def test_what_one_processor_does_not_answer_is_said_and_what_the_other_did_is_counted(
-    verb: Verb, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("framegate.control.steering.channels.REQUEST_MS", 500)
-
-    async def scenario(made: Fleet) -> None:
-        await open_channels(made, 3)
-        with pytest.raises(UnavailableError, match=f"{verb} is in force for 2 channels; .*processor 1 ") as caught:
-            await made.steering.channels.act(verb, listener="a", reason="test")
-        assert (caught.value.reason, caught.value.metadata) == (reason, {"processors": "1", "affected_count": "2", "missing_count": "0"})
-
-    run(scenario, 2, "deaf@1")
+@patch("framegate.control.steering.channels.REQUEST_MS", 500)
+@run_by(run, 2, "deaf@1")
+async def test_an_error_names_the_silent_processor_and_counts_what_the_other_did(made: Fleet, *, verb: Verb, reason: str) -> None:
+    await open_channels(made, 3)
+    with pytest.raises(UnavailableError, match=f"{verb} is in force for 2 channels; .*processor 1 ") as caught:
+        await made.steering.channels.act(verb, listener="a", reason="test")
+    assert (caught.value.reason, caught.value.metadata) == (reason, {"processors": "1", "affected_count": "2", "missing_count": "0"})
 
 
-def test_of_a_processor_that_stands_nobody_says_that_a_mute_is_set_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("framegate.control.steering.channels.REQUEST_MS", 500)
-
-    async def scenario(made: Fleet) -> None:
-        await open_channels(made, 2)
-        standing = made.supervisor.running[1].pid
-        os.kill(standing, signal.SIGSTOP)
-        with pytest.raises(UnavailableError, match="of processor 1 it is not known") as caught:
-            await made.steering.channels.act("mute", listener="a", reason="test")
-        os.kill(standing, signal.SIGCONT)
-        assert caught.value.reason == "PROCESSOR_SILENT"
-
-    run(scenario, 2)
+@patch("framegate.control.steering.channels.REQUEST_MS", 500)
+@run_by(run, 2)
+async def test_a_mute_is_not_reported_as_set_in_a_processor_whose_heartbeat_stands(made: Fleet) -> None:
+    await open_channels(made, 2)
+    standing = made.supervisor.running[1].pid
+    os.kill(standing, signal.SIGSTOP)
+    with pytest.raises(UnavailableError, match="of processor 1 it is not known") as caught:
+        await made.steering.channels.act("mute", listener="a", reason="test")
+    os.kill(standing, signal.SIGCONT)
+    assert caught.value.reason == "PROCESSOR_SILENT"
 
 
 @pytest.mark.parametrize("verb", ["mute", "unmute", "close"])
-def test_what_a_processor_could_not_do_is_said(verb: str) -> None:
-    async def scenario(made: Fleet) -> None:
-        await open_channels(made, 4)
-        with pytest.raises(UnavailableError, match=f"{verb} is in force for 3 channels, and not for 1: 1-") as caught:
-            await made.steering.channels.act(verb, listener="a", reason="test")
-        assert (caught.value.reason, caught.value.metadata["undone_count"]) == ("PARTLY_DONE", "1")
-
-    run(scenario, 2, "partly@1")
+@run_by(run, 2, "partly@1")
+async def test_channels_that_a_processor_could_not_change_are_counted_in_the_error(made: Fleet, *, verb: str) -> None:
+    await open_channels(made, 4)
+    with pytest.raises(UnavailableError, match=f"{verb} is in force for 3 channels, and not for 1: 1-") as caught:
+        await made.steering.channels.act(verb, listener="a", reason="test")
+    assert (caught.value.reason, caught.value.metadata["undone_count"]) == ("PARTLY_DONE", "1")
 
 
-def test_channels_that_went_with_their_processor_are_missing() -> None:
-    async def scenario(made: Fleet) -> None:
-        ids = await open_channels(made, 2)
-        muting = asyncio.ensure_future(made.steering.channels.act("mute", ids, reason="test"))
-        await until(lambda: made.steering.transactions._running)
-        made.supervisor.running[1].kill("died")
-        outcome = await muting
-        assert (outcome.affected, outcome.missing) == ((ids[0],), (ids[1],))
-
-    run(scenario, 2, "deaf@1")
+@run_by(run, 2, "deaf@1")
+async def test_channels_that_went_with_their_processor_are_missing(made: Fleet) -> None:
+    ids = await open_channels(made, 2)
+    muting = asyncio.ensure_future(made.steering.channels.act("mute", ids, reason="test"))
+    await until(lambda: made.steering.transactions._running)
+    made.supervisor.running[1].kill("died")
+    outcome = await muting
+    assert (outcome.affected, outcome.missing) == ((ids[0],), (ids[1],))
 
 
-def test_a_call_on_channels_that_is_cancelled_anywhere_reaches_all_or_none() -> None:
-    async def main() -> None:
-        async with fleet(2) as made:
-            ids = await open_channels(made, 4)
-            muted: set[int] = set()
+@run_by(run, 2, runner=run_cancelling)
+async def test_a_call_on_channels_that_is_cancelled_anywhere_reaches_all_or_none(made: Fleet) -> None:
+    ids = await open_channels(made, 4)
+    muted: set[int] = set()
 
-            async def check() -> None:
-                await until(lambda: not made.steering.transactions._running)
-                rows, _ = await made.steering.channels.page()
-                muted.add(sum(row["muted"] == ["admin"] for row in rows))
-                await made.steering.channels.act("unmute", listener="a")
+    async def check() -> None:
+        await until(lambda: not made.steering.transactions._running)
+        rows, _ = await made.steering.channels.page()
+        muted.add(sum(row["muted"] == ["admin"] for row in rows))
+        await made.steering.channels.act("unmute", listener="a")
 
-            assert await at_every_turn(lambda: made.steering.channels.act("mute", ids, reason="test"), check) >= 2
-            assert muted == {0, 4}
-            assert {row["result"] for row in made.log.events("change_settled")} == {"made"}
-
-    run_cancelling(main())
+    assert await at_every_turn(lambda: made.steering.channels.act("mute", ids, reason="test"), check) >= 2
+    assert muted == {0, 4}
+    assert {row["result"] for row in made.log.events("change_settled")} == {"made"}
 
 
-def test_who_holds_most_is_put_together_of_all_processors() -> None:
-    async def scenario(made: Fleet) -> None:
-        await open_channels(made, 7)
-        held = await made.steering.channels.top_holders(5)
-        assert [holder.bytes for holder in held] == [4, 3, 3, 2, 2]
-        assert [holder.channel >> 57 for holder in held] == [0, 0, 1, 0, 1]
-        assert {(holder.listener, holder.side, holder.kind, holder.muted, holder.muted_ns, holder.last_active_ns) for holder in held} == {
-            ("a", "downstream", "begun", ("memory",), 5, 3)
-        }
-        assert len(await made.steering.channels.top_holders(100)) == 7
-
-    run(scenario, mode="holding")
+@run_by(run, mode="holding")
+async def test_the_largest_holders_are_those_of_all_processors(made: Fleet) -> None:
+    await open_channels(made, 7)
+    held = await made.steering.channels.top_holders(5)
+    assert [holder.bytes for holder in held] == [4, 3, 3, 2, 2]
+    assert [holder.channel >> 57 for holder in held] == [0, 0, 1, 0, 1]
+    assert {(holder.listener, holder.side, holder.kind, holder.muted, holder.muted_ns, holder.last_active_ns) for holder in held} == {
+        ("a", "downstream", "begun", ("memory",), 5, 3)
+    }
+    assert len(await made.steering.channels.top_holders(100)) == 7
 
 
-def test_a_processor_that_dies_while_it_is_asked_holds_nothing() -> None:
-    async def scenario(made: Fleet) -> None:
-        assert await made.steering.channels.top_holders(5) == []
-
-    run(scenario, mode="leaving@1")
+@run_by(run, mode="leaving@1")
+async def test_a_processor_that_dies_while_it_is_asked_holds_nothing(made: Fleet) -> None:
+    assert await made.steering.channels.top_holders(5) == []
 
 
-def test_a_processor_that_does_not_say_who_holds_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("framegate.control.steering.channels.REQUEST_MS", 50)
-
-    async def scenario(made: Fleet) -> None:
-        os.kill(made.supervisor.running[1].pid, signal.SIGSTOP)
-        try:
-            with pytest.raises(UnavailableError) as caught:
-                await made.steering.channels.top_holders(5)
-        finally:
-            os.kill(made.supervisor.running[1].pid, signal.SIGCONT)
-        assert caught.value.reason == "PROCESSOR_SILENT"
-
-    run(scenario)
+@patch("framegate.control.steering.channels.REQUEST_MS", 50)
+@run_by(run)
+async def test_a_processor_that_does_not_report_its_holders_is_an_error(made: Fleet) -> None:
+    os.kill(made.supervisor.running[1].pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(UnavailableError) as caught:
+            await made.steering.channels.top_holders(5)
+    finally:
+        os.kill(made.supervisor.running[1].pid, signal.SIGCONT)
+    assert caught.value.reason == "PROCESSOR_SILENT"

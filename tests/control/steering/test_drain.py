@@ -3,114 +3,86 @@
 import asyncio
 import dataclasses
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from framegate.control.errors import FailedPreconditionError, UnavailableError
+from framegate.control.errors import UnavailableError
 from framegate.proxy.config.model import DrainConfig
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
-from tests.fakes.fleet import Fleet, fleet, open_channels, run, until
-
-
-def test_drain_ends_what_is_open_and_the_proxy_is_no_longer_ready() -> None:
-    async def scenario(made: Fleet) -> None:
-        await open_channels(made, 3)
-        assert made.steering.state.health().ready
-        result = await made.steering.drain.run(1000)
-        assert (result.closed, result.open) == (3, 0)
-        health = made.steering.state.health()
-        assert (health.started, health.alive, health.ready) == (True, True, False)
-        (listener,) = made.steering.listeners.statuses()
-        assert not listener.accepting
-        again = await made.steering.drain.run(1000)
-        assert (again.closed, again.open) == (0, 0)
-        with pytest.raises(FailedPreconditionError):
-            await made.steering.pool.set_processors(3)
-
-    run(scenario)
+from tests.fakes.fleet import Fleet, open_channels, run, until
+from tests.fakes.scenario import run_by
 
 
 @pytest.mark.parametrize("accept", ["until_stop", "refuse"])
-def test_the_gauges_say_draining_from_the_first_request_on(accept: Any) -> None:
-    async def scenario(made: Fleet) -> None:
-        def shown() -> dict[str, float]:
-            values = made.steering.state.measurements()
-            ready = {f"ready {dict(at)['framegate.probe']}": value for (name, at), value in values.items() if name == "framegate.ready"}
-            return ready | {"draining": values["framegate.draining", ()], "time": values["framegate.drain.time", ()]}
+@run_by(run)
+async def test_the_gauges_say_draining_from_the_first_request_on(made: Fleet, *, accept: Any) -> None:
+    def shown() -> dict[str, float]:
+        values = made.steering.state.measurements()
+        ready = {f"ready {dict(at)['framegate.probe']}": value for (name, at), value in values.items() if name == "framegate.ready"}
+        return ready | {"draining": values["framegate.draining", ()], "time": values["framegate.drain.time", ()]}
 
-        assert shown() == {"ready startup": 1, "ready readiness": 1, "ready liveness": 1, "draining": 0, "time": 0}
-        await made.steering.drain.run(wait=False, accept=accept)
-        first = shown()
-        assert (first["ready readiness"], first["ready liveness"], first["draining"]) == (0, 1, 1)
-        await asyncio.sleep(0.01)
-        await made.steering.drain.run(wait=False, accept=accept)
-        assert shown()["time"] >= first["time"] + 0.01  # a second request does not begin it anew
-
-    run(scenario)
+    assert shown() == {"ready startup": 1, "ready readiness": 1, "ready liveness": 1, "draining": 0, "time": 0}
+    await made.steering.drain.run(wait=False, accept=accept)
+    first = shown()
+    assert (first["ready readiness"], first["ready liveness"], first["draining"]) == (0, 1, 1)
+    await asyncio.sleep(0.01)
+    await made.steering.drain.run(wait=False, accept=accept)
+    assert shown()["time"] >= first["time"] + 0.01  # a second request does not begin it anew
 
 
-def test_a_drain_waits_for_the_end_of_a_processor_that_dies_meanwhile() -> None:
-    async def scenario(made: Fleet) -> None:
-        await open_channels(made, 4)
-        draining = asyncio.ensure_future(made.steering.drain.run(5000))
-        await until(lambda: made.steering.pool.draining)
-        made.supervisor.running[1].kill("died")
-        assert (await draining).open == 0
-
-    run(scenario, 2, "deaf@1")
+@run_by(run, 2, "deaf@1")
+async def test_a_drain_waits_for_the_end_of_a_processor_that_dies_meanwhile(made: Fleet) -> None:
+    await open_channels(made, 4)
+    draining = asyncio.ensure_future(made.steering.drain.run(5000))
+    await until(lambda: made.steering.pool.draining)
+    made.supervisor.running[1].kill("died")
+    assert (await draining).open == 0
 
 
-def test_a_drain_that_is_cancelled_goes_on() -> None:
-    async def main() -> None:
-        async with fleet(2) as made:
-            await open_channels(made, 3)
-            ends: list[int] = []
+@run_by(run, 2, runner=run_cancelling)
+async def test_a_drain_that_is_cancelled_goes_on(made: Fleet) -> None:
+    await open_channels(made, 3)
+    ends: list[int] = []
 
-            async def check() -> None:
-                await until(lambda: not made.steering.transactions._running)
-                ends.append(sum(item.connections for item in made.steering.listeners.statuses()))
+    async def check() -> None:
+        await until(lambda: not made.steering.transactions._running)
+        ends.append(sum(item.connections for item in made.steering.listeners.statuses()))
 
-            assert await at_every_turn(lambda: made.steering.drain.run(1000), check) >= 2
-            assert ends[:2] == [3, 0]
-            assert made.log.events("change_settled")[0]["change"] == "drain"
-            assert [item.state for item in made.steering.state.processor_statuses()] == ["draining", "draining"]
-
-    run_cancelling(main())
+    assert await at_every_turn(lambda: made.steering.drain.run(1000), check) >= 2
+    assert ends[:2] == [3, 0]
+    assert made.log.events("change_settled")[0]["change"] == "drain"
+    assert [item.state for item in made.steering.state.processor_statuses()] == ["draining", "draining"]
 
 
-def test_a_drain_that_a_processor_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("framegate.control.fleet.supervisor.PATIENCE_S", 0.5)
-
-    async def scenario(made: Fleet) -> None:
-        with pytest.raises(UnavailableError, match="processor 1 has not said so") as caught:
-            await made.steering.drain.run(1000)
-        assert caught.value.metadata == {"processors": "1"}
-
-    run(scenario, 2, "deaf@1")
+@patch("framegate.control.fleet.supervisor.PATIENCE_S", 0.5)
+@run_by(run, 2, "deaf@1")
+async def test_a_drain_that_a_processor_does_not_answer_is_an_error(made: Fleet) -> None:
+    with pytest.raises(UnavailableError, match="processor 1 has not said so") as caught:
+        await made.steering.drain.run(1000)
+    assert caught.value.metadata == {"processors": "1"}
 
 
-def test_until_the_stop_connections_go_on_and_are_taken_and_only_readiness_is_gone() -> None:
-    async def scenario(made: Fleet) -> None:
-        await open_channels(made, 2)
-        result = await made.steering.drain.run(wait=False, by="framegate cli", reason="preStop")
-        assert (result.closed, result.open) == (0, 2)
-        health = made.steering.state.health()
-        assert (health.ready, health.alive, health.draining) == (False, True, True)
-        (listener,) = made.steering.listeners.statuses()
-        assert listener.accepting
-        assert await made._clients[0].echo(b"old") == b"old"
-        assert await (await made.connect()).echo(b"new") == b"new"
-        await made.steering.drain.run(wait=False, by="framegate cli")  # once is enough
-        result = await made.steering.drain.run(1000, by="signal")
-        assert (result.closed, result.open) == (3, 0)
-        assert [row for row in made.log.rows if row["event"].startswith("drain")] == [
-            {"event": "drain_began", "level": "info", "accept": "until_stop", "by": "framegate cli", "reason": "preStop", "connections": 2},
-            {"event": "drain_began", "level": "info", "accept": "refuse", "by": "signal", "reason": None, "timeout_ms": 1000, "connections": 3},
-            {"event": "drain_ended", "level": "info", "connections": 0},
-        ]
-
-    run(scenario)
+@run_by(run)
+async def test_until_the_stop_connections_go_on_and_are_taken_and_only_readiness_is_gone(made: Fleet) -> None:
+    await open_channels(made, 2)
+    result = await made.steering.drain.run(wait=False, by="framegate cli", reason="preStop")
+    assert (result.closed, result.open) == (0, 2)
+    health = made.steering.state.health()
+    assert (health.ready, health.alive, health.draining) == (False, True, True)
+    (listener,) = made.steering.listeners.statuses()
+    assert listener.accepting
+    assert await made._clients[0].echo(b"old") == b"old"
+    assert await (await made.connect()).echo(b"new") == b"new"
+    await made.steering.drain.run(wait=False, by="framegate cli")  # once is enough
+    result = await made.steering.drain.run(1000, by="signal")
+    assert (result.closed, result.open) == (3, 0)
+    assert [row for row in made.log.rows if row["event"].startswith("drain")] == [
+        {"event": "drain_began", "level": "info", "accept": "until_stop", "by": "framegate cli", "reason": "preStop", "connections": 2},
+        {"event": "drain_began", "level": "info", "accept": "refuse", "by": "signal", "reason": None, "timeout_ms": 1000, "connections": 3},
+        {"event": "drain_ended", "level": "info", "connections": 0},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -124,16 +96,14 @@ def test_until_the_stop_connections_go_on_and_are_taken_and_only_readiness_is_go
         ({"wait": False, "accept": "until_stop"}, "refuse", False),
     ],
 )
-def test_who_speaks_of_an_end_or_of_refusal_gets_it(options: Any, configured: Any, ends: bool) -> None:
-    async def scenario(made: Fleet) -> None:
-        desired = made.supervisor.desired
-        desired.config = dataclasses.replace(desired.config, drain=DrainConfig(timeout_ms=1000, accept=configured))
-        await open_channels(made, 1)
-        await made.steering.drain.run(**options)
-        (listener,) = made.steering.listeners.statuses()
-        assert listener.accepting is not ends
-        if ends:
-            await until(lambda: made.log.events("drain_ended") != [])
-        assert (made.steering.listeners.connections(), len(made.log.events("drain_ended"))) == ((0, 1) if ends else (1, 0))
-
-    run(scenario, 1)
+@run_by(run, 1)
+async def test_the_request_decides_over_the_configuration_whether_connections_end(made: Fleet, *, options: Any, configured: Any, ends: bool) -> None:
+    desired = made.supervisor.desired
+    desired.config = dataclasses.replace(desired.config, drain=DrainConfig(timeout_ms=1000, accept=configured))
+    await open_channels(made, 1)
+    await made.steering.drain.run(**options)
+    (listener,) = made.steering.listeners.statuses()
+    assert listener.accepting is not ends
+    if ends:
+        await until(lambda: made.log.events("drain_ended") != [])
+    assert (made.steering.listeners.connections(), len(made.log.events("drain_ended"))) == ((0, 1) if ends else (1, 0))

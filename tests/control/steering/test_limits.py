@@ -2,95 +2,71 @@
 
 import asyncio
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from framegate.control.errors import AbortedError, EtagError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from framegate.control.errors import AbortedError, EtagError, InvalidArgumentError
+from framegate.control.steering.limits import Eviction, parts
 from framegate.proxy.config.limits import UNLIMITED_NODE, LimitOverride, LimitsConfig, RateLimits
 from framegate.proxy.config.model import MIB, quotas_to_wire
-from tests.fakes.fleet import Fleet, facts, run, until
+from tests.fakes.fleet import Fleet, facts, open_channels, run, until
+from tests.fakes.scenario import run_by
 
 
-def test_a_limit_changes_everywhere_and_is_what_new_processors_get() -> None:
-    async def scenario(made: Fleet) -> None:
-        assert (await made.steering.limits.change("a", 7)).max_receive_size == 7
-        assert [item.max_receive_size for item in made.steering.limits.get()] == [7]
-        assert made.steering.state.config.listeners[0].max_receive_size == 7
-        assert {each["max_receive_size"]["a"] for each in await facts(made)} == {7}
-        assert made.meters.value("config.changes", "") == 1
-
-    run(scenario)
+@run_by(run)
+async def test_a_limit_changes_everywhere_and_is_what_new_processors_get(made: Fleet) -> None:
+    assert (await made.steering.limits.change("a", 7)).max_receive_size == 7
+    assert [item.max_receive_size for item in made.steering.limits.get()] == [7]
+    assert made.steering.state.config.listeners[0].max_receive_size == 7
+    assert {each["max_receive_size"]["a"] for each in await facts(made)} == {7}
+    assert made.meters.value("config.changes", "") == 1
 
 
-def test_limits_out_of_range_are_refused_before_anybody_is_asked() -> None:
-    async def scenario(made: Fleet) -> None:
-        with pytest.raises(NotFoundError):
-            await made.steering.limits.change("none", 7)
-        with pytest.raises(NotFoundError):
-            made.steering.limits.get("none")
-        for size in (0, 2**31):
-            with pytest.raises(InvalidArgumentError):
-                await made.steering.limits.change("a", size)
-        with pytest.raises(FailedPreconditionError) as caught:
-            await made.steering.limits.change("a", 6 * MIB + 1)
-        assert caught.value.reason == "POOL_BELOW_MAX_RECEIVE_SIZE"
-        assert (await made.steering.limits.change("a", 6 * MIB)).max_receive_size == 6 * MIB
-        assert made.meters.value("config.changes", "invalid") == 2
-        assert made.meters.value("config.changes", "refused") == 2
-
-    run(scenario)
+@run_by(run, 1, "refuse")
+async def test_a_refused_limit_is_in_force_nowhere(made: Fleet) -> None:
+    with pytest.raises(AbortedError):
+        await made.steering.limits.change("a", 7)
+    assert (made.steering.limits.get("a"))[0].max_receive_size == MIB
+    assert made.meters.value("config.changes", "refused") == 1
 
 
-def test_a_refused_limit_is_in_force_nowhere() -> None:
-    async def scenario(made: Fleet) -> None:
-        with pytest.raises(AbortedError):
-            await made.steering.limits.change("a", 7)
-        assert (made.steering.limits.get("a"))[0].max_receive_size == MIB
-        assert made.meters.value("config.changes", "refused") == 1
-
-    run(scenario, 1, "refuse")
-
-
-def test_quotas_change_everywhere_and_at_the_door() -> None:
+@run_by(run)
+async def test_quotas_change_everywhere_and_at_the_door(made: Fleet) -> None:
     """Number 192."""
 
-    async def scenario(made: Fleet) -> None:
-        quotas = made.acceptor._admission._quotas
-        steering = made.steering
-        assert (await steering.limits.change("a", quotas={"connections": 2, "request_bytes_rate": 9})).quotas == RateLimits(
-            connections=2, request_bytes_rate=9
-        )
-        node = await steering.limits.change_node(
-            {"connections": 5, "per_address": {"connections": 3}, "overrides": (LimitOverride(network="10.0.0.0/8"),)}
-        )
-        assert node == steering.limits.get_node()
-        await steering.limits.change_node({"per_address": {"connection_rate": 4}}, node.etag)
-        expected = LimitsConfig(connections=5, per_address=RateLimits(connections=3, connection_rate=4), overrides=node.quotas.overrides)
-        assert steering.state.config.limits == expected
-        for each in await facts(made):
-            assert each["limits"] == quotas_to_wire(steering.state.config)
-            assert each["limits"]["listeners"]["a"]["request_bytes_rate"] == 9
-            assert each["max_receive_size"]["a"] == MIB
-        assert (quotas.limits.node, quotas.limits.listeners["a"].connections) == (expected, 2)
-        assert quotas.limits.addresses.of("10.0.0.1").limits == RateLimits(connections=3, connection_rate=4)
-        assert steering.listeners.statuses()[0].max_connections == 2
-        clients = [await made.connect() for _ in range(3)]
-        assert [await client.echo(b"x") for client in clients[:2]] == [b"x", b"x"]
-        clients[2].writer.write(b"y")
-        await steering.limits.change("a", quotas={"connections": 0})
-        assert await clients[2].reader.read(1) == b"y", "a limit that is raised wakes who waits"
-
-    run(scenario)
+    quotas = made.acceptor._admission._quotas
+    steering = made.steering
+    assert (await steering.limits.change("a", quotas={"connections": 2, "request_bytes_rate": 9})).quotas == RateLimits(
+        connections=2, request_bytes_rate=9
+    )
+    node = await steering.limits.change_node(
+        {"connections": 5, "per_address": {"connections": 3}, "overrides": (LimitOverride(network="10.0.0.0/8"),)}
+    )
+    assert node == steering.limits.get_node()
+    await steering.limits.change_node({"per_address": {"connection_rate": 4}}, node.etag)
+    expected = LimitsConfig(connections=5, per_address=RateLimits(connections=3, connection_rate=4), overrides=node.quotas.overrides)
+    assert steering.state.config.limits == expected
+    for each in await facts(made):
+        assert each["limits"] == quotas_to_wire(steering.state.config)
+        assert each["limits"]["listeners"]["a"]["request_bytes_rate"] == 9
+        assert each["max_receive_size"]["a"] == MIB
+    assert (quotas.limits.node, quotas.limits.listeners["a"].connections) == (expected, 2)
+    assert quotas.limits.addresses.of("10.0.0.1").limits == RateLimits(connections=3, connection_rate=4)
+    assert steering.listeners.statuses()[0].max_connections == 2
+    clients = [await made.connect() for _ in range(3)]
+    assert [await client.echo(b"x") for client in clients[:2]] == [b"x", b"x"]
+    clients[2].writer.write(b"y")
+    await steering.limits.change("a", quotas={"connections": 0})
+    assert await clients[2].reader.read(1) == b"y", "a limit that is raised wakes who waits"
 
 
-def test_one_that_starts_later_has_the_quotas_in_force() -> None:
-    async def scenario(made: Fleet) -> None:
-        await made.steering.limits.change_node({"response_frames_rate": 6})
-        made.supervisor.running[0].kill("died")
-        await until(lambda: made.supervisor.status()[0].restarts == 1 and made.supervisor.status()[0].state == "running")
-        assert [each["limits"]["node"]["response_frames_rate"] for each in await facts(made)] == [6]
-
-    run(scenario, 1)
+@run_by(run, 1)
+async def test_one_that_starts_later_has_the_quotas_in_force(made: Fleet) -> None:
+    await made.steering.limits.change_node({"response_frames_rate": 6})
+    made.supervisor.running[0].kill("died")
+    await until(lambda: made.supervisor.status()[0].restarts == 1 and made.supervisor.status()[0].state == "running")
+    assert [each["limits"]["node"]["response_frames_rate"] for each in await facts(made)] == [6]
 
 
 BAD: list[dict[str, Any]] = [
@@ -107,51 +83,137 @@ BAD: list[dict[str, Any]] = [
 ]
 
 
-def test_quotas_that_cannot_be_are_refused_before_anybody_is_asked() -> None:
-    async def scenario(made: Fleet) -> None:
-        steering = made.steering
-        before = (await facts(made))[0]["limits"]
-        for changes in BAD:
-            with pytest.raises(InvalidArgumentError):
-                await steering.limits.change_node(changes)
-        for quotas in ({}, {"colour": 1}, {"connections": -1}, {"request_bytes_rate": 2**40 + 1}):
-            with pytest.raises(InvalidArgumentError):
-                await steering.limits.change("a", quotas=quotas)
-        with pytest.raises(EtagError):
-            await steering.limits.change_node({"connections": 1}, "beef")
-        assert steering.state.config.limits == UNLIMITED_NODE
-        assert (await facts(made))[0]["limits"] == before
-
-    run(scenario, 1)
+@run_by(run, 1)
+async def test_invalid_quotas_are_refused_before_a_processor_is_asked(made: Fleet) -> None:
+    steering = made.steering
+    before = (await facts(made))[0]["limits"]
+    for changes in BAD:
+        with pytest.raises(InvalidArgumentError):
+            await steering.limits.change_node(changes)
+    for quotas in ({}, {"colour": 1}, {"connections": -1}, {"request_bytes_rate": 2**40 + 1}):
+        with pytest.raises(InvalidArgumentError):
+            await steering.limits.change("a", quotas=quotas)
+    with pytest.raises(EtagError):
+        await steering.limits.change_node({"connections": 1}, "beef")
+    assert steering.state.config.limits == UNLIMITED_NODE
+    assert (await facts(made))[0]["limits"] == before
 
 
-def test_refused_quotas_are_in_force_nowhere_not_even_at_the_door() -> None:
-    async def scenario(made: Fleet) -> None:
-        for call in (made.steering.limits.change("a", quotas={"connections": 1}), made.steering.limits.change_node({"connections": 1})):
-            with pytest.raises(AbortedError):
-                await call
-        assert (made.steering.limits.get_node()).quotas == UNLIMITED_NODE
-        assert not made.acceptor._admission._quotas.limited("a")
-
-    run(scenario, 1, "refuse")
+@run_by(run, 1, "refuse")
+async def test_refused_quotas_are_in_force_nowhere_not_even_at_the_door(made: Fleet) -> None:
+    for call in (made.steering.limits.change("a", quotas={"connections": 1}), made.steering.limits.change_node({"connections": 1})):
+        with pytest.raises(AbortedError):
+            await call
+    assert (made.steering.limits.get_node()).quotas == UNLIMITED_NODE
+    assert not made.acceptor._admission._quotas.limited("a")
 
 
-def test_two_changes_at_once_both_hold() -> None:
+@run_by(run)
+async def test_two_changes_at_once_both_hold(made: Fleet) -> None:
     """What is changed is what is in force when a change's turn comes, not what was when it was asked for."""
 
-    async def scenario(made: Fleet) -> None:
-        steering = made.steering
-        await asyncio.gather(
-            steering.limits.change_node({"connections": 7}),
-            steering.limits.change("a", quotas={"connections": 8}),
-            steering.limits.change_node({"per_address": {"connections": 9}}),
-            steering.limits.change("a", 5),
-        )
-        assert (steering.state.config.limits, steering.state.config.listeners[0].limits) == (
-            LimitsConfig(connections=7, per_address=RateLimits(connections=9)),
-            RateLimits(connections=8),
-        )
-        for each in await facts(made):
-            assert (each["limits"], each["max_receive_size"]) == (quotas_to_wire(steering.state.config), {"a": 5})
+    steering = made.steering
+    await asyncio.gather(
+        steering.limits.change_node({"connections": 7}),
+        steering.limits.change("a", quotas={"connections": 8}),
+        steering.limits.change_node({"per_address": {"connections": 9}}),
+        steering.limits.change("a", 5),
+    )
+    assert (steering.state.config.limits, steering.state.config.listeners[0].limits) == (
+        LimitsConfig(connections=7, per_address=RateLimits(connections=9)),
+        RateLimits(connections=8),
+    )
+    for each in await facts(made):
+        assert (each["limits"], each["max_receive_size"]) == (quotas_to_wire(steering.state.config), {"a": 5})
 
-    run(scenario)
+
+# Connections above the limit.
+
+
+@pytest.mark.parametrize(
+    ("excess", "counts", "expected"),
+    [
+        (0, [5, 5], [0, 0]),
+        (-3, [5, 5], [0, 0]),
+        (1, [5, 5], [1, 0]),
+        (3, [5, 5], [2, 1]),
+        (10, [5, 5], [5, 5]),
+        (99, [5, 5], [5, 5]),
+        (10, [0, 100, 1], [0, 10, 0]),
+        (5, [], []),
+        (5, [0, 0], [0, 0]),
+    ],
+)
+def test_each_gives_its_part_and_all_together_no_more_than_asked_for(excess: int, counts: list[int], expected: list[int]) -> None:
+    given: Any = dict(zip("abc", counts, strict=False))
+    assert list(parts(excess, given).values()) == expected
+
+
+def causes(made: Fleet) -> list[tuple[str, str]]:
+    return [(row["listener"], row["cause"]) for row in made.events if row["event"] == "closed"]
+
+
+@run_by(run, 2, others=["b"], node_limits=LimitsConfig(connections=6, protected_listener="b"))
+async def test_a_storm_on_the_protected_listener_closes_the_idlest_of_the_other(made: Fleet) -> None:
+    """Number 194."""
+
+    first = [await made.connect("a") for _ in range(6)]
+    for client in first:
+        assert await client.echo(b"x") == b"x"
+    for _ in range(4):
+        assert await (await made.connect("b")).echo(b"x") == b"x"
+    await until(lambda: len(causes(made)) == 4)
+    assert causes(made) == [("a", "limit")] * 4
+    await until(lambda: [item.open for item in made.acceptor.listeners.values()] == [2, 4])
+    for _ in range(4):
+        assert await (await made.connect("b")).echo(b"x") == b"x"
+    await until(lambda: len(causes(made)) == 6)
+    assert all(cause == ("a", "limit") for cause in causes(made))
+    assert await (await made.connect("b")).echo(b"x") == b"x", "there is nobody left who could make room, and the protected one goes on"
+    (row, *_) = made.log.events("evicted")
+    assert (row["key"], row["spared"]) == ("limits.connections", "b")
+    assert sum(row["count"] for row in made.log.events("evicted")) == 6, "nobody is closed twice, or without need"
+
+
+@run_by(run, 1)
+async def test_a_lower_limit_of_the_node_closes_the_idlest_and_one_of_a_listener_closes_none(made: Fleet) -> None:
+    """Number 192."""
+
+    ids = await open_channels(made, 5)
+    await made.steering.limits.change("a", quotas={"connections": 2})
+    await made.steering._eviction.look()
+    assert made.acceptor.listeners["a"].open == 5
+    await made.steering.limits.change_node({"connections": 3})
+    await until(lambda: made.acceptor.listeners["a"].open == 3)
+    assert [row["id"] for row in made.events if row["event"] == "closed"] == ids[:2], "the fake says that the oldest are the idlest"
+    await made.steering._eviction.look()
+    assert made.acceptor.listeners["a"].open == 3
+
+
+@run_by(run, 1)
+async def test_what_is_being_closed_counts_as_closed(made: Fleet) -> None:
+    eviction = Eviction(made.supervisor, made.acceptor, made.log)
+    await open_channels(made, 4)
+    made.supervisor.connections.count_handed()
+    processor = made.supervisor.running[0]
+    numbers = [given.number for given in processor.open.values() if given is not None]
+    eviction._ending.update(numbers[:1])
+    asked: list[int] = []
+
+    async def ask(processor: Any, count: int, spared: str | None) -> list[int]:
+        asked.append(count)
+        return numbers[1:2] if len(asked) == 1 else []
+
+    eviction._ask = ask  # type: ignore[method-assign]
+    await eviction._evict(2, None)
+    await eviction._evict(2, None)
+    assert asked == [1]
+
+
+@patch("framegate.control.steering.limits._PATIENCE_MS", 50)
+@run_by(run, 1, "deaf")
+async def test_a_processor_that_does_not_answer_is_asked_again(made: Fleet) -> None:
+    await open_channels(made, 3)
+    await made.steering.limits.change_node({"connections": 2})
+    await until(lambda: len(made.log.events("eviction_failed")) >= 2)
+    assert made.log.events("task_failed") == []

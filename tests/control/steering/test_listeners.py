@@ -1,10 +1,13 @@
-"""framegate.control.steering.listeners: one is found by its name, and the connections of all are counted."""
+"""framegate.control.steering.listeners: the status of listeners and upstreams, and new addresses of upstreams."""
 
 import pytest
 
+from framegate.control.accept.resolver import Resolution
 from framegate.control.errors import NotFoundError
+from framegate.control.status import DownEndpoint
 from framegate.control.steering.listeners import Listeners, find_listener
-from tests.fakes.fleet import Fleet, fleet_config, open_channels, run, until
+from tests.fakes.fleet import Fleet, facts, fleet_config, open_channels, run, until
+from tests.fakes.scenario import run_by
 
 
 def test_a_listener_is_found_by_its_name_alone() -> None:
@@ -14,13 +17,39 @@ def test_a_listener_is_found_by_its_name_alone() -> None:
         find_listener(config, "none")
 
 
-def test_connections_are_those_that_are_open_now() -> None:
-    async def scenario(made: Fleet) -> None:
-        listeners = Listeners(made.supervisor, made.acceptor)
-        assert listeners.connections() == 0
-        ids = await open_channels(made, 3)
-        assert (listeners.connections(), [item.connections for item in listeners.statuses()]) == (3, [3])
-        await made.steering.channels.act("close", ids[:2], reason="test")
-        await until(lambda: listeners.connections() == 1)
+@run_by(run)
+async def test_connections_are_those_that_are_open_now(made: Fleet) -> None:
+    listeners = Listeners(made.supervisor, made.acceptor)
+    assert listeners.connections() == 0
+    ids = await open_channels(made, 3)
+    assert (listeners.connections(), [item.connections for item in listeners.statuses()]) == (3, [3])
+    await made.steering.channels.act("close", ids[:2], reason="test")
+    await until(lambda: listeners.connections() == 1)
 
-    run(scenario)
+
+@run_by(run)
+async def test_new_addresses_reach_every_processor(made: Fleet) -> None:
+    fresh = [["127.0.0.1", 2, "127.0.0.9", 9], ["127.0.0.1", 2, "127.0.0.8", 9]]
+    made.resolver.current = {"u": Resolution(fresh)}
+    await made.steering.upstreams.set_endpoints()
+    assert [each["endpoints"] for each in await facts(made)] == [{"u": fresh}] * 2
+    assert made.desired.endpoints == {"u": fresh}
+    revision = made.desired.revision
+    made.resolver.current = {"u": Resolution(fresh[::-1])}
+    await made.steering.upstreams.set_endpoints()
+    assert (made.desired.revision, len(made.log.events("endpoints_changed"))) == (revision, 1)
+
+
+@run_by(run, 1, "refuse")
+async def test_addresses_that_a_processor_refused_are_offered_again(made: Fleet) -> None:
+    made.resolver.current = {"u": Resolution([["127.0.0.1", 2, "127.0.0.9", 9]])}
+    for count in (1, 2):
+        await made.steering.upstreams.set_endpoints()
+        assert len(made.log.events("endpoints_refused")) == count
+    assert made.desired.endpoints == {"u": [["127.0.0.1", 2, "127.0.0.1", 1]]}
+
+
+@run_by(run, 2, "down")
+async def test_endpoints_that_processors_leave_out_are_listed_with_how_many_do(made: Fleet) -> None:
+    (upstream,) = await made.steering.upstreams.statuses()
+    assert upstream.down == (DownEndpoint(address="127.0.0.1:1", reason="refused", detail="says 0", processors=2),)

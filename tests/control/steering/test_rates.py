@@ -1,6 +1,5 @@
 """control.steering.rates: parts of rates follow demand, and never come to more than the rate. Processors are buckets on a clock of the test's."""
 
-import asyncio
 import itertools
 import time
 from collections.abc import Iterator
@@ -10,16 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framegate.control.fleet.demands import Demand, Demands
 from framegate.control.fleet.desired_state import DesiredState, default_part
-from framegate.control.meters import Meters
-from framegate.control.steering.rates import INTERVAL_S, Rates, divided
-from framegate.control.task_monitor import TaskMonitor
+from framegate.control.steering.rates import INTERVAL_S, Demand, RateKey, Rates, divided
 from framegate.proxy.config.limits import LimitsConfig, RateLimits
 from framegate.proxy.relay.bucket import WHOLE, Bucket
 from framegate.proxy.server.rows import DemandRow
-from tests.fakes.fleet import MemoryLog, fleet, fleet_config, until
+from tests.fakes.fleet import Fleet, fleet_config, run, until
 from tests.fakes.readers import Reader, ReaderBench
+from tests.fakes.scenario import run_by
 
 RATE = 1_000_000
 KEYS = {"node": "", "listener": "a", "address": "192.0.2.1"}
@@ -80,7 +77,6 @@ class FakeSupervisor:
         self.desired = DesiredState(
             fleet_config(count, node_limits=limits, limits=RateLimits(request_bytes_rate=RATE)), {}, dict.fromkeys(range(count), 1)
         )
-        self.demands = Demands()
         self.alive: list[Any] = []
         self.running: list[Any] = []
 
@@ -95,22 +91,15 @@ class Divided:
         self.processors = [FakeProcessor(self.bench, slot, levels or ("node",), default_part(count)) for slot in range(count)]
         self.supervisor.alive = list(self.processors)
         self.supervisor.running = list(self.processors)
-        self.log = MemoryLog()
         self.most = 0
-        self.loop = asyncio.new_event_loop()
-        self.rates = self.loop.run_until_complete(self._make())
-        self.step()
-
-    async def _make(self) -> Rates:
         supervisor: Any = self.supervisor
-        made = Rates(supervisor, TaskMonitor(self.log, Meters()))
-        made.close()
-        return made
+        self.rates = Rates(supervisor)
+        self.step()
 
     def step(self) -> None:
         """What is in demand, and another division."""
         for processor in self.supervisor.running:
-            self.supervisor.demands.hear(processor, processor.demand())
+            self.rates.hear(processor, processor.demand())
         self.rates.divide()
         for level in self.processors[0].buckets:
             self.most = max(self.most, sum(processor.part_of(level) for processor in self.supervisor.alive))
@@ -134,7 +123,6 @@ class Divided:
         return self.passed - before
 
     def close(self) -> None:
-        self.loop.close()
         self.bench.close()
         assert self.most <= WHOLE, "the parts never come to more than the rate"
 
@@ -206,7 +194,7 @@ def test_many_that_want_little_get_it_beside_some_that_want_all(make: Any) -> No
     assert all(len(reader.frames) <= 5 for reader in small)
 
 
-def test_what_one_does_not_use_the_other_has(make: Any) -> None:
+def test_the_part_that_one_processor_does_not_use_goes_to_the_other(make: Any) -> None:
     made = make(2)
     made.bench.add(made.processors[0].bucket, more=None)
     busy = made.busy(1)
@@ -223,7 +211,7 @@ def test_what_one_does_not_use_the_other_has(make: Any) -> None:
     assert within_5_percent(made.second())
 
 
-def test_who_dies_gives_its_part_back_and_its_successor_begins_with_little(make: Any) -> None:
+def test_the_part_of_a_processor_that_died_is_divided_and_its_successor_gets_one(make: Any) -> None:
     made = make(2)
     made.busy(0, 2)
     for reader in made.busy(1, 2):
@@ -232,7 +220,6 @@ def test_who_dies_gives_its_part_back_and_its_successor_begins_with_little(make:
     made.run(2)
     gone = made.supervisor.running.pop(1)
     made.supervisor.alive.remove(gone)
-    made.supervisor.demands.forget(gone)
     made.bench.readers = [reader for reader in made.bench.readers if reader.buckets[0] is not gone.bucket]
     made.run(1)
     assert made.processors[0].part >= 980_000
@@ -281,7 +268,7 @@ def test_when_there_are_more_or_fewer_the_parts_follow(make: Any) -> None:
     assert (made.processors[0].part, made.processors[0].own) == (WHOLE, {})
 
 
-def test_a_rate_that_nobody_waits_for_any_more_is_divided_equally_and_forgotten(make: Any) -> None:
+def test_a_rate_without_demand_is_divided_equally_again_and_forgotten(make: Any) -> None:
     made = make(2, "address")
     (reader,) = made.busy(0)
     made.run(2)
@@ -293,10 +280,29 @@ def test_a_rate_that_nobody_waits_for_any_more_is_divided_equally_and_forgotten(
     counts = [len(each.told) for each in made.processors]
     made.run(1)
     assert [len(each.told) for each in made.processors] == counts, "nothing changes, and nothing is said"
-    assert (made.supervisor.demands._of, made.rates._parts) == ({}, {})
+    assert (made.rates._demands, made.rates._parts) == ({}, {})
 
 
-def test_rates_that_nobody_waits_for_are_not_told_of(make: Any) -> None:
+def test_the_demand_of_a_processor_stays_until_it_reports_again_or_ends(make: Any) -> None:
+    made = make(2)
+    one, other = made.processors
+
+    def hear(processor: FakeProcessor, **used: int) -> None:
+        rows = [DemandRow(level="address", name=name, counter="request_bytes", used=each, waiting=900, wanting=900) for name, each in used.items()]
+        made.rates.hear(processor, rows)
+
+    hear(one, a=5, b=6)
+    hear(other, a=7)
+    hear(one, b=0)
+    found = {key.name: demands for key, demands in made.rates._demands.items()}
+    assert found == {"a": {one: held_up(5, 900), other: held_up(7, 900)}, "b": {one: held_up(0, 900)}}
+    made.supervisor.alive.remove(one)
+    made.supervisor.running.remove(one)
+    made.rates.divide()
+    assert made.rates._demands == {RateKey("address", "a", "request_bytes"): {other: held_up(7, 900)}}
+
+
+def test_rates_without_demand_are_not_sent(make: Any) -> None:
     made = make(2)
     quiet = made.bench.add(made.processors[0].bucket)
     for _ in range(100):
@@ -328,7 +334,7 @@ def test_two_processors_that_run_late_keep_the_rate_to_3_percent_over_30_seconds
     assert 0.97 * RATE <= passed <= 1.03 * RATE
 
 
-def test_who_is_held_up_by_a_narrower_rate_leaves_the_rest_of_a_wider_one_to_the_others(make: Any) -> None:
+def test_connections_limited_by_a_lower_rate_leave_the_rest_of_a_higher_one_to_others(make: Any) -> None:
     made = make(2)
     narrow = made.bench.bucket(3 * RATE // 10)
     reader = made.bench.add(narrow, made.processors[0].bucket, more=lambda: 500)
@@ -339,14 +345,14 @@ def test_who_is_held_up_by_a_narrower_rate_leaves_the_rest_of_a_wider_one_to_the
     assert 0.97 * 12 * RATE / 10 <= reader.bytes - had_before <= 1.03 * 12 * RATE / 10
 
 
-def test_a_look_costs_as_much_as_there_are_rates_that_somebody_waits_for(make: Any) -> None:
+def test_the_cost_of_a_division_grows_with_the_rates_in_demand(make: Any) -> None:
     """It was the square of that: 0.5 s for 1,000 addresses; now about 10 ms."""
     made = make(2)
     rows = [
         DemandRow(level="address", name=f"10.0.{n >> 8}.{n & 255}", counter="request_bytes", used=1, waiting=900, wanting=900) for n in range(4000)
     ]
     for processor in made.processors:
-        made.supervisor.demands.hear(processor, rows)
+        made.rates.hear(processor, rows)
     began = time.process_time()
     made.rates.divide()
     assert time.process_time() - began < 1, "the square would be 8 s"
@@ -355,17 +361,13 @@ def test_a_look_costs_as_much_as_there_are_rates_that_somebody_waits_for(make: A
     assert [len(each.told) for each in made.processors] == [1, 1], "nobody has told of anything since"
 
 
-def test_a_real_fleet_is_told_parts_of_what_somebody_waits_for() -> None:
-    async def main() -> None:
-        async with fleet(2) as made:
-            first = made.supervisor.running[0]
-            row = DemandRow(level="node", name="", counter="request_bytes", used=500_000, waiting=3000, wanting=3000)
-            made.supervisor.demands.hear(first, [row])
-            rates = made.steering._rates
-            await until(lambda: [len(each) for each in rates._parts.values()] == [2])
-            assert sum(part for each in rates._parts.values() for part in each.values()) <= WHOLE
-
-    asyncio.run(main())
+@run_by(run)
+async def test_a_real_fleet_gets_parts_of_rates_in_demand(made: Fleet) -> None:
+    row = DemandRow(level="node", name="", counter="request_bytes", used=500_000, waiting=3000, wanting=3000)
+    made.supervisor.on_demand(made.supervisor.running[0], [row])
+    rates = made.steering._rates
+    await until(lambda: [len(each) for each in rates._parts.values()] == [2])
+    assert sum(part for each in rates._parts.values() for part in each.values()) <= WHOLE
 
 
 # The division.
@@ -389,7 +391,7 @@ def held_up(used: int, connections: int) -> Demand:
     ],
     ids=["one", "idle", "some", "all of it", "by connections", "content first", "no more than its part", "too much"],
 )
-def test_who_wants_little_gets_it_and_the_others_share_by_connections(asked: list[Demand], parts: list[int]) -> None:
+def test_small_demands_are_met_and_the_rest_is_shared_by_connections(asked: list[Demand], parts: list[int]) -> None:
     assert divided(WHOLE, asked) == parts
 
 
@@ -405,7 +407,7 @@ def test_all_of_it_is_given_and_no_more(asked: list[Demand], whole: int) -> None
 
 
 @given(asked=st.lists(ASKED, min_size=2, max_size=8))
-def test_each_connection_that_is_held_up_has_the_same_and_nobody_has_more(asked: list[Demand]) -> None:
+def test_each_waiting_connection_gets_the_same_and_no_processor_more(asked: list[Demand]) -> None:
     parts = divided(WHOLE, asked)
     had = [parts[number] / max(each.wanting, 1000) for number, each in enumerate(asked) if each.waiting]
     if had:

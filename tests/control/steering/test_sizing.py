@@ -13,6 +13,7 @@ from framegate.control.steering.sizing import RETRY_LOOKS, Chosen, Sizing
 from framegate.proxy.config.limits import RateLimits
 from framegate.proxy.config.model import KIB, MIB
 from tests.fakes.fleet import Fleet, facts, open_channels, run, until
+from tests.fakes.scenario import run_by
 
 SMALL, LARGE = 256 * MIB, 512 * MIB
 LIMITS = RateLimits(connections=1000)
@@ -69,167 +70,147 @@ def room(limit: int, processors: int) -> int:
     return int((usable - rest) / 1.25) // MIB
 
 
-def test_both_follow_up_and_down_while_connections_go_on() -> None:
-    async def body(at: Following) -> None:
-        await open_channels(at.made, 1)
-        client = at.made._clients[0]
-        await at.look(*[Container(3, LARGE, 2)] * 2)
-        assert at.now == (3, room(LARGE, 3))
-        assert await client.echo(b"still here") == b"still here"
-        assert [each["share"] for each in await facts(at.made)] == [share.share for share in (at.made.steering.pool.status()).shares]
-        assert [item.state for item in at.made.steering.state.processor_statuses()] == ["running"] * 3
-        await at.look(*[Container(1, SMALL, 2)] * 2)
-        assert at.now == (1, room(SMALL, 1))
-        assert await client.echo(b"still here") == b"still here"  # it was of the one that stays
-        up, down = at.rows()
-        assert up["cpus"] == {"before": 1, "after": 3}
-        assert up["memory"] == {"before": SMALL, "after": LARGE}
-        assert up["processors"] == {"before": 1, "after": 3, "set_by": "container"}
-        assert up["memory_pool"] == {"before": 12 * MIB, "after": room(LARGE, 3) * MIB, "set_by": "container"}
-        assert (up["refused"], up["warning"]) == (None, None)
-        assert (down["processors"]["after"], down["memory_pool"]["after"]) == (1, room(SMALL, 1) * MIB)
-
-    follow(body, Container(1, SMALL, 2), 1)
+@run_by(follow, Container(1, SMALL, 2), 1)
+async def test_both_follow_up_and_down_while_connections_go_on(at: Following) -> None:
+    await open_channels(at.made, 1)
+    client = at.made._clients[0]
+    await at.look(*[Container(3, LARGE, 2)] * 2)
+    assert at.now == (3, room(LARGE, 3))
+    assert await client.echo(b"still here") == b"still here"
+    assert [each["share"] for each in await facts(at.made)] == [share.share for share in (at.made.steering.pool.status()).shares]
+    assert [item.state for item in at.made.steering.state.processor_statuses()] == ["running"] * 3
+    await at.look(*[Container(1, SMALL, 2)] * 2)
+    assert at.now == (1, room(SMALL, 1))
+    assert await client.echo(b"still here") == b"still here"  # it was of the one that stays
+    up, down = at.rows()
+    assert up["cpus"] == {"before": 1, "after": 3}
+    assert up["memory"] == {"before": SMALL, "after": LARGE}
+    assert up["processors"] == {"before": 1, "after": 3, "set_by": "container"}
+    assert up["memory_pool"] == {"before": 12 * MIB, "after": room(LARGE, 3) * MIB, "set_by": "container"}
+    assert (up["refused"], up["warning"]) == (None, None)
+    assert (down["processors"]["after"], down["memory_pool"]["after"]) == (1, room(SMALL, 1) * MIB)
 
 
-def test_a_new_size_counts_when_two_looks_found_the_same() -> None:
-    async def body(at: Following) -> None:
-        start, other, third = Container(1, SMALL, 2), Container(1, LARGE, 2), Container(1, LARGE + MIB, 2)
-        await at.look(other, start, other, third, other, start, start, start)
-        assert (at.now, at.rows()) == ((1, 12), [])
-        await at.look(other, other)
-        assert len(at.rows()) == 1
-        await at.look(other, other)
-        assert len(at.rows()) == 1
-
-    follow(body, Container(1, SMALL, 2), 1)
+@run_by(follow, Container(1, SMALL, 2), 1)
+async def test_a_new_size_counts_when_two_looks_found_the_same(at: Following) -> None:
+    start, other, third = Container(1, SMALL, 2), Container(1, LARGE, 2), Container(1, LARGE + MIB, 2)
+    await at.look(other, start, other, third, other, start, start, start)
+    assert (at.now, at.rows()) == ((1, 12), [])
+    await at.look(other, other)
+    assert len(at.rows()) == 1
+    await at.look(other, other)
+    assert len(at.rows()) == 1
 
 
-def test_what_cannot_be_read_is_no_new_size_and_is_said_once() -> None:
-    async def body(at: Following) -> None:
-        gone = Container(2, None, 0)
-        await at.look(*[gone] * 5)
-        assert (at.now, at.rows(), len(at.made.log.events("container_unreadable"))) == ((1, 12), [], 1)
-        await at.look(*[Container(1, SMALL, 2)] * 3)
-        assert at.rows() == []
-        await at.look(gone, Container(1, LARGE, 2), gone, Container(1, LARGE, 2))
-        assert (len(at.rows()), len(at.made.log.events("container_unreadable"))) == (1, 3)
-
-    follow(body, Container(1, SMALL, 2), 1)
+@run_by(follow, Container(1, SMALL, 2), 1)
+async def test_an_unreadable_size_is_not_followed_and_reported_once(at: Following) -> None:
+    gone = Container(2, None, 0)
+    await at.look(*[gone] * 5)
+    assert (at.now, at.rows(), len(at.made.log.events("container_unreadable"))) == ((1, 12), [], 1)
+    await at.look(*[Container(1, SMALL, 2)] * 3)
+    assert at.rows() == []
+    await at.look(gone, Container(1, LARGE, 2), gone, Container(1, LARGE, 2))
+    assert (len(at.rows()), len(at.made.log.events("container_unreadable"))) == (1, 3)
 
 
-def test_a_container_below_what_is_needed_is_a_warning_and_the_least_that_works() -> None:
-    async def body(at: Following) -> None:
-        await at.look(*[Container(2, 64 * MIB, 2)] * 2)
-        assert at.now == (1, 1)
-        (row,) = at.rows()
-        assert (row["refused"], row["processors"]["after"]) == (None, 1)
-        assert row["warning"].startswith("the memory pool of 1MiB does not fit into the container's 64MiB")
-        assert await (await at.made.connect()).echo(b"x") == b"x"
-
-    follow(body, Container(2, SMALL, 2), 2)
+@run_by(follow, Container(2, SMALL, 2), 2)
+async def test_a_container_below_what_is_needed_is_a_warning_and_the_least_that_works(at: Following) -> None:
+    await at.look(*[Container(2, 64 * MIB, 2)] * 2)
+    assert at.now == (1, 1)
+    (row,) = at.rows()
+    assert (row["refused"], row["processors"]["after"]) == (None, 1)
+    assert row["warning"].startswith("the memory pool of 1MiB does not fit into the container's 64MiB")
+    assert await (await at.made.connect()).echo(b"x") == b"x"
 
 
-def test_what_an_operator_set_wins_until_the_next_start() -> None:
-    async def body(at: Following) -> None:
-        status = at.made.steering.pool.status()
-        assert (status.size_origin, status.processors_origin) == ("container", "container")
-        status = await at.made.steering.pool.set_size(20 * MIB)
-        assert (status.size_origin, status.processors_origin) == ("operator", "container")
-        await at.look(*[Container(2, LARGE, 2)] * 2)
-        assert at.now == (2, 20)
-        status = await at.made.steering.pool.set_processors(2)  # as many as there are: it is decided all the same
-        assert status.processors_origin == "operator"
-        await at.look(*[Container(3, SMALL, 2)] * 2)
-        assert at.now == (2, 20)
-        assert at.rows()[-1]["processors"]["set_by"] == at.rows()[-1]["memory_pool"]["set_by"] == "operator"
-
-    follow(body, Container(1, SMALL, 2), 1)
+@run_by(follow, Container(1, SMALL, 2), 1)
+async def test_what_an_operator_set_wins_until_the_next_start(at: Following) -> None:
+    status = at.made.steering.pool.status()
+    assert (status.size_origin, status.processors_origin) == ("container", "container")
+    status = await at.made.steering.pool.set_size(20 * MIB)
+    assert (status.size_origin, status.processors_origin) == ("operator", "container")
+    await at.look(*[Container(2, LARGE, 2)] * 2)
+    assert at.now == (2, 20)
+    status = await at.made.steering.pool.set_processors(2)  # as many as there are: it is decided all the same
+    assert status.processors_origin == "operator"
+    await at.look(*[Container(3, SMALL, 2)] * 2)
+    assert at.now == (2, 20)
+    assert at.rows()[-1]["processors"]["set_by"] == at.rows()[-1]["memory_pool"]["set_by"] == "operator"
 
 
-def test_an_operator_who_comes_between_decides() -> None:
-    async def body(at: Following) -> None:
-        pool = at.made.steering.pool
-        async with pool._scale:
-            by_hand = asyncio.ensure_future(at.made.steering.pool.set_size(20 * MIB))
-            await asyncio.sleep(0)
-            at.container = Container(1, LARGE, 2)
-            at.sizing.look()
-            at.sizing.look()
-            await asyncio.sleep(0.01)
-        await by_hand
-        await until(lambda: at.rows() != [])
-        assert at.now == (1, 20)
-
-    follow(body, Container(1, SMALL, 2), 1)
-
-
-def test_a_refusal_is_said_once_and_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body(at: Following) -> None:
-        pool = at.made.steering.pool
-        whole = pool.set_size
-        tries: list[int] = []
-
-        async def refused(size: int, origin: Any = "operator") -> Any:
-            tries.append(size)
-            raise AbortedError("a processor refused", reason="CHANGE_REFUSED")
-
-        monkeypatch.setattr(pool, "set_size", refused)
-        wanted = Container(1, LARGE, 2)
-        await at.look(wanted, wanted)
-        assert ([row["refused"] for row in at.rows()], at.now) == (["a processor refused"], (1, 12))
-        await at.look(*[wanted] * (RETRY_LOOKS - 1))
-        assert len(tries) == 1
-        await at.look(wanted)
-        assert (len(tries), len(at.rows())) == (2, 1)
-        monkeypatch.setattr(pool, "set_size", whole)
-        await at.look(*[wanted] * RETRY_LOOKS)
-        assert (at.now, len(at.rows())) == ((1, room(LARGE, 1)), 2)
-
-    follow(body, Container(1, SMALL, 2), 1)
-
-
-def test_nothing_follows_during_a_drain() -> None:
-    async def body(at: Following) -> None:
-        at.made.steering.pool.draining = True
-        await at.look(*[Container(4, LARGE, 2)] * 3)
-        assert (at.now, at.rows()) == ((1, 12), [])
-
-    follow(body, Container(1, SMALL, 2), 1)
-
-
-def test_a_crash_of_ours_is_told_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body(at: Following) -> None:
-        wanted = Container(1, LARGE, 2)
-        monkeypatch.setattr("framegate.control.steering.sizing.fitted", lambda *arguments: 1 // 0)
-        await at.look(wanted, wanted)
-        monkeypatch.setattr("framegate.control.steering.sizing.fitted", fitted)
-        assert [row["task"] for row in at.made.log.events("task_failed")] == ["sizing"]
-        await at.look(*[wanted] * RETRY_LOOKS)
-        assert at.now == (1, room(LARGE, 1))
-
-    follow(body, Container(1, SMALL, 2), 1)
-
-
-def test_looks_go_on_while_processors_finish_their_connections() -> None:
-    async def body(at: Following) -> None:
-        release = asyncio.Event()
-        pool = at.made.steering.pool
-
-        async def slow(count: int, origin: Any = "operator") -> Any:
-            await release.wait()
-
-        pool.set_processors = slow  # type: ignore[method-assign]
+@run_by(follow, Container(1, SMALL, 2), 1)
+async def test_an_operators_change_in_between_wins(at: Following) -> None:
+    pool = at.made.steering.pool
+    async with pool._scale:
+        by_hand = asyncio.ensure_future(at.made.steering.pool.set_size(20 * MIB))
+        await asyncio.sleep(0)
         at.container = Container(1, LARGE, 2)
         at.sizing.look()
         at.sizing.look()
         await asyncio.sleep(0.01)
-        first = at.sizing._change
-        at.sizing.look()
-        at.sizing.look()
-        assert at.sizing._change is first
-        release.set()
-        assert first is not None
-        await first
+    await by_hand
+    await until(lambda: at.rows() != [])
+    assert at.now == (1, 20)
 
-    follow(body, Container(2, SMALL, 2), 2)
+
+@run_by(follow, Container(1, SMALL, 2), 1)
+async def test_a_refusal_is_reported_once_and_tried_again_later(at: Following, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = at.made.steering.pool
+    whole = pool.set_size
+    tries: list[int] = []
+
+    async def refused(size: int, origin: Any = "operator") -> Any:
+        tries.append(size)
+        raise AbortedError("a processor refused", reason="CHANGE_REFUSED")
+
+    monkeypatch.setattr(pool, "set_size", refused)
+    wanted = Container(1, LARGE, 2)
+    await at.look(wanted, wanted)
+    assert ([row["refused"] for row in at.rows()], at.now) == (["a processor refused"], (1, 12))
+    await at.look(*[wanted] * (RETRY_LOOKS - 1))
+    assert len(tries) == 1
+    await at.look(wanted)
+    assert (len(tries), len(at.rows())) == (2, 1)
+    monkeypatch.setattr(pool, "set_size", whole)
+    await at.look(*[wanted] * RETRY_LOOKS)
+    assert (at.now, len(at.rows())) == ((1, room(LARGE, 1)), 2)
+
+
+@run_by(follow, Container(1, SMALL, 2), 1)
+async def test_nothing_follows_during_a_drain(at: Following) -> None:
+    at.made.steering.pool.draining = True
+    await at.look(*[Container(4, LARGE, 2)] * 3)
+    assert (at.now, at.rows()) == ((1, 12), [])
+
+
+@run_by(follow, Container(1, SMALL, 2), 1)
+async def test_an_internal_error_is_reported_and_looks_go_on(at: Following, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = Container(1, LARGE, 2)
+    monkeypatch.setattr("framegate.control.steering.sizing.fitted", lambda *arguments: 1 // 0)
+    await at.look(wanted, wanted)
+    monkeypatch.setattr("framegate.control.steering.sizing.fitted", fitted)
+    assert [row["task"] for row in at.made.log.events("task_failed")] == ["sizing"]
+    await at.look(*[wanted] * RETRY_LOOKS)
+    assert at.now == (1, room(LARGE, 1))
+
+
+@run_by(follow, Container(2, SMALL, 2), 2)
+async def test_looks_go_on_while_processors_finish_their_connections(at: Following) -> None:
+    release = asyncio.Event()
+    pool = at.made.steering.pool
+
+    async def slow(count: int, origin: Any = "operator") -> Any:
+        await release.wait()
+
+    pool.set_processors = slow  # type: ignore[method-assign]
+    at.container = Container(1, LARGE, 2)
+    at.sizing.look()
+    at.sizing.look()
+    await asyncio.sleep(0.01)
+    first = at.sizing._change
+    at.sizing.look()
+    at.sizing.look()
+    assert at.sizing._change is first
+    release.set()
+    assert first is not None
+    await first

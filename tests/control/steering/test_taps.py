@@ -1,4 +1,4 @@
-"""Tap rules over fake processors, which refuse what real ones refuse."""
+"""framegate.control.steering.taps: rules over fake processors, which refuse what real ones refuse; and rows about lost frames."""
 
 import asyncio
 import dataclasses
@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,26 +19,24 @@ from framegate.control.errors import (
     UnavailableError,
 )
 from framegate.control.fleet import two_phases
-from framegate.control.steering.taps import MAX_RULES, etag_of
+from framegate.control.steering.taps import EACH_S, MAX_RULES, OVER_S, TapLosses, etag_of
+from framegate.proxy.cells import CellReader
 from framegate.proxy.config.model import TapConfig, TapRule, rules_to_wire
 from framegate.proxy.server.protocol import Request
 from tests.fakes.cancelling import at_every_turn
 from tests.fakes.cancelling import run as run_cancelling
-from tests.fakes.fleet import Fleet, facts, fleet, open_channels, until
+from tests.fakes.fleet import Fleet, MemoryLog, facts, open_channels, until
+from tests.fakes.fleet import run as run_fleet
+from tests.fakes.scenario import run_by
 
-Scenario = Callable[[Fleet], Awaitable[None]]
 FIRST = TapRule(name="first", directions=("request",))
 SECOND = TapRule(name="second", capture="lengths")
 TAP = TapConfig(directory="/nowhere", rules=(FIRST, SECOND))
 HOUR_NS = 3600 * 10**9
 
 
-def run(scenario: Scenario, processors: int = 2, mode: str = "", **options: Any) -> None:
-    async def main() -> None:
-        async with fleet(processors, mode, **{"tap": TAP, **options}) as made:
-            await scenario(made)
-
-    asyncio.run(main())
+def run(scenario: Callable[[Fleet], Awaitable[None]], processors: int = 2, mode: str = "", **options: Any) -> None:
+    run_fleet(scenario, processors, mode, **{"tap": TAP, **options})
 
 
 def held(made: Fleet) -> tuple[TapRule, ...]:
@@ -56,33 +54,31 @@ async def names_in_force(made: Fleet) -> list[str]:
     return [rule.name for rule in held(made)]
 
 
-def test_rules_are_added_changed_moved_and_removed_everywhere() -> None:
-    async def scenario(made: Fleet) -> None:
-        taps = made.steering.taps
-        assert await names_in_force(made) == ["first", "second"]
-        added = await taps.create(TapRule(name="third", listeners=("a",)), "second")
-        assert (added.rule.name, added.expired, added.stops) == ("third", False, ())
-        assert await names_in_force(made) == ["first", "third", "second"]
-        await taps.create(TapRule(name="fourth"))
-        assert await names_in_force(made) == ["first", "third", "second", "fourth"]
-        changed = await taps.update("third", {"sample_frames": 0.5, "networks": ("10.0.0.0/8",)})
-        assert changed.rule == TapRule(name="third", listeners=("a",), sample_frames=0.5, networks=("10.0.0.0/8",))
-        assert await names_in_force(made) == ["first", "third", "second", "fourth"]
-        for before, order in (
-            ("first", ["fourth", "first", "third", "second"]),
-            ("third", ["first", "fourth", "third", "second"]),
-            ("fourth", ["first", "fourth", "third", "second"]),
-            ("", ["first", "third", "second", "fourth"]),
-        ):
-            await taps.update("fourth", {}, before)
-            assert await names_in_force(made) == order
-        for name in ("first", "fourth", "second", "third"):
-            await taps.delete(name)
-        assert await names_in_force(made) == []
-        assert made.meters.value("config.changes", "") == 11
-        assert made.desired.revision == 12
-
-    run(scenario)
+@run_by(run)
+async def test_rules_are_added_changed_moved_and_removed_everywhere(made: Fleet) -> None:
+    taps = made.steering.taps
+    assert await names_in_force(made) == ["first", "second"]
+    added = await taps.create(TapRule(name="third", listeners=("a",)), "second")
+    assert (added.rule.name, added.expired, added.stops) == ("third", False, ())
+    assert await names_in_force(made) == ["first", "third", "second"]
+    await taps.create(TapRule(name="fourth"))
+    assert await names_in_force(made) == ["first", "third", "second", "fourth"]
+    changed = await taps.update("third", {"sample_frames": 0.5, "networks": ("10.0.0.0/8",)})
+    assert changed.rule == TapRule(name="third", listeners=("a",), sample_frames=0.5, networks=("10.0.0.0/8",))
+    assert await names_in_force(made) == ["first", "third", "second", "fourth"]
+    for before, order in (
+        ("first", ["fourth", "first", "third", "second"]),
+        ("third", ["first", "fourth", "third", "second"]),
+        ("fourth", ["first", "fourth", "third", "second"]),
+        ("", ["first", "third", "second", "fourth"]),
+    ):
+        await taps.update("fourth", {}, before)
+        assert await names_in_force(made) == order
+    for name in ("first", "fourth", "second", "third"):
+        await taps.delete(name)
+    assert await names_in_force(made) == []
+    assert made.meters.value("config.changes", "") == 11
+    assert made.desired.revision == 12
 
 
 REFUSALS: list[tuple[str, Callable[[Any], Awaitable[Any]], type[Exception], str]] = [
@@ -109,91 +105,79 @@ REFUSALS: list[tuple[str, Callable[[Any], Awaitable[Any]], type[Exception], str]
 
 
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_what_cannot_be_is_refused_by_name_and_asked_of_nobody(validate_only: bool) -> None:
-    async def scenario(made: Fleet) -> None:
-        class Validating:
-            """Has ``validate_only`` in each call."""
+@run_by(run, 1)
+async def test_invalid_rules_are_refused_by_field_without_asking_a_processor(made: Fleet, *, validate_only: bool) -> None:
+    class Validating:
+        """Has ``validate_only`` in each call."""
 
-            def __getattr__(self, name: str) -> Any:
-                method = getattr(made.steering.taps, name)
-                return lambda *arguments: method(*arguments, validate_only=validate_only)
+        def __getattr__(self, name: str) -> Any:
+            method = getattr(made.steering.taps, name)
+            return lambda *arguments: method(*arguments, validate_only=validate_only)
 
-        for _, call, kind, where in REFUSALS:
-            with pytest.raises(kind) as caught:
-                await call(Validating())
-            if isinstance(caught.value, InvalidArgumentError):
-                assert [item.field for item in caught.value.violations] == [where]
-            else:
-                assert where in getattr(caught.value, "metadata", {}).values()
-        assert await names_in_force(made) == ["first", "second"]
-        assert held(made) == TAP.rules
-        assert (made.desired.revision, made.tapped) == (1, [])
-        refused = made.meters.value("config.changes", "invalid") + made.meters.value("config.changes", "refused")
-        assert refused == (0 if validate_only else len(REFUSALS))
-
-    run(scenario, 1)
+    for _, call, kind, where in REFUSALS:
+        with pytest.raises(kind) as caught:
+            await call(Validating())
+        if isinstance(caught.value, InvalidArgumentError):
+            assert [item.field for item in caught.value.violations] == [where]
+        else:
+            assert where in getattr(caught.value, "metadata", {}).values()
+    assert await names_in_force(made) == ["first", "second"]
+    assert held(made) == TAP.rules
+    assert (made.desired.revision, made.tapped) == (1, [])
+    refused = made.meters.value("config.changes", "invalid") + made.meters.value("config.changes", "refused")
+    assert refused == (0 if validate_only else len(REFUSALS))
 
 
-def test_without_a_tap_there_are_no_rules_and_none_can_be_made() -> None:
-    async def scenario(made: Fleet) -> None:
-        assert made.steering.taps.rules() == []
-        with pytest.raises(FailedPreconditionError) as caught:
-            await made.steering.taps.create(TapRule(name="x"))
-        assert caught.value.reason == "NO_TAP"
-
-    run(scenario, 1, tap=None)
+@run_by(run, 1, tap=None)
+async def test_without_a_tap_there_are_no_rules_and_none_can_be_made(made: Fleet) -> None:
+    assert made.steering.taps.rules() == []
+    with pytest.raises(FailedPreconditionError) as caught:
+        await made.steering.taps.create(TapRule(name="x"))
+    assert caught.value.reason == "NO_TAP"
 
 
-def test_there_is_a_largest_number_of_rules() -> None:
-    async def scenario(made: Fleet) -> None:
-        with pytest.raises(FailedPreconditionError) as caught:
-            await made.steering.taps.create(TapRule(name="one-more"))
-        assert caught.value.reason == "TOO_MANY_TAP_RULES"
-        await made.steering.taps.delete("rule-7")
+@run_by(run, 1, tap=dataclasses.replace(TAP, rules=tuple(TapRule(name=f"rule-{number}") for number in range(MAX_RULES))))
+async def test_there_is_a_largest_number_of_rules(made: Fleet) -> None:
+    with pytest.raises(FailedPreconditionError) as caught:
         await made.steering.taps.create(TapRule(name="one-more"))
-
-    run(scenario, 1, tap=dataclasses.replace(TAP, rules=tuple(TapRule(name=f"rule-{number}") for number in range(MAX_RULES))))
-
-
-def test_only_validated_it_says_what_would_be_and_nothing_is() -> None:
-    async def scenario(made: Fleet) -> None:
-        taps = made.steering.taps
-        new = TapRule(name="new", sample_frames=0.5)
-        assert (await taps.create(new, "first", validate_only=True)).rule == new
-        assert (await taps.update("first", {"capture": "hash"}, validate_only=True)).rule == dataclasses.replace(FIRST, capture="hash")
-        await taps.delete("first", validate_only=True)
-        assert await names_in_force(made) == ["first", "second"]
-        assert (held(made), made.desired.revision, made.tapped) == (TAP.rules, 1, [])
-
-    run(scenario, 1)
+    assert caught.value.reason == "TOO_MANY_TAP_RULES"
+    await made.steering.taps.delete("rule-7")
+    await made.steering.taps.create(TapRule(name="one-more"))
 
 
-def test_a_change_for_a_rule_as_it_was_is_made_once() -> None:
-    async def scenario(made: Fleet) -> None:
-        taps = made.steering.taps
-        (first, second) = taps.rules()
-        assert first.etag == etag_of(FIRST) != second.etag
-        outcomes = await asyncio.gather(
-            *(taps.update("first", {"sample_frames": share}, None, first.etag) for share in (0.25, 0.5, 0.75)), return_exceptions=True
-        )
-        (made_one,) = [item for item in outcomes if not isinstance(item, BaseException)]
-        assert [type(item) for item in outcomes if isinstance(item, BaseException)] == [EtagError, EtagError]
-        assert (taps.rules())[0] == made_one
-        assert (taps.rules())[1] == second
-        await taps.delete("first", made_one.etag)
-        assert await names_in_force(made) == ["second"]
-
-    run(scenario)
+@run_by(run, 1)
+async def test_validate_only_returns_the_result_and_changes_nothing(made: Fleet) -> None:
+    taps = made.steering.taps
+    new = TapRule(name="new", sample_frames=0.5)
+    assert (await taps.create(new, "first", validate_only=True)).rule == new
+    assert (await taps.update("first", {"capture": "hash"}, validate_only=True)).rule == dataclasses.replace(FIRST, capture="hash")
+    await taps.delete("first", validate_only=True)
+    assert await names_in_force(made) == ["first", "second"]
+    assert (held(made), made.desired.revision, made.tapped) == (TAP.rules, 1, [])
 
 
-def test_changes_that_are_asked_for_at_once_are_all_made() -> None:
+@run_by(run)
+async def test_a_change_for_a_rule_as_it_was_is_made_once(made: Fleet) -> None:
+    taps = made.steering.taps
+    (first, second) = taps.rules()
+    assert first.etag == etag_of(FIRST) != second.etag
+    outcomes = await asyncio.gather(
+        *(taps.update("first", {"sample_frames": share}, None, first.etag) for share in (0.25, 0.5, 0.75)), return_exceptions=True
+    )
+    (made_one,) = [item for item in outcomes if not isinstance(item, BaseException)]
+    assert [type(item) for item in outcomes if isinstance(item, BaseException)] == [EtagError, EtagError]
+    assert (taps.rules())[0] == made_one
+    assert (taps.rules())[1] == second
+    await taps.delete("first", made_one.etag)
+    assert await names_in_force(made) == ["second"]
+
+
+@run_by(run)
+async def test_changes_that_are_asked_for_at_once_are_all_made(made: Fleet) -> None:
     """Each of the rules that the one before it has left, not of those that were when it was asked for."""
 
-    async def scenario(made: Fleet) -> None:
-        await asyncio.gather(*(made.steering.taps.create(TapRule(name=f"rule-{number}")) for number in range(8)))
-        assert sorted(await names_in_force(made)) == ["first", *(f"rule-{number}" for number in range(8)), "second"]
-
-    run(scenario)
+    await asyncio.gather(*(made.steering.taps.create(TapRule(name=f"rule-{number}")) for number in range(8)))
+    assert sorted(await names_in_force(made)) == ["first", *(f"rule-{number}" for number in range(8)), "second"]
 
 
 def test_an_expired_rule_is_shown_as_such_and_goes_with_the_next_change() -> None:
@@ -216,7 +200,7 @@ def test_an_expired_rule_is_shown_as_such_and_goes_with_the_next_change() -> Non
     run(scenario, 1, tap=dataclasses.replace(TAP, rules=(gone, FIRST, later)))
 
 
-def test_the_keeper_hears_of_both_before_a_change_and_of_the_new_ones_after_it() -> None:
+def test_the_keeper_gets_old_and_new_rules_before_a_change_and_the_new_ones_after_it() -> None:
     answers = TapRule(name="answers", directions=("response",))
 
     async def scenario(made: Fleet) -> None:
@@ -229,7 +213,7 @@ def test_the_keeper_hears_of_both_before_a_change_and_of_the_new_ones_after_it()
     run(scenario, 1, tap=dataclasses.replace(TAP, rules=(FIRST,)))
 
 
-def test_the_keeper_hears_nothing_of_rules_that_are_not_the_last_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_keeper_does_not_get_rules_that_a_later_change_has_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that goes on late, when the next change is made already, would take back what that one has said."""
     both = TapRule(name="both")
 
@@ -252,76 +236,131 @@ def test_the_keeper_hears_nothing_of_rules_that_are_not_the_last_any_more(monkey
     run(scenario, 2, tap=dataclasses.replace(TAP, rules=(FIRST,)))
 
 
-def test_a_rule_that_turned_itself_off_is_shown_by_processor_until_it_is_changed_or_the_processor_ends() -> None:
-    async def scenario(made: Fleet) -> None:
-        taps = made.steering.taps
-        doubtful = await taps.create(TapRule(name="doubtful", max_loss_percent=1.0))
-        await open_channels(made, 2)
-        await until(lambda: len(made.log.events("tap_rule_off")) == 2)
-        (status,) = [item for item in taps.rules() if item.stops]
-        assert [(stop.slot, stop.cause, stop.percent, stop.limit) for stop in status.stops] == [(0, "loss", 7.5, 1.0), (1, "loss", 8.5, 1.0)]
-        assert (status.rule, status.etag) == (doubtful.rule, doubtful.etag)
-        assert abs(status.stops[0].since_ns - time.time_ns()) < HOUR_NS
-        os.environ["FAKE_PROCESSOR"] = ""
-        made.supervisor.running[0].kill("died")
-        await until(lambda: made.supervisor.slots[0].restarts == 1 and len(made.supervisor.running) == 2)
-        assert [stop.slot for item in taps.rules() for stop in item.stops] == [1]
-        await taps.create(TapRule(name="other"))
-        assert [len(item.stops) for item in taps.rules()] == [0, 0, 1, 0]
-        await taps.delete("doubtful")
-        assert [item.stops for item in taps.rules()] == [(), (), ()]
-
-    run(scenario, 2, "off")
+@run_by(run, 2, "off")
+async def test_a_rule_that_turned_itself_off_is_shown_by_processor_until_it_is_changed_or_the_processor_ends(made: Fleet) -> None:
+    taps = made.steering.taps
+    doubtful = await taps.create(TapRule(name="doubtful", max_loss_percent=1.0))
+    await open_channels(made, 2)
+    await until(lambda: len(made.log.events("tap_rule_off")) == 2)
+    (status,) = [item for item in taps.rules() if item.stops]
+    assert [(stop.slot, stop.cause, stop.percent, stop.limit) for stop in status.stops] == [(0, "loss", 7.5, 1.0), (1, "loss", 8.5, 1.0)]
+    assert (status.rule, status.etag) == (doubtful.rule, doubtful.etag)
+    assert abs(status.stops[0].since_ns - time.time_ns()) < HOUR_NS
+    os.environ["FAKE_PROCESSOR"] = ""
+    made.supervisor.running[0].kill("died")
+    await until(lambda: made.supervisor.slots[0].restarts == 1 and len(made.supervisor.running) == 2)
+    assert [stop.slot for item in taps.rules() for stop in item.stops] == [1]
+    await taps.create(TapRule(name="other"))
+    assert [len(item.stops) for item in taps.rules()] == [0, 0, 1, 0]
+    await taps.delete("doubtful")
+    assert [item.stops for item in taps.rules()] == [(), (), ()]
 
 
 # --- in force everywhere or nowhere
 
 
-def test_a_change_that_is_not_confirmed_is_decided_and_the_keeper_is_told_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(made: Fleet) -> None:
-        (processor,) = made.supervisor.running
-        asking = processor.link.ask
+@run_by(run, 1)
+async def test_a_change_that_is_not_confirmed_is_decided_and_the_keeper_gets_old_and_new_rules(
+    made: Fleet, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (processor,) = made.supervisor.running
+    asking = processor.link.ask
 
-        async def ask(request: Request[Any], number: int) -> Any:
-            if request.message["type"] == "commit":
-                os.kill(processor.pid, signal.SIGSTOP)
-            return await asking(request, number)
+    async def ask(request: Request[Any], number: int) -> Any:
+        if request.message["type"] == "commit":
+            os.kill(processor.pid, signal.SIGSTOP)
+        return await asking(request, number)
 
-        monkeypatch.setattr(two_phases, "PATIENCE_S", 0.2)
-        monkeypatch.setattr(processor.link, "ask", ask)
-        with pytest.raises(UnavailableError) as caught:
-            await made.steering.taps.delete("first")
-        os.kill(processor.pid, signal.SIGCONT)
-        assert caught.value.reason == "CHANGE_PENDING"
-        monkeypatch.undo()
-        assert made.tapped == [(FIRST, SECOND, SECOND)]
-        assert await names_in_force(made) == ["second"]
-
-    run(scenario, 1)
+    monkeypatch.setattr(two_phases, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(processor.link, "ask", ask)
+    with pytest.raises(UnavailableError) as caught:
+        await made.steering.taps.delete("first")
+    os.kill(processor.pid, signal.SIGCONT)
+    assert caught.value.reason == "CHANGE_PENDING"
+    monkeypatch.undo()
+    assert made.tapped == [(FIRST, SECOND, SECOND)]
+    assert await names_in_force(made) == ["second"]
 
 
-def test_a_change_that_is_cancelled_anywhere_is_had_by_all_or_none_and_the_next_can_be_made() -> None:
-    async def main() -> None:
-        async with fleet(2, tap=TAP) as made:
-            await made.steering.taps.update("first", {}, validate_only=True)  # what judges is loaded
-            ends: set[bool] = set()
-            number = 0
+@run_by(run, 2, tap=TAP, runner=run_cancelling)
+async def test_a_change_that_is_cancelled_anywhere_is_in_force_everywhere_or_nowhere(made: Fleet) -> None:
+    await made.steering.taps.update("first", {}, validate_only=True)  # what judges is loaded
+    ends: set[bool] = set()
+    number = 0
 
-            def call() -> Any:
-                nonlocal number
-                number += 1
-                return made.steering.taps.create(TapRule(name=f"rule-{number}"))
+    def call() -> Any:
+        nonlocal number
+        number += 1
+        return made.steering.taps.create(TapRule(name=f"rule-{number}"))
 
-            async def check() -> None:
-                await until(lambda: not made.steering.transactions._running)
-                there = f"rule-{number}" in await names_in_force(made)
-                ends.add(there)
-                if there:
-                    await made.steering.taps.delete(f"rule-{number}")
-                assert await names_in_force(made) == ["first", "second"]
+    async def check() -> None:
+        await until(lambda: not made.steering.transactions._running)
+        there = f"rule-{number}" in await names_in_force(made)
+        ends.add(there)
+        if there:
+            await made.steering.taps.delete(f"rule-{number}")
+        assert await names_in_force(made) == ["first", "second"]
 
-            cancelled = await at_every_turn(call, check)
-            assert cancelled >= 3
-            assert ends == {True, False}
+    cancelled = await at_every_turn(call, check)
+    assert cancelled >= 3
+    assert ends == {True, False}
 
-    run_cancelling(main())
+
+# Lost frames.
+
+
+class Cells:
+    """Of one processor: what it dropped, by reason."""
+
+    def __init__(self) -> None:
+        self.dropped: dict[str, int] = {}
+
+    def cell(self, name: str, reason: str) -> int:
+        assert name == "framegate.tap.dropped"
+        return self.dropped.get(reason, 0)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.low = ""
+        self.slots = [Cells(), Cells()]
+        self.log = MemoryLog()
+        readers = [(number, cast(CellReader, cells)) for number, cells in enumerate(self.slots)]
+        self.losses = TapLosses(lambda: readers, self.log, "/tap", lambda: self.low, lambda: self.now)
+
+    def after(self, seconds: float, slot: int = 0, **dropped: int) -> list[tuple[str, dict[str, int], float]]:
+        """The rows that a look then writes."""
+        self.now += seconds
+        for reason, count in dropped.items():
+            self.slots[slot].dropped[reason] = self.slots[slot].dropped.get(reason, 0) + count
+        known = len(self.log.rows)
+        self.losses.look()
+        return [(row["event"], row["frames"], row["seconds"]) for row in self.log.rows[known:]]
+
+
+def test_a_loss_has_a_row_when_it_begins_each_minute_and_when_it_ends() -> None:
+    bench = Bench()
+    assert (bench.after(1), bench.losses.losing, bench.losses.troubles) == ([], False, [])
+    assert bench.after(1, disk_full=5) == [("tap_losing", {"disk_full": 5}, 0.0)]
+    assert bench.losses.losing
+    assert bench.after(1, slot=1, queue_full=2) == []
+    assert bench.after(7, disk_full=1) == []
+    for _ in range(6):
+        assert bench.after(8, disk_full=10) == []
+    assert bench.after(EACH_S - 56, disk_full=10) == [("tap_losing", {"queue_full": 2, "disk_full": 71}, EACH_S)]
+    assert bench.losses.troubles == ["the tap loses frames, for 60 s: 2 queue_full, 76 disk_full; gaps in its log say how many"]
+    assert bench.after(OVER_S - 0.1) == []
+    assert bench.after(0.1) == [("tap_losing_ended", {"queue_full": 2, "disk_full": 76}, EACH_S)]
+    assert (bench.losses.losing, bench.losses.troubles, bench.after(100)) == (False, [], [])
+    assert bench.after(1, disk_error=1) == [("tap_losing", {"disk_error": 1}, 0.0)], "the next one is another"
+
+
+def test_a_loss_at_the_end_of_framegate_has_a_row_with_all_lost_frames() -> None:
+    bench = Bench()
+    bench.after(1, disk_full=5)
+    bench.slots[1].dropped["disk_full"] = 7
+    bench.now += 2
+    bench.losses.close()
+    bench.losses.close()
+    assert [(row["event"], row["frames"]) for row in bench.log.rows] == [("tap_losing", {"disk_full": 5}), ("tap_losing_ended", {"disk_full": 12})]

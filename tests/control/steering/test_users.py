@@ -6,6 +6,7 @@ import ctypes
 import fcntl
 import json
 import os
+import tempfile
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -33,10 +34,10 @@ from framegate.proxy.config.model import ListenerConfig, ProxyConfig, RotationCo
 from framegate.proxy.config.sasl import ListenerSasl, TokenConfig
 from framegate.proxy.server.messages import Change
 from tests.fakes.fleet import MemoryLog
+from tests.fakes.scenario import run_by
 
 FIRST, SECOND = (new_credentials(password, iterations=4096) for password in ("first", "second"))
 MECHANISMS = {"SCRAM-SHA-256": 4096, "SCRAM-SHA-512": 4096}
-Scenario = Callable[["Rig"], Awaitable[None]]
 
 
 class Rig:
@@ -60,12 +61,17 @@ class Rig:
         self.log, self.meters = MemoryLog(), Meters()
         task_monitor = TaskMonitor(self.log, self.meters)
         self.identity = Identity(self.config, dict, dict, self.meters, self.log, task_monitor)
-        self.rotation = Rotation(RotationConfig(), Bus((self.log,), on_failure=lambda error: None), self.meters, task_monitor)
+        events = Bus((self.log,), on_failure=lambda error: None)
+        self.rotation = Rotation(RotationConfig(), events, self.meters, task_monitor)
         self.now_s = 0.0
         self.changes: list[Change] = []
         self.supervisor = cast(Supervisor, SimpleNamespace(desired=SimpleNamespace(config=self.config), change=self._change))
         self.users = Users(
-            self.supervisor, Transactions(Bus((self.log,), on_failure=lambda error: None)), self.rotation, self.identity, clock=lambda: self.now_s
+            self.supervisor,
+            Transactions(Bus((self.log,), on_failure=lambda error: None), self.meters),
+            self.rotation,
+            self.identity,
+            clock=lambda: self.now_s,
         )
 
     async def _change(self, build: Callable[[int], Change], commit: object) -> None:
@@ -90,8 +96,8 @@ class Rig:
 JWKS = json.dumps({"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "k", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]})
 
 
-def run(folder: Path, scenario: Scenario) -> Rig:
-    async def main() -> Rig:
+def run(scenario: Callable[["Rig"], Awaitable[None]]) -> None:
+    async def main(folder: Path) -> None:
         rig = Rig(folder)
         try:
             async with asyncio.timeout(20):
@@ -101,9 +107,9 @@ def run(folder: Path, scenario: Scenario) -> Rig:
                 await scenario(rig)
         finally:
             await rig.identity.stop()
-        return rig
 
-    return asyncio.run(main())
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(main(Path(folder)))
 
 
 async def refused(call: Awaitable[Any], kind: type[ControlError]) -> ControlError:
@@ -112,136 +118,120 @@ async def refused(call: Awaitable[Any], kind: type[ControlError]) -> ControlErro
     return caught.value
 
 
-def test_what_is_changed_is_written_and_in_force_at_every_listener_with_that_file(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        assert await rig.put("alice") == UserStatus(name="alice", mechanisms=MECHANISMS)
-        assert (rig.is_password("alice", "first"), rig.is_password("alice", "first", "b"), rig.written) == (True, True, ["bob", "alice"])
-        await rig.put("alice", SECOND, create=False, replace=True)
-        assert (rig.is_password("alice", "first"), rig.is_password("alice", "second")) == (False, True)
-        await rig.put("carol", replace=True)
-        status = await rig.users.list("b")
-        assert ([user.name for user in status.users], status.users[0].mechanisms, status.error) == (["bob", "alice", "carol"], MECHANISMS, "")
-        await rig.delete("alice")
-        assert (rig.is_password("alice", "second"), rig.written) == (False, ["bob", "carol"])
-        taken = [row["owner"] for row in rig.log.events("files_replaced")]
-        assert taken == ["listener/a", "listener/b"] * 4
-        gone = [{name: {"users": ["alice"], "serials": []}} for name in "ab"]
-        assert [change["revoked"] for change in rig.changes] == gone * 2, "another password, then gone; nobody who came"
-        assert (os.stat(rig.path).st_mode & 0o777, os.listdir(rig.path.parent)) == (0o600, ["users"])
-
-    run(tmp_path, scenario)
+@run_by(run)
+async def test_what_is_changed_is_written_and_in_force_at_every_listener_with_that_file(rig: Rig) -> None:
+    assert await rig.put("alice") == UserStatus(name="alice", mechanisms=MECHANISMS)
+    assert (rig.is_password("alice", "first"), rig.is_password("alice", "first", "b"), rig.written) == (True, True, ["bob", "alice"])
+    await rig.put("alice", SECOND, create=False, replace=True)
+    assert (rig.is_password("alice", "first"), rig.is_password("alice", "second")) == (False, True)
+    await rig.put("carol", replace=True)
+    status = await rig.users.list("b")
+    assert ([user.name for user in status.users], status.users[0].mechanisms, status.error) == (["bob", "alice", "carol"], MECHANISMS, "")
+    await rig.delete("alice")
+    assert (rig.is_password("alice", "second"), rig.written) == (False, ["bob", "carol"])
+    taken = [row["owner"] for row in rig.log.events("files_replaced")]
+    assert taken == ["listener/a", "listener/b"] * 4
+    gone = [{name: {"users": ["alice"], "serials": []}} for name in "ab"]
+    assert [change["revoked"] for change in rig.changes] == gone * 2, "another password, then gone; nobody who came"
+    assert (os.stat(rig.path).st_mode & 0o777, os.listdir(rig.path.parent)) == (0o600, ["users"])
 
 
-def test_what_cannot_be_changes_nothing(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        before = rig.path.read_bytes()
-        await refused(rig.put("bob"), AlreadyExistsError)
-        await refused(rig.put("alice", create=False, replace=True), NotFoundError)
-        await refused(rig.delete("alice"), NotFoundError)
-        await refused(rig.put("a\nb"), InvalidArgumentError)
-        assert (await refused(rig.put("alice", listener="none"), NotFoundError)).metadata["kind"] == "listener"
-        for name in ("t", "open"):
-            assert (await refused(rig.put("alice", listener=name), FailedPreconditionError)).reason == "NO_USERS_FILE"
-        assert (rig.path.read_bytes(), rig.log.rows) == (before, [])
-
-    run(tmp_path, scenario)
+@run_by(run)
+async def test_invalid_changes_are_refused_and_change_nothing(rig: Rig) -> None:
+    before = rig.path.read_bytes()
+    await refused(rig.put("bob"), AlreadyExistsError)
+    await refused(rig.put("alice", create=False, replace=True), NotFoundError)
+    await refused(rig.delete("alice"), NotFoundError)
+    await refused(rig.put("a\nb"), InvalidArgumentError)
+    assert (await refused(rig.put("alice", listener="none"), NotFoundError)).metadata["kind"] == "listener"
+    for name in ("t", "open"):
+        assert (await refused(rig.put("alice", listener=name), FailedPreconditionError)).reason == "NO_USERS_FILE"
+    assert (rig.path.read_bytes(), rig.log.rows) == (before, [])
 
 
-def test_what_is_only_tried_is_judged_and_not_written(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        before = rig.path.read_bytes()
-        assert (await rig.put("alice", validate_only=True)).name == "alice"
-        await rig.put("bob", SECOND, create=False, replace=True, validate_only=True)
-        await rig.delete("bob", validate_only=True)
-        await refused(rig.put("bob", validate_only=True), AlreadyExistsError)
-        await refused(rig.delete("alice", validate_only=True), NotFoundError)
-        assert rig.path.read_bytes() == before
-
-    run(tmp_path, scenario)
+@run_by(run)
+async def test_validate_only_checks_and_does_not_write(rig: Rig) -> None:
+    before = rig.path.read_bytes()
+    assert (await rig.put("alice", validate_only=True)).name == "alice"
+    await rig.put("bob", SECOND, create=False, replace=True, validate_only=True)
+    await rig.delete("bob", validate_only=True)
+    await refused(rig.put("bob", validate_only=True), AlreadyExistsError)
+    await refused(rig.delete("alice", validate_only=True), NotFoundError)
+    assert rig.path.read_bytes() == before
 
 
-def test_two_changes_at_once_lose_nothing_whoever_makes_them(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        def beside() -> None:
-            for number in range(20):
-                with changing(rig.path) as file:
-                    file.add(f"theirs-{number}", SECOND)
+@run_by(run)
+async def test_changes_at_the_same_time_lose_nothing_also_with_another_process(rig: Rig) -> None:
+    def beside() -> None:
+        for number in range(20):
+            with changing(rig.path) as file:
+                file.add(f"theirs-{number}", SECOND)
 
-        thread = threading.Thread(target=beside)
-        thread.start()
-        await asyncio.gather(*(rig.put(f"ours-{number}") for number in range(20)))
-        await asyncio.to_thread(thread.join)
-        assert sorted(rig.written) == sorted(["bob", *(f"{who}-{number}" for who in ("ours", "theirs") for number in range(20))])
-        assert all(rig.is_password(f"ours-{number}", "first") for number in (0, 19))
-
-    run(tmp_path, scenario)
+    thread = threading.Thread(target=beside)
+    thread.start()
+    await asyncio.gather(*(rig.put(f"ours-{number}") for number in range(20)))
+    await asyncio.to_thread(thread.join)
+    assert sorted(rig.written) == sorted(["bob", *(f"{who}-{number}" for who in ("ours", "theirs") for number in range(20))])
+    assert all(rig.is_password(f"ours-{number}", "first") for number in (0, 19))
 
 
-def test_what_somebody_else_wrote_before_comes_along(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        with changing(rig.path) as file:
-            file.add("theirs", SECOND)
-        await rig.put("alice")
-        assert rig.is_password("theirs", "second")
-
-    run(tmp_path, scenario)
+@run_by(run)
+async def test_changes_that_others_wrote_before_are_kept(rig: Rig) -> None:
+    with changing(rig.path) as file:
+        file.add("theirs", SECOND)
+    await rig.put("alice")
+    assert rig.is_password("theirs", "second")
 
 
-def test_a_file_that_somebody_else_holds_is_waited_for_and_not_for_ever(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        folder = os.open(rig.path.parent, os.O_RDONLY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            waiting = asyncio.ensure_future(rig.put("alice"))
-            await asyncio.sleep(0.1)
-            assert not waiting.done()
-            rig.now_s = 4.999
-            await asyncio.sleep(0.1)
-            assert not waiting.done()
-            rig.now_s = 5.0
-            error = await refused(waiting, UnavailableError)
-            assert (error.reason, rig.written) == ("USERS_FILE_BUSY", ["bob"])
-            waiting = asyncio.ensure_future(rig.put("alice"))
-            await asyncio.sleep(0.1)
-            fcntl.flock(folder, fcntl.LOCK_UN)
-            assert (await waiting).name == "alice"
-        finally:
-            os.close(folder)
-
-    run(tmp_path, scenario)
+@run_by(run)
+async def test_the_wait_for_a_file_that_another_process_changes_is_bounded(rig: Rig) -> None:
+    folder = os.open(rig.path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        waiting = asyncio.ensure_future(rig.put("alice"))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        rig.now_s = 4.999
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        rig.now_s = 5.0
+        error = await refused(waiting, UnavailableError)
+        assert (error.reason, rig.written) == ("USERS_FILE_BUSY", ["bob"])
+        waiting = asyncio.ensure_future(rig.put("alice"))
+        await asyncio.sleep(0.1)
+        fcntl.flock(folder, fcntl.LOCK_UN)
+        assert (await waiting).name == "alice"
+    finally:
+        os.close(folder)
 
 
-def test_a_broken_file_is_told_and_stays_as_it_is(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        broken = rig.path.read_text() + "alice canary-7f3a9c\n"
-        rig.path.write_text(broken)
-        error = await refused(rig.put("alice"), FailedPreconditionError)
-        assert (error.reason, error.message) == (
-            "IDENTITY_FILES_REFUSED",
-            f"nothing was written; what lies in the files of listener/a is not taken: {rig.path} is no file of users: line 4: "
-            "a line is NAME MECHANISM CREDENTIAL, with one space between them",
-        )
-        assert (rig.path.read_text(), rig.is_password("bob", "first")) == (broken, True)
-        assert "line 4" in (await rig.users.list("a")).error
-        assert [user.name for user in (await rig.users.list("a")).users] == ["bob"]
-
-    run(tmp_path, scenario)
+@run_by(run)
+async def test_a_broken_file_is_an_error_and_is_not_changed(rig: Rig) -> None:
+    broken = rig.path.read_text() + "alice canary-7f3a9c\n"
+    rig.path.write_text(broken)
+    error = await refused(rig.put("alice"), FailedPreconditionError)
+    assert (error.reason, error.message) == (
+        "IDENTITY_FILES_REFUSED",
+        f"nothing was written; what lies in the files of listener/a is not taken: {rig.path} is no file of users: line 4: "
+        "a line is NAME MECHANISM CREDENTIAL, with one space between them",
+    )
+    assert (rig.path.read_text(), rig.is_password("bob", "first")) == (broken, True)
+    assert "line 4" in (await rig.users.list("a")).error
+    assert [user.name for user in (await rig.users.list("a")).users] == ["bob"]
 
 
-def test_a_file_that_breaks_meanwhile_is_written_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(rig: Rig) -> None:
-        replace = users_file._replace
+@run_by(run)
+async def test_a_file_that_breaks_after_it_was_written_is_an_error_that_says_so(rig: Rig, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = users_file._replace
 
-        def and_break(*arguments: Any) -> None:
-            replace(*arguments)
-            rig.path.write_text("{")
+    def and_break(*arguments: Any) -> None:
+        replace(*arguments)
+        rig.path.write_text("{")
 
-        monkeypatch.setattr(users_file, "_replace", and_break)
-        error = await refused(rig.put("alice", listener="b"), FailedPreconditionError)
-        assert error.message.startswith("the file is written; what lies in the files of listener/b is not taken: ")
-        assert not rig.is_password("alice", "first", "b")
-
-    run(tmp_path, scenario)
+    monkeypatch.setattr(users_file, "_replace", and_break)
+    error = await refused(rig.put("alice", listener="b"), FailedPreconditionError)
+    assert error.message.startswith("the file is written; what lies in the files of listener/b is not taken: ")
+    assert not rig.is_password("alice", "first", "b")
 
 
 @contextlib.contextmanager
@@ -261,67 +251,59 @@ def read_only(folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_a_file_system_that_cannot_be_written_is_named(tmp_path: Path, validate_only: bool) -> None:
-    async def scenario(rig: Rig) -> None:
-        with read_only(rig.path.parent) as mounted:
-            if not mounted:
-                pytest.skip("mounting is not allowed here")
-            error = await refused(rig.put("alice", validate_only=validate_only), FailedPreconditionError)
-            assert error.reason == "USERS_FILE_UNWRITABLE"
-            assert error.message.startswith(f"{rig.path} cannot be written: ")
-            assert validate_only or "Read-only file system" in error.message
-        assert rig.written == ["bob"]
-
-    run(tmp_path, scenario)
+@run_by(run)
+async def test_a_file_system_that_cannot_be_written_is_named(rig: Rig, *, validate_only: bool) -> None:
+    with read_only(rig.path.parent) as mounted:
+        if not mounted:
+            pytest.skip("mounting is not allowed here")
+        error = await refused(rig.put("alice", validate_only=validate_only), FailedPreconditionError)
+        assert error.reason == "USERS_FILE_UNWRITABLE"
+        assert error.message.startswith(f"{rig.path} cannot be written: ")
+        assert validate_only or "Read-only file system" in error.message
+    assert rig.written == ["bob"]
 
 
-def test_a_call_that_is_cancelled_before_the_file_is_touched_changes_nothing(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.rotation._lock:  # it waits for a look that goes on
-            call = asyncio.ensure_future(rig.put("alice"))
-            await asyncio.sleep(0.05)
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-        await asyncio.sleep(0.1)
-        assert rig.written == ["bob"]
-        assert [row["result"] for row in rig.log.events("change_settled")] == ["taken back"]
-
-    run(tmp_path, scenario)
-
-
-def test_a_call_that_is_cancelled_while_the_file_is_written_is_made_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(rig: Rig) -> None:
-        replace, reached, go_on = users_file._replace, threading.Event(), threading.Event()
-
-        def slowly(*arguments: Any) -> None:
-            reached.set()
-            assert go_on.wait(10)
-            replace(*arguments)
-
-        monkeypatch.setattr(users_file, "_replace", slowly)
+@run_by(run)
+async def test_a_call_that_is_cancelled_before_the_file_is_touched_changes_nothing(rig: Rig) -> None:
+    async with rig.rotation._lock:  # it waits for a look that goes on
         call = asyncio.ensure_future(rig.put("alice"))
-        await asyncio.to_thread(reached.wait, 10)
+        await asyncio.sleep(0.05)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        assert rig.written == ["bob"]
-        go_on.set()
-        while not rig.log.events("change_settled"):
-            await asyncio.sleep(0.01)
-        assert (rig.written, rig.is_password("alice", "first")) == (["bob", "alice"], True)
-        assert [row["result"] for row in rig.log.events("change_settled")] == ["made"]
-
-    run(tmp_path, scenario)
+    await asyncio.sleep(0.1)
+    assert rig.written == ["bob"]
+    assert [row["result"] for row in rig.log.events("change_settled")] == ["taken back"]
 
 
-def test_a_file_that_would_be_too_large_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(rig: Rig) -> None:
-        await rig.put("alice")
-        monkeypatch.setattr(users_file, "_MAX_FILE", rig.path.stat().st_size)
-        error = await refused(rig.put("carol"), FailedPreconditionError)
-        assert "would have more than" in error.message
-        await rig.put("alice", SECOND, create=False, replace=True)
-        assert (rig.written, rig.is_password("alice", "second")) == (["bob", "alice"], True)
+@run_by(run)
+async def test_a_change_that_is_cancelled_while_the_file_is_written_is_completed(rig: Rig, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace, reached, go_on = users_file._replace, threading.Event(), threading.Event()
 
-    run(tmp_path, scenario)
+    def slowly(*arguments: Any) -> None:
+        reached.set()
+        assert go_on.wait(10)
+        replace(*arguments)
+
+    monkeypatch.setattr(users_file, "_replace", slowly)
+    call = asyncio.ensure_future(rig.put("alice"))
+    await asyncio.to_thread(reached.wait, 10)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert rig.written == ["bob"]
+    go_on.set()
+    while not rig.log.events("change_settled"):
+        await asyncio.sleep(0.01)
+    assert (rig.written, rig.is_password("alice", "first")) == (["bob", "alice"], True)
+    assert [row["result"] for row in rig.log.events("change_settled")] == ["made"]
+
+
+@run_by(run)
+async def test_a_file_that_would_be_too_large_is_not_written(rig: Rig, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    await rig.put("alice")
+    monkeypatch.setattr(users_file, "_MAX_FILE", rig.path.stat().st_size)
+    error = await refused(rig.put("carol"), FailedPreconditionError)
+    assert "would have more than" in error.message
+    await rig.put("alice", SECOND, create=False, replace=True)
+    assert (rig.written, rig.is_password("alice", "second")) == (["bob", "alice"], True)
