@@ -197,7 +197,7 @@ class Stage:
         Raises:
             ChildError: Spark failed.
         """
-        query = self.start_module("framegate.proxy.pipeline.query", str(self.workspace.tables), environment=_JAVA)
+        query = self.start_module("framegate.proxy.pipeline.views", str(self.workspace.tables), environment=_JAVA)
         query.send(dict(statements))
         query.close_input()
         try:

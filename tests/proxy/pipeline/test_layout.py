@@ -80,7 +80,7 @@ def test_a_removed_file_stays_for_its_readers_until_the_grace_is_over(tmp_path: 
     store._now_ns = lambda: 10_000
     publish(store, 0)
     (file,) = store.manifest.of("rows")
-    store.replace([file], [], "rows", "capture_time")
+    store.replace([file])
     assert not (tmp_path / file.path).exists()
     assert not (tmp_path / file.path).parent.exists()
     assert store.file(file.path).exists()

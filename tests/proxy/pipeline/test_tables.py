@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset
+import pyarrow.parquet as pq
 import pytest
 
 from framegate.proxy.pipeline import completeness
-from framegate.proxy.pipeline.manifest import ManifestLog, read_manifest
-from framegate.proxy.pipeline.tables import RULES, TABLE_SCHEMAS, TIME_COLUMNS, BatchError, Progress, TableWriter
+from framegate.proxy.pipeline.manifest import ManifestError, ManifestLog, read_manifest
+from framegate.proxy.pipeline.tables import RULES, TABLE_SCHEMAS, TIME_COLUMNS, BatchError, Progress, TableWriter, make_writer
 from framegate.proxy.pipeline.views import register_views
 from framegate.proxy.tap import record
 from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor
@@ -26,6 +27,21 @@ NONE = dict.fromkeys(TABLE_SCHEMAS, 0)
 
 def counts(**some: int) -> dict[str, int]:
     return {**NONE, **some}
+
+
+def test_tables_of_an_earlier_layout_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "frames" / "batch_id=3").mkdir(parents=True)
+    with pytest.raises(ManifestError, match=r"layout before this one \(frames/batch_id=3\); name a new folder"):
+        make_writer(tmp_path)
+
+
+def test_each_table_can_be_read_by_its_folder_before_it_has_rows(tmp_path: Path) -> None:
+    for _ in range(2):  # again, by a job that begins anew
+        make_writer(tmp_path, compact_ms=0).close()
+        for table, columns in TABLE_SCHEMAS.items():
+            files = sorted(tmp_path.glob(f"{table}/date=*/hour=*/*.parquet"))
+            rows = pq.read_table(files)
+            assert (rows.num_rows, rows.column_names) == (0, [column.split()[0] for column in columns.split(", ")] + ["date", "hour"])
 
 
 def test_progress_is_what_the_manifest_says(tmp_path: Path) -> None:
