@@ -28,7 +28,7 @@ class Churn:
         seconds: how long it was measured.
         cpu_us: processor time of every process of the candidate, per connection.
         busy: share of its core that the candidate used.
-        p50_us, p99_us, max_us: of the time from connect (or due) to the first byte back.
+        p50_us, p99_us, max_us: of the time from connect to the first byte back.
         resumed: share of the handshakes offered for resumption that were resumed.
     """
 
@@ -78,7 +78,7 @@ class Opener:
     def _command(self, port: int, *words: str) -> list[str]:
         return ["taskset", "-c", str(self.core), str(self.program), "--connect", f"127.0.0.1:{port}", *words]
 
-    def churn(self, candidate: Candidate, kind: str, number: int, *, tls: bool = False, resume: bool = False, rate: float = 0) -> Churn:
+    def churn(self, candidate: Candidate, kind: str, number: int, *, tls: bool = False, resume: bool = False) -> Churn:
         """One round of opening and closing.
 
         Args:
@@ -86,12 +86,11 @@ class Opener:
             kind: for the result.
             number: of the round.
             tls: with a TLS 1.3 handshake; `resume`: that offers the ticket of the one before.
-            rate: connections that fall due in a second; 0: as fast as 32 of them at a time go.
 
         Raises:
             VoidRoundError: a frame came back changed or not at all, a connection was not ended, or was not counted.
         """
-        words = ["--warm-up", str(self.warm_up), "--seconds", str(self.seconds), "--rate", str(rate), "--slots", "256" if rate else "32"]
+        words = ["--warm-up", str(self.warm_up), "--seconds", str(self.seconds), "--slots", "32"]
         words += ["--tls"] * tls + ["--resume"] * resume
         before = candidate.frames()
         with started(self._command(candidate.port, *words)) as process:

@@ -9,7 +9,6 @@ from pathlib import Path
 from candidates import Candidate, Framegate
 from driver import VoidRoundError, event, started
 from shapes import Load
-from variants import FramegateTap
 
 __all__ = ["Generator", "Round", "compare_counters"]
 
@@ -118,7 +117,7 @@ def compare_counters(candidate: Candidate, before: int, sent: int) -> None:
 
 def _tap_counters(candidate: Candidate) -> dict[str, float]:
     """Of a tap: what it wrote; empty for everything else."""
-    if not isinstance(candidate, FramegateTap):
+    if not isinstance(candidate, Framegate) or not candidate.tap_rules:
         return {}
     names = {"tap_frames": "framegate_tap_frames", "tap_bytes": "framegate_tap_io_bytes", "tap_dropped": "framegate_tap_dropped"}
     return {key: candidate.metric(name) for key, name in names.items()} | {"reads": candidate.metric("framegate_read_count")}

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from figures import Figure, add
 from pipeline_log import SHAPES, Set, Shape, write_set
-from stage import Stage, short
+from report import short
+from stage import Stage
 
 from framegate.proxy.pipeline.session import local_session
 from framegate.proxy.pipeline.transforms import explode_frames
