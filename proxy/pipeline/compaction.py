@@ -65,17 +65,12 @@ def plan(manifest: "Manifest", target: int = TARGET_BYTES, fanout: int = FANOUT)
     groups: list[list[DataFile]] = []
     for _, files in sorted(folders.items()):
         over = (files[0].first_us // _HOUR_US + 1) * _HOUR_US + SETTLED_US < newest
-        groups += _bins(files, target) if over and len(files) > LATE_FILES else [] if over else _levels(files, target, fanout)
+        if over:
+            groups += _bins(files, target) if len(files) > LATE_FILES else []
+            continue
+        levels = [[file for file in files if file.level == level] for level in sorted({file.level for file in files})]
+        groups += _bins(next((same for same in levels if len(same) >= fanout), []), target)
     return groups
-
-
-def _levels(files: list[DataFile], target: int, fanout: int) -> list[list[DataFile]]:
-    """The files of the first level that has too many."""
-    for level in sorted({file.level for file in files}):
-        same = [file for file in files if file.level == level]
-        if len(same) >= fanout:
-            return _bins(same, target)
-    return []
 
 
 def _bins(files: Iterable[DataFile], target: int) -> list[list[DataFile]]:

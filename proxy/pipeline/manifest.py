@@ -10,6 +10,7 @@ One process writes (the job holds the output's lock); readers need the standard 
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import threading
@@ -92,10 +93,6 @@ class Manifest:
         )
         return sorted(found, key=lambda file: (file.first_us, file.path))
 
-    def changed(self, change: Mapping[str, Any]) -> "Manifest":
-        """The manifest after a change, as ``ManifestLog.commit`` takes it."""
-        return _apply(dataclasses.replace(self, files=dict(self.files), removed=dict(self.removed)), change)
-
     def as_change(self) -> dict[str, Any]:
         """The change that turns an empty manifest into this one."""
         members = {name: getattr(self, name) for name in ("query", "batch", "rows", "total", "removed")}
@@ -114,13 +111,10 @@ def read_manifest(output: str | Path) -> Manifest:
         data = path.read_bytes()
     except FileNotFoundError:
         return Manifest()
-    manifest = Manifest()
     changes = list(_changes(path, data))
     if not changes or changes[0].get("format", FORMAT + 1) > FORMAT:
         raise ManifestError(f"{path}: {'is of a newer version' if changes else 'has no whole line'}")
-    for change in changes:
-        manifest = _apply(manifest, change)
-    return manifest
+    return functools.reduce(_apply, changes, Manifest())
 
 
 def reason_for_refusal(output: Path) -> str:
@@ -135,7 +129,7 @@ def has_batches(output: Path) -> bool:
 
 
 def _apply(manifest: Manifest, change: Mapping[str, Any]) -> Manifest:
-    """The manifest with a change; the dictionaries of the given one are reused."""
+    """The manifest with a change, which is in the form of ``ManifestLog.commit``; it has the given one's dictionaries."""
     files, removed = manifest.files, manifest.removed
     for path in change.get("remove", ()):
         del files[path]
@@ -150,12 +144,10 @@ def _apply(manifest: Manifest, change: Mapping[str, Any]) -> Manifest:
 
 
 def _changes(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
-    """The lines, but for a torn last one."""
-    lines = data.split(b"\n")
+    """The lines, without a torn last one."""
+    *lines, _ = data.split(b"\n")  # behind the last newline is nothing, or a torn line
     for number, line in enumerate(lines, 1):
         crc, _, text = line.partition(b" ")
-        if number == len(lines):
-            return  # what is behind the last newline: nothing, or torn
         try:
             sound = int(crc, 16) == zlib.crc32(text)
         except ValueError:
@@ -163,7 +155,7 @@ def _changes(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
         if sound:
             change: dict[str, Any] = json.loads(text)
             yield change
-        elif any(lines[number:]):
+        elif any(lines[number:]) or not data.endswith(b"\n"):
             raise ManifestError(f"{path}: line {number} is damaged")
 
 
@@ -202,7 +194,8 @@ class ManifestLog:
         if "add" in change:
             change["add"] = [dataclasses.astuple(file) for file in change["add"]]
         with self._lock:
-            state = self._state.changed(change)
+            copy = dataclasses.replace(self._state, files=dict(self._state.files), removed=dict(self._state.removed))
+            state = _apply(copy, change)
             if self._fd < 0 or self._size - self._base > max(KEPT_CHANGES, self._base):
                 self._replace(state)
             else:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from framegate.proxy.pipeline.planner import Planner
 from framegate.proxy.tap.log_reader import LogError, read_raw
-from framegate.proxy.tap.record import BLOCK_PIECES, FLAG_PIECES, FRAME_HEADER_BYTES, KIND_FRAMES, ChunkRow
+from framegate.proxy.tap.record import BLOCK_PIECES, FLAG_PIECES, FRAME_HEADER_BYTES, KIND_FRAMES
 
 __all__ = ["Budget", "HeapError", "budget", "heap_bytes", "large_frames", "slots"]
 
@@ -117,12 +117,8 @@ def large_frames(planner: Planner, start: Mapping[str, int], end: Mapping[str, i
         except LogError:
             continue  # the task that reads it reports it
         for row in block.rows:
-            if row.kind == KIND_FRAMES and _stored(row) > limit:
+            stored = row.original_bytes - row.lost_bytes if row.flags & FLAG_PIECES else row.data_length
+            if row.kind == KIND_FRAMES and stored > limit:
                 edges = [0, row.original_bytes] if row.flags & FLAG_PIECES else [*block.starts(row), row.data_length]
                 sizes += [right - left - FRAME_HEADER_BYTES for left, right in itertools.pairwise(edges)]
     return [size for size in sizes if size > limit]
-
-
-def _stored(row: ChunkRow) -> int:
-    """Bytes of a chunk's frames that the log has."""
-    return row.original_bytes - row.lost_bytes if row.flags & FLAG_PIECES else row.data_length

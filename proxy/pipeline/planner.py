@@ -275,7 +275,8 @@ class Planner:
         return end
 
     def _take(self, start: Mapping[str, int], ends: Mapping[str, int], budget: int | None) -> dict[str, int]:
-        """The offsets that are reached from ``start`` towards ``ends`` with the budget."""
+        """The offsets that are reached from ``start`` towards ``ends`` with the budget; each stream that lags gets at least one block in each
+        turn."""
         at = {stream: start.get(stream, 0) for stream in ends}
         if budget is None:
             return {stream: max(at[stream], end) for stream, end in ends.items()}
@@ -283,12 +284,15 @@ class Planner:
         while walks and budget > 0:
             share = budget // len(walks)
             for stream, found in list(walks.items()):
-                taken, size = _take(found, share)
-                if taken is None:
+                size, before = 0, at[stream]
+                for item in found:
+                    at[stream] = item.end if isinstance(item, Loss) else item.header.end
+                    size += 0 if isinstance(item, Loss) else item.header.block_len
+                    if size >= share and not isinstance(item, Loss):
+                        break
+                budget -= size
+                if at[stream] == before:
                     del walks[stream]
-                else:
-                    budget -= size
-                    at[stream] = taken
         return at
 
     def _since(self, stream: str, since_ns: int, end: int) -> int:
@@ -342,21 +346,6 @@ class Planner:
     def _lose(self, detail: str) -> None:
         if self._strict:
             raise DataLossError(detail)
-
-
-def _take(found: Iterator[BlockRef | Loss], budget: int) -> tuple[int | None, int]:
-    """Take blocks until the budget is used up, at least one. Returns where they end and their size; None when there is nothing left."""
-    end = None
-    size = 0
-    for item in found:
-        if isinstance(item, Loss):
-            end = item.end
-            continue
-        end = item.header.end
-        size += item.header.block_len
-        if size >= budget:
-            break
-    return end, size
 
 
 def _extend(parts: list[Part], found: BlockRef | Loss) -> None:

@@ -29,7 +29,7 @@ from pyspark.sql import functions as f
 from framegate.proxy.pipeline import completeness, derived, transforms
 from framegate.proxy.pipeline.compaction import Compactor, Rules
 from framegate.proxy.pipeline.layout import HourFiles, ParquetStore
-from framegate.proxy.pipeline.manifest import Manifest, ManifestError, read_manifest, reason_for_refusal
+from framegate.proxy.pipeline.manifest import Manifest, ManifestError, reason_for_refusal
 from framegate.proxy.pipeline.partial_sums import MICROSECONDS
 from framegate.proxy.pipeline.session import open_private
 
@@ -109,11 +109,6 @@ class Progress:
     batch: int
     rows: dict[str, int]
     total: dict[str, int]
-
-    @classmethod
-    def read(cls, output: Path) -> "Progress":
-        """The progress that the manifest of ``output`` states; nothing published when there is none."""
-        return cls.of(read_manifest(output))
 
     @classmethod
     def of(cls, manifest: Manifest) -> "Progress":

@@ -55,15 +55,16 @@ class Telemetry:
         _log.addHandler(self._complaints)
         self._exporters: list[SpanExporter | MetricExporter] = []
         self._tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
-        if _exported("TRACES"):
-            spans: SpanExporter = _exporter("trace", endpoint)
-            self._exporters.append(spans)
-            self._tracers.add_span_processor(BatchSpanProcessor(spans))
         readers = []
-        if _exported("METRICS"):
-            metrics: MetricExporter = _exporter("metric", endpoint)
-            self._exporters.append(metrics)
-            readers.append(PeriodicExportingMetricReader(metrics))
+        for signal in ("trace", "metric"):
+            if "otlp" not in os.environ.get(f"OTEL_{signal.upper()}S_EXPORTER", "otlp").split(","):
+                continue
+            exporter = _exporter(signal, endpoint)
+            self._exporters.append(exporter)
+            if signal == "trace":
+                self._tracers.add_span_processor(BatchSpanProcessor(exporter))
+            else:
+                readers.append(PeriodicExportingMetricReader(exporter))
         self._meters = MeterProvider(readers, resource, shutdown_on_exit=False)
         self._tracer = self._tracers.get_tracer(SERVICE)
         meter = self._meters.get_meter(SERVICE)
@@ -104,17 +105,14 @@ class Telemetry:
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Export what waits, and end. What the collector has not taken within ``timeout_s`` is lost."""
-        ending = threading.Thread(target=self._shut_down, name="framegate-telemetry-end", daemon=True)
+        work = [self._tracers.shutdown, self._meters.shutdown]
+        ending = threading.Thread(target=lambda: [end() for end in work], name="framegate-telemetry-end", daemon=True)
         ending.start()
         ending.join(timeout_s)
         if ending.is_alive():  # an exporter that is shut down does not retry
             for exporter in self._exporters:
                 threading.Thread(target=exporter.shutdown, args=(1,), name="framegate-telemetry-end", daemon=True).start()
         _log.removeHandler(self._complaints)
-
-    def _shut_down(self) -> None:
-        self._tracers.shutdown()
-        self._meters.shutdown()
 
     def _links(self, segments: Sequence[tuple[str, int]]) -> list[Link]:
         """Links to the spans that the control process makes of segments, if the sampler takes them; both processes must have the same sampler."""
@@ -143,10 +141,6 @@ class _Complaints(logging.Handler):
         if record.msg != self._last:
             self._last = record.msg
             self._failed(record.getMessage())
-
-
-def _exported(signal: str) -> bool:
-    return "otlp" in os.environ.get(f"OTEL_{signal}_EXPORTER", "otlp").split(",")
 
 
 def _exporter(signal: str, endpoint: str) -> Any:

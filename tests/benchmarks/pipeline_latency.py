@@ -18,6 +18,7 @@ from figures import Figure, add
 from pipeline_rates import on_all_cores, scratch, wait_until
 from stage import Stage
 
+from framegate.proxy.pipeline.manifest import read_manifest
 from framegate.proxy.pipeline.schema import CHUNK_SCHEMA
 from framegate.proxy.pipeline.session import local_session
 from framegate.proxy.pipeline.tables import Progress
@@ -141,7 +142,7 @@ def _to_tables(folder: Path, seconds: float) -> list[float]:
         wait_until(lambda: '"started"' in (folder / "events").read_text() or job.poll() is not None, START_S, "the job does not start")
         if job.poll() is not None:
             raise RuntimeError(f"the job ended with {job.returncode}")
-        return _watch(folder, seconds, lambda: Progress.read(output).total["frames"])
+        return _watch(folder, seconds, lambda: Progress.of(read_manifest(output)).total["frames"])
     finally:
         job.send_signal(signal.SIGTERM)
         job.wait(START_S)

@@ -45,11 +45,11 @@ def test_each_table_can_be_read_by_its_folder_before_it_has_rows(tmp_path: Path)
 
 
 def test_progress_is_what_the_manifest_says(tmp_path: Path) -> None:
-    assert Progress.read(tmp_path) == Progress(-1, NONE, NONE)
+    assert Progress.of(read_manifest(tmp_path)) == Progress(-1, NONE, NONE)
     log = ManifestLog(tmp_path)
     log.commit(batch=4, query="q", rows={"frames": 1}, total={"frames": 9, "gaps": 2}, add=[])
-    assert Progress.read(tmp_path) == Progress(4, counts(frames=1), counts(frames=9, gaps=2))
-    Progress.read(tmp_path).write(tmp_path)
+    assert Progress.of(read_manifest(tmp_path)) == Progress(4, counts(frames=1), counts(frames=9, gaps=2))
+    Progress.of(read_manifest(tmp_path)).write(tmp_path)
     assert json.loads((tmp_path / "_progress.json").read_text()) == {"batch": 4, "rows": counts(frames=1), "total": counts(frames=9, gaps=2)}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["_manifest", "_progress.json"]
 
@@ -103,7 +103,7 @@ class TestWithSpark:
         output = tmp_path / "out"
         for batch in (0, 1, 1):
             writer = self.write(spark, log, output, batch)
-        assert writer.progress == Progress.read(output)
+        assert writer.progress == Progress.of(read_manifest(output))
         assert writer.rows_of == {1: counts(frames=3, requests=1, gaps=1, traffic_by_minute=2, completeness=writer.progress.rows["completeness"])}
         assert self.rows(spark, output, "select count(*), count(distinct date, hour), min(date), min(hour) from frames") == [
             (6, 1, datetime.date(2023, 11, 14), 22)
