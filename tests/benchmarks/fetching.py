@@ -161,8 +161,7 @@ def fetch(stage: Stage, candidate: Candidate, ask: Ask) -> Fetched:
     before = candidate.frames()
     with asking(stage, candidate, ask) as clients:
         fetched, sent = clients.finish()
-    if before is not None:
-        compare_counters(candidate, before, sent)
+    compare_counters(candidate, before, sent)
     if not fetched.answers:
         raise VoidRoundError(f"{candidate.name}: no answer came in {fetched.seconds} s")
     return fetched
