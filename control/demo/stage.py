@@ -197,7 +197,8 @@ class Stage:
         Raises:
             ChildError: Spark failed.
         """
-        query = self.start_module("framegate.proxy.pipeline.views", str(self.workspace.tables), environment=_JAVA)
+        command = [sys.executable, "-m", "framegate.proxy.pipeline.views", str(self.workspace.tables)]
+        query = self.start("query", command, environment=_JAVA)
         query.send(dict(statements))
         query.close_input()
         try:

@@ -45,7 +45,6 @@ class Rules:
     """How a table's rows are merged.
 
     Attributes:
-        time_column: the rows' time.
         merge: adds partial sums up, to a row for each key; None: rows stay as they are.
         plain: columns without dictionary and statistics, because their values neither repeat nor are searched for.
     """
@@ -139,7 +138,6 @@ class Compactor:
         """Start nothing yet.
 
         Args:
-            store: has the files.
             tables: the rules by table; other tables are left alone.
             every_s: between two passes; 0: no thread, the caller calls ``run_once``.
             expire_after_s: hours that ended longer ago are removed; None: none.

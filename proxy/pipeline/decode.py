@@ -41,7 +41,7 @@ class _Group:
         self._keep = keep
         self.counts = np.array([block.header.chunk_count for block in blocks], dtype="i8")
         # joined as bytes: numpy's own concatenate compares the fields of every pair of tables first
-        self.rows = blocks[0].chunks if len(blocks) == 1 else np.frombuffer(b"".join(block.table for block in blocks), dtype=CHUNK_DTYPE)
+        self.rows = np.frombuffer(blocks[0].table if len(blocks) == 1 else b"".join(block.table for block in blocks), dtype=CHUNK_DTYPE)
         self.flags = self.rows["flags"]
 
     @functools.cached_property
@@ -52,13 +52,11 @@ class _Group:
         return _cut(self.rows, self.ints(_starts), self.payload, self._keep)
 
     def ints(self, values: "Callable[[Block], NDArray[np.int32]]") -> "NDArray[np.int32]":
-        """A section of all blocks."""
         sections = [values(block) for block in self.blocks]
         return sections[0] if len(sections) == 1 else np.concatenate(sections)
 
     @functools.cached_property
     def payload(self) -> pa.Buffer:
-        """The data sections of all blocks."""
         return pa.py_buffer(self.blocks[0].data if len(self.blocks) == 1 else b"".join(block.data for block in self.blocks))
 
     def __len__(self) -> int:
@@ -114,7 +112,6 @@ class _Group:
         return pa.array(values // 1000, type=pa.timestamp("us", tz="UTC"), mask=~self.is_of(*_COUNTING))
 
     def is_of(self, *kinds: int) -> "NDArray[np.bool_]":
-        """Which rows are of these kinds."""
         return np.isin(self.rows["kind"], kinds)
 
     def count(self, field: str, *kinds: int) -> pa.Array:
@@ -122,7 +119,6 @@ class _Group:
         return pa.array(np.where(self.is_of(*kinds), self.rows[field], 0))
 
     def seen(self, field: str) -> pa.Array:
-        """A number of totals; null in other rows."""
         return pa.array(np.ascontiguousarray(self.rows[field]), mask=~self.is_of(record.KIND_TOTALS))
 
     def certainty(self) -> pa.Array:
@@ -130,7 +126,6 @@ class _Group:
         return pa.array(record.CERTAINTIES, type=pa.string()).take(pa.array(codes, mask=~self.is_of(record.KIND_GAP)))
 
     def transfer(self) -> pa.Array:
-        """Microseconds from a frame's first bytes to its last, for chunks of a frame that was cut through."""
         first = self.rows["lost_from_ns"]
         return pa.array((self.rows["capture_ns"] - first) // 1000, mask=(first == 0) | (self.rows["kind"] != record.KIND_FRAMES))
 
@@ -202,7 +197,6 @@ class _Group:
         return pc.coalesce(known, own)
 
     def _flagged(self, flag: int) -> "NDArray[np.int32]":
-        """Frame counts of the chunks with the flag, -1 for the others."""
         return np.where(self.flags & flag != 0, self.rows["frame_count"], np.int32(-1))
 
     def _lists(
@@ -220,13 +214,8 @@ class _Group:
 
 
 class _Cut(NamedTuple):
-    """The payload of some chunks, cut.
-
-    Attributes:
-        data: what is kept: of each frame its header and the first bytes of its body.
-        offsets: of the chunks in it.
-        starts: of the frames, each relative to its chunk.
-        sizes: of the bodies before the cut.
+    """The payload of some chunks, cut: the ``data`` that is kept, the ``offsets`` of the chunks in it, the ``starts`` of the frames, each relative to
+    its chunk, and the ``sizes`` of the bodies before the cut.
     """
 
     data: pa.Buffer
@@ -285,7 +274,6 @@ def _words(strings: bytes) -> pa.Array:
 
 
 def _offsets(lengths: "NDArray[Any]") -> "NDArray[np.int32]":
-    """Arrow's offsets for values of these lengths."""
     offsets = np.zeros(len(lengths) + 1, dtype="i4")
     np.cumsum(lengths, out=offsets[1:])
     return offsets
@@ -338,7 +326,7 @@ def record_batch(stream: str, blocks: Sequence[Block], schema: pa.Schema, *, kee
     """The chunks of some neighbouring blocks, one row each.
 
     Args:
-        stream: whose blocks they are.
+        stream: of the blocks.
         blocks: at least one, in order; together under 2 GiB of data.
         schema: columns of ``schema.CHUNK_SCHEMA`` with Spark's Arrow types; only these are made.
         keep: bytes of each body to keep; None: all. Without the column data nothing is cut.

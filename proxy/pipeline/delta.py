@@ -41,13 +41,10 @@ class DeltaMissingError(ValueError):
 
 
 def delta_settings(spark_version: str | None = None) -> dict[str, str]:
-    """The settings of a session with Delta Lake, whose jars Spark takes from Maven Central, or from ``spark.jars`` if the user names them there.
-
-    Args:
-        spark_version: of PySpark; the installed one when None.
+    """The settings of a session with Delta Lake. Spark takes its jars from Maven Central, or from ``spark.jars`` if the user names them there.
 
     Raises:
-        DeltaMissingError: no Delta Lake works with it.
+        DeltaMissingError: no Delta Lake works with this version of PySpark; the installed one when None.
     """
     version = spark_version or importlib.metadata.version("pyspark")
     release = ".".join(version.split(".")[:2])

@@ -55,8 +55,7 @@ class ParquetStore:
 
     Attributes:
         output: the folder.
-        staging: a batch is written here, as ``<table>/date=…/hour=…/….parquet``.
-        merging: the same for compaction.
+        staging, merging: a batch, and a merged file, is written here, as ``<table>/date=…/hour=…/….parquet``.
     """
 
     def __init__(self, output: Path, tables: Iterable[str], *, now_ns: Callable[[], int] = time.time_ns) -> None:
@@ -92,12 +91,8 @@ class ParquetStore:
         shutil.rmtree(self.staging, ignore_errors=True)
 
     def publish(self, batch: int, query: str, time_columns: dict[str, str]) -> None:
-        """Publish the staged rows as a batch, in every table at once.
-
-        Args:
-            batch: its number; above the manifest's.
-            query: the id of the query that wrote it.
-            time_columns: by table, the column with the rows' time.
+        """Publish the staged rows as a batch of a query, in every table at once. The batch's number is above the manifest's; ``time_columns`` has the
+        column with the rows' time by table.
         """
         added = [file for table, column in time_columns.items() for file in self._take(self.staging / table, table, batch, column)]
         rows = dict.fromkeys(self._tables, 0)
@@ -109,11 +104,9 @@ class ParquetStore:
         self._show(added)
 
     def replace(self, files: Sequence[DataFile], new: Path | None = None, column: str = "", *, level: int = 0) -> None:
-        """Replace files of a table by one, or remove them.
+        """Replace files of one table, date and hour by a file in ``merging`` with the same rows; None: the files of a table expire.
 
         Args:
-            files: of one table; of one date and hour if there is a new one.
-            new: a file in ``merging`` with all rows of the old ones; None: the files expire.
             column: the one with the rows' time.
             level: of the new file.
         """
@@ -243,13 +236,7 @@ class HourFiles:
     """Writes rows of one table to a folder of its own, as ``date=…/hour=…/rows.parquet``: a file for each hour that has rows."""
 
     def __init__(self, folder: Path, schema: pa.Schema, time_column: str) -> None:
-        """Make no file before the first row.
-
-        Args:
-            folder: of the table, in ``staging``.
-            schema: of the files; rows are cast to it.
-            time_column: its hour decides.
-        """
+        """``folder``: of the table, in ``staging``; ``schema``: of the files, rows are cast to it; ``time_column``: its hour decides."""
         self._folder = folder
         self._schema = schema
         self._time_column = time_column
@@ -298,17 +285,10 @@ class HourFiles:
 
 
 def data_file(path: Path, place: str, batch: int, column: str, *, level: int = 0) -> DataFile:
-    """The manifest's entry of a finished file; makes the file readable for its group.
-
-    Args:
-        path: of the file.
-        place: its future place, as in ``DataFile.path``.
-        batch: the last one of which it has rows.
-        column: the one with the rows' time; a timestamp in microseconds with statistics.
-        level: how often its rows were compacted.
+    """The manifest's entry of a finished file, which is made readable for its group; arguments as of ``DataFile``.
 
     Raises:
-        ValueError: the file has no statistics of the column.
+        ValueError: the file has no statistics of ``column``, the timestamp in microseconds of its rows.
     """
     os.chmod(path, FILE_MODE)
     footer = pq.read_metadata(path)

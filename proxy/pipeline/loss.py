@@ -35,9 +35,7 @@ class Loss(NamedTuple):
     """A range of a stream that cannot be read: rows of kind gap and certainty ``unknown``, one for each listener and direction that it may be about.
 
     Attributes:
-        stream: its name.
-        offset: where it begins.
-        end: where the stream goes on; ``UNKNOWN_END``: not known.
+        offset, end: where it begins, and where the stream goes on; ``UNKNOWN_END``: not known.
         reason: ``REASON_VANISHED`` or ``REASON_DAMAGED``.
         from_ns, until_ns: capture times between which it lies; 0: unknown.
         pairs: (listener, direction); listener None: any.
@@ -63,11 +61,8 @@ class Vanished:
     a stream that is gone has its line.
 
     Args:
-        start: the position of the query.
         last: streams that were born behind this line of the ledger are not judged.
-        ends: of the streams that have segments.
-        folders: the streams that have a folder.
-        ledger: as it is now.
+        ends, folders: of the streams that have segments, and a folder.
         fault: what is wrong with the ledger, in words; "" for nothing.
         reached: sealed ends that were seen before, of any stream.
         registered: the reader is a consumer: the ledger first forgets what this reader has read.

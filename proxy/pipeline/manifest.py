@@ -39,7 +39,6 @@ class DataFile:
 
     Attributes:
         path: ``<table>/date=YYYY-MM-DD/hour=HH/<name>.parquet``, UTC.
-        rows: number of rows.
         size: in bytes.
         first_us, last_us: least and greatest time of its rows (``capture_time``, or the minute in tables by minute), microseconds of the epoch.
         batch: the last micro-batch of which it has rows.
@@ -92,11 +91,6 @@ class Manifest:
             if file.table == table and (since_us is None or file.last_us >= since_us) and (until_us is None or file.first_us < until_us)
         )
         return sorted(found, key=lambda file: (file.first_us, file.path))
-
-    def as_change(self) -> dict[str, Any]:
-        """The change that turns an empty manifest into this one."""
-        members = {name: getattr(self, name) for name in ("query", "batch", "rows", "total", "removed")}
-        return {"format": FORMAT, **members, "add": [dataclasses.astuple(file) for file in self.files.values()]}
 
 
 def read_manifest(output: str | Path) -> Manifest:
@@ -165,7 +159,7 @@ def _line(change: Mapping[str, Any]) -> bytes:
 
 
 class ManifestLog:
-    """The writer's side: one object in one process; its methods may be called from any thread."""
+    """The writer of the manifest: one object in one process; its methods may be called from any thread."""
 
     def __init__(self, output: Path) -> None:
         """Read the manifest and drop a torn line. Raises ManifestError as ``read_manifest``, OSError when the output cannot be written to."""
@@ -220,8 +214,9 @@ class ManifestLog:
         self._size += len(line)
 
     def _replace(self, state: Manifest) -> None:
-        """Write a snapshot under the manifest's name."""
-        line = _line(state.as_change())
+        """Write a snapshot, which is the change from an empty manifest, under the manifest's name."""
+        members = {name: getattr(state, name) for name in ("query", "batch", "rows", "total", "removed")}
+        line = _line({"format": FORMAT, **members, "add": [dataclasses.astuple(file) for file in state.files.values()]})
         fresh = self._output / f"{MANIFEST}.new"
         with contextlib.suppress(FileNotFoundError):
             fresh.unlink()
@@ -246,7 +241,7 @@ class ManifestLog:
 
 
 def sync_folders(folders: Iterable[Path]) -> None:
-    """Make the names in these folders survive a power cut."""
+    """Write the names in these folders to the disk."""
     for folder in folders:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -32,15 +32,8 @@ class HeapError(ValueError):
 
 
 class Budget(NamedTuple):
-    """How a heap is divided; bytes.
-
-    Attributes:
-        heap: all of it.
-        cores: tasks at once.
-        batch: of log in a batch.
-        partition: of log in a task.
-        frame: of a frame's body at most; what is larger is cut.
-        row_group: that a Parquet writer gathers.
+    """How a heap is divided: bytes of log in a ``batch`` and in the ``partition`` of a task, the most of a ``frame``'s body (larger ones are cut),
+    and what a Parquet writer gathers in a ``row_group``; ``cores`` is the number of tasks at once.
     """
 
     heap: int

@@ -47,7 +47,6 @@ class Slice(NamedTuple):
     """A range of whole blocks of one segment; all that a task needs to read them.
 
     Attributes:
-        stream: its name.
         path: of the segment when it was listed; ``open_segment`` finds it after a rename.
         base: the segment's first logical offset.
         start, end: logical offsets.
@@ -110,11 +109,8 @@ class Planner:
         return {stream: max(end, expected_end(known.get(stream)) or 0) for stream, end in listed.items() if end is not None}
 
     def first(self, *, from_latest: bool = False, since_ns: int = 0) -> Position:
-        """Where a query without a checkpoint begins. What retention has deleted is no loss for it; what others have deleted is.
-
-        Args:
-            from_latest: behind all that exists, instead of before it.
-            since_ns: when not 0: at the first block with something captured at this time or later.
+        """Where a query without a checkpoint begins: before all that exists; behind it (``from_latest``); or at the first block with something
+        captured at ``since_ns`` or later, if that is not 0. What retention has deleted is no loss for it; what others have deleted is.
         """
         if from_latest:
             offsets = self.ends()
@@ -182,11 +178,7 @@ class Planner:
         return Position(at, last if ledger.present else None, tuple(vanished.born), vanished.lost, fault)
 
     def partitions(self, start: Position, end: Position) -> list[list[Part]]:
-        """The ranges between two positions, packed into partitions of about equal size; many small streams share one.
-
-        Raises:
-            DataLossError: something of them is gone.
-        """
+        """The ranges between two positions, packed into partitions of about equal size; many small streams share one. Raises DataLossError."""
         if start == end:
             return []
         begins = {stream: max(start.streams.get(stream, 0), end.lost[stream][1] if stream in end.lost else 0) for stream in end.streams}
@@ -215,11 +207,7 @@ class Planner:
                     yield found
 
     def register(self, position: Position) -> None:
-        """Tell retention that the consumer needs nothing before this position.
-
-        Raises:
-            OSError: it cannot be told.
-        """
+        """Tell retention that the consumer needs nothing before this position. Raises OSError."""
         write_consumer(self._directory, self._consumer, position.streams, time.time_ns(), self._owner)
 
     def _read_ledger(self) -> Ledger:
@@ -276,7 +264,8 @@ class Planner:
 
     def _take(self, start: Mapping[str, int], ends: Mapping[str, int], budget: int | None) -> dict[str, int]:
         """The offsets that are reached from ``start`` towards ``ends`` with the budget; each stream that lags gets at least one block in each
-        turn."""
+        turn.
+        """
         at = {stream: start.get(stream, 0) for stream in ends}
         if budget is None:
             return {stream: max(at[stream], end) for stream, end in ends.items()}
@@ -307,14 +296,7 @@ class Planner:
         return at
 
     def _walk(self, stream: str, start: int, end: int, *, strict: bool | None = None) -> Iterator[BlockRef | Loss]:
-        """The blocks between two offsets, with a loss where some are gone.
-
-        Args:
-            strict: raise an error for a loss; None: as the planner was told.
-
-        Raises:
-            DataLossError: for a loss, if strict.
-        """
+        """The blocks between two offsets, with a loss where some are gone; if strict (None: as the planner was told), DataLossError."""
         at = start
         last_ns = 0
         while at < end:

@@ -27,14 +27,8 @@ class PositionError(ValueError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Position:
-    """The offsets, decoded; the module's docstring describes each.
-
-    Attributes:
-        streams: for each stream the logical offset behind the last block read.
-        ledger: None: of a tap without a ledger, or of a checkpoint of version 1.
-        born: sorted.
-        lost: by stream; under ``_ledger`` that the ledger no longer tells which streams came and went.
-        damage: "" for none.
+    """The offsets, decoded; the module's docstring describes each. ``ledger`` is None for a tap without a ledger, and for a checkpoint of version 1;
+    ``born`` is sorted; ``lost`` has under ``_ledger`` that the ledger no longer tells which streams came and went.
     """
 
     streams: Mapping[str, int]

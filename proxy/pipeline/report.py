@@ -114,7 +114,7 @@ class Reporter:
                 self._emit({"event": "lag", "lag_bytes": lag})
 
     def failed(self, reason: str) -> None:
-        """Report to telemetry that the batch behind the last one failed."""
+        """Report the failure of the batch behind the last one to telemetry."""
         if self._telemetry is not None:
             self._telemetry.failed(self._last_batch + 1, reason, time.time_ns())
 

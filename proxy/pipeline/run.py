@@ -57,12 +57,7 @@ class StoppedError(BaseException):
 
 
 class Stopping:
-    """The handler of SIGTERM and SIGINT.
-
-    Attributes:
-        asked: a signal has asked the job to end in order.
-        in_order: the job can end in order, because the query runs.
-    """
+    """The handler of SIGTERM and SIGINT. ``asked``: a signal has asked the job to end in order. ``in_order``: it can, because the query runs."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
@@ -175,7 +170,13 @@ class _Job:
             held.enter_context(claim_output(settings))
             if not held.enter_context(claim_name(settings, self._emit)):
                 self._settings = dataclasses.replace(settings, consumer="")
-            told = {**plan.settings, **_format_settings(settings.format), **settings.spark}
+            told = {**plan.settings, **settings.spark}
+            if settings.format == "delta":
+                require_packages()
+                from framegate.proxy.pipeline.delta import delta_settings
+
+                with _usage_errors("--format: "):
+                    told = {**plan.settings, **delta_settings(), **settings.spark}
             spark = held.enter_context(local_session("framegate pipeline", cores=plan.cores, memory=settings.memory, settings=told, log=self._log))
             with _usage_errors("--output: "):
                 writer = held.enter_context(contextlib.closing(self._writer()))
@@ -245,11 +246,7 @@ def _usage_errors(prefix: str = "") -> Iterator[None]:
 
 
 def _check(settings: PipelineSettings) -> Budget:
-    """Check what can be checked without touching anything.
-
-    Raises:
-        UsageError: a setting is not allowed.
-    """
+    """Check what can be checked without touching anything. Raises UsageError."""
     with _usage_errors():
         if settings.start_from not in ("earliest", "latest"):
             parse_time(settings.start_from)
@@ -258,27 +255,8 @@ def _check(settings: PipelineSettings) -> Budget:
         return settings.budget()
 
 
-def _format_settings(name: str) -> dict[str, str]:
-    """The Spark settings that the tables' format needs.
-
-    Raises:
-        UsageError: the installed Spark cannot write it.
-    """
-    if name == "parquet":
-        return {}
-    require_packages()
-    from framegate.proxy.pipeline.delta import delta_settings
-
-    with _usage_errors("--format: "):
-        return delta_settings()
-
-
 def _telemetry(settings: PipelineSettings, emit: Emit) -> "Telemetry | None":
-    """The exporter of spans and metrics; None where no collector is named: then nothing of OpenTelemetry is loaded.
-
-    Raises:
-        UsageError: a package is missing, or a variable has a value that is not allowed.
-    """
+    """The exporter of spans and metrics; None where no collector is named: then nothing of OpenTelemetry is loaded. Raises UsageError."""
     if not wants_telemetry(settings):
         return None
     try:

@@ -57,10 +57,8 @@ class SchemaError(ValueError):
 
 
 def check_projection(schema: StructType) -> StructType:
-    """The schema, if each of its columns is one of the source's with the same type.
-
-    Raises:
-        SchemaError: names every column that does not fit.
+    """The schema, if each of its columns is one of the source's with the same type. Raises SchemaError, which names every column that does not
+    fit.
     """
     known = {field.name: field.dataType.simpleString() for field in CHUNK_SCHEMA}
     faults = []

@@ -54,11 +54,7 @@ class SparkMissingError(RuntimeError):
 
 
 def require_java() -> str:
-    """The path of the Java that Spark will start.
-
-    Raises:
-        SparkMissingError: none is there, or it is older than ``MINIMUM_JAVA``.
-    """
+    """The path of the Java that Spark will start. Raises SparkMissingError: there is none, or it is older than ``MINIMUM_JAVA``."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not os.access(java, os.X_OK):
@@ -167,7 +163,6 @@ class SparkLog:
 
     @property
     def fd(self) -> int:
-        """The file's descriptor."""
         return self._file.fileno()
 
     def __enter__(self) -> "SparkLog":
@@ -184,12 +179,10 @@ class SparkLog:
         self.stream.close()
 
     def trim(self) -> None:
-        """Empty the file when it has become large."""
         if os.fstat(self.fd).st_size > LOG_BYTES:
             os.ftruncate(self.fd, 0)
 
     def tail(self) -> str:
-        """The last lines."""
         size = os.fstat(self.fd).st_size
         shown = os.pread(self.fd, TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(errors="replace")
         return shown if not shown or shown.endswith("\n") else shown + "\n"

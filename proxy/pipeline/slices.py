@@ -9,7 +9,7 @@ import mmap
 import os
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -38,11 +38,8 @@ INT32: Final = np.dtype(np.int32)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Block:
-    """A block whose CRCs fit.
-
-    Attributes:
-        header: its header.
-        body: all its bytes, header included; usually a slice of a memory map, which lives as long as an array over it does.
+    """A block whose CRCs fit. ``body`` is all of it, header included; usually a slice of a memory map, which lives as long as an array over it
+    does.
     """
 
     header: headers.BlockHeader
@@ -51,11 +48,6 @@ class Block:
     def ints(self, position: int, count: int) -> "NDArray[np.int32]":
         """``count`` int32 at ``position`` of the block."""
         return np.frombuffer(self.body, dtype=INT32, count=count, offset=position)
-
-    @property
-    def chunks(self) -> "NDArray[Any]":
-        """The chunk table."""
-        return np.frombuffer(self.table, dtype=CHUNK_DTYPE)
 
     @property
     def table(self) -> memoryview:
@@ -71,7 +63,6 @@ class Block:
 
     @property
     def data(self) -> memoryview:
-        """The data section."""
         return self.body[self.header.data_at : self.header.data_at + self.header.data_len]
 
 

@@ -42,7 +42,7 @@ class SlicePartition(InputPartition):
     """Ranges of segments that one task reads, in order, and the losses between them."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
-        self.parts = tuple(parts)
+        self.parts = parts
 
 
 class FramegateDataSource(DataSource):

@@ -39,17 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
-    "PARTITIONS",
-    "RULES",
-    "TABLE_SCHEMAS",
-    "TIME_COLUMNS",
-    "BatchError",
-    "Progress",
-    "TableWriter",
-    "Writer",
-    "arrow_schema",
-    "make_writer",
-    "query_id",
+    *("PARTITIONS", "RULES", "TABLE_SCHEMAS", "TIME_COLUMNS"),
+    *("BatchError", "Progress", "TableWriter", "Writer", "arrow_schema", "make_writer", "query_id"),
 ]
 
 PROGRESS: Final = "_progress.json"
@@ -98,13 +89,7 @@ class BatchError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Progress:
-    """What has been published.
-
-    Attributes:
-        batch: the last batch; -1 before the first.
-        rows: rows of that batch by table.
-        total: rows of all batches by table, whatever has expired since.
-    """
+    """The last published batch (-1 before the first), its rows by table, and the rows of all batches, expired ones included."""
 
     batch: int
     rows: dict[str, int]
@@ -128,7 +113,6 @@ class Writer(Protocol):
     """Writes micro-batches; the ``foreachBatch`` function of the job. An output has one at a time.
 
     Attributes:
-        progress: what has been published.
         rows_of: the rows by table, for each of the last batches that this object wrote.
         states_of: for these batches, the rows of the table ``completeness`` by state (``completeness.states``), where this writer knows them.
     """
@@ -201,11 +185,7 @@ class TableWriter:
         self._compactor.start()
 
     def __call__(self, chunks: "DataFrame", batch: int) -> None:
-        """Add a batch, unless it is there.
-
-        Raises:
-            BatchError: the batch is another query's, or precedes the last one.
-        """
+        """Add a batch, unless it is there. Raises BatchError: it is another query's, or precedes the last one."""
         self._compactor.check()
         state = self._store.manifest
         query = query_id(chunks.sparkSession)

@@ -137,7 +137,6 @@ class _Complaints(logging.Handler):
         self._last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass it on, unless it is the same again."""
         if record.msg != self._last:
             self._last = record.msg
             self._failed(record.getMessage())

@@ -116,11 +116,7 @@ def _open(
 
 
 def _micros(time: datetime.datetime | None) -> int | None:
-    """Microseconds of the epoch.
-
-    Raises:
-        ValueError: a time without a zone.
-    """
+    """Microseconds of the epoch. Raises ValueError: a time without a zone."""
     if time is None:
         return None
     if time.tzinfo is None:

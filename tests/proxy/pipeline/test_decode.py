@@ -16,7 +16,7 @@ from framegate.proxy.pipeline.loss import Loss
 from framegate.proxy.pipeline.planner import Planner
 from framegate.proxy.pipeline.position import Position
 from framegate.proxy.pipeline.schema import CHUNK_SCHEMA
-from framegate.proxy.pipeline.slices import Block, read_slice
+from framegate.proxy.pipeline.slices import CHUNK_DTYPE, Block, read_slice
 from framegate.proxy.tap import record
 from framegate.proxy.tap.log_reader import Joiner
 from tests.fakes.runs import pieces_of
@@ -157,7 +157,7 @@ def remade(block: Block, index: int, **fields: int) -> Block:
 
 def a_gap(directory: Path) -> Block:
     lose(directory)
-    return next(block for block in blocks(directory) if block.chunks["kind"][0] == record.KIND_GAP)
+    return next(block for block in blocks(directory) if np.frombuffer(block.table, dtype=CHUNK_DTYPE)["kind"][0] == record.KIND_GAP)
 
 
 def row_of(block: Block) -> dict[str, object]:
