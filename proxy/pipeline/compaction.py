@@ -140,8 +140,7 @@ class Compactor:
         Args:
             tables: the rules by table; other tables are left alone.
             every_s: between two passes; 0: no thread, the caller calls ``run_once``.
-            expire_after_s: hours that ended longer ago are removed; None: none.
-            grace_s: how long a file that is in no table any more stays for readers of earlier manifests.
+            expire_after_s, grace_s: as of ``tables.make_writer``.
             clock: wall clock, seconds of the epoch.
         """
         self.passes = 0

@@ -59,12 +59,7 @@ class ParquetStore:
     """
 
     def __init__(self, output: Path, tables: Iterable[str], *, now_ns: Callable[[], int] = time.time_ns) -> None:
-        """Take over the folder, and complete or undo what a crash has interrupted.
-
-        Args:
-            output: made when missing.
-            tables: their names; the folders are made.
-            now_ns: wall clock.
+        """Take over the folder, which is made when missing, and complete or undo what a crash has interrupted.
 
         Raises:
             ManifestError: the manifest is damaged, or names a file that is gone.

@@ -70,8 +70,7 @@ def budget(heap: int, cores: int, *, batch: int | None = None, keep: int | None 
     """Divide a heap.
 
     Args:
-        heap: bytes.
-        cores: tasks at once.
+        heap: bytes, for ``cores`` tasks at once.
         batch: bytes of log in a batch; None: an eighth of the heap, within bounds.
         keep: bytes of each body to keep; None: as many as there is room for.
 

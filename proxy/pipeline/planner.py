@@ -75,15 +75,8 @@ class Planner:
         owner: str = "",
         max_partition_bytes: int = MAX_PARTITION_BYTES,
     ) -> None:
-        """Read nothing yet.
-
-        Args:
-            directory: the tap's; while it does not exist it has no streams.
-            parallelism: number of partitions to aim at.
-            fail_on_data_loss: raise an error for data that vanished or is damaged; otherwise plan a ``Loss``.
-            consumer: the name under which retention knows the reader's position; "" for none.
-            owner: of the name, as for ``write_consumer``.
-            max_partition_bytes: of log; a larger block is a partition of its own.
+        """Read nothing yet. The tap's directory has no streams while it does not exist; the other arguments are the options of ``source``: a block
+        larger than ``max_partition_bytes`` is a partition of its own; ``consumer`` and ``owner`` are as for ``write_consumer``, "" for none.
         """
         self._directory = str(directory)
         self._parallelism = parallelism

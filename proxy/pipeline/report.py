@@ -31,13 +31,11 @@ class BatchFacts:
     """A batch that is committed.
 
     Attributes:
-        batch: its number.
         consumer: the job's name as a consumer of the tap.
         started_ns: wall clock.
         duration_ns: from its trigger to its commit, by a monotonic clock.
         steps_s: the times of Spark's steps, by name.
-        frames: that it wrote to the tables.
-        bytes: of the log that it took.
+        frames, bytes: that it wrote to the tables, and that it took of the log.
         minutes: rows of the table ``completeness`` that it wrote, by state (``completeness.states``).
         segments: that it read, by stream and base, in order.
     """

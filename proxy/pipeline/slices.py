@@ -70,7 +70,6 @@ def read_slice(part: Slice, *, fail_on_data_loss: bool = True, joiner: Joiner | 
     """The blocks of a slice, with whole frames.
 
     Args:
-        part: what to read.
         fail_on_data_loss: False: yield a loss instead of raising an error.
         joiner: joined the pieces of the slices before this one; None: there are none.
 

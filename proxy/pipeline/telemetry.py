@@ -30,11 +30,8 @@ __all__ = ["MAX_LINKS", "SERVICE", "Telemetry"]
 
 SERVICE: Final = "framegate-pipeline"
 BATCH_SPAN: Final = "framegate.pipeline.batch"
-MAX_LINKS: Final = 128
-"""Segments that a batch's span links to, the oldest of each stream first; ``framegate.tap.segments`` says how many there were."""
-_LOGGER: Final = "opentelemetry"
-
-_log = logging.getLogger(_LOGGER)
+MAX_LINKS: Final = 128  # segments that a batch's span links to, the oldest of each stream first; ``framegate.tap.segments`` has their number
+_log = logging.getLogger("opentelemetry")
 
 
 class Telemetry:

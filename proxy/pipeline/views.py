@@ -136,13 +136,7 @@ def _listed_here(spark: "SparkSession", count: int) -> Iterator[None]:
 
 
 def ask(spark: "SparkSession", output: Path, statements: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
-    """The rows of each statement.
-
-    Args:
-        spark: any session that can read the folder.
-        output: the folder of the tables.
-        statements: SQL by name; results must be small, they come to the driver.
-    """
+    """The rows of each statement, SQL by name. Results must be small: they come to the driver."""
     register_views(spark, output)
     return {name: [row.asDict() for row in spark.sql(statement).collect()] for name, statement in statements.items()}
 
