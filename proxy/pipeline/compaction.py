@@ -140,7 +140,7 @@ class Compactor:
         Args:
             tables: the rules by table; other tables are left alone.
             every_s: between two passes; 0: no thread, the caller calls ``run_once``.
-            expire_after_s, grace_s: as of ``tables.make_writer``.
+            expire_after_s, grace_s: as of ``tables.TableWriter``.
             clock: wall clock, seconds of the epoch.
         """
         self.passes = 0

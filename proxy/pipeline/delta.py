@@ -69,8 +69,18 @@ class DeltaWriter:
     or totals.
     """
 
-    def __init__(self, output: str, *, compact_ms: int, expire_after_s: float | None, grace_s: float, clock: Callable[[], float] = time.time) -> None:
-        """Read and write nothing yet; arguments as of ``tables.make_writer``."""
+    def __init__(
+        self,
+        output: str,
+        *,
+        compact_ms: int = tables.COMPACT_MS,
+        expire_after_s: float | None = None,
+        grace_s: float = tables.GRACE_S,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Read and write nothing yet; arguments as of ``tables.TableWriter``, but the output is any path of Spark's (``s3a://…``, ``hdfs://…``),
+        too.
+        """
         nothing = dict.fromkeys(tables.TABLE_SCHEMAS, 0)
         self.progress = tables.Progress(-1, nothing, dict(nothing))
         self.rows_of: dict[int, dict[str, int]] = {}

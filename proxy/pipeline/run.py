@@ -117,7 +117,7 @@ def run_pipeline(settings: PipelineSettings, *, emit: Emit = print_event, make_w
     Args:
         settings: what to read and where to write.
         emit: takes the events.
-        make_writer: makes the object that writes batches; ``tables.make_writer`` unless a test wraps it.
+        make_writer: makes the object that writes batches; that of the format unless a test wraps it.
 
     Returns:
         An exit code: 0; 1 when the query failed; 2 when it could not begin: no Java or PySpark, no source, an output that cannot be written to,
@@ -183,15 +183,16 @@ class _Job:
             return self._follow(spark, writer)
 
     def _writer(self) -> "Writer":
-        from framegate.proxy.pipeline import tables
+        from framegate.proxy.pipeline import delta, tables
 
         settings = self._settings
         output = local_path(settings.output)
         if self._make_writer is not None and output is not None:
             return self._make_writer(output)
-        return tables.make_writer(
-            output or settings.output, format=settings.format, compact_ms=settings.compact_ms, expire_after_s=settings.expire_after_s
-        )
+        if settings.format == "delta":
+            return delta.DeltaWriter(str(output or settings.output), compact_ms=settings.compact_ms, expire_after_s=settings.expire_after_s)
+        assert output is not None, "claim_output refuses other places"
+        return tables.TableWriter(output, compact_ms=settings.compact_ms, expire_after_s=settings.expire_after_s)
 
     def _follow(self, spark: "SparkSession", writer: "Writer") -> tuple[int, str]:
         """The query from its start to its end."""

@@ -6,7 +6,7 @@
     traffic_by_minute  partial sums by minute, listener, principal and direction
     completeness       partial sums by stream, listener, direction and minute: frames that were seen, stored, withheld and lost
 
-There are two layouts with one interface (``Writer``, made by ``make_writer``): Parquet files with a manifest on a local disk (``layout``; the
+There are two layouts with one interface (``Writer``): Parquet files with a manifest on a local disk (``layout``; the
 default), and Delta Lake tables wherever Spark can write (``delta``). ``views`` reads both.
 
 Each batch is in the tables exactly once. Spark logs the offsets of batch N, hands the batch over, and logs its commit; after a crash in between it
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     *("PARTITIONS", "RULES", "TABLE_SCHEMAS", "TIME_COLUMNS"),
-    *("BatchError", "Progress", "TableWriter", "Writer", "arrow_schema", "make_writer", "query_id"),
+    *("BatchError", "Progress", "TableWriter", "Writer", "arrow_schema", "query_id"),
 ]
 
 PROGRESS: Final = "_progress.json"
@@ -128,29 +128,6 @@ class Writer(Protocol):
         """End the work beside the stream, within seconds. The tables are whole at any moment, also when a killed job does not call this."""
 
 
-def make_writer(
-    output: str | Path, *, format: str = "parquet", compact_ms: int = COMPACT_MS, expire_after_s: float | None = None, grace_s: float = GRACE_S
-) -> Writer:
-    """Make the writer of an output.
-
-    Args:
-        output: parquet: a folder on a local disk, made when missing; delta: that, or any path of Spark's (``s3a://…``, ``hdfs://…``).
-        format: parquet or delta.
-        compact_ms: small files are looked for this often; 0: never.
-        expire_after_s: hours that ended longer ago than this are deleted; None: never.
-        grace_s: a file that is in no table any more stays on the disk this long, for readers that began before.
-
-    Raises:
-        ValueError: the output cannot be used: damaged, or of an earlier layout. One line.
-        OSError: it cannot be written to.
-    """
-    if format == "delta":
-        from framegate.proxy.pipeline.delta import DeltaWriter  # needs a package that Parquet does not
-
-        return DeltaWriter(str(output), compact_ms=compact_ms, expire_after_s=expire_after_s, grace_s=grace_s)
-    return TableWriter(Path(output), compact_ms=compact_ms, expire_after_s=expire_after_s, grace_s=grace_s)
-
-
 def arrow_schema(columns: str) -> pa.Schema:
     """The Arrow schema of columns written as in ``TABLE_SCHEMAS``."""
     return pa.schema([(name, _ARROW[kind]) for name, kind in (column.split() for column in columns.split(", "))])
@@ -169,7 +146,17 @@ class TableWriter:
     """
 
     def __init__(self, output: Path, *, compact_ms: int = COMPACT_MS, expire_after_s: float | None = None, grace_s: float = GRACE_S) -> None:
-        """Take over the output; arguments as of ``make_writer``."""
+        """Take over the output, a folder on a local disk that is made when missing.
+
+        Args:
+            compact_ms: small files are looked for this often; 0: never.
+            expire_after_s: hours that ended longer ago than this are deleted; None: never.
+            grace_s: a file that is in no table any more stays on the disk this long, for readers that began before.
+
+        Raises:
+            ManifestError: the output is damaged, or of an earlier layout. One line.
+            OSError: it cannot be written to.
+        """
         refused = reason_for_refusal(output)
         if refused:
             raise ManifestError(refused)

@@ -12,7 +12,7 @@ import pytest
 
 from framegate.proxy.pipeline import delta
 from framegate.proxy.pipeline.delta import PACKAGES, DeltaMissingError, DeltaWriter, delta_settings
-from framegate.proxy.pipeline.tables import TABLE_SCHEMAS, make_writer
+from framegate.proxy.pipeline.tables import TABLE_SCHEMAS
 from framegate.proxy.pipeline.views import read_table, register_views
 from framegate.proxy.tap import record
 from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor
@@ -43,8 +43,7 @@ def test_a_spark_that_it_works_with_is_told_how() -> None:
 
 
 def test_the_writer_of_a_url_touches_nothing() -> None:
-    writer = make_writer("s3a://bucket/tables/", format="delta")
-    assert isinstance(writer, DeltaWriter)
+    writer = DeltaWriter("s3a://bucket/tables/")
     assert writer.path("frames") == "s3a://bucket/tables/frames"
     assert writer.progress.batch == -1
     writer.close()
@@ -57,7 +56,7 @@ def test_hours_are_dates_to_delta() -> None:
 def test_a_session_without_delta_is_said() -> None:
     session = SimpleNamespace(conf=SimpleNamespace(get=lambda key, default: default))
     with pytest.raises(DeltaMissingError, match="the session has no Delta Lake"):
-        make_writer("file:/nowhere", format="delta")(SimpleNamespace(sparkSession=session), 0)  # type: ignore[arg-type]
+        DeltaWriter("file:/nowhere")(SimpleNamespace(sparkSession=session), 0)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

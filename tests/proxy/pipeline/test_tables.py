@@ -13,7 +13,7 @@ import pytest
 
 from framegate.proxy.pipeline import completeness
 from framegate.proxy.pipeline.manifest import ManifestError, ManifestLog, read_manifest
-from framegate.proxy.pipeline.tables import RULES, TABLE_SCHEMAS, TIME_COLUMNS, BatchError, Progress, TableWriter, make_writer
+from framegate.proxy.pipeline.tables import RULES, TABLE_SCHEMAS, TIME_COLUMNS, BatchError, Progress, TableWriter
 from framegate.proxy.pipeline.views import register_views
 from framegate.proxy.tap import record
 from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor
@@ -32,12 +32,12 @@ def counts(**some: int) -> dict[str, int]:
 def test_tables_of_an_earlier_layout_are_refused(tmp_path: Path) -> None:
     (tmp_path / "frames" / "batch_id=3").mkdir(parents=True)
     with pytest.raises(ManifestError, match=r"layout before this one \(frames/batch_id=3\); name a new folder"):
-        make_writer(tmp_path)
+        TableWriter(tmp_path)
 
 
 def test_each_table_can_be_read_by_its_folder_before_it_has_rows(tmp_path: Path) -> None:
     for _ in range(2):  # again, by a job that begins anew
-        make_writer(tmp_path, compact_ms=0).close()
+        TableWriter(tmp_path, compact_ms=0).close()
         for table, columns in TABLE_SCHEMAS.items():
             files = sorted(tmp_path.glob(f"{table}/date=*/hour=*/*.parquet"))
             rows = pq.read_table(files)
