@@ -58,8 +58,7 @@ def test_every_table_has_its_time_and_its_columns_for_sums() -> None:
     assert TIME_COLUMNS.keys() == TABLE_SCHEMAS.keys()
     for table, column in TIME_COLUMNS.items():
         assert f"{column} timestamp" in TABLE_SCHEMAS[table]
-    for rules, table in ((RULES["traffic_by_minute"], "traffic_by_minute"), (RULES["completeness"], "completeness")):
-        assert (rules.merge is None) == (table not in ("traffic_by_minute", "completeness"))
+    assert {table for table, rules in RULES.items() if rules.merge is not None} == {"traffic_by_minute", "completeness"}
 
 
 def test_what_a_row_of_completeness_says_by_itself_is_in_the_file() -> None:
