@@ -232,7 +232,8 @@ class Stage:
 
     def ask_tables(self, statements: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
         """Rows of SELECT statements over the tables. Raises ChildError: Spark failed."""
-        query = self.start_module("framegate.proxy.pipeline.query", str(self.workspace.tables), environment=_JAVA)
+        command = [sys.executable, "-m", "framegate.proxy.pipeline.views", str(self.workspace.tables)]
+        query = self.start("query", command, environment=_JAVA)
         query.send(dict(statements))
         query.close_input()
         try:

@@ -28,7 +28,7 @@ from framegate.proxy.config.model import ListenerConfig, ProxyConfig, UpstreamCo
 from framegate.proxy.config.sasl import secret_files
 from framegate.proxy.server.credentials import listener_auth_queue, upstream_auth_queue
 from framegate.proxy.server.messages import AnswerCommand, ForgetNotice, QuestionNotice
-from framegate.proxy.server.question_codec import question_from_row, row_of
+from framegate.proxy.server.credentials import question_from_row, row_of
 from framegate.proxy.server.rows import Store, upstream_owner
 
 __all__ = ["LATER_S", "AuthRequests", "Identity"]

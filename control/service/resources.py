@@ -5,7 +5,7 @@ from framegate.control.service.convert import duration, timestamp
 from framegate.control.service.interceptor import Context
 from framegate.control.service.validate import check_required, page
 from framegate.control.status import HandlerProcessStatus, ListenerStatus, UpstreamStatus
-from framegate.control.steering import listeners, upstreams
+from framegate.control.steering import listeners
 from framegate.control.steering.state import State
 from framegate.control.v1 import handler_service_pb2 as handler_pb2
 from framegate.control.v1 import listener_service_pb2 as listener_pb2
@@ -57,7 +57,7 @@ def _listener(status: ListenerStatus) -> listener_pb2.Listener:
 class Upstreams(UpstreamServiceServicer):
     """Shows where frames are forwarded to."""
 
-    def __init__(self, steered: upstreams.Upstreams) -> None:
+    def __init__(self, steered: listeners.Upstreams) -> None:
         self._upstreams = steered
 
     async def ListUpstreams(self, request: upstream_pb2.ListUpstreamsRequest, context: Context) -> upstream_pb2.ListUpstreamsResponse:

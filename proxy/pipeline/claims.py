@@ -1,4 +1,4 @@
-"""What one job holds for itself while it runs: its output folder, and its name as a consumer of the tap."""
+"""The locks of a job: it holds its output folder, and its name as a consumer of the tap, while it runs."""
 
 import contextlib
 import errno
@@ -20,12 +20,12 @@ _LOCK: Final = "_lock"
 
 
 class UsageError(ValueError):
-    """The job cannot begin as it was told to. The message is one line."""
+    """The job cannot begin with these settings. The message is one line."""
 
 
 @contextlib.contextmanager
 def claim_output(settings: PipelineSettings) -> Iterator[None]:
-    """Judge source and output, and hold the output for this process alone.
+    """Check source and output, and hold the output for this process alone.
 
     Raises:
         UsageError: the source is no directory that can be read; the output cannot be written to or holds something else, another job holds it,
@@ -56,11 +56,7 @@ def claim_output(settings: PipelineSettings) -> Iterator[None]:
 
 
 def _open_lock(output: Path) -> IO[str]:
-    """The file in the output that a job holds while it writes there; makes the folder.
-
-    Raises:
-        UsageError: it cannot be, or the folder holds something else than a job's.
-    """
+    """The lock file in the output; makes the folder. Raises UsageError: the folder cannot be written to, or has other files than a job's."""
     try:
         output.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         ours = (output / _LOCK).exists() or has_batches(output)
@@ -74,7 +70,7 @@ def _open_lock(output: Path) -> IO[str]:
 
 @contextlib.contextmanager
 def claim_name(settings: PipelineSettings, emit: Callable[[dict[str, Any]], None]) -> Iterator[bool]:
-    """Hold the consumer's name; gives whether retention can be told. A tap that is mounted read-only is read all the same.
+    """Hold the consumer's name. Gives whether retention knows it; a tap that is mounted read-only can be read without.
 
     Raises:
         UsageError: another job has the name.
@@ -82,6 +78,7 @@ def claim_name(settings: PipelineSettings, emit: Callable[[dict[str, Any]], None
     if not settings.consumer:
         yield False
         return
+    registered = False
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(claim_consumer(str(settings.source), settings.consumer, settings.place_of_checkpoint))
@@ -91,7 +88,6 @@ def claim_name(settings: PipelineSettings, emit: Callable[[dict[str, Any]], None
                 f"--consumer: {error}. Name another, or, when that job is no more: framegate tap consumers remove {settings.consumer}"
             ) from error
         except OSError as error:
-            registered = False
             reason = f"{error.filename or settings.source}: {error.strerror}"
             emit({"event": "unregistered", "consumer": settings.consumer, "reason": reason})
         yield registered

@@ -1,14 +1,13 @@
-"""Makes the many small files of a stream few, beside it: merges files of one table and hour, takes away what is too old.
+"""Merges the small files of a stream, beside the stream: files of one table and hour become few, and old hours are removed.
 
-A thread of the job, with pyarrow and without Spark: no task slot and no heap is taken from the stream. It reads row group by row group, so its
-memory is that of one, writes on one core, and rests after each merge as long as the merge took.
+Compaction is a thread of the job that uses pyarrow and not Spark, so it takes no task slot and no heap from the stream. It reads row group by row
+group, so it needs the memory of one; it writes on one core, and rests after each merge as long as the merge took.
 
-What is merged. Of an hour that is still being written, as soon as ``FANOUT`` files of one level are there, those become one of the next level;
-each row is written again only when the files of its level have become so many. Of an hour that is over, all that is small becomes one. A file of
-half of ``TARGET_BYTES`` or more stays as it is. So with a batch a second and a pass a minute an hour of a table has some 16 files behind a pass,
-and one to three when it is over, unless it has more bytes than ``TARGET_BYTES`` for each.
+In an hour that is still being written, ``FANOUT`` files of one level become one of the next level; so each row is written once for each level. In an
+hour that is over, all small files become one. A file of half of ``TARGET_BYTES`` or more stays as it is. With a batch a second and a pass a minute,
+an hour of a table has some 16 files after a pass, and one to three when it is over, unless it has more than ``TARGET_BYTES``.
 
-Tables of partial sums are added up on the way; their views add up what is left.
+Partial sums are added up in a merge; the views of their tables add up the rest.
 """
 
 import dataclasses
@@ -46,9 +45,8 @@ class Rules:
     """How a table's rows are merged.
 
     Attributes:
-        time_column: the rows' time.
-        merge: puts rows that are partial sums together, a row for each key; None: rows stay rows.
-        plain: columns whose values neither repeat nor are looked for: no dictionary, no statistics.
+        merge: adds partial sums up, to a row for each key; None: rows stay as they are.
+        plain: columns without dictionary and statistics, because their values neither repeat nor are searched for.
     """
 
     time_column: str
@@ -57,7 +55,7 @@ class Rules:
 
 
 def plan(manifest: "Manifest", target: int = TARGET_BYTES, fanout: int = FANOUT) -> list[list[DataFile]]:
-    """What is to be merged now: groups of at least two files of one table and hour, together about ``target`` bytes at most."""
+    """The groups of files to merge now: at least two files of one table and hour, together about ``target`` bytes at most."""
     newest = max((file.last_us for file in manifest.files.values()), default=0)
     folders: dict[str, list[DataFile]] = {}
     for file in manifest.files.values():
@@ -66,21 +64,16 @@ def plan(manifest: "Manifest", target: int = TARGET_BYTES, fanout: int = FANOUT)
     groups: list[list[DataFile]] = []
     for _, files in sorted(folders.items()):
         over = (files[0].first_us // _HOUR_US + 1) * _HOUR_US + SETTLED_US < newest
-        groups += _bins(files, target) if over and len(files) > LATE_FILES else [] if over else _levels(files, target, fanout)
+        if over:
+            groups += _bins(files, target) if len(files) > LATE_FILES else []
+            continue
+        levels = [[file for file in files if file.level == level] for level in sorted({file.level for file in files})]
+        groups += _bins(next((same for same in levels if len(same) >= fanout), []), target)
     return groups
 
 
-def _levels(files: list[DataFile], target: int, fanout: int) -> list[list[DataFile]]:
-    """The first level that has become too many files."""
-    for level in sorted({file.level for file in files}):
-        same = [file for file in files if file.level == level]
-        if len(same) >= fanout:
-            return _bins(same, target)
-    return []
-
-
 def _bins(files: Iterable[DataFile], target: int) -> list[list[DataFile]]:
-    """Files in order of time, cut where a group has ``target`` bytes; a file alone is no group."""
+    """Groups of files in order of time, of ``target`` bytes at most; one file is no group."""
     bins: list[list[DataFile]] = [[]]
     for file in sorted(files, key=lambda file: (file.first_us, file.path)):
         if bins[-1] and sum(other.size for other in bins[-1]) + file.size > target:
@@ -90,7 +83,7 @@ def _bins(files: Iterable[DataFile], target: int) -> list[list[DataFile]]:
 
 
 def merge(store: ParquetStore, files: Sequence[DataFile], rules: Rules) -> None:
-    """Put one file with the same rows in the place of several of one table and hour."""
+    """Replace several files of one table and hour by one with the same rows."""
     store.merging.mkdir(FOLDER_MODE, exist_ok=True)
     target = store.merging / "merged.parquet"
     paths = [store.file(file.path) for file in files]
@@ -99,13 +92,17 @@ def merge(store: ParquetStore, files: Sequence[DataFile], rules: Rules) -> None:
     with pq.ParquetWriter(
         target, schema, compression="zstd", compression_level=1, use_dictionary=names, write_statistics=names, write_page_index=True
     ) as writer:
-        for table in _merged(paths, schema, rules) if rules.merge else _pieces(paths, schema):
+        pieces = _pieces(paths, schema)
+        if rules.merge is not None:
+            sums = rules.merge(pa.concat_tables(pieces)).select(schema.names).cast(schema)
+            pieces = iter([sums.sort_by(rules.time_column)])
+        for table in pieces:
             writer.write_table(table, row_group_size=max(1, table.num_rows))
-    store.replace(files, [target], files[0].table, rules.time_column, level=max(file.level for file in files) + 1)
+    store.replace(files, target, rules.time_column, level=max(file.level for file in files) + 1)
 
 
 def _pieces(paths: Iterable[Path], schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of files in order, in tables worth a row group; columns that a file of an older version lacks are null."""
+    """The rows of files in order, in tables of the size of a row group; columns that a file of an older version lacks are null."""
     waiting: list[pa.Table] = []
     size = 0
     for path in paths:
@@ -121,18 +118,11 @@ def _pieces(paths: Iterable[Path], schema: pa.Schema) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-def _merged(paths: Iterable[Path], schema: pa.Schema, rules: Rules) -> Iterator[pa.Table]:
-    """One table with the files' rows put together."""
-    assert rules.merge is not None, "asked before"
-    rows = rules.merge(pa.concat_tables(_pieces(paths, schema)))
-    yield rows.select(schema.names).cast(schema).sort_by(rules.time_column)
-
-
 class Compactor:
-    """The thread. Begins with ``start``, looks again every ``every_s`` and when the stream says so, ends with ``close``.
+    """The thread of compaction, from ``start`` to ``close``, with a pass every ``every_s``.
 
     Attributes:
-        passes: how often it has looked through the tables.
+        passes: the number of passes so far.
     """
 
     def __init__(
@@ -145,14 +135,12 @@ class Compactor:
         grace_s: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Nothing is done yet.
+        """Start nothing yet.
 
         Args:
-            store: whose files.
-            tables: what is merged and how; tables that are not here are left alone.
-            every_s: between two passes; 0: no thread, ``run_once`` is called by somebody.
-            expire_after_s: hours that ended longer ago go; None: none.
-            grace_s: how long a file that is in no table any more stays for readers of earlier manifests.
+            tables: the rules by table; other tables are left alone.
+            every_s: between two passes; 0: no thread, the caller calls ``run_once``.
+            expire_after_s, grace_s: as of ``tables.TableWriter``.
             clock: wall clock, seconds of the epoch.
         """
         self.passes = 0
@@ -168,24 +156,24 @@ class Compactor:
         self._reported = ""
 
     def start(self) -> None:
-        """Begin, beside the caller."""
+        """Start the thread."""
         if self._every_s > 0:
             self._thread = threading.Thread(target=self._run, name="compaction", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
-        """End behind the merge in hand."""
+        """End after the current merge."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
 
     def check(self) -> None:
-        """Raise what ended the thread, if something did."""
+        """Raise the error that ended the thread, if any."""
         if self._fault is not None:
             raise self._fault
 
     def run_once(self) -> int:
-        """One pass: expire, merge until nothing is left to merge, sweep. Returns how many merges."""
+        """One pass: expire, merge until nothing is left to merge, sweep. Returns the number of merges."""
         merges = 0
         self._expire()
         while (groups := plan(self._store.manifest)) and not self._stop.is_set():
@@ -205,17 +193,17 @@ class Compactor:
         if self._expire_after_s is None:
             return
         limit = int((self._clock() - self._expire_after_s) * 1e6)
-        for table, rules in self._tables.items():
-            # by whole hours: of a minute all partial sums go or none
+        for table in self._tables:
+            # by whole hours, so that a minute keeps all its partial sums or none
             old = [file for file in self._store.manifest.of(table) if (file.first_us // _HOUR_US + 1) * _HOUR_US <= limit]
             if old:
-                self._store.replace(old, [], table, rules.time_column)
+                self._store.replace(old)
 
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
                 self.run_once()
-            except OSError as error:  # a full disk passes; the tables stay as they are meanwhile
+            except OSError as error:  # such as a full disk: the tables stay as they are until the next pass
                 self._report(f"compaction waits: {error}")
             except BaseException as error:
                 self._report(f"compaction ended: {error!r}")
@@ -224,7 +212,7 @@ class Compactor:
             self._stop.wait(self._every_s)
 
     def _report(self, text: str) -> None:
-        """A line on standard error, not twice the same."""
+        """Write a line to standard error, unless it is the last one again."""
         if text != self._reported:
             self._reported = text
             sys.stderr.write(f"framegate pipeline: {text}\n")

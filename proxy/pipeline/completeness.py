@@ -1,12 +1,13 @@
-"""The table ``completeness``: for each stream, listener, direction and minute what was seen, and what became of it (``proxy/tap/COMPLETENESS.md``).
+"""The table ``completeness``: for each stream, listener, direction and minute the frames that were seen, stored and lost
+(``proxy/tap/COMPLETENESS.md``).
 
-The table holds partial sums, as many rows for a minute as micro-batches have something to say of it. The view ``completeness`` adds them up, puts
-what control wrote for a dead processor (``<node>.recovery.<boot-id>``) to that processor's stream, and judges each minute by the equation
-``seen = stored + withheld + sampled + lost``. ``framegate tap verify`` does the same from the log itself, and knows more: the seals and the CRCs.
-What the ledger says should be there and is not (``proxy.tap.expected``) ends a strict job, and is a gap of reason ``vanished`` for one that goes
-on. A minute that retention took before the job read it has no row; where only the rest of a stream was read, or only what control wrote for it,
-its minutes are ``cut`` or ``missing``. So that a minute has no row but ``complete`` ones proves it only of streams that the job has read from
-their beginning; ``verify`` names the others.
+The table holds partial sums: a minute has a row from each micro-batch with data of it. The view ``completeness`` adds them up, counts the rows that
+control wrote for a dead processor (``<node>.recovery.<boot-id>``) in that processor's stream, and judges each minute by the equation
+``seen = stored + withheld + sampled + lost``. ``framegate tap verify`` does the same from the log itself, and also checks the seals and the CRCs.
+Data that is missing according to the ledger (``proxy.tap.expected``) ends a strict job, and is a gap of reason ``vanished`` for one that goes on. A
+minute that retention deleted before the job read it has no row; if the job has read only the rest of a stream, or only control's rows for it, the
+minutes are ``cut`` or ``missing``. So ``complete`` rows prove a minute only for streams that the job has read from their beginning; ``verify`` names
+the others.
 """
 
 import functools
@@ -34,14 +35,14 @@ SUMS: Final = {
     "first_offset": "min",  # of the blocks with frames, gaps or totals of this minute alone
 }
 # minute and until: the first and the last of a gap that lies over several; else one minute, twice.
-# state: what the row says by itself, see ``merge``; other rows may speak of the same minute.
+# state: of the row alone, see ``merge``; other rows may be of the same minute.
 _SUM_COLUMNS: Final = ", ".join(f"{name} bigint" for name in SUMS)
 SCHEMA: Final = f"stream string, listener string, direction string, minute timestamp, until timestamp, {_SUM_COLUMNS}, state string"
 _COUNTS: Final = tuple(name for name, how in SUMS.items() if how == "sum")
 
-# stream: <node>.<slot>.<boot-id>; run: without the slot, what a processor's stream and its recovery have in common. Judged as ``verify`` does, but
-# for two things that only the ledger and the segments know: whether a stream is still being written (here: always, so its last two minutes may be
-# open), and whether it is of a version that writes no totals (here: when it has none).
+# stream: <node>.<slot>.<boot-id>; run: without the slot, which a processor's stream and its recovery have in common. The judgement is that of
+# ``verify`` but for two facts that only the ledger and the segments have: whether a stream is still being written (here: always, so its last two
+# minutes may be open), and whether its version writes no totals (here: when it has none).
 VIEW: Final = f"""
 CREATE OR REPLACE TEMPORARY VIEW completeness AS
 WITH parts AS (
@@ -82,7 +83,7 @@ FROM judged
 
 
 def of_frames(frames: pa.Table) -> pa.Table:
-    """Partial sums of rows of the table ``frames``; the payload is not touched."""
+    """Partial sums of rows of the table ``frames``; the payload is not read."""
     stands_for = pc.and_(pc.is_in(frames["capture"], pa.array(["full", "hash"])), pc.equal(frames["kept_size"], 0))
     withheld = pc.and_(pc.and_(pc.equal(frames["reason"], "withheld"), stands_for), pc.greater(frames["size"], 0))
     lost = pc.equal(frames["reason"], "pieces_lost")
@@ -93,8 +94,8 @@ def of_frames(frames: pa.Table) -> pa.Table:
 def of_gaps_and_totals(rows: pa.Table) -> pa.Table:
     """Partial sums of gaps and totals.
 
-    A gap counts in each minute from ``lost_from`` to ``lost_until``: where those are several, an exact one as ``shared``. It is one row here, for
-    a gap may be months long; the view makes a row of each minute.
+    A gap counts in each minute from ``lost_from`` to ``lost_until``; an exact gap over several minutes counts as ``shared``. It is one row here,
+    because a gap may be months long; the view makes a row of each minute.
     """
     begun, ended = (minute(pc.coalesce(rows[name], rows["capture_time"])) for name in ("lost_from", "lost_until"))
     first, last = pc.if_else(pc.less(ended, begun), ended, begun), pc.if_else(pc.less(ended, begun), begun, ended)
@@ -122,10 +123,10 @@ def of_gaps_and_totals(rows: pa.Table) -> pa.Table:
 
 
 def merge(rows: pa.Table) -> pa.Table:
-    """Rows of the table put together, a row for each key, with what it says by itself as ``state``.
+    """Add rows of the table up, to a row for each key, with its ``state``.
 
-    ``unknown``, ``at_most`` and ``lost`` are as in the view. ``complete``: the equation holds within the row. ``partial``: it does not, because other
-    rows have the rest of the minute, or because it is missing: the view says which.
+    ``unknown``, ``at_most`` and ``lost`` are as in the view. ``complete``: the equation holds within the row. ``partial``: it does not: other rows
+    have the rest of the minute, or frames are missing; the view decides.
     """
     sums = add_up(rows.drop_columns("state") if "state" in rows.column_names else rows, SUMS)
     lost = pc.or_(pc.greater(sums["lost"], 0), pc.greater(sums["shared"], 0))
@@ -138,14 +139,11 @@ def merge(rows: pa.Table) -> pa.Table:
 
 
 def states(sums: pa.Table) -> dict[str, int]:
-    """How many rows of the table say what: ``unknown``, ``at_most`` or ``lost``, as the view calls it; ``complete``: a row that knows of no loss.
-    Whether the minute is complete, only all its rows together say: in the view.
-    """
+    """The number of rows by state; ``complete`` includes ``partial``: rows without a known loss. The view judges the whole minute."""
     known = pc.if_else(pc.equal(sums["state"], "partial"), "complete", sums["state"])
     return {item["values"]: item["counts"] for item in pc.value_counts(known).to_pylist()}
 
 
 def _sums(rows: pa.Table, first: pa.ChunkedArray, last: pa.ChunkedArray, **sums: pa.ChunkedArray) -> pa.Table:
-    """Rows of the table; what is not given is 0."""
     place = {name: rows[name] for name in ("stream", "listener", "direction")}
     return merge(pa.table({**place, "minute": first, "until": last, **sums, "first_offset": rows["offset"]}))

@@ -1,9 +1,9 @@
-"""Blocks of the tap's log as Arrow record batches: a row for each chunk, and no copy of the payload.
+"""Turns blocks of the tap's log into Arrow record batches: a row for each chunk, without copying the payload.
 
-The chunk table of a block is a numpy array over the file's bytes, and ``data`` is an Arrow binary array whose buffer *is* the data section
-of the block: chunks lie back to back, so their offsets are all it takes. Neighbouring blocks are joined up to ``_JOIN_BELOW``: a batch costs
-some 2 ms beside its bytes, and the columns of many blocks are made at once (512 MB took a third of the processor time of batches of 1 MiB).
-Joining copies their payload once.
+The chunk table of a block is a numpy array over the file's bytes, and ``data`` is an Arrow binary array whose buffer is the data section of the
+block: chunks lie back to back, so only their offsets are needed. Neighbouring blocks are joined up to ``_JOIN_BELOW``: a batch costs some 2 ms beside
+its bytes, and the columns of many blocks are made at once (512 MB took a third of the processor time of batches of 1 MiB). Joining copies their
+payload once.
 
 Where only a part of the payload is wanted, frames are cut here, so that Spark never sees the rest; their sizes stay those on the wire.
 """
@@ -11,7 +11,7 @@ Where only a part of the payload is wanted, frames are cut here, so that Spark n
 import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,42 +27,36 @@ if TYPE_CHECKING:
 __all__ = ["loss_batch", "record_batch", "record_batches"]
 
 _COUNTING: Final = (record.KIND_GAP, record.KIND_TOTALS)
-NOBODY: Final = "ANONYMOUS"
-"""What the proxy calls a client that did not say who it is. No certificate's name is spelled so."""
+NOBODY: Final = "ANONYMOUS"  # the proxy's name of a client that has not authenticated; no certificate's name has this form
 _JOIN_BELOW: Final = 8 << 20
 _REQUEST_HEADER: Final = np.dtype([("key", ">i2"), ("version", ">i2"), ("correlation", ">i4")])  # how each of Kafka's requests begins
 
 
 class _Group:
-    """Some neighbouring blocks of one stream, their tables joined, from which each column is made on demand."""
+    """Some neighbouring blocks of one stream, their tables joined; each method makes a column. ``keep``: bytes of each body to keep; None: all."""
 
     def __init__(self, stream: str, blocks: Sequence[Block], keep: int | None = None) -> None:
-        """``keep``: bytes of each body to keep; None: all."""
         self.stream = stream
         self.blocks = blocks
         self._keep = keep
         self.counts = np.array([block.header.chunk_count for block in blocks], dtype="i8")
         # joined as bytes: numpy's own concatenate compares the fields of every pair of tables first
-        self.rows = blocks[0].chunks if len(blocks) == 1 else np.frombuffer(b"".join(block.table for block in blocks), dtype=CHUNK_DTYPE)
+        self.rows = np.frombuffer(blocks[0].table if len(blocks) == 1 else b"".join(block.table for block in blocks), dtype=CHUNK_DTYPE)
         self.flags = self.rows["flags"]
 
     @functools.cached_property
     def cut(self) -> "_Cut | None":
-        """The payload, cut; None: nothing is longer than is to be kept."""
+        """The payload, cut; None: no body is longer than ``keep``."""
         if self._keep is None or int(self.rows["data_length"].max(initial=0)) <= self._keep:
             return None
-        starts = self.ints(lambda b: b.ints(b.header.starts_at, b.header.starts_count))
-        made = _Cut(self.rows, starts, self.payload, self._keep)
-        return made if made.shorter else None
+        return _cut(self.rows, self.ints(_starts), self.payload, self._keep)
 
     def ints(self, values: "Callable[[Block], NDArray[np.int32]]") -> "NDArray[np.int32]":
-        """A section of all blocks."""
         sections = [values(block) for block in self.blocks]
         return sections[0] if len(sections) == 1 else np.concatenate(sections)
 
     @functools.cached_property
     def payload(self) -> pa.Buffer:
-        """The data sections of all blocks."""
         return pa.py_buffer(self.blocks[0].data if len(self.blocks) == 1 else b"".join(block.data for block in self.blocks))
 
     def __len__(self) -> int:
@@ -118,7 +112,6 @@ class _Group:
         return pa.array(values // 1000, type=pa.timestamp("us", tz="UTC"), mask=~self.is_of(*_COUNTING))
 
     def is_of(self, *kinds: int) -> "NDArray[np.bool_]":
-        """Which rows are of these kinds."""
         return np.isin(self.rows["kind"], kinds)
 
     def count(self, field: str, *kinds: int) -> pa.Array:
@@ -126,7 +119,6 @@ class _Group:
         return pa.array(np.where(self.is_of(*kinds), self.rows[field], 0))
 
     def seen(self, field: str) -> pa.Array:
-        """A number of totals; null in other rows."""
         return pa.array(np.ascontiguousarray(self.rows[field]), mask=~self.is_of(record.KIND_TOTALS))
 
     def certainty(self) -> pa.Array:
@@ -134,7 +126,6 @@ class _Group:
         return pa.array(record.CERTAINTIES, type=pa.string()).take(pa.array(codes, mask=~self.is_of(record.KIND_GAP)))
 
     def transfer(self) -> pa.Array:
-        """Microseconds from a frame's first bytes to its last, for chunks of a frame that was cut through."""
         first = self.rows["lost_from_ns"]
         return pa.array((self.rows["capture_ns"] - first) // 1000, mask=(first == 0) | (self.rows["kind"] != record.KIND_FRAMES))
 
@@ -154,19 +145,17 @@ class _Group:
     def starts(self, kind: pa.DataType) -> pa.Array:
         if self.cut is not None:
             return _list_array(kind, len(self), None, _offsets(self.rows["frame_count"]), self.cut.starts)
-        return self._lists(
-            kind, self.rows["frame_count"], "starts_index", lambda b: b.ints(b.header.starts_at, b.header.starts_count), nullable=False
-        )
+        return self._lists(kind, self.rows["frame_count"], "starts_index", _starts, nullable=False)
 
     def sizes(self, kind: pa.DataType) -> pa.Array:
         if self.cut is not None:
-            stored = self.ints(lambda b: b.ints(b.header.sizes_at, b.header.sizes_count))
+            stored = self.ints(_sizes)
             frames = self.rows["frame_count"]
             has = np.repeat(self.flags & record.FLAG_SIZES != 0, frames)
             sizes = self.cut.sizes.copy()
             sizes[has] = stored
             return _list_array(kind, len(self), frames > 0, _offsets(frames), sizes)
-        return self._lists(kind, self._flagged(record.FLAG_SIZES), "sizes_index", lambda b: b.ints(b.header.sizes_at, b.header.sizes_count))
+        return self._lists(kind, self._flagged(record.FLAG_SIZES), "sizes_index", _sizes)
 
     def answers(self, kind: pa.DataType, part: int) -> pa.Array:
         """``part`` 0: keys; 1: latencies; 2: request sizes; 3: correlation ids. The last two are in blocks with BLOCK_REQUESTS only."""
@@ -193,7 +182,7 @@ class _Group:
         if not bool(asked.any()):
             return known
         frames = np.where(asked, self.rows["frame_count"], 0)
-        begins, ends = _frames(self.rows, self.ints(lambda b: b.ints(b.header.starts_at, b.header.starts_count)))
+        begins, ends = _frames(self.rows, self.ints(_starts))
         of_asked = np.repeat(asked, self.rows["frame_count"])
         bodies = begins[of_asked] + record.FRAME_HEADER_BYTES
         stored = ends[of_asked] - bodies >= _REQUEST_HEADER.itemsize
@@ -208,17 +197,10 @@ class _Group:
         return pc.coalesce(known, own)
 
     def _flagged(self, flag: int) -> "NDArray[np.int32]":
-        """Frame counts of the chunks with the flag, -1 for the others."""
         return np.where(self.flags & flag != 0, self.rows["frame_count"], np.int32(-1))
 
     def _lists(
-        self,
-        kind: pa.DataType,
-        lengths: "NDArray[np.int32]",
-        index: str,
-        values: Callable[[Block], "NDArray[np.int32]"],
-        *,
-        nullable: bool = True,
+        self, kind: pa.DataType, lengths: "NDArray[np.int32]", index: str, values: Callable[[Block], "NDArray[np.int32]"], *, nullable: bool = True
     ) -> pa.Array:
         """A list for each chunk over the int32 of a section; a length below 0 is null."""
         sections = [values(block) for block in self.blocks]
@@ -231,35 +213,40 @@ class _Group:
         return _list_array(kind, len(self), valid, offsets, sections[0] if len(sections) == 1 else np.concatenate(sections))
 
 
-class _Cut:
-    """The payload of some chunks, of each frame its header and at most so many bytes.
-
-    Attributes:
-        shorter: something was cut; otherwise nothing else is here.
-        data: what is kept.
-        offsets: of the chunks in it.
-        starts: of the frames, each relative to its chunk.
-        sizes: of the bodies as stored before.
+class _Cut(NamedTuple):
+    """The payload of some chunks, cut: the ``data`` that is kept, the ``offsets`` of the chunks in it, the ``starts`` of the frames, each relative to
+    its chunk, and the ``sizes`` of the bodies before the cut.
     """
 
-    def __init__(self, rows: "NDArray[Any]", starts: "NDArray[np.int32]", data: pa.Buffer, keep: int) -> None:
-        frames = rows["frame_count"]
-        begins, ends = _frames(rows, starts)
-        firsts = _offsets(frames)
-        kept = np.minimum(ends - begins, np.int32(min(keep, record.MAX_CHUNK_BYTES)) + record.FRAME_HEADER_BYTES)
-        self.shorter = bool((kept < ends - begins).any())
-        if not self.shorter:
-            return
-        # kept and dropped alternate: the kept ones are every other value
-        edges = np.empty(2 * len(begins) + 1, dtype="i4")
-        edges[0:-1:2], edges[1::2], edges[-1] = begins, begins + kept, ends[-1]
-        every_other = pa.array(np.arange(0, 2 * len(begins), 2, dtype="i4"))
-        found = pa.Array.from_buffers(pa.binary(), 2 * len(begins), [None, pa.py_buffer(edges), data]).take(every_other)
-        moved = _offsets(kept)
-        self.data: pa.Buffer = found.buffers()[2]
-        self.offsets: NDArray[np.int32] = moved[firsts]
-        self.starts: NDArray[np.int32] = moved[:-1] - np.repeat(self.offsets[:-1], frames)
-        self.sizes: NDArray[np.int32] = ends - begins - record.FRAME_HEADER_BYTES
+    data: pa.Buffer
+    offsets: "NDArray[np.int32]"
+    starts: "NDArray[np.int32]"
+    sizes: "NDArray[np.int32]"
+
+
+def _cut(rows: "NDArray[Any]", starts: "NDArray[np.int32]", data: pa.Buffer, keep: int) -> _Cut | None:
+    """The payload of some chunks with at most ``keep`` bytes of each body; None: no body is longer."""
+    frames = rows["frame_count"]
+    begins, ends = _frames(rows, starts)
+    kept = np.minimum(ends - begins, np.int32(min(keep, record.MAX_CHUNK_BYTES)) + record.FRAME_HEADER_BYTES)
+    if not bool((kept < ends - begins).any()):
+        return None
+    # kept and dropped ranges alternate: the kept ones are every other value
+    edges = np.empty(2 * len(begins) + 1, dtype="i4")
+    edges[0:-1:2], edges[1::2], edges[-1] = begins, begins + kept, ends[-1]
+    every_other = pa.array(np.arange(0, 2 * len(begins), 2, dtype="i4"))
+    found = pa.Array.from_buffers(pa.binary(), 2 * len(begins), [None, pa.py_buffer(edges), data]).take(every_other)
+    moved = _offsets(kept)
+    offsets = moved[_offsets(frames)]
+    return _Cut(found.buffers()[2], offsets, moved[:-1] - np.repeat(offsets[:-1], frames), ends - begins - record.FRAME_HEADER_BYTES)
+
+
+def _starts(block: Block) -> "NDArray[np.int32]":
+    return block.ints(block.header.starts_at, block.header.starts_count)
+
+
+def _sizes(block: Block) -> "NDArray[np.int32]":
+    return block.ints(block.header.sizes_at, block.header.sizes_count)
 
 
 def _frames(rows: "NDArray[Any]", starts: "NDArray[np.int32]") -> "tuple[NDArray[np.int32], NDArray[np.int32]]":
@@ -282,12 +269,11 @@ def _list_array(
 
 @functools.lru_cache(maxsize=64)
 def _words(strings: bytes) -> pa.Array:
-    """A block's table of strings; the same connections give block after block the same one."""
+    """A block's table of strings; cached, because blocks of the same connections have the same one."""
     return pa.array(json.loads(strings or b"[]"), type=pa.string())
 
 
 def _offsets(lengths: "NDArray[Any]") -> "NDArray[np.int32]":
-    """Arrow's offsets for values of these lengths."""
     offsets = np.zeros(len(lengths) + 1, dtype="i4")
     np.cumsum(lengths, out=offsets[1:])
     return offsets
@@ -340,9 +326,9 @@ def record_batch(stream: str, blocks: Sequence[Block], schema: pa.Schema, *, kee
     """The chunks of some neighbouring blocks, one row each.
 
     Args:
-        stream: whose blocks they are.
+        stream: of the blocks.
         blocks: at least one, in order; together under 2 GiB of data.
-        schema: columns of ``schema.CHUNK_SCHEMA`` as Spark spells them in Arrow; only these are made, payload is not touched unless asked for.
+        schema: columns of ``schema.CHUNK_SCHEMA`` with Spark's Arrow types; only these are made.
         keep: bytes of each body to keep; None: all. Without the column data nothing is cut.
 
     Raises:
@@ -371,22 +357,17 @@ def loss_batch(loss: Loss, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def record_batches(stream: str, blocks: Iterable[Block | Loss], schema: pa.Schema, *, keep: int | None = None) -> Iterator[pa.RecordBatch]:
-    """Record batches over all the blocks; small neighbours share one. A loss is one of its own."""
+    """Record batches of all the blocks; small neighbours share one. A loss is one of its own."""
     group: list[Block] = []
     size = 0
     for block in blocks:
-        if isinstance(block, Loss):
-            if group:
-                yield record_batch(stream, group, schema, keep=keep)
-            group, size = [], 0
-            yield loss_batch(block, schema)
-            continue
-        if block.header.chunk_count == 0:
-            continue  # it had pieces only
-        if group and size + len(block.body) > _JOIN_BELOW:
+        if group and (isinstance(block, Loss) or size + len(block.body) > _JOIN_BELOW):
             yield record_batch(stream, group, schema, keep=keep)
             group, size = [], 0
-        group.append(block)
-        size += len(block.body)
+        if isinstance(block, Loss):
+            yield loss_batch(block, schema)
+        elif block.header.chunk_count:  # otherwise it has pieces only
+            group.append(block)
+            size += len(block.body)
     if group:
         yield record_batch(stream, group, schema, keep=keep)

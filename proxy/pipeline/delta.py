@@ -1,13 +1,13 @@
 """The tables as Delta Lake tables, wherever Spark can write: ``<output>/<table>``, partitioned by date and hour.
 
-Exactly once: each table's append names the streaming query and the batch (``txnAppId``, ``txnVersion``), and Delta passes over what it has. The
-tables of a batch are committed one after the other: a job that is killed in between leaves the batch in some tables and not yet in others until the
-replay. Readers see each table's version whole, and pick one by Delta's own means.
+Each batch is in a table exactly once: its append names the streaming query and the batch (``txnAppId``, ``txnVersion``), and Delta passes over a
+batch that it has. The tables of a batch are committed one after the other: after a job is killed in between, some tables lack the batch until the
+replay. Readers see each version of a table whole.
 
-Compaction is OPTIMIZE, expiry a DELETE of whole partitions, and VACUUM, once an hour, removes what neither needs, behind the grace time: all in a
-thread of the job. Renaming is Delta's affair: nothing here touches a file.
+Compaction is OPTIMIZE, expiry is a DELETE of whole partitions, and VACUUM, once an hour, removes old files after the grace time: all in a thread of
+the job.
 
-Delta Lake follows Spark release by release: what fits is looked up in ``PACKAGES``, and said before anything starts.
+Delta Lake follows Spark release by release: ``PACKAGES`` has the pairs that work, and another Spark is refused before anything starts.
 """
 
 import functools
@@ -37,17 +37,14 @@ _STOP_S: Final = 10.0
 
 
 class DeltaMissingError(ValueError):
-    """Delta Lake cannot work here. The message is one line and says what to install."""
+    """Delta Lake does not work with this Spark or session. The message is one line."""
 
 
 def delta_settings(spark_version: str | None = None) -> dict[str, str]:
-    """The settings of a session with Delta Lake, whose jars Spark takes from Maven Central, or from ``spark.jars`` if the user names them there.
-
-    Args:
-        spark_version: of PySpark; the installed one when None.
+    """The settings of a session with Delta Lake. Spark takes its jars from Maven Central, or from ``spark.jars`` if the user names them there.
 
     Raises:
-        DeltaMissingError: no Delta Lake works with it.
+        DeltaMissingError: no Delta Lake works with this version of PySpark; the installed one when None.
     """
     version = spark_version or importlib.metadata.version("pyspark")
     release = ".".join(version.split(".")[:2])
@@ -66,18 +63,28 @@ def delta_settings(spark_version: str | None = None) -> dict[str, str]:
 
 
 class DeltaWriter:
-    """The writer of Delta tables; an interface as ``tables.Writer``.
+    """The writer of Delta tables; a ``tables.Writer``.
 
-    A batch reads its source twice, and a third time when it has gaps or totals: once for the frames with their payload, once for all that is made of
-    the frames without it.
+    A batch reads its source twice, for the frames with their payload and for the tables that are made without it, and a third time when it has gaps
+    or totals.
     """
 
-    def __init__(self, output: str, *, compact_ms: int, expire_after_s: float | None, grace_s: float, clock: Callable[[], float] = time.time) -> None:
-        """Nothing is read or written yet; arguments as of ``writers.make_writer``."""
+    def __init__(
+        self,
+        output: str,
+        *,
+        compact_ms: int = tables.COMPACT_MS,
+        expire_after_s: float | None = None,
+        grace_s: float = tables.GRACE_S,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Read and write nothing yet; arguments as of ``tables.TableWriter``, but the output is any path of Spark's (``s3a://…``, ``hdfs://…``),
+        too.
+        """
         nothing = dict.fromkeys(tables.TABLE_SCHEMAS, 0)
         self.progress = tables.Progress(-1, nothing, dict(nothing))
         self.rows_of: dict[int, dict[str, int]] = {}
-        self.states_of: dict[int, dict[str, int]] = {}  # none: its rows are Spark's, and counting them would be another job
+        self.states_of: dict[int, dict[str, int]] = {}  # none: Spark would need another job to count them
         self._output = output.rstrip("/")
         self._compact_s = compact_ms / 1000
         self._expire_after_s = expire_after_s
@@ -89,11 +96,7 @@ class DeltaWriter:
         self._thread: threading.Thread | None = None
 
     def __call__(self, chunks: "DataFrame", batch: int) -> None:
-        """Add a batch to every table that has it not yet.
-
-        Raises:
-            DeltaMissingError: the session has no Delta Lake.
-        """
+        """Add a batch to every table that lacks it. Raises DeltaMissingError: the session has no Delta Lake."""
         spark = chunks.sparkSession
         if self.progress.batch < 0:
             self._begin(spark)
@@ -104,17 +107,17 @@ class DeltaWriter:
         self.rows_of.pop(batch - tables.KEPT_RESULTS, None)
 
     def close(self) -> None:
-        """End compaction behind the statement in hand, which is Spark's; the session's end breaks it off, and nothing is lost by that."""
+        """End compaction after its current statement. The end of the session breaks that off without harm."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(_STOP_S)
 
     def path(self, table: str) -> str:
-        """Where a table is."""
+        """The path of a table."""
         return f"{self._output}/{table}"
 
     def _begin(self, spark: "SparkSession") -> None:
-        """Make the tables, count what is there, start compaction."""
+        """Make the tables, count their rows, start compaction."""
         if spark.conf.get("spark.sql.catalog.spark_catalog", "") != _CATALOG:
             raise DeltaMissingError(f"the session has no Delta Lake: spark.sql.catalog.spark_catalog is not {_CATALOG}")
         total = {}
@@ -151,7 +154,7 @@ class DeltaWriter:
         return rows
 
     def _append(self, table: str, rows: "DataFrame", application: str, batch: int) -> int:
-        """Append to a table, unless it has the batch. Returns how many rows that were."""
+        """Append to a table, unless it has the batch. Returns the number of rows that were added."""
         spark = rows.sparkSession
         hour = transforms.hour_columns(tables.TIME_COLUMNS[table])
         split = rows.selectExpr("*", f"{hour['date']} as date", f"cast({hour['hour']} as int) as hour")
@@ -162,11 +165,11 @@ class DeltaWriter:
         return sum(int(step["operationMetrics"].get("numOutputRows", 0)) for step in fresh if step["operation"] == "WRITE")
 
     def _history(self, spark: "SparkSession", table: str) -> list[Any]:
-        """The last things that were done to a table, the last first; compaction does a few between two batches."""
+        """The last changes of a table, the last first; compaction makes a few between two batches."""
         return spark.sql(f"DESCRIBE HISTORY {self._name(table)} LIMIT 20").collect()
 
     def compact(self, spark: "SparkSession") -> None:
-        """One pass over all tables: expire, OPTIMIZE what is not yet; once an hour VACUUM, which lists all files."""
+        """One pass over all tables: expire, OPTIMIZE; once an hour VACUUM, which lists all files."""
         now = self._clock()
         vacuum = self._grace_h > 0 and now - self._vacuumed >= _HOUR_S
         if vacuum:
@@ -175,7 +178,7 @@ class DeltaWriter:
             if self._stop.is_set():
                 return
             if self._expire_after_s is not None:
-                end = int(now - self._expire_after_s) // _HOUR_S  # hours of the epoch before this one have ended so long ago
+                end = int(now - self._expire_after_s) // _HOUR_S  # hours of the epoch before this one have expired
                 spark.sql(f"DELETE FROM {self._name(table)} WHERE date < {_date(end)} OR (date = {_date(end)} AND hour < {end % 24})")
             spark.sql(f"OPTIMIZE {self._name(table)}")
             if vacuum:

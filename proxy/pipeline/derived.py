@@ -1,7 +1,7 @@
-"""Arrow to Arrow: the rows of the tables that are made of the table ``frames`` and of gaps and totals (``transforms.gaps_and_totals``).
+"""Makes, in Arrow, the rows of the other tables from the table ``frames`` and from gaps and totals (``transforms.gaps_and_totals``).
 
-``OF_FRAMES`` and ``OF_GAPS_AND_TOTALS`` make them of one piece of a batch; the tables by minute hold partial sums, so nothing needs to be brought
-together. Arrow and not Spark, because a plan for each table costs a small batch more than its rows: 0.2 to 0.3 s each on two cores (Spark 4.3).
+``OF_FRAMES`` and ``OF_GAPS_AND_TOTALS`` make them from one piece of a batch; the tables by minute hold partial sums, so pieces need not be combined.
+Arrow rather than Spark, because a plan for each table costs a small batch more than its rows: 0.2 to 0.3 s each on two cores (Spark 4.3).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,18 +14,7 @@ from framegate.proxy.pipeline import completeness
 from framegate.proxy.pipeline.partial_sums import MICROSECONDS, add_up, count, minute
 from framegate.proxy.pipeline.transforms import FRAME_COLUMNS, PLACE
 
-__all__ = [
-    "COLUMNS",
-    "OF_FRAMES",
-    "OF_GAPS_AND_TOTALS",
-    "Maker",
-    "gaps",
-    "merge_traffic",
-    "on_batches",
-    "requests",
-    "traffic",
-    "traffic_lost",
-]
+__all__ = ["COLUMNS", "OF_FRAMES", "OF_GAPS_AND_TOTALS", "Maker", "gaps", "merge_traffic", "on_batches", "requests", "traffic", "traffic_lost"]
 
 # Rows of frames, or of gaps and totals, to rows of a table.
 Maker = Callable[[pa.Table], pa.Table]
@@ -35,7 +24,7 @@ _REQUESTS: Final = (
     *(*PLACE, "frame_index", "sequence", "api_key", "api_version", "correlation_id", "request_time", "request_size", "answer_size"),
     *("latency_us", "transfer_us"),
 )
-# What these functions read of the table frames.
+# The columns of the table frames that these functions read.
 COLUMNS: Final = tuple(name for name in FRAME_COLUMNS if name != "payload")
 _TRAFFIC_SUMS: Final = dict.fromkeys(("frames", "bytes", "cut_bytes", "lost_frames", "lost_bytes"), "sum")
 
@@ -54,14 +43,14 @@ def requests(frames: pa.Table) -> pa.Table:
 
 
 def gaps(rows: pa.Table) -> pa.Table:
-    """The table ``gaps``: what passed, or may have passed, and is not in the log; ``certainty`` says how far the counts can be believed."""
+    """The table ``gaps``: frames that passed, or may have passed, and are not in the log; ``certainty`` says how exact the counts are."""
     return rows.filter(pc.equal(rows["kind"], "gap")).select(_GAPS)
 
 
 def traffic(frames: pa.Table) -> pa.Table:
-    """What frames say to the table ``traffic_by_minute``: sums over these rows only, so several rows of the table may share a minute; add them up.
+    """Rows of the table ``traffic_by_minute`` from frames: partial sums, so several rows of the table may share a minute; add them up.
 
-    ``frames`` and ``bytes`` (headers included) are what was captured, ``cut_bytes`` what rules kept out of it.
+    ``frames`` and ``bytes`` (headers included) were captured; ``cut_bytes`` were left out by rules.
     """
     size = frames["size"].cast(pa.int64())
     whole = pc.if_else(pc.equal(frames["capture"], "hash"), 0, frames["kept_size"])
@@ -70,10 +59,10 @@ def traffic(frames: pa.Table) -> pa.Table:
 
 
 def traffic_lost(gaps_and_totals: pa.Table) -> pa.Table:
-    """What gaps say to the table ``traffic_by_minute``.
+    """Rows of the table ``traffic_by_minute`` from gaps.
 
-    ``lost_frames`` and ``lost_bytes`` are what passed and is not in the log, in the minute in which it was lost; a gap over several counts in the
-    first of them, and one whose certainty is not ``exact`` with its bound. Whether a minute is complete, the table ``completeness`` says.
+    ``lost_frames`` and ``lost_bytes`` passed and are not in the log, by the minute in which they were lost; a gap over several minutes counts in the
+    first, and one whose certainty is not ``exact`` with its bound. The table ``completeness`` says whether a minute is complete.
     """
     rows = gaps_and_totals.filter(pc.equal(gaps_and_totals["kind"], "gap"))
     lost = {name: rows[name] for name in ("lost_frames", "lost_bytes")}
@@ -81,7 +70,7 @@ def traffic_lost(gaps_and_totals: pa.Table) -> pa.Table:
 
 
 def merge_traffic(rows: pa.Table) -> pa.Table:
-    """Rows of the table ``traffic_by_minute`` put together."""
+    """Add rows of the table ``traffic_by_minute`` up."""
     return add_up(rows, _TRAFFIC_SUMS)
 
 
@@ -95,7 +84,7 @@ OF_GAPS_AND_TOTALS: Final[dict[str, Maker]] = {"gaps": gaps, "traffic_by_minute"
 
 
 def on_batches(make: Maker) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """One of the functions as ``DataFrame.mapInArrow`` takes it."""
+    """One of the makers as ``DataFrame.mapInArrow`` takes it."""
 
     def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -1,25 +1,23 @@
-"""Where the Parquet files of the tables are, and how they get there and away again.
+"""The Parquet files of the tables: their places, how they are published and how they are deleted.
 
 Layout of an output folder::
 
-    <output>/<table>/date=YYYY-MM-DD/hour=HH/<name>.parquet   what is in the table now: for who reads folders (DuckDB, pandas, pyarrow)
-    <output>/<table>/date=1970-01-01/hour=00/empty.parquet    no rows, of a table that had none when the job began
-    <output>/_files/<table>/date=…/hour=…/<name>.parquet      the same files by a second name (hard links), and for a while those that compaction
-                                                              or expiry took out of the tables: for who reads by the manifest
-    <output>/_manifest                                        which files are the tables (``manifest``)
+    <output>/<table>/date=YYYY-MM-DD/hour=HH/<name>.parquet   the present files of the table, for readers of folders (DuckDB, pandas, pyarrow)
+    <output>/<table>/date=1970-01-01/hour=00/empty.parquet    without rows, for a table that had none when the job began
+    <output>/_files/<table>/date=…/hour=…/<name>.parquet      the same files (hard links) and, for a grace time, those that compaction or expiry took
+                                                              out of the tables, for readers of the manifest
+    <output>/_manifest                                        the list of the tables' files (``manifest``)
     <output>/_staging/, _merging/                             being written; never read
     <output>/_progress.json                                   the last published batch and the row counts so far; for people
-    <output>/_checkpoint/                                     Spark's log of offsets and commits (unless the job was told another place)
+    <output>/_checkpoint/                                     Spark's log of offsets and commits (unless the job has another place for it)
 
-Date and hour are UTC, of ``capture_time`` (of the minute in tables by minute). Folders are made 0750 and files 0640, as the log is whose frames
-they hold.
+Date and hour are UTC, of ``capture_time`` (of the minute in tables by minute). Folders have mode 0750 and files 0640, like the log.
 
-Who reads by the manifest (``views``) sees a batch in all tables or in none, and each row once, at any moment and after any crash: files are on
-the disk, under their name in ``_files``, before the line of the manifest that names them, and stay there for a grace time behind the line that
-does not any more. Who reads the tables' folders sees whole files only, and each row once, but for the milliseconds in which the names there
-follow the manifest: meanwhile a batch may be there in part, and rows that are being compacted twice. A crash can stretch those milliseconds
-until the job starts again and sets the folders right. A file may vanish between listing and opening; then the query fails, and is to be
-repeated.
+A reader of the manifest (``views``) sees a batch in all tables or in none, and each row once, at any moment and after any crash: a file is on the
+disk, under its name in ``_files``, before the manifest names it, and stays there for a grace time after the manifest has dropped it. A reader of the
+tables' folders sees whole files, and each row once, except in the milliseconds in which the folders follow the manifest: then a batch may be there in
+part, and rows that are being compacted twice. After a crash this lasts until the job starts again and corrects the folders. A file may vanish between
+listing and opening; the query then fails and must be repeated.
 """
 
 import contextlib
@@ -29,7 +27,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -53,21 +51,15 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1)
 
 
 class ParquetStore:
-    """The files of one output folder; one writer at a time, ``publish`` in one thread and ``replace`` and ``sweep`` in another.
+    """The files of one output folder. One process writes: ``publish`` in one thread, ``replace`` and ``sweep`` in another.
 
     Attributes:
         output: the folder.
-        staging: where a batch may be written, as ``<table>/date=…/hour=…/….parquet``; empty behind ``clear_staging``.
-        merging: the same for compaction.
+        staging, merging: a batch, and a merged file, is written here, as ``<table>/date=…/hour=…/….parquet``.
     """
 
     def __init__(self, output: Path, tables: Iterable[str], *, now_ns: Callable[[], int] = time.time_ns) -> None:
-        """Take over the folder: what a crash has left half done is undone, or done.
-
-        Args:
-            output: made when missing.
-            tables: their names; the folders are made.
-            now_ns: wall clock.
+        """Take over the folder, which is made when missing, and complete or undo what a crash has interrupted.
 
         Raises:
             ManifestError: the manifest is damaged, or names a file that is gone.
@@ -79,30 +71,23 @@ class ParquetStore:
         self._files = output / FILES
         self._tables = tuple(tables)
         self._now_ns = now_ns
-        self._folders = threading.Lock()  # nobody removes an empty folder between its making and its first file
+        self._folders = threading.Lock()  # so that no empty folder is removed between its making and its first file
         _make(output)
         self._log = ManifestLog(output)
         self._recover()
 
     @property
     def manifest(self) -> Manifest:
-        """What is in the tables now."""
+        """The present manifest."""
         return self._log.state
 
     def clear_staging(self) -> None:
-        """Forget what was staged."""
+        """Delete what was staged."""
         shutil.rmtree(self.staging, ignore_errors=True)
 
-    def publish(self, batch: int, query: str, time_columns: dict[str, str]) -> dict[str, int]:
-        """Make what is staged the rows of a batch, in every table at once.
-
-        Args:
-            batch: its number; above the manifest's.
-            query: whose batch it is.
-            time_columns: by table, the column with the rows' time.
-
-        Returns:
-            The rows of each table.
+    def publish(self, batch: int, query: str, time_columns: dict[str, str]) -> None:
+        """Publish the staged rows as a batch of a query, in every table at once. The batch's number is above the manifest's; ``time_columns`` has the
+        column with the rows' time by table.
         """
         added = [file for table, column in time_columns.items() for file in self._take(self.staging / table, table, batch, column)]
         rows = dict.fromkeys(self._tables, 0)
@@ -112,30 +97,25 @@ class ParquetStore:
         total = {table: before.get(table, 0) + count for table, count in rows.items()}
         self._log.commit(batch=batch, query=query, rows=rows, total=total, add=added)
         self._show(added)
-        return rows
 
-    def replace(self, old: Iterable[DataFile], new: Iterable[Path], table: str, column: str, *, level: int = 0) -> None:
-        """Put files of ``merging`` in the place of others; without new ones those just go.
+    def replace(self, files: Sequence[DataFile], new: Path | None = None, column: str = "", *, level: int = 0) -> None:
+        """Replace files of one table, date and hour by a file in ``merging`` with the same rows; None: the files of a table expire.
 
         Args:
-            old: files of the table, all of one date and hour where there are new ones.
-            new: under ``merging``; have all rows of the old ones.
-            table: whose files they are.
             column: the one with the rows' time.
-            level: of the new files.
+            level: of the new file.
         """
-        files = list(old)
         added = []
-        for path in new:
-            file = data_file(path, f"{files[0].folder}/{_name('c')}", max(file.batch for file in files), column, level=level)
-            added.append(self._adopt(path, file))
+        if new is not None:
+            file = data_file(new, f"{files[0].folder}/{_name('c')}", max(file.batch for file in files), column, level=level)
+            added.append(self._adopt(new, file))
         self._sync(added)
         self._log.commit(add=added, remove=[file.path for file in files], at=self._now_ns())
         self._show(added)
         self._hide(file.path for file in files)
 
     def sweep(self, grace_ns: int) -> int:
-        """Delete the files that were removed longer ago than ``grace_ns``. Returns how many."""
+        """Delete the files that were removed longer ago than ``grace_ns``. Returns their number."""
         limit = self._now_ns() - grace_ns
         due = [path for path, removed_ns in self.manifest.removed.items() if removed_ns <= limit]
         for path in due:
@@ -146,7 +126,7 @@ class ParquetStore:
         return len(due)
 
     def show_columns(self, table: str, schema: pa.Schema) -> None:
-        """Give a table without files one without rows: readers of folders fail where no file says which columns there are. No manifest has it."""
+        """Give a table without files one without rows, which is not in the manifest: readers of folders fail without a file that has the columns."""
         if not self.manifest.of(table):
             path = self.output / table / _NO_ROWS
             with self._folders:
@@ -155,15 +135,15 @@ class ParquetStore:
             os.chmod(path, FILE_MODE)
 
     def file(self, path: str) -> Path:
-        """Where a file of the manifest is for who reads by the manifest."""
+        """The place of a file of the manifest, for readers of the manifest."""
         return self._files / path
 
     def close(self) -> None:
-        """Nothing is to be written any more."""
+        """Close the manifest."""
         self._log.close()
 
     def _take(self, folder: Path, table: str, batch: int, column: str) -> list[DataFile]:
-        """Give the staged files of a table their place; nobody sees them yet."""
+        """Move the staged files of a table to ``_files``."""
         added = []
         for path in sorted(folder.glob(f"date=*/hour=*/*{_SUFFIX}")):
             place = f"{table}/{path.parent.parent.name}/{path.parent.name}/{_name('b')}"
@@ -172,7 +152,7 @@ class ParquetStore:
         return added
 
     def _adopt(self, path: Path, file: DataFile) -> DataFile:
-        """Rename a finished file into ``_files``, its bytes on the disk."""
+        """Rename a finished file into ``_files`` when its bytes are on the disk."""
         with open(path, "rb") as opened:
             os.fsync(opened.fileno())
         target = self.file(file.path)
@@ -182,13 +162,13 @@ class ParquetStore:
         return file
 
     def _sync(self, files: Iterable[DataFile]) -> None:
-        """Make the files' names survive a power cut."""
+        """Write the files' names to the disk."""
         folders = {self.file(file.path).parent for file in files}
         above = {ancestor for folder in folders for ancestor in folder.parents if ancestor.is_relative_to(self._files)}
         sync_folders(sorted(folders | above))
 
     def _show(self, files: Iterable[DataFile]) -> None:
-        """Give files their names in the tables' folders."""
+        """Link files into the tables' folders."""
         for file in files:
             name = self.output / file.path
             with self._folders, contextlib.suppress(FileExistsError):
@@ -196,21 +176,21 @@ class ParquetStore:
                 os.link(self.file(file.path), name)
 
     def _hide(self, paths: Iterable[str]) -> None:
-        """Take names out of the tables' folders."""
+        """Remove files from the tables' folders."""
         gone = list(paths)
         for path in gone:
             (self.output / path).unlink(missing_ok=True)
         self._prune(self.output, gone)
 
     def _prune(self, root: Path, paths: Iterable[str]) -> None:
-        """Remove the folders of hours and dates that have become empty."""
+        """Remove empty folders of hours and dates."""
         for hour in {(root / path).parent for path in paths}:
             for folder in (hour, hour.parent):
                 with self._folders, contextlib.suppress(OSError):  # it is not empty, or gone
                     folder.rmdir()
 
     def _recover(self) -> None:
-        """Bring folders and manifest together: the manifest is right."""
+        """Make the folders agree with the manifest."""
         self.clear_staging()
         shutil.rmtree(self.merging, ignore_errors=True)
         state = self.manifest
@@ -219,7 +199,7 @@ class ParquetStore:
         stored, shown = set(self._walk(self._files)), set(self._walk(self.output))
         for path in stored - state.files.keys() - state.removed.keys():
             self.file(path).unlink()
-        for path in shown & (state.files.keys() - stored):  # somebody deleted _files
+        for path in shown & (state.files.keys() - stored):  # _files was deleted
             _make(self.file(path).parent)
             os.link(self.output / path, self.file(path))
         lost = sorted(state.files.keys() - stored - shown)
@@ -243,7 +223,7 @@ def _make(folder: Path) -> None:
 
 
 def _name(kind: str) -> str:
-    """A file name that never was before: by when and by chance."""
+    """A new file name, from the time and a random number."""
     return f"{kind}{time.time_ns():019d}-{secrets.token_hex(4)}{_SUFFIX}"
 
 
@@ -251,13 +231,7 @@ class HourFiles:
     """Writes rows of one table to a folder of its own, as ``date=…/hour=…/rows.parquet``: a file for each hour that has rows."""
 
     def __init__(self, folder: Path, schema: pa.Schema, time_column: str) -> None:
-        """Nothing is made before the first row.
-
-        Args:
-            folder: of the table, in ``staging``.
-            schema: of the files; rows are cast to it.
-            time_column: whose hour counts.
-        """
+        """``folder``: of the table, in ``staging``; ``schema``: of the files, rows are cast to it; ``time_column``: its hour decides."""
         self._folder = folder
         self._schema = schema
         self._time_column = time_column
@@ -274,7 +248,7 @@ class HourFiles:
             self._writer(hour).write_table(rows.filter(pc.equal(of_rows, hour)))
 
     def adopt(self, path: Path) -> None:
-        """Take a finished file of the table; it is moved when its rows are of one hour, else written anew."""
+        """Take a finished file of the table. It is moved when its rows are of one hour, otherwise divided."""
         footer = pq.read_metadata(path)
         if not footer.num_rows:
             path.unlink()
@@ -306,17 +280,10 @@ class HourFiles:
 
 
 def data_file(path: Path, place: str, batch: int, column: str, *, level: int = 0) -> DataFile:
-    """What the manifest says of a finished file; makes it readable for its group.
-
-    Args:
-        path: where it is.
-        place: where it will be, as in ``DataFile.path``.
-        batch: the last one of which it has rows.
-        column: the one with the rows' time; a timestamp in microseconds with statistics.
-        level: how often its rows were compacted.
+    """The manifest's entry of a finished file, which is made readable for its group; arguments as of ``DataFile``.
 
     Raises:
-        ValueError: the file has no statistics of the column.
+        ValueError: the file has no statistics of ``column``, the timestamp in microseconds of its rows.
     """
     os.chmod(path, FILE_MODE)
     footer = pq.read_metadata(path)

@@ -1,15 +1,16 @@
-"""Which files are the tables: one small file that is appended to, and replaced when it has grown.
+"""The list of the tables' files: one small file that is appended to, and replaced when it has grown.
 
-``<output>/_manifest`` holds lines of ``<8 hex digits of the CRC32 of the JSON> <JSON>``. The first is a snapshot, each other one a change: a batch
-that was published, files that compaction replaced, files that expired. A change is in force in one piece, when its line is there whole: whoever
-reads sees all of a batch in all tables or nothing of it, and never a file beside the one that took its place. A last line that is torn is one
-that never was. When the changes outweigh the snapshot, a new file with a new snapshot takes the old one's name; who has the old one open reads on.
+``<output>/_manifest`` has lines of ``<8 hex digits of the CRC32 of the JSON> <JSON>``. The first is a snapshot, each other one a change: a batch that
+was published, files that compaction replaced, files that expired. A change is in force as a whole, when its line is whole: a reader sees all of a
+batch in all tables or nothing of it, and never a file beside its replacement. A torn last line does not count. When the changes are longer than the
+snapshot, a new file with a new snapshot replaces the old one; a reader that has the old one open reads on.
 
-One process writes (the job holds the output's lock); everybody reads, with nothing but the standard library.
+One process writes (the job holds the output's lock); readers need the standard library only.
 """
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import threading
@@ -24,7 +25,7 @@ __all__ = ["MANIFEST", "DataFile", "Manifest", "ManifestError", "ManifestLog", "
 
 MANIFEST: Final = "_manifest"
 FORMAT: Final = 1
-# Changes are kept until they are as long as the snapshot, and at least this long, in bytes.
+# Changes are kept until they have this many bytes, and are as long as the snapshot.
 KEPT_CHANGES: Final = 1 << 20
 
 
@@ -38,11 +39,10 @@ class DataFile:
 
     Attributes:
         path: ``<table>/date=YYYY-MM-DD/hour=HH/<name>.parquet``, UTC.
-        rows: how many.
         size: in bytes.
         first_us, last_us: least and greatest time of its rows (``capture_time``, or the minute in tables by minute), microseconds of the epoch.
         batch: the last micro-batch of which it has rows.
-        level: 0: as a batch wrote it; else how often its rows were compacted.
+        level: how often its rows were compacted; 0: as a batch wrote it.
     """
 
     path: str
@@ -65,15 +65,15 @@ class DataFile:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Manifest:
-    """What is in the tables at one moment.
+    """The contents of the tables at one moment.
 
     Attributes:
-        query: id of the streaming query whose batches they are; "" before the first, or when nobody said.
+        query: id of the streaming query that wrote the batches; "" before the first, or when it is not known.
         batch: the last batch that was published; -1 before the first.
         rows: rows of that batch by table.
         total: rows of all batches by table, whatever has expired since.
         files: by path.
-        removed: files that are in no table any more but still on the disk for readers of an earlier manifest; when that happened, ns.
+        removed: files that are in no table any more but still on the disk for readers of an earlier manifest; the time of removal, ns.
     """
 
     query: str = ""
@@ -92,35 +92,23 @@ class Manifest:
         )
         return sorted(found, key=lambda file: (file.first_us, file.path))
 
-    def changed(self, change: Mapping[str, Any]) -> "Manifest":
-        """What it is after a change, as ``ManifestLog.commit`` takes it."""
-        return _apply(dataclasses.replace(self, files=dict(self.files), removed=dict(self.removed)), change)
-
-    def as_change(self) -> dict[str, Any]:
-        """The change that makes an empty manifest this one."""
-        members = {name: getattr(self, name) for name in ("query", "batch", "rows", "total", "removed")}
-        return {"format": FORMAT, **members, "add": [dataclasses.astuple(file) for file in self.files.values()]}
-
 
 def read_manifest(output: str | Path) -> Manifest:
-    """What the tables of ``output`` are now; empty when there are none yet.
+    """The present manifest of ``output``; empty when there is none yet.
 
     Raises:
-        ManifestError: damaged, or of a newer version.
-        OSError: it is there and cannot be read.
+        ManifestError: it is damaged, or of a newer version.
+        OSError: it cannot be read.
     """
     path = Path(output, MANIFEST)
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return Manifest()
-    manifest = Manifest()
     changes = list(_changes(path, data))
     if not changes or changes[0].get("format", FORMAT + 1) > FORMAT:
         raise ManifestError(f"{path}: {'is of a newer version' if changes else 'has no whole line'}")
-    for change in changes:
-        manifest = _apply(manifest, change)
-    return manifest
+    return functools.reduce(_apply, changes, Manifest())
 
 
 def reason_for_refusal(output: Path) -> str:
@@ -130,12 +118,12 @@ def reason_for_refusal(output: Path) -> str:
 
 
 def has_batches(output: Path) -> bool:
-    """Whether a folder has tables, of this layout or the one before."""
+    """Whether a folder has tables, of this layout or the previous one."""
     return Path(output, MANIFEST).exists() or bool(reason_for_refusal(output))
 
 
 def _apply(manifest: Manifest, change: Mapping[str, Any]) -> Manifest:
-    """The manifest with a change; takes over the dictionaries of the one before."""
+    """The manifest with a change, which is in the form of ``ManifestLog.commit``; it has the given one's dictionaries."""
     files, removed = manifest.files, manifest.removed
     for path in change.get("remove", ()):
         del files[path]
@@ -150,12 +138,10 @@ def _apply(manifest: Manifest, change: Mapping[str, Any]) -> Manifest:
 
 
 def _changes(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
-    """The lines, but for a torn last one."""
-    lines = data.split(b"\n")
+    """The lines, without a torn last one."""
+    *lines, _ = data.split(b"\n")  # behind the last newline is nothing, or a torn line
     for number, line in enumerate(lines, 1):
         crc, _, text = line.partition(b" ")
-        if number == len(lines):
-            return  # what is behind the last newline: nothing, or torn
         try:
             sound = int(crc, 16) == zlib.crc32(text)
         except ValueError:
@@ -163,7 +149,7 @@ def _changes(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
         if sound:
             change: dict[str, Any] = json.loads(text)
             yield change
-        elif any(lines[number:]):
+        elif any(lines[number:]) or not data.endswith(b"\n"):
             raise ManifestError(f"{path}: line {number} is damaged")
 
 
@@ -173,15 +159,10 @@ def _line(change: Mapping[str, Any]) -> bytes:
 
 
 class ManifestLog:
-    """The writer's side: one object in one process; its methods may be called from any thread."""
+    """The writer of the manifest: one object in one process; its methods may be called from any thread."""
 
     def __init__(self, output: Path) -> None:
-        """Take over what is there; a torn line goes.
-
-        Raises:
-            ManifestError: as ``read_manifest``.
-            OSError: the output cannot be written to.
-        """
+        """Read the manifest and drop a torn line. Raises ManifestError as ``read_manifest``, OSError when the output cannot be written to."""
         self._output = output
         self._lock = threading.Lock()
         self._state = read_manifest(output)
@@ -191,15 +172,15 @@ class ManifestLog:
 
     @property
     def state(self) -> Manifest:
-        """What is in force; an object that does not change."""
+        """The manifest in force; an object that does not change."""
         return self._state
 
     def commit(self, **change: Any) -> Manifest:
-        """Put a change in force: on return it is on the disk; when this raises it is not in force, and was not for good.
+        """Put a change in force: on return it is on the disk; when this raises an error it is not in force.
 
         Args:
-            change: ``query``, ``batch``, ``rows``, ``total``: as the attributes of ``Manifest``; ``add``: files; ``remove``: paths that are in no
-                table from now on, and then ``at``, the time in ns; ``gone``: removed paths that are no longer on the disk.
+            change: ``query``, ``batch``, ``rows``, ``total``: as the attributes of ``Manifest``; ``add``: files; ``remove``: paths that leave their
+                table, with ``at``, the time in ns; ``gone``: removed paths that are no longer on the disk.
 
         Raises:
             OSError: it could not be written.
@@ -207,7 +188,8 @@ class ManifestLog:
         if "add" in change:
             change["add"] = [dataclasses.astuple(file) for file in change["add"]]
         with self._lock:
-            state = self._state.changed(change)
+            copy = dataclasses.replace(self._state, files=dict(self._state.files), removed=dict(self._state.removed))
+            state = _apply(copy, change)
             if self._fd < 0 or self._size - self._base > max(KEPT_CHANGES, self._base):
                 self._replace(state)
             else:
@@ -216,7 +198,7 @@ class ManifestLog:
             return state
 
     def close(self) -> None:
-        """Let go of the file; nothing is left to write."""
+        """Close the file; nothing is left to write."""
         with self._lock:
             self._forget()
 
@@ -227,20 +209,21 @@ class ManifestLog:
                 raise OSError(f"{written} of {len(line)} bytes of the manifest's change were written")
             os.fdatasync(self._fd)
         except BaseException:
-            self._forget()  # what is behind the last whole line is unknown: the next change begins a new file
+            self._forget()  # the end of the file is unknown: the next change begins a new one
             raise
         self._size += len(line)
 
     def _replace(self, state: Manifest) -> None:
-        """Write a snapshot under the manifest's name."""
-        line = _line(state.as_change())
+        """Write a snapshot, which is the change from an empty manifest, under the manifest's name."""
+        members = {name: getattr(state, name) for name in ("query", "batch", "rows", "total", "removed")}
+        line = _line({"format": FORMAT, **members, "add": [dataclasses.astuple(file) for file in state.files.values()]})
         fresh = self._output / f"{MANIFEST}.new"
         with contextlib.suppress(FileNotFoundError):
             fresh.unlink()
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
         try:
-            with open(fd, "wb", buffering=0, closefd=False) as file:
-                _write_all(file, line)
+            with open(fd, "wb", closefd=False) as file:
+                file.write(line)
             os.fsync(fd)
             os.rename(fresh, self._output / MANIFEST)
             sync_folders([self._output])
@@ -257,14 +240,8 @@ class ManifestLog:
             os.close(fd)
 
 
-def _write_all(file: Any, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[file.write(view) :]
-
-
 def sync_folders(folders: Iterable[Path]) -> None:
-    """Make the names in these folders survive a power cut."""
+    """Write the names in these folders to the disk."""
     for folder in folders:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

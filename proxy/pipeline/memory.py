@@ -1,8 +1,8 @@
-"""What a job's Java heap has room for: batches, partitions, and the largest frame.
+"""Divides a job's Java heap: batches, partitions, and the largest frame.
 
-A frame passes the heap whole, and more than once at the same time: as Arrow's value, in the chunk's row, in its own row, and in the Parquet writer's
-page before and behind compression, where buffers grow by doubling; and each task may have one. A frame for which the heap has no such room is cut in
-Python, before Spark sees it, and its size stays what it was: one legal frame must not kill a job, and then again after every restart.
+The heap holds a frame whole, and several times at once: as Arrow's value, in the chunk's row, in its own row, and in the Parquet writer's page before
+and after compression, where buffers grow by doubling; and each task may have one. A frame that is too large for that is cut in Python, before Spark
+sees it, and keeps its size on the wire: otherwise one legal frame would kill the job, and again after every restart.
 """
 
 import itertools
@@ -12,39 +12,28 @@ from typing import Final, NamedTuple
 
 from framegate.proxy.pipeline.planner import Planner
 from framegate.proxy.tap.log_reader import LogError, read_raw
-from framegate.proxy.tap.record import BLOCK_PIECES, FLAG_PIECES, FRAME_HEADER_BYTES, KIND_FRAMES, ChunkRow
+from framegate.proxy.tap.record import BLOCK_PIECES, FLAG_PIECES, FRAME_HEADER_BYTES, KIND_FRAMES
 
-__all__ = ["Budget", "HeapError", "LargeFrames", "budget", "heap_bytes", "large_frames", "slots"]
+__all__ = ["Budget", "HeapError", "budget", "heap_bytes", "large_frames", "slots"]
 
-BASE_BYTES: Final = 256 << 20
-"""Of heap that Spark itself takes."""
-COPIES: Final = 14
-"""Of a large frame on its way, at the same moment."""
-SLOT_BYTES: Final = 256 << 20
-"""Of heap for each task slot, when nobody said how many slots there are."""
+BASE_BYTES: Final = 256 << 20  # of heap that Spark itself takes
+COPIES: Final = 14  # of a large frame at the same moment
+SLOT_BYTES: Final = 256 << 20  # of heap for each task slot, by default
 MAX_BATCH_BYTES: Final = 128 << 20
 MIN_BATCH_BYTES: Final = 8 << 20
 MAX_ROW_GROUP_BYTES: Final = 32 << 20
 MIN_ROW_GROUP_BYTES: Final = 4 << 20
-LEAST_FRAME_BYTES: Final = 1 << 20
-"""What there must be room for at least."""
+LEAST_FRAME_BYTES: Final = 1 << 20  # there must be room for such a frame
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 class HeapError(ValueError):
-    """The heap has no room for what was asked. The message is one line, with the sum and what to change."""
+    """The heap is too small. The message is one line, with the sum and what to change."""
 
 
 class Budget(NamedTuple):
-    """How a heap is shared out; bytes.
-
-    Attributes:
-        heap: all of it.
-        cores: tasks at once.
-        batch: of log in a batch.
-        partition: of log in a task.
-        frame: of a frame's body at most; what is larger is cut.
-        row_group: that a Parquet writer gathers.
+    """How a heap is divided: bytes of log in a ``batch`` and in the ``partition`` of a task, the most of a ``frame``'s body (larger ones are cut),
+    and what a Parquet writer gathers in a ``row_group``; ``cores`` is the number of tasks at once.
     """
 
     heap: int
@@ -56,7 +45,7 @@ class Budget(NamedTuple):
 
     @property
     def settings(self) -> dict[str, str]:
-        """What Spark's Parquet writers must be told: they would gather a hundred rows before they look how large they are."""
+        """Settings of Spark's Parquet writers, which by default look at their size only after a hundred rows."""
         return {
             "spark.hadoop.parquet.block.size": str(self.row_group),
             "spark.hadoop.parquet.page.size.row.check.min": "1",
@@ -65,11 +54,7 @@ class Budget(NamedTuple):
 
 
 def heap_bytes(text: str) -> int:
-    """Bytes of a heap as Java writes it: 512m, 1g.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Bytes of a heap as Java writes it: 512m, 1g. Raises ValueError for another text."""
     found = re.fullmatch(r"(\d+)([kmgt]?)", text.strip().lower())
     if found is None:
         raise ValueError(f"not a heap as Java writes it, like 512m or 1g: {text}")
@@ -77,21 +62,20 @@ def heap_bytes(text: str) -> int:
 
 
 def slots(heap: int, processors: int) -> int:
-    """Task slots when nobody said how many: one for each processor, as far as the heap goes."""
+    """The default number of task slots: one for each processor, as far as the heap goes."""
     return max(1, min(processors, heap // SLOT_BYTES))
 
 
 def budget(heap: int, cores: int, *, batch: int | None = None, keep: int | None = None) -> Budget:
-    """Share out a heap.
+    """Divide a heap.
 
     Args:
-        heap: bytes.
-        cores: tasks at once.
-        batch: bytes of log in a batch, when somebody said so.
-        keep: bytes of each body that were asked for; None: as many as there is room for.
+        heap: bytes, for ``cores`` tasks at once.
+        batch: bytes of log in a batch; None: an eighth of the heap, within bounds.
+        keep: bytes of each body to keep; None: as many as there is room for.
 
     Raises:
-        HeapError: there is no room for that.
+        HeapError: the heap is too small.
     """
     row_group = min(max(heap // (16 * cores), MIN_ROW_GROUP_BYTES), MAX_ROW_GROUP_BYTES)
     room = (heap - BASE_BYTES) // cores - 2 * row_group
@@ -114,15 +98,8 @@ def _mib(size: int) -> str:
     return f"{size / (1 << 20):.0f} MiB"
 
 
-class LargeFrames(NamedTuple):
-    """Frames that were cut: how many, and the size of the largest body."""
-
-    frames: int
-    largest: int
-
-
-def large_frames(planner: Planner, start: Mapping[str, int], end: Mapping[str, int], limit: int) -> LargeFrames:
-    """The frames between two positions of which more than ``limit`` bytes of body are in the log. Looks into blocks that can have some only."""
+def large_frames(planner: Planner, start: Mapping[str, int], end: Mapping[str, int], limit: int) -> list[int]:
+    """The body sizes of the frames between two positions of which the log has more than ``limit`` bytes. Reads only blocks that can have some."""
     sizes: list[int] = []
     for ref in planner.blocks(start, end):
         if ref.header.data_len <= limit and not ref.header.flags & BLOCK_PIECES:
@@ -130,15 +107,10 @@ def large_frames(planner: Planner, start: Mapping[str, int], end: Mapping[str, i
         try:
             block = read_raw(ref)
         except LogError:
-            continue  # its reader says so
+            continue  # the task that reads it reports it
         for row in block.rows:
-            if row.kind == KIND_FRAMES and _stored(row) > limit:
+            stored = row.original_bytes - row.lost_bytes if row.flags & FLAG_PIECES else row.data_length
+            if row.kind == KIND_FRAMES and stored > limit:
                 edges = [0, row.original_bytes] if row.flags & FLAG_PIECES else [*block.starts(row), row.data_length]
                 sizes += [right - left - FRAME_HEADER_BYTES for left, right in itertools.pairwise(edges)]
-    large = [size for size in sizes if size > limit]
-    return LargeFrames(len(large), max(large, default=0))
-
-
-def _stored(row: ChunkRow) -> int:
-    """Bytes of a chunk's frames that the log has."""
-    return row.original_bytes - row.lost_bytes if row.flags & FLAG_PIECES else row.data_length
+    return [size for size in sizes if size > limit]

@@ -1,4 +1,4 @@
-"""The options of the Data Source ``framegate``, read and judged; ``source`` says what each does. Needs no Spark."""
+"""Parses the options of the Data Source ``framegate``; ``source`` describes them. Needs no Spark."""
 
 import dataclasses
 import datetime
@@ -22,12 +22,12 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class OptionError(ValueError):
-    """An option of the source that is missing or cannot be; the message names it."""
+    """An option of the source that is missing or has a wrong value; the message names it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """The options, judged. The module's docstring says what each does."""
+    """The options, parsed; ``source`` describes them."""
 
     path: Path
     from_latest: bool = False
@@ -42,11 +42,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
-        """Judge Spark's options; case does not matter in their names.
-
-        Raises:
-            OptionError: the first one that cannot be.
-        """
+        """Parse Spark's options; case does not matter in their names. Raises OptionError for the first wrong one."""
         known = {name.lower() for name in _NAMES}
         unknown = sorted(name for name in options if name.lower() not in known)
         if unknown:
@@ -62,6 +58,9 @@ class SourceOptions:
         consumer = options.get("consumer", "")
         if consumer and not re.fullmatch(CONSUMER_NAME, consumer):
             raise OptionError(f"consumer: letters, digits, dot, dash and underscore, not {consumer}")
+        parallelism = options.get("parallelism", str(os.cpu_count() or 1))
+        if not parallelism.isdecimal() or int(parallelism) < 1:
+            raise OptionError(f"parallelism: a whole number from 1, not {parallelism}")
         limit = options.get("maxbytespertrigger")
         room = options.get("maxpartitionbytes")
         return cls(
@@ -73,17 +72,13 @@ class SourceOptions:
             keep=parse_payload(options.get("payload", "full")),
             consumer=consumer,
             owner=options.get("owner", ""),
-            parallelism=_count(options.get("parallelism", str(os.cpu_count() or 1))),
+            parallelism=int(parallelism),
             max_partition_bytes=MAX_PARTITION_BYTES if room is None else _size("maxPartitionBytes", room),
         )
 
 
 def parse_time(text: str) -> int:
-    """Nanoseconds of the wall clock at an RFC 3339 time.
-
-    Raises:
-        OptionError: it is none, or says no offset from UTC.
-    """
+    """Nanoseconds of the wall clock at an RFC 3339 time. Raises OptionError: it is none, or has no offset from UTC."""
     try:
         at = datetime.datetime.fromisoformat(text)
         if at.tzinfo is None:
@@ -94,11 +89,7 @@ def parse_time(text: str) -> int:
 
 
 def parse_payload(text: str) -> int | None:
-    """How many bytes of each body to keep; None: all.
-
-    Raises:
-        OptionError: it says something else.
-    """
+    """How many bytes of each body to keep; None: all. Raises OptionError for another text."""
     if text in ("full", "none"):
         return None if text == "full" else 0
     return _size("payload", text, "none, full or bytes like 64 or 4k")
@@ -110,9 +101,3 @@ def _size(name: str, text: str, wanted: str = "bytes above 0, like 67108864 or 6
     if found is None or int(found[1]) == 0:
         raise OptionError(f"{name}: {wanted}, not {text}")
     return int(found[1]) * _UNITS[found[2]]
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise OptionError(f"parallelism: a whole number from 1, not {text}")
-    return int(text)

@@ -1,4 +1,4 @@
-"""Partial sums by key, in Arrow: how they are made of rows and of one another. A table of them has several rows for a key, and its view adds up."""
+"""Partial sums by key, in Arrow, from rows and from one another. A table of them has several rows for a key, and its view adds them up."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -17,7 +17,7 @@ def minute(times: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _plain(times: pa.ChunkedArray) -> pa.ChunkedArray:
-    """UTC without saying so: Arrow looks up no time zone, which a small image may not have."""
+    """The times without their zone, so that Arrow needs no time zone database, which a small image may not have."""
     return times.cast(MICROSECONDS).cast(pa.int64()).cast(pa.timestamp("us"))
 
 
@@ -27,7 +27,7 @@ def hours(times: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def count(condition: pa.ChunkedArray) -> pa.ChunkedArray:
-    """1 where it holds, 0 where it does not or is null; its sum is how often it holds."""
+    """1 where the condition holds, 0 where it does not or is null."""
     return pc.fill_null(condition, False).cast(pa.int64())
 
 
@@ -35,7 +35,7 @@ def add_up(rows: pa.Table, how: Mapping[str, str]) -> pa.Table:
     """A row for each key.
 
     Args:
-        rows: keys, of which null is a value like others, and some of the columns of ``how``.
+        rows: key columns, in which null is a value like others, and some of the columns of ``how``.
         how: by name: sum, min or max.
 
     Returns:

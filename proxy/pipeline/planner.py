@@ -1,11 +1,11 @@
-"""Positions over all the streams of a log: what is there, what a batch may take, how it is cut into partitions.
+"""Plans batches over all the streams of a log: how far they go, what a batch takes, how it is cut into partitions.
 
-Only block headers are read here, from where the last look ended, so a call costs what was written since. The last block of a stream that has no
-seal is read whole before its end is offered: a tail that a power loss left unsound is not data yet, and never will be. What else is damaged is
-found by the task that reads it.
+The planner reads block headers only, from where it ended the last time, so a call costs what was written since. It reads the last block of a stream
+without a seal whole before it offers the stream's end: a tail that a power loss left unsound is not data. Other damage is found by the task that
+reads it.
 
-What is gone, or cannot be read, is an error (``DataLossError``), or, for a reader that goes on, a ``Loss`` among the slices of its batch. It is found
-again whenever the batch is planned again, and a stream that is gone altogether is named in the position where the batch ends.
+Data that is gone or cannot be read is an error (``DataLossError``) or, for a reader that goes on, a ``Loss`` among the slices of its batch. The same
+loss is found whenever the batch is planned again, and a stream that is gone altogether is named in the position where the batch ends.
 """
 
 import contextlib
@@ -16,9 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from framegate.proxy.pipeline.loss import DataLossError, Loss, pairs_of
+from framegate.proxy.pipeline.loss import DataLossError, Loss, Vanished, pairs_of
 from framegate.proxy.pipeline.position import Position
-from framegate.proxy.pipeline.vanished import Inventory, find_vanished
 from framegate.proxy.tap.acceptance import read_accepted
 from framegate.proxy.tap.consumer import write_consumer
 from framegate.proxy.tap.expected import expected_end, expected_start, is_written, ledger_faults
@@ -38,18 +37,17 @@ from framegate.proxy.tap.log_reader import (
 )
 from framegate.proxy.tap.record import LOCK_NAME, REASON_DAMAGED, REASON_VANISHED, FormatError
 
-__all__ = ["DataLossError", "Part", "Planner", "Slice", "Target"]
+__all__ = ["DataLossError", "Part", "Planner", "Slice"]
 
 MIN_PARTITION_BYTES: Final = 8 << 20
 MAX_PARTITION_BYTES: Final = 256 << 20
 
 
 class Slice(NamedTuple):
-    """A range of one segment, whole blocks; all that a task needs to find them.
+    """A range of whole blocks of one segment; all that a task needs to read them.
 
     Attributes:
-        stream: its name.
-        path: of the segment, as it was when listed; ``open_segment`` finds it after a rename.
+        path: of the segment when it was listed; ``open_segment`` finds it after a rename.
         base: the segment's first logical offset.
         start, end: logical offsets.
     """
@@ -61,23 +59,11 @@ class Slice(NamedTuple):
     end: int
 
 
-class Target(NamedTuple):
-    """Where to stop at the latest.
-
-    Attributes:
-        ends: of the streams that were there; others are not begun.
-        ledger: its last line then.
-    """
-
-    ends: Mapping[str, int]
-    ledger: int
-
-
 Part = Slice | Loss
 
 
 class Planner:
-    """What the driver side of a reader knows of a log. Remembers the ends it saw; that saves work, and tells what a vanished stream still had."""
+    """The driver's side of a reader. It remembers the ends that it saw: this saves work, and tells how much of a vanished stream was unread."""
 
     def __init__(
         self,
@@ -89,15 +75,8 @@ class Planner:
         owner: str = "",
         max_partition_bytes: int = MAX_PARTITION_BYTES,
     ) -> None:
-        """Nothing is read yet.
-
-        Args:
-            directory: the tap's; while it does not exist it has no streams.
-            parallelism: partitions to aim at.
-            fail_on_data_loss: raise for what vanished or is damaged; otherwise plan a ``Loss``.
-            consumer: the name under which retention is told how far the reader has come; "" for none.
-            owner: who has the name, as ``write_consumer`` takes it.
-            max_partition_bytes: of log; a block larger than it is a partition of its own.
+        """Read nothing yet. The tap's directory has no streams while it does not exist; the other arguments are the options of ``source``: a block
+        larger than ``max_partition_bytes`` is a partition of its own; ``consumer`` and ``owner`` are as for ``write_consumer``, "" for none.
         """
         self._directory = str(directory)
         self._parallelism = parallelism
@@ -111,25 +90,20 @@ class Planner:
         self._ledger_was: tuple[int, int, int] | None = None
 
     def starts(self) -> dict[str, int]:
-        """The oldest offset that there should be of each stream that is there."""
+        """The oldest offset that should exist of each stream with segments."""
         bases = {stream: listed[0].base for stream in streams(self._directory) if (listed := segments(self._directory, stream))}
         known = self._read_ledger().streams
         return {stream: expected_start(known.get(stream), base) for stream, base in bases.items()}
 
     def ends(self) -> dict[str, int]:
-        """The offset behind the last sound block of each stream; behind all that there should be, where a sealed segment is damaged, or the stream
-        ended later.
-        """
+        """The offset behind the last sound block of each stream; its end according to seal and ledger, where a sealed segment is damaged or gone."""
         listed = {stream: self._end(stream) for stream in streams(self._directory)}
         known = self._read_ledger().streams
         return {stream: max(end, expected_end(known.get(stream)) or 0) for stream, end in listed.items() if end is not None}
 
     def first(self, *, from_latest: bool = False, since_ns: int = 0) -> Position:
-        """Where a query without a checkpoint begins. What retention took by now is none of its business; what others took is.
-
-        Args:
-            from_latest: behind all that is there, instead of before it.
-            since_ns: at the first block that has something captured at this time or later, when it is not 0.
+        """Where a query without a checkpoint begins: before all that exists; behind it (``from_latest``); or at the first block with something
+        captured at ``since_ns`` or later, if that is not 0. What retention has deleted is no loss for it; what others have deleted is.
         """
         if from_latest:
             offsets = self.ends()
@@ -138,40 +112,38 @@ class Planner:
         else:
             offsets = self.starts()
         ledger = self._read_ledger()
-        unseen = {
-            s: stream_record
-            for s, stream_record in ledger.streams.items()
-            if s not in offsets and (stream_record.end is None or segments(self._directory, s))
-        }
-        offsets |= {stream: stream_record.deleted_to for stream, stream_record in unseen.items() if stream_record.deleted_to}
-        if not from_latest and not since_ns:
-            taken = {
-                stream: stream_record for stream, stream_record in ledger.streams.items() if stream not in offsets and stream_record.end is not None
-            }
-            offsets |= {
-                stream: stream_record.deleted_to for stream, stream_record in taken.items() if stream_record.deleted_to < (stream_record.end or 0)
-            }
-        return Position(offsets, ledger.last if ledger.present else None, tuple(sorted(unseen.keys() - offsets.keys())))
+        born: list[str] = []
+        for stream, stream_record in sorted(ledger.streams.items()):
+            if stream in offsets:
+                continue
+            deleted_to, end = stream_record.deleted_to, stream_record.end
+            goes_on = end is None or bool(segments(self._directory, stream))
+            was_taken = end is not None and deleted_to < end and not from_latest and not since_ns
+            if was_taken or (goes_on and deleted_to):
+                offsets[stream] = deleted_to
+            elif goes_on:
+                born.append(stream)
+        return Position(offsets, ledger.last if ledger.present else None, tuple(born))
 
-    def target(self) -> Target:
-        """All that is there now."""
+    def target(self) -> Position:
+        """The end of all that exists now."""
         ends = self.ends()
-        return Target(ends, self._read_ledger().last)
+        return Position(ends, self._read_ledger().last)
 
-    def advance(self, start: Position, budget: int | None = None, target: Target | None = None) -> Position:
+    def advance(self, start: Position, budget: int | None = None, target: Position | None = None) -> Position:
         """Where a batch that begins at ``start`` should end.
 
-        The budget is shared out in turns among the streams that lag, so that a busy stream gets what quiet ones leave, and each that lags
-        gets at least one block, so that a block larger than the budget cannot stop its stream.
+        The budget is divided among the streams that lag, so that a busy stream gets what quiet ones leave. Each that lags gets at least one block,
+        so that a block larger than the budget cannot stop its stream.
 
         Args:
-            start: where each known stream stands; one that is not named begins at 0.
-            budget: bytes of log to take; None takes all.
-            target: where to stop at the latest; None: no such bound.
+            start: the position of each known stream; one that is not named begins at 0.
+            budget: bytes of log to take; None: all.
+            target: where to stop at the latest; streams that it does not name are not begun. None: no bound.
 
         Returns:
-            Where each stream that exists will stand, and what the batch goes on without. A stream that is gone is not named any more. ``start``
-            itself, when there is nothing new.
+            The new position of each stream that exists, and the losses without which the batch goes on. A stream that is gone is no longer named.
+            ``start`` itself, when there is nothing new.
 
         Raises:
             DataLossError: something between start and end is gone.
@@ -179,9 +151,10 @@ class Planner:
         folders = set(streams(self._directory))
         ends = self.ends()
         ledger = self._read_ledger()
+        fault = self._ledger_fault(ledger, ends)
+        last = ledger.last if target is None or target.ledger is None else target.ledger
         registered = bool(self._consumer)
-        found = Inventory(ends, folders, ledger, self._ledger_fault(ledger, ends), self._reached, registered, time.time_ns())
-        vanished = find_vanished(start, found, ledger.last if target is None else target.ledger)
+        vanished = Vanished(start, last, ends=ends, folders=folders, ledger=ledger, fault=fault, reached=self._reached, registered=registered)
         self._keep_new_streams(start, vanished.lost, vanished.born)
         if vanished.lost:
             self._lose(vanished.messages[next(iter(vanished.lost))])
@@ -190,22 +163,19 @@ class Planner:
             if known is not None and end > known:
                 self._lose(f"stream {stream} goes on up to {end}, behind its end at {known}")
         if target is not None:
-            ends = {s: min(end, target.ends.get(s, start.streams.get(s, 0))) for s, end in ends.items() if s in target.ends or s in start.streams}
+            bounds = {**start.streams, **target.streams}
+            ends = {stream: min(end, bounds[stream]) for stream, end in ends.items() if stream in bounds}
         at = self._take(start.streams, ends, budget) | vanished.streams
         if at == start.streams and not vanished.lost:
             return start
-        number = None if not ledger.present else ledger.last if target is None else target.ledger
-        return Position(at, number, tuple(vanished.born), vanished.lost, found.fault)
+        return Position(at, last if ledger.present else None, tuple(vanished.born), vanished.lost, fault)
 
     def partitions(self, start: Position, end: Position) -> list[list[Part]]:
-        """The ranges between two positions, packed into partitions of about equal size; many small streams share one.
-
-        Raises:
-            DataLossError: something of them is gone.
-        """
+        """The ranges between two positions, packed into partitions of about equal size; many small streams share one. Raises DataLossError."""
         if start == end:
             return []
-        ranges = [(stream, _begin(stream, start, end), end.streams[stream]) for stream in sorted(end.streams)]
+        begins = {stream: max(start.streams.get(stream, 0), end.lost[stream][1] if stream in end.lost else 0) for stream in end.streams}
+        ranges = [(stream, begins[stream], end.streams[stream]) for stream in sorted(end.streams)]
         total = sum(last - first for _, first, last in ranges if first < last)
         room = min(max(-(-total // self._parallelism), MIN_PARTITION_BYTES), self._max_partition_bytes)
         ledger = self._read_ledger()
@@ -223,22 +193,18 @@ class Planner:
         return packed
 
     def blocks(self, start: Mapping[str, int], end: Mapping[str, int]) -> Iterator[BlockRef]:
-        """The blocks between two positions that are there, stream by stream."""
+        """The blocks that exist between two positions, stream by stream."""
         for stream in sorted(end):
             for found in self._walk(stream, start.get(stream, 0), end[stream], strict=False):
                 if isinstance(found, BlockRef):
                     yield found
 
     def register(self, position: Position) -> None:
-        """Tell retention that the consumer needs nothing before this position.
-
-        Raises:
-            OSError: it cannot be told.
-        """
+        """Tell retention that the consumer needs nothing before this position. Raises OSError."""
         write_consumer(self._directory, self._consumer, position.streams, time.time_ns(), self._owner)
 
     def _read_ledger(self) -> Ledger:
-        """What the ledger says; read again when its file has changed."""
+        """The ledger; read again when its file has changed."""
         path = os.path.join(self._directory, LEDGER_NAME)
         try:
             status = os.stat(path)
@@ -253,26 +219,24 @@ class Planner:
         return self._ledger
 
     def _ledger_fault(self, ledger: Ledger, ends: Mapping[str, int]) -> str:
-        """What is wrong with the ledger and was not accepted (``tap verify --accept``), in words. A directory that nobody keeps never had one; one
-        that is kept may learn of streams yet.
+        """What is wrong with the ledger and was not accepted (``tap verify --accept``), in words. A directory without a lock file never had a ledger;
+        while control writes to the directory, streams that are not yet in the ledger are no fault.
         """
         if not ledger.present and not (ends and os.path.exists(os.path.join(self._directory, LOCK_NAME))):
             return ""
-        strangers = sorted(ends.keys() - ledger.streams.keys())
-        if strangers and is_written(self._directory):
-            strangers = []
-        faults = list(ledger_faults(ledger, strangers))
+        unknown = sorted(ends.keys() - ledger.streams.keys())
+        faults = list(ledger_faults(ledger, [] if unknown and is_written(self._directory) else unknown))
         accepted = read_accepted(self._directory).faults if faults else {}
         return "; ".join(fault for fault in faults if fault not in accepted)
 
     def _keep_new_streams(self, start: Position, lost: dict[str, tuple[int, int, int, int]], born: list[str]) -> None:
-        """What began between the listing and the reading of the ledger is not gone: it waits for the next listing."""
+        """Take back the loss of streams that began between the listing and the reading of the ledger: the next listing has them."""
         for stream in [stream for stream in lost if stream not in start.streams and segments(self._directory, stream)]:
             del lost[stream]
             born.append(stream)
 
     def _end(self, stream: str) -> int | None:
-        """The end of a stream; None when it has no segments (any more)."""
+        """The end of a stream; None when it has no segments."""
         listed = segments(self._directory, stream)
         if not listed:
             return None
@@ -292,7 +256,9 @@ class Planner:
         return end
 
     def _take(self, start: Mapping[str, int], ends: Mapping[str, int], budget: int | None) -> dict[str, int]:
-        """``start``, with the budget spent on the way to ``ends``."""
+        """The offsets that are reached from ``start`` towards ``ends`` with the budget; each stream that lags gets at least one block in each
+        turn.
+        """
         at = {stream: start.get(stream, 0) for stream in ends}
         if budget is None:
             return {stream: max(at[stream], end) for stream, end in ends.items()}
@@ -300,16 +266,19 @@ class Planner:
         while walks and budget > 0:
             share = budget // len(walks)
             for stream, found in list(walks.items()):
-                taken, size = _take(found, share)
-                if taken is None:
+                size, before = 0, at[stream]
+                for item in found:
+                    at[stream] = item.end if isinstance(item, Loss) else item.header.end
+                    size += 0 if isinstance(item, Loss) else item.header.block_len
+                    if size >= share and not isinstance(item, Loss):
+                        break
+                budget -= size
+                if at[stream] == before:
                     del walks[stream]
-                else:
-                    budget -= size
-                    at[stream] = taken
         return at
 
     def _since(self, stream: str, since_ns: int, end: int) -> int:
-        """Where the first block begins that has something of a time or later; behind all, when none has. A loss right before it may have, too."""
+        """Where the first block begins that has something of a time or later, or a loss right before it; the end, when there is none."""
         listed = segments(self._directory, stream)
         at = listed[0].base if listed else 0
         for found in self._walk(stream, at, end, strict=False):
@@ -320,11 +289,7 @@ class Planner:
         return at
 
     def _walk(self, stream: str, start: int, end: int, *, strict: bool | None = None) -> Iterator[BlockRef | Loss]:
-        """The blocks between two offsets; where some are gone and that is accepted, what is known of them.
-
-        Raises:
-            DataLossError: it is not accepted.
-        """
+        """The blocks between two offsets, with a loss where some are gone; if strict (None: as the planner was told), DataLossError."""
         at = start
         last_ns = 0
         while at < end:
@@ -358,28 +323,8 @@ class Planner:
             raise DataLossError(detail)
 
 
-def _begin(stream: str, start: Position, end: Position) -> int:
-    """Where a batch begins to look for a stream: behind what its end says is lost."""
-    return max(start.streams.get(stream, 0), end.lost[stream][1] if stream in end.lost else 0)
-
-
-def _take(found: Iterator[BlockRef | Loss], budget: int) -> tuple[int | None, int]:
-    """The end of the block that uses the budget up, the first one at least, and what was taken; None when there is nothing left."""
-    end = None
-    size = 0
-    for item in found:
-        if isinstance(item, Loss):
-            end = item.end
-            continue
-        end = item.header.end
-        size += item.header.block_len
-        if size >= budget:
-            break
-    return end, size
-
-
 def _extend(parts: list[Part], found: BlockRef | Loss) -> None:
-    """Add a block to the last slice, or begin one. A loss lies before what comes behind it."""
+    """Add a block to the last slice, or begin one. A loss before the block gets the block's time as its end."""
     if isinstance(found, Loss):
         parts.append(found)
         return
@@ -394,20 +339,20 @@ def _extend(parts: list[Part], found: BlockRef | Loss) -> None:
 
 
 def _extent(segment: Segment) -> int:
-    """Where a segment that is damaged should end: as its seal says, or its size, and behind its first block at least."""
+    """Where a damaged segment should end: according to its seal or its size, and at least behind its first block."""
     seal = _seal(segment)
     return max(segment.limit, segment.base + 1, 0 if seal is None else seal.end)
 
 
 def _seal(segment: Segment) -> Seal | None:
-    """How a segment says that it ends; None: it does not, or it cannot be read."""
+    """The seal of a segment; None: it has none, or it cannot be read."""
     with contextlib.suppress(LogError):
         return segment_seal(segment)
     return None
 
 
 def _is_sound(block: BlockRef) -> bool:
-    """Whether the body of a block is what its CRC says; False too when its segment is gone."""
+    """Whether the CRC of a block's body fits; False when its segment is gone."""
     try:
         fd = open_segment(block.path)
     except FileNotFoundError:

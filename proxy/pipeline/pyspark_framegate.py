@@ -47,7 +47,7 @@ __all__ = [
     "register_views",
 ]
 
-# Imported when asked for; the imports for type checkers above say the same.
+# Imported when asked for; the imports for type checkers above are the same.
 _LAZY: Final = {
     "ManifestError": "framegate.proxy.pipeline.manifest",
     "TABLE_SCHEMAS": "framegate.proxy.pipeline.tables",

@@ -1,4 +1,4 @@
-"""What the job says of its batches: Spark's progress and the log's growth as events."""
+"""Reports the batches of the job: Spark's progress and the log's growth as events."""
 
 import contextlib
 import dataclasses
@@ -31,14 +31,12 @@ class BatchFacts:
     """A batch that is committed.
 
     Attributes:
-        batch: its number.
-        consumer: the job's name towards the tap.
-        started_ns: of the wall clock.
-        duration_ns: from its trigger to its commit, by a clock that only grows.
-        steps_s: what of that Spark says that its steps took, by their names.
-        frames: that it wrote to the tables.
-        bytes: of the log that it took.
-        minutes: rows of the table ``completeness`` that it wrote, by what they say (``completeness.states``).
+        consumer: the job's name as a consumer of the tap.
+        started_ns: wall clock.
+        duration_ns: from its trigger to its commit, by a monotonic clock.
+        steps_s: the times of Spark's steps, by name.
+        frames, bytes: that it wrote to the tables, and that it took of the log.
+        minutes: rows of the table ``completeness`` that it wrote, by state (``completeness.states``).
         segments: that it read, by stream and base, in order.
     """
 
@@ -54,7 +52,7 @@ class BatchFacts:
 
 
 class Reporter:
-    """Turns Spark's progress and the log's growth into events. Reports a batch once, after Spark committed it."""
+    """Turns Spark's progress and the log's growth into events. It reports a batch once, after Spark has committed it."""
 
     def __init__(
         self,
@@ -82,22 +80,29 @@ class Reporter:
         for progress in self._fresh():
             source = progress["sources"][0]
             before, self._read = streams_of(source["startOffset"]), streams_of(source["endOffset"])
-            self._report_cut(progress["batchId"], before)
+            batch, size = progress["batchId"], distance(before, self._read)
+            if self._limit is not None:
+                cut = large_frames(self._planner, before, self._read, self._limit)
+                if cut:
+                    self._emit({"event": "cut", "batch": batch, "frames": len(cut), "largest": max(cut), "kept": self._limit})
+            rows = self._writer.rows_of.get(batch, {})
             self._last_lag = self.lag_bytes()
-            self._emit(
-                {
-                    "event": "batch",
-                    "batch": progress["batchId"],
-                    "rows": self._writer.rows_of.get(progress["batchId"], {}),
-                    "total": self._writer.progress.total,
-                    "bytes": distance(before, self._read),
-                    "lag_bytes": self._last_lag,
-                    "duration_ms": progress["batchDuration"],
-                    "at": progress["timestamp"],
-                }
-            )
+            facts = {"rows": rows, "total": self._writer.progress.total, "bytes": size, "lag_bytes": self._last_lag}
+            self._emit({"event": "batch", "batch": batch, **facts, "duration_ms": progress["batchDuration"], "at": progress["timestamp"]})
             if self._telemetry is not None:
-                self._telemetry.batch(self._facts(progress, before))
+                self._telemetry.batch(
+                    BatchFacts(
+                        batch=batch,
+                        consumer=self._settings.consumer,
+                        started_ns=int(datetime.datetime.fromisoformat(progress["timestamp"]).timestamp() * 1000) * 1_000_000,
+                        duration_ns=progress["batchDuration"] * 1_000_000,
+                        steps_s={name: ms / 1000 for name, ms in progress["durationMs"].items()},
+                        frames=rows.get("frames", 0),
+                        bytes=size,
+                        minutes=self._writer.states_of.get(batch, {}),
+                        segments=segments_between(str(self._settings.source), before, self._read),
+                    )
+                )
         now = time.monotonic()
         if now >= self._lag_due:
             self._lag_due = now + LAG_S
@@ -107,40 +112,19 @@ class Reporter:
                 self._emit({"event": "lag", "lag_bytes": lag})
 
     def failed(self, reason: str) -> None:
-        """Tell telemetry that the batch behind the last one failed."""
+        """Report the failure of the batch behind the last one to telemetry."""
         if self._telemetry is not None:
             self._telemetry.failed(self._last_batch + 1, reason, time.time_ns())
 
-    def _facts(self, progress: dict[str, Any], before: dict[str, int]) -> BatchFacts:
-        batch = progress["batchId"]
-        return BatchFacts(
-            batch=batch,
-            consumer=self._settings.consumer,
-            started_ns=int(datetime.datetime.fromisoformat(progress["timestamp"]).timestamp() * 1000) * 1_000_000,
-            duration_ns=progress["batchDuration"] * 1_000_000,
-            steps_s={name: ms / 1000 for name, ms in progress["durationMs"].items()},
-            frames=self._writer.rows_of.get(batch, {}).get("frames", 0),
-            bytes=distance(before, self._read),
-            minutes=self._writer.states_of.get(batch, {}),
-            segments=segments_between(str(self._settings.source), before, self._read),
-        )
-
-    def _report_cut(self, batch: int, before: dict[str, int]) -> None:
-        """Say which frames of a batch were too large for the heap."""
-        if self._limit is not None:
-            cut = large_frames(self._planner, before, self._read, self._limit)
-            if cut.frames:
-                self._emit({"event": "cut", "batch": batch, "frames": cut.frames, "largest": cut.largest, "kept": self._limit})
-
     def register(self) -> None:
-        """Tell retention of the last batch, of which Spark tells its source only with the next one; the query has ended."""
+        """Tell retention the position behind the last batch, when the query has ended: Spark tells its source only with the next batch."""
         if self._settings.consumer and self._read:
-            with contextlib.suppress(OSError):  # a tap mounted read-only; that was said when the query began
+            with contextlib.suppress(OSError):  # a tap mounted read-only; the start of the query has reported it
                 owner = self._settings.place_of_checkpoint
                 write_consumer(str(self._settings.source), self._settings.consumer, self._read, time.time_ns(), owner)
 
     def lag_bytes(self) -> int:
-        """Bytes of log that no committed batch has."""
+        """Bytes of log that are in no committed batch."""
         return distance(self._read, self._planner.ends())
 
     def _fresh(self) -> list[dict[str, Any]]:
@@ -156,14 +140,14 @@ class Reporter:
 
 
 def streams_of(offset: Any) -> dict[str, int]:
-    """The offsets in Spark's progress: an object, or its text."""
+    """The offsets in Spark's progress, which is an object or its text."""
     found = json.loads(offset) if isinstance(offset, str) else offset
     streams: dict[str, int] = found["streams"] if found else {}
     return streams
 
 
 def segments_between(root: str, start: Mapping[str, int], end: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The segments that have something between two positions and are there still, by stream and base."""
+    """The segments that have data between two positions and still exist, by stream and base."""
     found: list[tuple[str, int]] = []
     for stream, offset in sorted(end.items()):
         begun = start.get(stream, 0)

@@ -1,22 +1,12 @@
 """The columns of a chunk row: a chunk is the run of whole frames of one connection and direction that one read of the proxy gave.
 
-A column is named here once; ``decode.py`` knows how each is made. A reader asks for fewer with ``.schema(...)``: Spark pushes no projection
-into a Python source, so the schema given to ``load`` is the only way to leave the payload on the disk.
+``decode.py`` makes the columns. A reader asks for fewer with ``.schema(...)``: Spark pushes no projection into a Python source, so the schema given
+to ``load`` is the only way to leave the payload on the disk.
 """
 
 from typing import Final
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 __all__ = ["CHUNK_SCHEMA", "SchemaError", "check_projection"]
 
@@ -63,27 +53,21 @@ CHUNK_SCHEMA: Final = StructType([StructField(name, kind, nullable) for name, ki
 
 
 class SchemaError(ValueError):
-    """The schema that a user gave asks for something the source does not have."""
-
-
-def _loose(kind: DataType) -> str:
-    """The type without nullability, which a user may widen."""
-    return kind.simpleString()
+    """The user's schema has a column that the source does not have."""
 
 
 def check_projection(schema: StructType) -> StructType:
-    """The schema, if each of its columns is one of the source's with the same type.
-
-    Raises:
-        SchemaError: names every column that does not fit.
+    """The schema, if each of its columns is one of the source's with the same type. Raises SchemaError, which names every column that does not
+    fit.
     """
-    known = {field.name: _loose(field.dataType) for field in CHUNK_SCHEMA}
+    known = {field.name: field.dataType.simpleString() for field in CHUNK_SCHEMA}
     faults = []
     for field in schema:
+        kind = field.dataType.simpleString()  # without nullability, which a user may widen
         if field.name not in known:
             faults.append(f"{field.name}: no such column")
-        elif _loose(field.dataType) != known[field.name]:
-            faults.append(f"{field.name}: is {known[field.name]}, not {_loose(field.dataType)}")
+        elif kind != known[field.name]:
+            faults.append(f"{field.name}: is {known[field.name]}, not {kind}")
     if faults:
         raise SchemaError(f"framegate source: {'; '.join(faults)}. Columns: {', '.join(known)}")
     return schema

@@ -1,21 +1,18 @@
-"""The Spark session that runs beside the proxy: small, quiet, local, and with the settings that a Python source wants.
+"""The Spark session that runs beside the proxy: local, quiet, and with the settings that a Python source needs.
 
-``spark.python.unix.domain.socket.enabled`` matters most: over loopback TCP every task of a Python source waits some 40 ms. Its sockets live
-in a private folder with a short path (a Unix socket's path must stay under 108 bytes) that is removed with the session.
+- ``spark.python.unix.domain.socket.enabled``: over loopback TCP every task of a Python source waits some 40 ms. The sockets are in a private folder
+  with a short path (a Unix socket's path must stay under 108 bytes), which is removed with the session.
+- Each batch writes two files of the checkpoint. Spark's usual manager for them uses Hadoop's FileContext, which without native libraries starts some
+  forty processes (``readlink``, ``chmod``) for a batch and takes 25 ms for each file; the one over FileSystem takes 8 ms. Both write a temporary file
+  and rename it. The second does not detect two writers of one checkpoint; there is one, because a job holds its output.
+- Spark's Python processes import pyspark from a zip in Spark's home, and Python does not cache compiled modules from a zip: each process that starts
+  with a job or a query compiled all of it again, for more than a second of processor time. So a session of an installed pyspark runs from a home
+  without that zip (``_home``), and its processes import the installed package.
+- What Spark writes holds frames of the log, and is for owner and group as the log is (``UMASK``). This takes two settings: one for Hadoop's file
+  system, which has a umask of its own, and the umask of the JVM and its Python workers.
 
-Each batch writes two files of the checkpoint. Spark's usual manager of them asks Hadoop's FileContext, which without native libraries starts
-some forty processes (``readlink``, ``chmod``) for a batch and takes 25 ms for each file; the one over FileSystem takes 8. Both write aside and
-rename. What the second does not know is two writers of one checkpoint, of which there is one here: a job holds its output.
-
-Spark has its Python processes import pyspark from a zip in its home, and nothing that comes from a zip keeps its compiled form: each of the five that
-start with a job, and the one that starts with every query, compiled all of it again, which cost more than a second of processor time each. So a
-session of an installed pyspark runs from a home without that zip (``_home``), and they import what is installed.
-
-What Spark writes holds the frames of the log, and is for owner and group as the log is (``UMASK``). It takes two settings: Hadoop's file system
-gives the modes of its own umask to what it creates, whatever the process says; what else the JVM and its Python workers create goes by theirs.
-
-A session that is interrupted (Ctrl-C, or whatever else is no ``Exception``) does not stop in order: its JVM is killed, and what was temporary
-removed, at once.
+A session that is interrupted (Ctrl-C, or another BaseException that is no ``Exception``) does not stop in order: its JVM is killed, and temporary
+files are removed, at once.
 """
 
 import contextlib
@@ -53,15 +50,11 @@ _JAVA_HINT: Final = "install openjdk-17-jre-headless (or newer), or set JAVA_HOM
 
 
 class SparkMissingError(RuntimeError):
-    """Something that Spark needs is not installed. The message is one line and says what to install."""
+    """Something that Spark needs is not installed. The message is one line and names what to install."""
 
 
 def require_java() -> str:
-    """The path of the Java that Spark will start.
-
-    Raises:
-        SparkMissingError: none is there, or it is older than ``MINIMUM_JAVA``.
-    """
+    """The path of the Java that Spark will start. Raises SparkMissingError: there is none, or it is older than ``MINIMUM_JAVA``."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not os.access(java, os.X_OK):
@@ -75,18 +68,14 @@ def require_java() -> str:
 
 
 def require_packages() -> None:
-    """Nothing, when the Python packages of the extra ``spark`` are installed.
-
-    Raises:
-        SparkMissingError: names those that are not.
-    """
+    """Check that the Python packages of the extra ``spark`` are installed. Raises SparkMissingError, which names those that are not."""
     missing = [name for name in ("pyspark", "pyarrow", "pandas", "numpy") if importlib.util.find_spec(name) is None]
     if missing:
         raise SparkMissingError(f"not installed: {', '.join(missing)}: pip install 'framegate[spark]'")
 
 
 def spark_errors() -> tuple[type[Exception], ...]:
-    """What a job with Spark may end with: Spark's own errors, where it is installed, and the system's."""
+    """The errors with which a job may end: the system's, and Spark's own where it is installed."""
     if importlib.util.find_spec("pyspark") is None:
         return (OSError,)
     from py4j.protocol import Py4JError
@@ -96,7 +85,7 @@ def spark_errors() -> tuple[type[Exception], ...]:
 
 
 def _workers_see_this_package() -> None:
-    """Spark's Python processes inherit PYTHONPATH, not sys.path: name the folder of ``framegate`` there when it is not an installed one."""
+    """Add the folder of ``framegate`` to PYTHONPATH unless it is installed: Spark's Python processes inherit that variable, not sys.path."""
     root = str(Path(__file__).parents[3])
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if Path(root).name not in _PACKAGES and root not in known:
@@ -105,9 +94,9 @@ def _workers_see_this_package() -> None:
 
 @contextlib.contextmanager
 def _home(private: Path, settings: Mapping[str, str]) -> Iterator[None]:
-    """A JVM started meanwhile runs from a Spark home that is the installed pyspark without its zips, made in ``private``.
+    """A JVM that is started within the block runs from a Spark home that is the installed pyspark without its zips, made in ``private``.
 
-    Only where the Python processes are this very interpreter, and so find the same pyspark by themselves, and nobody named a home.
+    Not where the user names a home, or where the Python processes are another interpreter, which does not find this pyspark.
     """
     import pyspark
 
@@ -137,14 +126,13 @@ def remove_leftovers() -> None:
 
 
 def _private_folder() -> str:
-    """A folder with a short path, for this process; those of killed processes are removed."""
     remove_leftovers()
     return tempfile.mkdtemp(prefix=f"{Path(PRIVATE).name}{os.getpid()}-", dir=Path(PRIVATE).parent)
 
 
 @contextlib.contextmanager
 def _stdout_as_stderr(fd: int = 2) -> Iterator[None]:
-    """Processes started meanwhile get ``fd`` for standard output and error: what a JVM prints must not mix with this process's own output."""
+    """Processes that are started within the block have ``fd`` as standard output and error, so that their output does not mix with ours."""
     sys.stdout.flush()
     kept = {number: os.dup(number) for number in (1, 2)}
     try:
@@ -158,17 +146,16 @@ def _stdout_as_stderr(fd: int = 2) -> Iterator[None]:
 
 
 class SparkLog:
-    """What Spark prints, in a file without a name: the JVM, its Python workers, and PySpark in this process. A context manager.
+    """The output of Spark (the JVM, its Python workers, and PySpark in this process) in a file without a name. A context manager.
 
     Attributes:
-        stream: to write to.
+        stream: writes to the file.
     """
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115 - __exit__ closes it
-        fcntl.fcntl(
-            self._file, fcntl.F_SETFL, fcntl.fcntl(self._file, fcntl.F_GETFL) | os.O_APPEND
-        )  # who has it by another number goes on at its end
+        flags = fcntl.fcntl(self._file, fcntl.F_GETFL) | os.O_APPEND  # of every duplicate of the descriptor
+        fcntl.fcntl(self._file, fcntl.F_SETFL, flags)
         self.stream: TextIO = io.TextIOWrapper(self._file, encoding="utf-8", errors="replace", write_through=True)
         self._handler = logging.StreamHandler(self.stream)
         self._loggers = [logging.getLogger(name) for name in ("py4j", "DataFrameQueryContextLogger", "SQLQueryContextLogger")]
@@ -176,7 +163,6 @@ class SparkLog:
 
     @property
     def fd(self) -> int:
-        """To write to."""
         return self._file.fileno()
 
     def __enter__(self) -> "SparkLog":
@@ -193,30 +179,28 @@ class SparkLog:
         self.stream.close()
 
     def trim(self) -> None:
-        """Begin anew when it has become large."""
         if os.fstat(self.fd).st_size > LOG_BYTES:
             os.ftruncate(self.fd, 0)
 
     def tail(self) -> str:
-        """The last lines."""
         size = os.fstat(self.fd).st_size
         shown = os.pread(self.fd, TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(errors="replace")
         return shown if not shown or shown.endswith("\n") else shown + "\n"
 
     def reason(self) -> str:
-        """Why a JVM died that cannot say so itself any more; "" when it did not."""
+        """Why a JVM died for lack of memory; "" when it did not."""
         found = re.search(r"java\.lang\.OutOfMemoryError: [^\n]*", self.tail())
         return f"{found[0].strip()}: more --memory, fewer --cores or a smaller --payload" if found else ""
 
 
 def open_private(path: Path) -> TextIO:
-    """Open a file of ours for writing text, emptied; what is new is for owner and group."""
+    """Open a text file for writing, emptied; a new one is for owner and group."""
     return open(path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags | os.O_CLOEXEC, FILE_MODE))
 
 
 @contextlib.contextmanager
 def _restricted() -> Iterator[str]:
-    """Processes started meanwhile keep what they create from others than owner and group; gives the umask in octal. A stricter one stays."""
+    """Processes that are started within the block have a umask for owner and group, or a stricter one. Gives the umask in octal."""
     before = os.umask(UMASK)
     os.umask(before | UMASK)
     try:
@@ -226,7 +210,7 @@ def _restricted() -> Iterator[str]:
 
 
 def _descendants() -> list[int]:
-    """The processes that this one started, and those that they started, by id; who started another comes before it."""
+    """The ids of the processes that this one started, and of those that they started; parents come before children."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it ended meanwhile
@@ -240,10 +224,7 @@ def _descendants() -> list[int]:
 
 
 def _kill(processes: list[int]) -> None:
-    """Kill processes that this one started, in this order, and wait until they are gone.
-
-    What py4j's and PySpark's threads say of a JVM that is gone helps nobody, and is not shown.
-    """
+    """Kill processes in this order, and wait until they are gone. Meanwhile the errors of py4j's and PySpark's threads are not shown."""
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
@@ -254,7 +235,7 @@ def _kill(processes: list[int]) -> None:
 
 
 def _ended(process: int) -> bool:
-    """Whether a process has ended; takes the exit code of a child, unless somebody has."""
+    """Whether a process has ended. Waits for a child, so that it is no zombie."""
     with contextlib.suppress(ChildProcessError):
         return os.waitpid(process, os.WNOHANG)[0] != 0
     try:
@@ -267,21 +248,21 @@ def _ended(process: int) -> bool:
 def local_session(
     name: str, *, cores: int | None = None, memory: str = "1g", settings: Mapping[str, str] | None = None, log: SparkLog | None = None
 ) -> Iterator["SparkSession"]:
-    """A session in this process's own JVM, with ``format("framegate")`` registered; stopped and cleaned up behind the block, however that ends.
+    """A session in a JVM of this process, with ``format("framegate")`` registered; it is stopped and cleaned up behind the block.
 
     Args:
         name: of the application.
-        cores: task slots and shuffle partitions; all that this process may use when None.
-        memory: heap of the JVM. Arrow and the Python workers come on top: about 1.1 GB altogether at 512m.
+        cores: task slots and shuffle partitions; None: the processors that this process may use.
+        memory: heap of the JVM. With Arrow and the Python workers the session takes about 1.1 GB at 512m.
         settings: Spark settings over the ones chosen here.
-        log: gets what the JVM prints; None: standard error does.
+        log: gets the output of the JVM; None: standard error.
 
     Raises:
         SparkMissingError: before anything is started.
     """
     require_java()
     require_packages()
-    from pyspark.sql import SparkSession  # slow, and perhaps not installed: not before all that it needs is known to be there
+    from pyspark.sql import SparkSession  # slow, and perhaps not installed
 
     from framegate.proxy.pipeline import pyspark_framegate
 
@@ -309,31 +290,21 @@ def local_session(
         "spark.ui.showConsoleProgress": "false",
         **(settings or {}),
     }
-    builder = SparkSession.builder.appName(name).master(f"local[{slots}]")
     before = set(_descendants())
+    spark: SparkSession | None = None
     try:
-        with _started(builder, chosen, Path(private), 2 if log is None else log.fd) as spark:
-            pyspark_framegate.register(spark)
-            yield spark
+        with _restricted() as umask, _stdout_as_stderr(2 if log is None else log.fd), _home(Path(private), chosen):
+            builder = SparkSession.builder.appName(name).master(f"local[{slots}]")
+            spark = builder.config(map={"spark.hadoop.fs.permissions.umask-mode": umask, **chosen}).getOrCreate()
+        pyspark_framegate.register(spark)
+        yield spark
+        spark.stop()
     except Exception:
+        if spark is not None:
+            spark.stop()
         raise
-    except BaseException:
+    except BaseException:  # the JVM may be in the middle of an answer, and cannot be stopped in order
         _kill([process for process in _descendants() if process not in before])
         raise
     finally:
         shutil.rmtree(private, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _started(builder: "SparkSession.Builder", settings: Mapping[str, str], private: Path, fd: int) -> Iterator["SparkSession"]:
-    """The session, stopped in order behind the block, but not when that was interrupted: then the JVM may be in the middle of an answer."""
-    with _restricted() as umask, _stdout_as_stderr(fd), _home(private, settings):
-        for key, value in {"spark.hadoop.fs.permissions.umask-mode": umask, **settings}.items():
-            builder = builder.config(key, value)
-        spark = builder.getOrCreate()
-    try:
-        yield spark
-    except Exception:
-        spark.stop()
-        raise
-    spark.stop()

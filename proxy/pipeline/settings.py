@@ -1,4 +1,4 @@
-"""What the job behind ``framegate pipeline run`` is told. Each field has its flag there."""
+"""The settings of the job behind ``framegate pipeline run``. Each field has its flag there."""
 
 import dataclasses
 import os
@@ -16,7 +16,7 @@ _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_E
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSettings:
-    """What the job is told.
+    """The settings of the job.
 
     Attributes:
         source: the tap's directory; must exist.
@@ -28,15 +28,15 @@ class PipelineSettings:
         format: of the tables: parquet, delta.
         compact_ms: small files of the tables are looked for this often; 0: never.
         expire_after_s: hours of the tables that ended longer ago than this are deleted; None: never.
-        checkpoint: Spark's own log; ``<output>/_checkpoint`` when None. Belongs to the output: neither is of use without the other.
-        consumer: the name under which retention knows the job, and no other job of this tap; "" keeps it unknown.
+        checkpoint: Spark's own log; ``<output>/_checkpoint`` when None. Output and checkpoint belong together.
+        consumer: the name under which retention knows the job, and no other job of this tap; "": retention does not know the job.
         start_from: where a new checkpoint begins: ``earliest``, ``latest``, or a time (RFC 3339).
         fail_on_data_loss: fail when something is gone before it was read; otherwise go on, with a gap in its place.
         memory: heap of the JVM, as Java writes it: ``512m``, ``1g``.
         cores: task slots; as many as processors, as far as the heap goes, when None.
         spark: Spark settings over the job's own.
-        telemetry: a collector that gets spans and metrics of the batches over OTLP, ``http://host:port`` or ``https://host:port``; "": as the OTEL_*
-            variables say, and none when they name none.
+        telemetry: a collector for spans and metrics of the batches over OTLP, ``http://host:port`` or ``https://host:port``; "": the one that the
+            OTEL_* variables name, if any.
     """
 
     source: Path
@@ -58,32 +58,28 @@ class PipelineSettings:
     telemetry: str = ""
 
     def budget(self) -> Budget:
-        """How the heap is shared out.
-
-        Raises:
-            ValueError: it has no room for what was asked, or what was asked is nothing.
-        """
+        """How the heap is divided. Raises ValueError: it has no room for what was asked, or a size is not valid."""
         heap = heap_bytes(self.memory)
         cores = self.cores or slots(heap, len(os.sched_getaffinity(0)))
         return budget(heap, cores, batch=self.max_bytes_per_trigger, keep=parse_payload(self.payload))
 
     @property
     def place_of_checkpoint(self) -> str:
-        """Where Spark keeps its log, as it is given the place; tells this job from another, for a checkpoint has one query."""
+        """The place of Spark's log. It identifies the job, because a checkpoint has one query."""
         place = self.checkpoint or f"{self.output}/_checkpoint"
         found = local_path(place)
         return str(place) if found is None else str(found)
 
 
 def wants_telemetry(settings: PipelineSettings, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether batches are told over OTLP: a collector is named, here or in the environment, and OTEL_SDK_DISABLED is not true."""
+    """Whether batches are reported over OTLP: a collector is named, here or in the environment, and OTEL_SDK_DISABLED is not true."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
     return bool(settings.telemetry or any(environ.get(name) for name in _ENDPOINTS))
 
 
 def local_path(place: Path | str) -> Path | None:
-    """A path of this host, whole; None: it is one of Spark's, with a scheme, and elsewhere."""
+    """The absolute path, if the place is on this host; None for one with a scheme of Spark's."""
     text = str(place)
     if isinstance(place, str) and "://" in text:
         return None

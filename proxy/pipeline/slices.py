@@ -1,7 +1,7 @@
-"""Slices of the tap's log, read: segments mapped, the CRC of each block checked, what is lost said.
+"""Reads slices of the tap's log: maps segments, checks the CRC of each block, and reports losses.
 
-A block is a view of the memory map, but for one that holds pieces of frames that were cut through: that is made anew, and the chunk that completes
-a frame holds all of it then; pieces are no rows.
+A block is a view of the memory map. One that holds pieces of frames that were cut through is made anew: the chunk that completes a frame then holds
+the whole frame, and pieces are no rows.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ import mmap
 import os
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -38,11 +38,8 @@ INT32: Final = np.dtype(np.int32)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Block:
-    """A block whose CRCs were found good.
-
-    Attributes:
-        header: its header.
-        body: all bytes of it, header included; usually a slice of a memory map, which lives as long as an array over it does.
+    """A block whose CRCs fit. ``body`` is all of it, header included; usually a slice of a memory map, which lives as long as an array over it
+    does.
     """
 
     header: headers.BlockHeader
@@ -53,11 +50,6 @@ class Block:
         return np.frombuffer(self.body, dtype=INT32, count=count, offset=position)
 
     @property
-    def chunks(self) -> "NDArray[Any]":
-        """The chunk table."""
-        return np.frombuffer(self.table, dtype=CHUNK_DTYPE)
-
-    @property
     def table(self) -> memoryview:
         """The chunk table's bytes."""
         start = self.header.chunks_at
@@ -65,27 +57,25 @@ class Block:
 
     @property
     def strings(self) -> bytes:
-        """What the rows name by index, a JSON array; ``_words`` reads it."""
+        """The strings that rows name by index, as a JSON array."""
         start = self.header.header_len
         return bytes(self.body[start : start + self.header.strings_len])
 
     @property
     def data(self) -> memoryview:
-        """The data section."""
         return self.body[self.header.data_at : self.header.data_at + self.header.data_len]
 
 
 def read_slice(part: Slice, *, fail_on_data_loss: bool = True, joiner: Joiner | None = None) -> Iterator[Block | Loss]:
-    """The blocks of a slice, mapped, each CRC checked, their frames whole.
+    """The blocks of a slice, with whole frames.
 
     Args:
-        part: what to read.
-        fail_on_data_loss: as below.
-        joiner: who joined the slices before this one, if somebody did.
+        fail_on_data_loss: False: yield a loss instead of raising an error.
+        joiner: joined the pieces of the slices before this one; None: there are none.
 
     Raises:
-        DataLossError: a block or the segment's header is damaged, or the segment is gone; with ``fail_on_data_loss`` false there is a loss instead,
-            to the end of the slice where a header is damaged, for nobody can say where the next block begins.
+        DataLossError: a block or the segment's header is damaged, or the segment is gone. Behind a damaged header the next block is not found, so
+            the loss extends to the end of the slice.
     """
     at = part.start
     joiner = joiner or Joiner()
@@ -117,12 +107,7 @@ def read_slice(part: Slice, *, fail_on_data_loss: bool = True, joiner: Joiner | 
 
 
 def _mapped(part: Slice) -> tuple[memoryview, int]:
-    """The bytes of a segment, and when it was last written.
-
-    Raises:
-        FileNotFoundError: it was deleted.
-        FormatError: this is no segment that we can read.
-    """
+    """The bytes of a segment, and when it was last written; FileNotFoundError or FormatError where it cannot be read."""
     fd = open_segment(part.path)
     try:
         status = os.fstat(fd)
@@ -137,11 +122,6 @@ def _mapped(part: Slice) -> tuple[memoryview, int]:
 
 
 def _lost(part: Slice, offset: int, end: int, reason: int, detail: str, *, from_ns: int = 0, until_ns: int = 0, fail: bool) -> Loss:
-    """A loss within a slice.
-
-    Raises:
-        DataLossError: it is not accepted.
-    """
     if fail:
         raise DataLossError(f"stream {part.stream}: {detail}")
     ledger = read_ledger(os.path.dirname(os.path.dirname(part.path)))

@@ -1,18 +1,18 @@
-"""The tables: which there are, and the writers that turn micro-batches into them. The page to begin with.
+"""The tables, and the writers that turn micro-batches into them. Read this module first.
 
     frames             a row for each captured frame
     requests           a row for each Kafka answer whose request is known
     gaps               a row for each gap
     traffic_by_minute  partial sums by minute, listener, principal and direction
-    completeness       partial sums by stream, listener, direction and minute of what was seen, and what became of it
+    completeness       partial sums by stream, listener, direction and minute: frames that were seen, stored, withheld and lost
 
-Two layouts, one interface (``Writer``, made by ``writers.make_writer``): Parquet files with a manifest on a local disk (``layout``; the default), and
-Delta Lake tables wherever Spark can write (``delta``). ``views`` reads both.
+There are two layouts with one interface (``Writer``): Parquet files with a manifest on a local disk (``layout``; the
+default), and Delta Lake tables wherever Spark can write (``delta``). ``views`` reads both.
 
-Exactly once. Spark logs the offsets of batch N, hands the batch over, and logs its commit; after a crash in between it hands over the same
-offsets as the same N again. What was published is published in one piece, under its number: a batch that is there already is passed over.
+Each batch is in the tables exactly once. Spark logs the offsets of batch N, hands the batch over, and logs its commit; after a crash in between it
+hands over the same offsets as the same N again. The writer publishes a batch in one piece, under its number, and passes over a number that it has.
 
-Nothing waits for a watermark and nothing late is dropped: the tables by minute hold partial sums, and their views add them up.
+No row waits for a watermark, and no late row is dropped: the tables by minute hold partial sums, and their views add them up.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from pyspark.sql import functions as f
 from framegate.proxy.pipeline import completeness, derived, transforms
 from framegate.proxy.pipeline.compaction import Compactor, Rules
 from framegate.proxy.pipeline.layout import HourFiles, ParquetStore
-from framegate.proxy.pipeline.manifest import Manifest, ManifestError, read_manifest, reason_for_refusal
+from framegate.proxy.pipeline.manifest import Manifest, ManifestError, reason_for_refusal
 from framegate.proxy.pipeline.partial_sums import MICROSECONDS
 from framegate.proxy.pipeline.session import open_private
 
@@ -39,16 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
-    "PARTITIONS",
-    "RULES",
-    "TABLE_SCHEMAS",
-    "TIME_COLUMNS",
-    "BatchError",
-    "Progress",
-    "TableWriter",
-    "Writer",
-    "arrow_schema",
-    "query_id",
+    *("PARTITIONS", "RULES", "TABLE_SCHEMAS", "TIME_COLUMNS"),
+    *("BatchError", "Progress", "TableWriter", "Writer", "arrow_schema", "query_id"),
 ]
 
 PROGRESS: Final = "_progress.json"
@@ -84,7 +76,7 @@ _MERGES: Final = {"traffic_by_minute": derived.merge_traffic, "completeness": co
 RULES: Final = {table: Rules(column, _MERGES.get(table), ("payload",)) for table, column in TIME_COLUMNS.items()}
 _ARROW: Final = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "binary": pa.binary(), "timestamp": MICROSECONDS}
 _PIECE_ROWS: Final = 1 << 16
-# Timestamps that everybody reads, with the statistics by which files are left out. What Spark writes is for this process alone: no marks.
+# Timestamps that every reader knows, with the statistics by which files are left out; and no file _SUCCESS, which nothing reads.
 _WRITE_SETTINGS: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
@@ -97,31 +89,20 @@ class BatchError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Progress:
-    """What has been published.
-
-    Attributes:
-        batch: the last batch; -1 before the first.
-        rows: rows of that batch by table.
-        total: rows of all batches by table, whatever has expired since.
-    """
+    """The last published batch (-1 before the first), its rows by table, and the rows of all batches, expired ones included."""
 
     batch: int
     rows: dict[str, int]
     total: dict[str, int]
 
     @classmethod
-    def read(cls, output: Path) -> "Progress":
-        """What the manifest of ``output`` says; nothing published when there is none."""
-        return cls.of(read_manifest(output))
-
-    @classmethod
     def of(cls, manifest: Manifest) -> "Progress":
-        """What a manifest says."""
+        """The progress that a manifest states."""
         nothing = dict.fromkeys(TABLE_SCHEMAS, 0)
         return cls(manifest.batch, {**nothing, **manifest.rows}, {**nothing, **manifest.total})
 
     def write(self, output: Path) -> None:
-        """Replace ``_progress.json`` in ``output``, at once or not at all. The manifest is what counts; this is for people, and for ``jq``."""
+        """Replace ``_progress.json`` in ``output`` atomically. The file is for people and for ``jq``; the manifest decides."""
         fresh = output / f"{PROGRESS}.new"
         with open_private(fresh) as file:
             file.write(json.dumps(dataclasses.asdict(self), sort_keys=True))
@@ -129,12 +110,11 @@ class Progress:
 
 
 class Writer(Protocol):
-    """Writes micro-batches; the ``foreachBatch`` function of the job. One at a time on an output.
+    """Writes micro-batches; the ``foreachBatch`` function of the job. An output has one at a time.
 
     Attributes:
-        progress: what has been published.
-        rows_of: rows by table of the last batches that this object wrote.
-        states_of: of these, the rows of the table ``completeness`` by what they say (``completeness.states``), where this writer knows it.
+        rows_of: the rows by table, for each of the last batches that this object wrote.
+        states_of: for these batches, the rows of the table ``completeness`` by state (``completeness.states``), where this writer knows them.
     """
 
     progress: Progress
@@ -145,28 +125,38 @@ class Writer(Protocol):
         """Add a batch of chunk rows to every table, unless it is there already."""
 
     def close(self) -> None:
-        """End what works beside the stream; at most seconds. The tables are whole at any moment, so a job that is killed does without."""
+        """End the work beside the stream, within seconds. The tables are whole at any moment, also when a killed job does not call this."""
 
 
 def arrow_schema(columns: str) -> pa.Schema:
-    """What Arrow has for columns written as in ``TABLE_SCHEMAS``."""
+    """The Arrow schema of columns written as in ``TABLE_SCHEMAS``."""
     return pa.schema([(name, _ARROW[kind]) for name, kind in (column.split() for column in columns.split(", "))])
 
 
 def query_id(spark: "SparkSession") -> str:
-    """The id of the streaming query that runs in this thread, which stays the same as long as its checkpoint; "" outside of one."""
+    """The id of the streaming query that runs in this thread; it stays the same as long as its checkpoint. "" outside of a query."""
     return spark.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
 
 
 class TableWriter:
     """The writer of Parquet tables.
 
-    One Spark job for a batch: it writes the frames, and chunks are counted on the way. The other tables come from the Parquet just written, of which
-    Arrow reads the narrow columns only (``derived``); gaps and totals cost a second job, in batches that have some.
+    One Spark job for each batch writes the frames, and counts chunks on the way. Arrow makes the other tables from the Parquet that was just written;
+    it reads the narrow columns only (``derived``). Gaps and totals cost a second job, in batches that have some.
     """
 
     def __init__(self, output: Path, *, compact_ms: int = COMPACT_MS, expire_after_s: float | None = None, grace_s: float = GRACE_S) -> None:
-        """Take over the output; arguments as of ``writers.make_writer``."""
+        """Take over the output, a folder on a local disk that is made when missing.
+
+        Args:
+            compact_ms: small files are looked for this often; 0: never.
+            expire_after_s: hours that ended longer ago than this are deleted; None: never.
+            grace_s: a file that is in no table any more stays on the disk this long, for readers that began before.
+
+        Raises:
+            ManifestError: the output is damaged, or of an earlier layout. One line.
+            OSError: it cannot be written to.
+        """
         refused = reason_for_refusal(output)
         if refused:
             raise ManifestError(refused)
@@ -182,11 +172,7 @@ class TableWriter:
         self._compactor.start()
 
     def __call__(self, chunks: "DataFrame", batch: int) -> None:
-        """Add a batch, unless it is there.
-
-        Raises:
-            BatchError: it is another query's, or one that came before the last.
-        """
+        """Add a batch, unless it is there. Raises BatchError: it is another query's, or precedes the last one."""
         self._compactor.check()
         state = self._store.manifest
         query = query_id(chunks.sparkSession)
@@ -196,9 +182,11 @@ class TableWriter:
             raise BatchError(f"{self._output} has batches up to {state.batch}, and batch {batch} comes again: {_NOT_ITS_OWN}")
         if batch > state.batch:
             self._store.clear_staging()
-            states = self._stage(chunks)
-            self._publish(batch, query or state.query)
-            self.states_of[batch] = states
+            self.states_of[batch] = self._stage(chunks)
+            self._store.publish(batch, query or state.query, TIME_COLUMNS)
+            self.progress = Progress.of(self._store.manifest)
+            self.progress.write(self._output)
+            self._store.clear_staging()
         self.rows_of[batch] = self.progress.rows
         for kept in (self.rows_of, self.states_of):
             kept.pop(batch - KEPT_RESULTS, None)
@@ -208,14 +196,8 @@ class TableWriter:
         self._compactor.close()
         self._store.close()
 
-    def _publish(self, batch: int, query: str) -> None:
-        self._store.publish(batch, query, TIME_COLUMNS)
-        self.progress = Progress.of(self._store.manifest)
-        self.progress.write(self._output)
-        self._store.clear_staging()
-
     def _stage(self, chunks: "DataFrame") -> dict[str, int]:
-        """Write every table's rows to the staging folder; tables without rows get none. Returns what ``states_of`` has of a batch."""
+        """Write every table's rows to the staging folder. Returns the batch's entry of ``states_of``."""
         spark = chunks.sparkSession
         for key, value in _WRITE_SETTINGS.items():
             spark.conf.set(key, value)
@@ -241,9 +223,7 @@ class TableWriter:
 
 
 class _Staging:
-    """A batch's rows on their way to the staging folder: what is added up waits for the end. Attributes: ``states``, once it is closed, as in
-    ``completeness.states``.
-    """
+    """Writes a batch's rows to the staging folder; partial sums when it is closed. Then ``states`` is as in ``completeness.states``."""
 
     def __init__(self, folder: Path) -> None:
         self.states: dict[str, int] = {}
@@ -251,7 +231,7 @@ class _Staging:
         self._sums: dict[str, list[pa.Table]] = {}
 
     def add(self, rows: pa.Table, makers: dict[str, derived.Maker]) -> None:
-        """Add what each maker makes of the rows to its table."""
+        """Give the rows to each maker, and add the result to its table."""
         for table, make in makers.items():
             if table in _MERGES:
                 self._sums.setdefault(table, []).append(make(rows))
@@ -259,7 +239,6 @@ class _Staging:
                 self._files[table].write(make(rows))
 
     def adopt(self, table: str, path: Path) -> None:
-        """Take a file that Spark has written."""
         self._files[table].adopt(path)
 
     def close(self) -> None:
@@ -274,7 +253,7 @@ class _Staging:
 
 
 def _pieces(frames: Path) -> "Iterator[pa.Table]":
-    """Rows of the table frames in a file, piece by piece, without the payload."""
+    """The rows of a file of the table frames, in pieces, without the payload."""
     with pq.ParquetFile(frames) as file:
         for batch in file.iter_batches(_PIECE_ROWS, columns=list(derived.COLUMNS), use_threads=False):
             yield pa.Table.from_batches([batch])

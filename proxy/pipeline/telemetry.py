@@ -1,8 +1,8 @@
-"""What the driver of the job exports over OTLP: a span of each batch, linked to the segments of the tap that it read, and counts.
+"""Exports the job's batches over OTLP: a span of each batch, linked to the segments of the tap that it read, and counters.
 
-The only module of the pipeline that imports OpenTelemetry, and ``run`` imports it only where it is wanted (``settings.wants_telemetry``). Exporters,
-sampler, limits, queues and resource are as the SDK reads them from the OTEL_* variables; the endpoint may be given instead. Nothing here makes a
-batch wait: spans and metrics leave by threads of the SDK, through queues with bounds.
+This is the only module of the pipeline that imports OpenTelemetry; ``run`` imports it only where it is wanted (``settings.wants_telemetry``). The SDK
+reads exporters, sampler, limits, queues and resource from the OTEL_* variables; the endpoint may be given instead. No batch waits for an export:
+threads of the SDK send spans and metrics, through bounded queues.
 """
 
 import importlib
@@ -30,23 +30,20 @@ __all__ = ["MAX_LINKS", "SERVICE", "Telemetry"]
 
 SERVICE: Final = "framegate-pipeline"
 BATCH_SPAN: Final = "framegate.pipeline.batch"
-MAX_LINKS: Final = 128
-"""Segments that a batch's span links to, the oldest of each stream first; ``framegate.tap.segments`` says how many there were."""
-_LOGGER: Final = "opentelemetry"
-
-_log = logging.getLogger(_LOGGER)
+MAX_LINKS: Final = 128  # segments that a batch's span links to, the oldest of each stream first; ``framegate.tap.segments`` has their number
+_log = logging.getLogger("opentelemetry")
 
 
 class Telemetry:
-    """What is exported, from ``__init__`` to ``close``.
+    """The exporters, from ``__init__`` to ``close``.
 
     Args:
-        endpoint: ``http://host:port`` or ``https://host:port`` of a collector; "": as OTEL_* say.
-        failed: is told once of trouble with the collector, in words, and again after it was over; any thread.
+        endpoint: ``http://host:port`` or ``https://host:port`` of a collector; "": from the OTEL_* variables.
+        failed: is called with a text, once for each kind of failure of the collector in a row, in any thread.
 
     Raises:
         ImportError: an exporter is not installed.
-        ValueError: an OTEL_* variable has a value that cannot be.
+        ValueError: an OTEL_* variable has a wrong value.
     """
 
     def __init__(self, endpoint: str, failed: Callable[[str], None]) -> None:
@@ -55,15 +52,16 @@ class Telemetry:
         _log.addHandler(self._complaints)
         self._exporters: list[SpanExporter | MetricExporter] = []
         self._tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
-        if _exported("TRACES"):
-            spans: SpanExporter = _exporter("trace", endpoint)
-            self._exporters.append(spans)
-            self._tracers.add_span_processor(BatchSpanProcessor(spans))
         readers = []
-        if _exported("METRICS"):
-            metrics: MetricExporter = _exporter("metric", endpoint)
-            self._exporters.append(metrics)
-            readers.append(PeriodicExportingMetricReader(metrics))
+        for signal in ("trace", "metric"):
+            if "otlp" not in os.environ.get(f"OTEL_{signal.upper()}S_EXPORTER", "otlp").split(","):
+                continue
+            exporter = _exporter(signal, endpoint)
+            self._exporters.append(exporter)
+            if signal == "trace":
+                self._tracers.add_span_processor(BatchSpanProcessor(exporter))
+            else:
+                readers.append(PeriodicExportingMetricReader(exporter))
         self._meters = MeterProvider(readers, resource, shutdown_on_exit=False)
         self._tracer = self._tracers.get_tracer(SERVICE)
         meter = self._meters.get_meter(SERVICE)
@@ -76,7 +74,7 @@ class Telemetry:
         (self._state, _) = minutes.attributes[0]
 
     def batch(self, facts: BatchFacts) -> None:
-        """Tell of a batch that is committed."""
+        """Export a batch that is committed."""
         attributes: dict[str, AnyValue] = {
             "framegate.pipeline.batch.id": facts.batch,
             "framegate.pipeline.consumer": facts.consumer,
@@ -96,28 +94,25 @@ class Telemetry:
             self._minutes.add(count, {self._state: state})
 
     def failed(self, batch: int, reason: str, at_ns: int) -> None:
-        """Tell of the batch that ended the job. Only when it ended is known."""
+        """Export the batch that ended the job. Only its end is known."""
         attributes: dict[str, AnyValue] = {"framegate.pipeline.batch.id": batch, "error.type": "batch_failed"}
         span = self._tracer.start_span(BATCH_SPAN, kind=SpanKind.CONSUMER, attributes=attributes, start_time=at_ns)
         span.set_status(Status(StatusCode.ERROR, reason))
         span.end(at_ns)
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Export what waits, and end. A collector that does not answer gets ``timeout_s``; what it did not take then is lost."""
-        ending = threading.Thread(target=self._shut_down, name="framegate-telemetry-end", daemon=True)
+        """Export what waits, and end. What the collector has not taken within ``timeout_s`` is lost."""
+        work = [self._tracers.shutdown, self._meters.shutdown]
+        ending = threading.Thread(target=lambda: [end() for end in work], name="framegate-telemetry-end", daemon=True)
         ending.start()
         ending.join(timeout_s)
-        if ending.is_alive():  # an exporter that is shut down tries no more
+        if ending.is_alive():  # an exporter that is shut down does not retry
             for exporter in self._exporters:
                 threading.Thread(target=exporter.shutdown, args=(1,), name="framegate-telemetry-end", daemon=True).start()
         _log.removeHandler(self._complaints)
 
-    def _shut_down(self) -> None:
-        self._tracers.shutdown()
-        self._meters.shutdown()
-
     def _links(self, segments: Sequence[tuple[str, int]]) -> list[Link]:
-        """To the spans that control makes of segments, as far as its sampler takes them: that it is the same as ours, who sets OTEL_* sees to."""
+        """Links to the spans that the control process makes of segments, if the sampler takes them; both processes must have the same sampler."""
         links: list[Link] = []
         for stream, base in segments:
             trace_id, span_id = segment_trace(stream, base)
@@ -131,7 +126,7 @@ class Telemetry:
 
 
 class _Complaints(logging.Handler):
-    """Tells of what the SDK logs, once: a collector that is down is logged with each attempt. Nothing of it goes to standard error."""
+    """Passes on what the SDK logs, but not the same message again: the SDK logs each attempt. Nothing goes to standard error."""
 
     def __init__(self, failed: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
@@ -139,19 +134,13 @@ class _Complaints(logging.Handler):
         self._last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tell of it, unless it is the same again."""
         if record.msg != self._last:
             self._last = record.msg
             self._failed(record.getMessage())
 
 
-def _exported(signal: str) -> bool:
-    """Whether a signal goes over OTLP."""
-    return "otlp" in os.environ.get(f"OTEL_{signal}_EXPORTER", "otlp").split(",")
-
-
 def _exporter(signal: str, endpoint: str) -> Any:
-    """The OTLP exporter of ``trace`` or ``metric``, by the protocol that the environment names. Only that of it is loaded."""
+    """The OTLP exporter of ``trace`` or ``metric``, for the protocol that the environment names. No other is loaded."""
     upper = f"{signal.upper()}S"
     protocol = os.environ.get(f"OTEL_EXPORTER_OTLP_{upper}_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") or "grpc"
     if protocol not in ("grpc", "http/protobuf"):

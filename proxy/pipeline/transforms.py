@@ -1,7 +1,7 @@
-"""DataFrame to DataFrame: from rows that are chunks to frames, gaps and totals. All of it runs inside the JVM, no row visits Python.
+"""DataFrame to DataFrame: from chunk rows to frames, gaps and totals. All of it runs inside the JVM; no row passes through Python.
 
-A chunk carries its frames raw, back to back, and ``starts`` says where each begins; ``posexplode`` and ``substring`` make a row of each
-frame. That is 1.65 to 2 times as fast at 100 B as a row for each frame from Python would be, and equal at 64 KiB (two cores, Spark 4.3).
+A chunk has its frames back to back, and ``starts`` says where each begins; ``posexplode`` and ``substring`` make a row of each frame. This is 1.65
+to 2 times as fast at 100 B as a row for each frame from Python, and equal at 64 KiB (two cores, Spark 4.3).
 """
 
 from collections.abc import Sequence
@@ -14,19 +14,9 @@ from framegate.proxy.config.selection import KAFKA_APIS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = [
-    "FRAME_COLUMNS",
-    "KAFKA_APIS",
-    "PLACE",
-    "api_name",
-    "connection_text",
-    "explode_frames",
-    "frames",
-    "gaps_and_totals",
-    "hour_columns",
-]
+__all__ = ["FRAME_COLUMNS", "KAFKA_APIS", "PLACE", "api_name", "connection_text", "explode_frames", "frames", "gaps_and_totals", "hour_columns"]
 
-# What the tables of frames, requests and gaps have in common. Stream, offset, chunk_index and frame_index together are a frame's key.
+# The common columns of the tables frames, requests and gaps. Stream, offset, chunk_index and frame_index together are a frame's key.
 PLACE: Final = (
     *("stream", "offset", "chunk_index", "capture_time", "connection", "connection_id", "listener", "principal", "peer", "rule"),
     *("protocol", "framing", "direction"),
@@ -39,16 +29,11 @@ _CARRIED: Final = (*(name for name in PLACE if name != "connection"), "capture",
 _GAPS_AND_TOTALS: Final = ("first_sequence", "lost_from", "lost_until", "lost_frames", "lost_bytes", "reason", "certainty", "seen_frames")
 _ANSWER_LISTS: Final = ("request_key", "latency_us", "request_size", "correlation_id")
 
-_INTS: Final = "array<int>"
 _NULLABLE: Final = {
-    "rule": "string",
-    "framing": "string",
-    "request_size": _INTS,
-    "correlation_id": _INTS,
+    **dict.fromkeys(("rule", "framing", "certainty"), "string"),
+    **dict.fromkeys(("request_size", "correlation_id"), "array<int>"),
+    **dict.fromkeys(("seen_frames", "seen_bytes"), "bigint"),
     "lost_until": "timestamp",
-    "certainty": "string",
-    "seen_frames": "bigint",
-    "seen_bytes": "bigint",
 }
 
 
@@ -60,16 +45,16 @@ def explode_frames(df: "DataFrame", *keep: str) -> "DataFrame":
         keep: columns of the chunk to carry along.
 
     Returns:
-        ``keep``, then ``frame_index`` (position in the chunk), then what df allows: ``sequence`` (from ``first_sequence``; numbers the frames
-        of a connection and direction), ``size`` (of the body on the wire), ``payload`` (from ``data``: the body without its header, as far
-        as it was captured), ``request_key``, ``latency_us``, ``request_size`` and ``correlation_id`` (null where unknown).
+        ``keep``, then ``frame_index`` (position in the chunk), then what the columns of df allow: ``sequence`` (from ``first_sequence``; numbers the
+        frames of a connection and direction), ``size`` (of the body on the wire), ``payload`` (from ``data``: the body without its header, as far as
+        it was captured), ``request_key``, ``latency_us``, ``request_size`` and ``correlation_id`` (null where unknown).
     """
     rows, columns = _exploded(df, keep)
     return rows.selectExpr(*keep, *(f"{sql} as {name}" for name, sql in columns.items()))
 
 
 def _exploded(df: "DataFrame", keep: Sequence[str]) -> "tuple[DataFrame, dict[str, str]]":
-    """A row for each frame, with ``keep``; and SQL for the columns that ``explode_frames`` makes of it. Who selects once is planned once."""
+    """A row for each frame, with ``keep``; and SQL for the columns of ``explode_frames``, so that the caller selects once."""
     have = set(df.columns)
     carried = [name for name in ("data", "sizes", "first_sequence", "original_bytes", *_ANSWER_LISTS) if name in have]
     rows = df.selectExpr(*keep, *(f"`{name}` as `_{name}`" for name in carried), "starts as _starts", "posexplode(starts) as (frame_index, _start)")
@@ -86,13 +71,13 @@ def _exploded(df: "DataFrame", keep: Sequence[str]) -> "tuple[DataFrame, dict[st
 
 
 def frames(chunks: "DataFrame", **more: str) -> "DataFrame":
-    """The table ``frames``: each captured frame with its place, who sent it, size and payload, and for Kafka's answers what they answer.
+    """The table ``frames``: each captured frame with its place, client, size and payload, and for Kafka's answers their request.
 
     ``connection`` is the connection as logs write it. ``size`` is the body's on the wire, ``kept_size`` how much of it is in ``payload``: less where
-    ``capture`` says so, where the rule cuts frames, where a body carried credentials (``reason`` says which), and where the log has lost pieces of
-    a frame that was cut through. ``latency_us`` is to the first byte of an answer, ``transfer_us`` from there to its last, null for frames that
-    came whole; ``request_size`` is that of the request that is answered. ``api_key``, ``api_version`` and ``correlation_id`` are those of a request,
-    or of the request that is answered; of requests they are null unless the first 8 bytes of the body are in the log as they passed.
+    ``capture`` says so, where the rule cuts frames, where a body had credentials (see ``reason``), and where the log has lost pieces of a frame that
+    was cut through. ``latency_us`` is the time to the first byte of an answer, ``transfer_us`` from there to its last, null for frames that came
+    whole; ``request_size`` is the size of the request that is answered. ``api_key``, ``api_version`` and ``correlation_id`` are those of a request,
+    or of the request that is answered; for requests they are null unless the first 8 bytes of the body are in the log as they passed.
 
     Args:
         chunks: rows of the source.
@@ -111,13 +96,13 @@ def frames(chunks: "DataFrame", **more: str) -> "DataFrame":
 
 
 def gaps_and_totals(chunks: "DataFrame") -> "DataFrame":
-    """What the log says beside frames, as ``derived`` takes it: chunks of the kinds gap and totals, with ``connection`` as logs write it."""
+    """Chunks of the kinds gap and totals, as ``derived`` takes them, with ``connection`` as logs write it."""
     rows = _with_all_columns(chunks).where("kind in ('gap', 'totals')")
     return rows.selectExpr("kind", *(f"{connection_text()} as {name}" if name == "connection" else name for name in PLACE), *_GAPS_AND_TOTALS)
 
 
 def _with_all_columns(chunks: "DataFrame") -> "DataFrame":
-    """The chunks with every column that tables are made of; those that the source was not asked for are null."""
+    """The chunks with every column that the tables need; columns that the source was not asked for are null."""
     have = set(chunks.columns)
     lacking = {name: f.lit(None).cast(kind) for name, kind in _NULLABLE.items() if name not in have}
     return chunks.withColumns(lacking) if lacking else chunks

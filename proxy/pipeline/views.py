@@ -1,30 +1,37 @@
-"""Reading the tables with Spark: opened from the manifest, in a moment, however many files there are.
+"""Reads the tables with Spark. They open from the manifest in a moment, however many files there are.
 
-A table is opened as the list of its files that the manifest has at that moment: no folder is listed. When compaction takes files out of the table
-meanwhile, they stay on the disk for the grace time (15 minutes unless the job was told otherwise). Then, and to see later batches, open it again.
+A table is opened as the list of files that the manifest has at that moment; no folder is listed. Files that compaction takes out of the table
+meanwhile stay on the disk for the grace time (15 minutes unless the job was told otherwise). After that, and to see later batches, open the table
+again.
 
-What leaves files unread: ``since`` and ``until`` take only files with rows of that time, before Spark sees any. A predicate on ``date`` and ``hour``
-(partition columns, UTC) leaves files out while Spark plans. One on ``capture_time`` or ``minute`` alone reads every file's footer, and then only the
-row groups with such times; a day has some hundred footers behind compaction. ``date = '2026-11-22' AND hour = 7 AND capture_time >= …`` is best.
+``since`` and ``until`` take only files with rows of that time, before Spark sees any. With a predicate on ``date`` and ``hour`` (partition columns,
+UTC) Spark leaves files out while it plans. With one on ``capture_time`` or ``minute`` alone it reads the footer of every file, and then only the row
+groups with such times; a day has some hundred footers after compaction. ``date = '2026-11-22' AND hour = 7 AND capture_time >= …`` is best.
+
+``python -m framegate.proxy.pipeline.views DIR`` answers questions for callers that have no Spark of their own: it reads a JSON object of names and
+SELECT statements from standard input, and writes one of names and rows, each an object, to standard output.
 """
 
 import contextlib
 import datetime
-from collections.abc import Iterator
+import json
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
 
 from framegate.proxy.pipeline import completeness, transforms
 from framegate.proxy.pipeline.layout import FILES
 from framegate.proxy.pipeline.manifest import MANIFEST, Manifest, read_manifest
+from framegate.proxy.pipeline.session import local_session
 from framegate.proxy.pipeline.tables import PARTITIONS, TABLE_SCHEMAS, TIME_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["read_table", "register_views"]
+__all__ = ["ask", "main", "read_table", "register_views"]
 
 TRAFFIC_VIEW: Final = """
 CREATE OR REPLACE TEMPORARY VIEW traffic_by_minute AS
@@ -49,7 +56,7 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 def register_views(
     spark: "SparkSession", output: str | Path, *, since: datetime.datetime | None = None, until: datetime.datetime | None = None
 ) -> None:
-    """Make the tables of an output known to a session as views, all as of the same batch; call again to see later ones.
+    """Make the tables of an output known to a session as views, all as of the same batch; call again to see later batches.
 
     ``frames``, ``requests``, ``gaps``, ``traffic_by_minute_parts`` and ``completeness_parts`` are the tables. ``traffic_by_minute`` has one row for a
     minute, listener, principal and direction; ``completeness`` one for a stream, listener, direction and minute, with its ``state``;
@@ -109,11 +116,7 @@ def _open(
 
 
 def _micros(time: datetime.datetime | None) -> int | None:
-    """Microseconds of the epoch.
-
-    Raises:
-        ValueError: a time without a zone.
-    """
+    """Microseconds of the epoch. Raises ValueError: a time without a zone."""
     if time is None:
         return None
     if time.tzinfo is None:
@@ -123,10 +126,28 @@ def _micros(time: datetime.datetime | None) -> int | None:
 
 @contextlib.contextmanager
 def _listed_here(spark: "SparkSession", count: int) -> Iterator[None]:
-    """Spark looks at so many paths by itself; a job of tasks for it takes longer."""
+    """Within the block Spark lists up to ``count`` paths in the driver; a job for that takes longer."""
     before = spark.conf.get(_LISTING)
     spark.conf.set(_LISTING, str(count + 1))
     try:
         yield
     finally:
         spark.conf.set(_LISTING, str(before))
+
+
+def ask(spark: "SparkSession", output: Path, statements: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+    """The rows of each statement, SQL by name. Results must be small: they come to the driver."""
+    register_views(spark, output)
+    return {name: [row.asDict() for row in spark.sql(statement).collect()] for name, statement in statements.items()}
+
+
+def main(arguments: list[str]) -> int:
+    """Answer the statements of standard input."""
+    statements = json.load(sys.stdin)
+    with local_session("framegate query") as spark:
+        print(json.dumps(ask(spark, Path(arguments[0]), statements), default=str))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,6 @@
 """framegate's bench: what a frame, a connection and a change cost, beside HAProxy, NGINX, Envoy and a relay in C.
 
-`make bench`, `make bench ARGS="--parts cpu --shapes 100x1,64k --protocols tls --candidates framegate,haproxy"`. The method is in README.md.
+`make bench`, `make bench ARGS="--parts cpu --shapes 100x1,64k --protocols tls --candidates framegate,haproxy"`. README.md describes the method.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import cpu
 import features
 import figures
 import guard
-import handlers
 import handshakes
 import hostages
 import logins
@@ -33,21 +32,16 @@ import memory
 import native
 import pipeline_latency
 import pipeline_lossless
-import pipeline_packing
 import pipeline_rates
+import plots
 import pressure
-import quotas
-import reframing
 import report
-import rotation
-import scale
 import sizing
 import starting
 import steering
-import watched
 from candidates import Place, UnavailableError
 from connections import Opener
-from measure import Generator
+from measure import Generator, Round
 from processes import Process
 from rich.console import Console
 from shapes import SHAPES, chosen
@@ -65,21 +59,14 @@ PARTS: dict[str, Callable[[Stage], dict[str, object]]] = {
     "pressure": pressure.run,
     "logins": logins.run,
     "certificates": certificates.run,
-    "rotation": rotation.run,
     "sizing": sizing.run,
     "features": features.run,
-    "reframing": reframing.run,
-    "handlers": handlers.run,
-    "quotas": quotas.run,
-    "telemetry": watched.run,
-    "scale": scale.run,
     "control": steering.run,
     "start": starting.run,
 }
 PIPELINE_PARTS: dict[str, Callable[[Stage], dict[str, object]]] = {
     "rates": pipeline_rates.run,
     "latency": pipeline_latency.run,
-    "packing": pipeline_packing.run,
     "lossless": pipeline_lossless.run,
 }
 ROOM_FOR_TAP = 4 << 30
@@ -96,27 +83,22 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--parts", help=f"of {', '.join(known_parts)} (default: all that need no Java; pipeline: those that do)")
     parser.add_argument("--shapes", default=shapes, help=f"of part cpu: of {shapes} (default: all)")
     parser.add_argument("--protocols", help="of part cpu: of plain, tls, tls-both (default: all)")
-    parser.add_argument("--kinds", help=f"of part handshakes: of {', '.join(kind.word for kind in handshakes.KINDS)} (default: all)")
     parser.add_argument("--candidates", help=f"of {', '.join(CANDIDATES)} (default: {DEFAULT_CANDIDATES})")
     parser.add_argument("--rounds", type=int, help="rounds in which the candidates take turns (default: 5; 1m: 7)")
     parser.add_argument("--seconds", type=float, help="measured in each round (default: 1.5)")
-    parser.add_argument("--warm-up", type=float, help="before that (default: 0.5)")
     parser.add_argument("--latency", action=argparse.BooleanOptionalAction, help="of part cpu: latency at half load, open loop")
     parser.add_argument("--save-ratios", action="store_true", help="make this run's ratios the ones that the guard compares with (ratios.json)")
     parser.add_argument("--core", type=int, help="of the candidates (default: the last one); generator and echo take the others")
-    parser.add_argument("--json", type=Path, help="where the raw rounds go (default: .cache/bench/results/); the plot goes beside it")
+    parser.add_argument("--json", type=Path, help="file of the raw rounds (default: in .cache/bench/results); the plot is written beside it")
     options = parser.parse_args(arguments)
     quick = options.quick
     options.parts = (options.parts or ("cpu" if quick else ",".join(parts))).replace("pipeline", ",".join(PIPELINE_PARTS)).split(",")
     options.protocols = options.protocols or ("plain,tls" if quick else "plain,tls,tls-both")
-    options.candidates = options.candidates or (QUICK_CANDIDATES if quick else DEFAULT_CANDIDATES)
+    options.candidates = (options.candidates or (QUICK_CANDIDATES if quick else DEFAULT_CANDIDATES)).split(",")
     options.rounds = options.rounds or (3 if quick else 5)
     options.seconds = options.seconds or (0.9 if quick else 1.5)
-    options.warm_up = options.warm_up or (0.4 if quick else 0.5)
     options.latency = not quick if options.latency is None else options.latency
-    kinds = [kind.word for kind in handshakes.KINDS]
-    options.kinds = options.kinds.split(",") if options.kinds else kinds
-    for words, known in ((options.parts, known_parts), (options.candidates.split(","), CANDIDATES), (options.kinds, kinds)):
+    for words, known in ((options.parts, known_parts), (options.candidates, CANDIDATES)):
         unknown = [word for word in words if word not in known]
         if unknown:
             parser.error(f"{', '.join(unknown)}: not one of {', '.join(known)}")
@@ -127,7 +109,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def roles(wanted: int | None) -> tuple[int, int, int]:
+def cores(wanted: int | None) -> tuple[int, int, int]:
     """The candidates' core, the generator's and the echo server's; on two cores the last two share one."""
     all_cores = sorted(os.sched_getaffinity(0))
     if len(all_cores) < 2:
@@ -137,23 +119,24 @@ def roles(wanted: int | None) -> tuple[int, int, int]:
     return candidate, others[0], others[1] if len(others) > 1 else others[0]
 
 
-def tap_directory(folder: Path) -> Path:
-    """In memory when there is room, so that no disk is measured."""
+def tap_directory(folder: Path, stack: ExitStack) -> Path:
+    """A folder in memory when there is room, so that no disk is measured."""
     shared = Path("/dev/shm")
     if shared.is_dir() and shutil.disk_usage(shared).free > ROOM_FOR_TAP:
-        return Path(tempfile.mkdtemp(prefix="framegate-bench-", dir=shared)) / "tap"
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="framegate-bench-", dir=shared, ignore_cleanup_errors=True)))
     return folder / "tap"
 
 
-def start_echo(name: str, program: Path, core: int, folder: Path, certificate: native.Certificate | None) -> tuple[Process, int]:
-    """An echo server, and its port."""
+def start_echo(name: str, program: Path, core: int, folder: Path, certificate: native.Certificate | None, stack: ExitStack) -> int:
+    """Start an echo server; its port."""
     tls = [] if certificate is None else ["--tls", "--certificate", str(certificate.certificate), "--key", str(certificate.key)]
     process = Process(name, [str(program), "--echo", "--listen", "127.0.0.1:0", *tls], [core], folder)
-    return process, int(process.wait_for_row("port")["port"])
+    stack.callback(process.stop)
+    return int(process.wait_for_row("port")["port"])
 
 
 def versions(names: Sequence[str], place: Place) -> dict[str, str]:
-    """What is compared; a candidate that cannot run here says why."""
+    """The versions of what is compared; for a candidate that cannot run here the reason."""
     found = {}
     for name in names:
         try:
@@ -163,36 +146,32 @@ def versions(names: Sequence[str], place: Place) -> dict[str, str]:
     return found
 
 
-def set_the_scene(options: argparse.Namespace, console: Console, stack: ExitStack) -> tuple[Stage, dict[str, str]]:
-    """Programs compiled, echo servers started, cores given out; and the candidates' versions."""
-    cores = tuple(sorted(os.sched_getaffinity(0)))
-    candidate_core, load_core, echo_core = roles(options.core)
+def set_the_stage(options: argparse.Namespace, console: Console, stack: ExitStack) -> tuple[Stage, dict[str, str]]:
+    """Compile the programs, start the echo servers, assign the cores; also the candidates' versions."""
+    all_cores = tuple(sorted(os.sched_getaffinity(0)))
+    candidate_core, load_core, echo_core = cores(options.core)
     os.sched_setaffinity(0, {load_core})
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="framegate-bench-")))
     folder.chmod(0o755)
     certificate, rsa = native.make_certificate(folder), native.make_certificate(folder, "rsa")
     program, opener = native.build("loadgen", CACHE), native.build("opener", CACHE)
-    echo, echo_port = start_echo("echo", program, echo_core, folder, None)
-    stack.callback(echo.stop)
-    echo_tls, echo_tls_port = start_echo("echo-tls", program, echo_core, folder, certificate)
-    stack.callback(echo_tls.stop)
-    tap = tap_directory(folder)
-    stack.callback(shutil.rmtree, tap.parent if tap.parent != folder else tap, ignore_errors=True)
-    place = Place(folder, CACHE, (candidate_core,), certificate, echo_port, echo_tls_port, tap)
-    found = versions(options.candidates.split(","), place)
+    echo_port = start_echo("echo", program, echo_core, folder, None, stack)
+    echo_tls_port = start_echo("echo-tls", program, echo_core, folder, certificate, stack)
+    place = Place(folder, CACHE, (candidate_core,), certificate, echo_port, echo_tls_port, tap_directory(folder, stack))
+    found = versions(options.candidates, place)
     for name, version in found.items():
         console.print(f"{name}: {version}", highlight=False)
     console.print(f"candidates on core {candidate_core}, load on {load_core}, echo on {echo_core}; {options.rounds} rounds of {options.seconds} s")
+    warm_up = 0.4 if options.quick else 0.5
     stage = Stage(
         place=place,
         rsa=rsa,
-        cores=cores,
+        cores=all_cores,
         echo_core=echo_core,
-        generator=Generator(program, load_core, options.warm_up, options.seconds),
-        opener=Opener(opener, load_core, options.warm_up, options.seconds),
+        generator=Generator(program, load_core, warm_up, options.seconds),
+        opener=Opener(opener, load_core, warm_up, options.seconds),
         names=tuple(name for name, version in found.items() if not version.startswith("left out")),
         rounds=options.rounds,
-        kinds=tuple(options.kinds),
         console=console,
         quick=options.quick,
     )
@@ -200,21 +179,21 @@ def set_the_scene(options: argparse.Namespace, console: Console, stack: ExitStac
 
 
 def run(options: argparse.Namespace, stack: ExitStack) -> int:
-    """Every part in turn; one that fails is reported, and the others go on. What is measured is written after each."""
+    """Every part in turn; one that fails is reported, and the others go on. The results are written after each."""
     console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_LOG)
-    stage, found = set_the_scene(options, console, stack)
+    stage, found = set_the_stage(options, console, stack)
     facts = report.machine(found)
     file = options.json or CACHE / "results" / f"{datetime.now():%Y%m%d-%H%M%S}.json"
     parts: dict[str, object] = {}
     seconds: dict[str, float] = {}
     facts |= {"parts": parts, "part_seconds": seconds}
-    closed = cpu.Rounds()
+    rounds: list[Round] = []
     status = 0
     for name in options.parts:
         begun = time.monotonic()
         try:
             if name == "cpu":
-                cpu.run(stage, options.loads, closed, latency=options.latency)
+                cpu.run(stage, options.loads, rounds, latency=options.latency)
             else:
                 parts[name] = (PARTS | PIPELINE_PARTS)[name](stage)
         except Exception as error:
@@ -222,21 +201,22 @@ def run(options: argparse.Namespace, stack: ExitStack) -> int:
             parts[name] = {"failed": repr(error)}
             status = 1
         seconds[name] = round(time.monotonic() - begun, 1)
-        report.save(file, facts, closed.rows)
+        report.save(file, facts, rounds)
         console.print(f"[dim]part {name}: {seconds[name]:.0f} s[/dim]\n", highlight=False)
     figures.show(console, parts)
-    if closed.rows:
-        cpu.plot(file.with_suffix(".svg"), options.loads, closed, facts)
-        look_for_regressions(options, closed, str(facts["cpu"]), console)
+    if rounds:
+        summaries = report.summarize([row for row in rounds if row.rate == 0])
+        plots.save(file.with_suffix(".svg"), options.loads, summaries, facts)
+        look_for_regressions(options, summaries, str(facts["cpu"]), console)
     console.print(f"raw rounds: {file}", highlight=False)
     return status
 
 
-def look_for_regressions(options: argparse.Namespace, closed: cpu.Rounds, model: str, console: Console) -> None:
-    """The guard's words; they change no exit code, since a noisy machine is no fault."""
-    now = guard.ratios(closed.summaries())
+def look_for_regressions(options: argparse.Namespace, summaries: report.Summaries, model: str, console: Console) -> None:
+    """Print the guard's lines; they do not change the exit code, since a noisy machine is no fault."""
+    now = guard.ratios(summaries)
     committed = guard.read()
-    for line in guard.words(guard.compare(now, committed), committed, model):
+    for line in guard.words(now, committed, model):
         console.print(line, highlight=False)
     if options.save_ratios:
         guard.save(now, model)
@@ -248,7 +228,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that what was started is ended
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that started processes are ended
     with ExitStack() as stack:
         return run(options, stack)
 

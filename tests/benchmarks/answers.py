@@ -1,4 +1,4 @@
-"""Part `answers`: large answers to small requests. Memory, the time until their first byte, processor time, and what stays on idle connections."""
+"""Part `answers`: large answers to small requests: memory, the time until their first byte, processor time, and the memory of idle connections."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from dataclasses import asdict, dataclass, replace
 
 import figures
 import memory
-from candidates import Candidate
 from fetching import Ask, Fetched, answering, fetch
 from figures import Figure, beside_peers
 from peak import watched
-from processes import Memory
+from report import PEERS, ratio_to_best, short, spread
 from shapes import SHAPES, Load, Shape
-from stage import PEERS, Stage, in_turn, ratio_to_best, short, spread
+from stage import Stage, in_turn
 
 __all__ = ["run"]
 
@@ -23,7 +22,6 @@ HUGE = Ask(100_000_000, connections=4, count=1)
 LARGE = Ask(10_000_000, per_second=40, seconds=2.5)
 LARGE_TLS = replace(LARGE, per_second=25, seconds=3.0, tls=True)
 PLAIN = Ask(1 << 20, connections=4, in_flight=2)
-READ_RATES = (0, 50_000_000)
 MOST_MIB = 4.0
 MOST_FIRST_US = 1000.0
 MOST_COST = 0.8
@@ -36,11 +34,10 @@ SETTLE_SECONDS = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Above:
-    """The most memory above idle, MiB, while answers pass: by the kernel's mark of what was resident, and proportional by looking."""
+    """The most memory above idle, MiB, while answers pass: resident by the kernel's own mark, and proportional by sampling."""
 
     candidate: str
     protocol: str
-    read_rate: float
     resident: float
     proportional: float
     seconds: float
@@ -69,31 +66,23 @@ def _load(ask: Ask, *, tls: bool = False) -> Load:
 
 
 def _memory(stage: Stage, load: Load) -> list[Above]:
-    """Answers of 100 MB on four connections at once; read as they come, and at 50 MB a second and connection."""
+    """Answers of 100 MB on four connections at once."""
     rows = []
     with stage.all_started(load) as candidates:
         for candidate in candidates:
             time.sleep(SETTLE_SECONDS)
             idle = candidate.process.total_memory()
-            rows += [_above(stage, candidate, load, rate, idle) for rate in READ_RATES]
-    columns = ("candidate", "read at MB/s", "resident MiB", "proportional MiB", "seconds")
-    lines = [
-        (row.candidate, f"{row.read_rate / 1e6:.0f}" if row.read_rate else "all", short(row.resident), short(row.proportional), short(row.seconds))
-        for row in rows
-    ]
+            with watched(candidate.process) as peak:
+                fetched = fetch(stage, candidate, replace(HUGE, tls=load.downstream_tls))
+            rows.append(Above(candidate.name, load.protocol, peak.resident - idle.rss, peak.proportional - idle.pss, fetched.seconds))
+    columns = ("candidate", "resident MiB", "proportional MiB", "seconds")
+    lines = [(row.candidate, short(row.resident), short(row.proportional), short(row.seconds)) for row in rows]
     stage.table(f"{load.protocol}: {HUGE.connections} answers of 100 MB at once: the most memory above idle", columns, lines)
     return rows
 
 
-def _above(stage: Stage, candidate: Candidate, load: Load, rate: float, idle: Memory) -> Above:
-    with watched(candidate.process) as peak:
-        fetched = fetch(stage, candidate, replace(HUGE, tls=load.downstream_tls, read_rate=rate))
-    time.sleep(SETTLE_SECONDS)
-    return Above(candidate.name, load.protocol, rate, peak.resident - idle.rss, peak.proportional - idle.pss, fetched.seconds)
-
-
 def _first_byte(stage: Stage, load: Load) -> list[Fetched]:
-    """Answers of 10 MB, so many a second that nobody is overloaded: from the upstream's first byte to the client's."""
+    """Answers of 10 MB, at a rate that overloads no candidate: from the upstream's first byte to the client's."""
     ask = LARGE_TLS if load.downstream_tls else LARGE
     with stage.all_started(load) as candidates:
         rows = in_turn(candidates, FIRST_BYTE_ROUNDS, lambda candidate, number: fetch(stage, candidate, ask))
@@ -146,10 +135,10 @@ def _idle(stage: Stage) -> list[memory.Idle]:
 
 def _judged(peaks: list[Above], first: Mapping[str, list[Fetched]], cost: list[Fetched], idle: list[memory.Idle]) -> list[Figure]:
     found = []
-    for protocol, rate in dict.fromkeys((row.protocol, row.read_rate) for row in peaks):
-        values = {row.candidate: row.resident for row in peaks if (row.protocol, row.read_rate) == (protocol, rate)}
+    for protocol in dict.fromkeys(row.protocol for row in peaks):
+        values = {row.candidate: row.resident for row in peaks if row.protocol == protocol}
         mine, peers = values["framegate"], beside_peers(values)
-        what = f"100 MB answers on 4 connections, {protocol}, {'read at 50 MB/s' if rate else 'read as they come'}: memory above idle"
+        what = f"100 MB answers on 4 connections, {protocol}: memory above idle"
         met = mine <= MOST_MIB and mine <= min(peers.values(), default=mine)
         found.append(Figure(what, f"≤ {MOST_MIB:.0f} MiB, ≤ best peer", mine, "MiB", peers, met))
     for protocol, rows in first.items():

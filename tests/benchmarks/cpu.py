@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 
-import plots
 import report
 from candidates import Candidate
 from driver import VoidRoundError
 from measure import Round
+from report import PEERS, ratio_to_best, short
 from shapes import Load
 from stage import Stage, in_turn
 
-__all__ = ["Rounds", "plot", "run"]
+__all__ = ["run", "show_throughput"]
 
 LARGE = 1 << 20
 ROUNDS_OF_LARGE = 7
 LATENCY_ROUNDS = 3
 CALIBRATIONS = 6
 HALF_LOAD = 0.5
+REFERENCE = "c-relay"
 
 
-@dataclass(slots=True)
-class Rounds:
-    """Every round so far."""
-
-    rows: list[Round] = field(default_factory=list)
-
-    def summaries(self) -> dict[tuple[str, str, str], report.Summary]:
-        """Of the closed loop."""
-        return report.summarize([row for row in self.rows if row.rate == 0])
-
-
-def run(stage: Stage, loads: Sequence[Load], rounds: Rounds, *, latency: bool) -> None:
-    """Every load in turn.
+def run(stage: Stage, loads: Sequence[Load], rounds: list[Round], *, latency: bool) -> None:
+    """Measure every load in turn; the rounds are added to `rounds`.
 
     Raises:
         VoidRoundError: a round of some load was void; the other loads were measured all the same.
@@ -51,30 +39,30 @@ def run(stage: Stage, loads: Sequence[Load], rounds: Rounds, *, latency: bool) -
         raise VoidRoundError("; ".join(failures))
 
 
-def _measure(stage: Stage, load: Load, rounds: Rounds, *, latency: bool) -> None:
+def _measure(stage: Stage, load: Load, rounds: list[Round], *, latency: bool) -> None:
     count = max(stage.rounds, ROUNDS_OF_LARGE) if load.shape.size >= LARGE and stage.rounds > LATENCY_ROUNDS else stage.rounds
     with stage.all_started(load) as candidates:
         rows = in_turn(candidates, count, lambda candidate, number: stage.generator.run(candidate, load, number))
-        rounds.rows += rows
-        summaries = report.summarize(rows)
-        report.show_throughput(stage.console, load, summaries)
+        rounds += rows
+        show_throughput(stage, load, rows)
         if latency and candidates and load.protocol != "tls-both":
-            rate = _half_load(stage, load, candidates, summaries)
-            rows = in_turn(
-                candidates, min(stage.rounds, LATENCY_ROUNDS), lambda candidate, number: stage.generator.run(candidate, load, number, rate)
-            )
-            rounds.rows += rows
-            report.show_latency(stage.console, load, rows)
+            rate = _half_load(stage, load, candidates, rows)
+            count = min(stage.rounds, LATENCY_ROUNDS)
+            rows = in_turn(candidates, count, lambda candidate, number: stage.generator.run(candidate, load, number, rate))
+            rounds += rows
+            _show_latency(stage, load, rows)
 
 
-def _half_load(stage: Stage, load: Load, candidates: Sequence[Candidate], summaries: dict[tuple[str, str, str], report.Summary]) -> float:
+def _half_load(stage: Stage, load: Load, candidates: Sequence[Candidate], rows: Sequence[Round]) -> float:
     """Frames per second that keep the slowest candidate's core half busy.
 
-    Half of what it did in the closed loop would be too much where that loop keeps several frames in flight: they travel together there, and one by
-    one when they fall due one by one, each with its own system calls.
+    Half of its rate in the closed loop would be too much where that loop keeps several frames in flight: there they travel together, and in the open
+    loop one by one, each with its own system calls.
     """
-    slowest = min(candidates, key=lambda candidate: summaries[load.protocol, load.shape.name, candidate.name].frames_per_second)
-    rate = 0.5 * summaries[load.protocol, load.shape.name, slowest.name].frames_per_second
+    summaries = report.summarize(rows)
+    speed = {candidate: summaries[load.protocol, load.shape.name, candidate.name].frames_per_second for candidate in candidates}
+    slowest = min(candidates, key=lambda candidate: speed[candidate])
+    rate = 0.5 * speed[slowest]
     for _ in range(CALIBRATIONS):
         try:
             busy = stage.generator.run(slowest, load, 0, rate).busy
@@ -86,7 +74,26 @@ def _half_load(stage: Stage, load: Load, candidates: Sequence[Candidate], summar
     return rate
 
 
-def plot(path: Path, loads: Sequence[Load], rounds: Rounds, facts: dict[str, object]) -> None:
-    """The picture of it."""
-    subtitle = f"{str(facts['date'])[:10]} · {facts['cpu']} · {facts['cores']} cores · Linux {facts['kernel']}; whiskers: cheapest and dearest round"
-    plots.save(path, loads, rounds.summaries(), subtitle)
+def show_throughput(stage: Stage, load: Load, rounds: Sequence[Round]) -> None:
+    """The closed loop: the cost of each candidate at its highest throughput."""
+    rows = report.summarize(rounds).values()
+    cost = {row.candidate: row.cpu_us for row in rows}
+    lines = []
+    for row in rows:
+        ratios = [ratio_to_best(row.cpu_us, [cost[name] for name in names if name in cost]) for names in (("haproxy",), PEERS, (REFERENCE,))]
+        megabytes = row.frames_per_second * (load.shape.size + 4) / 1e6
+        speed = (f"{row.frames_per_second:,.0f}", f"{megabytes:,.0f}", f"{row.busy:.0%}", f"{row.p50_us:,.0f}", f"{row.p99_us:,.0f}")
+        lines.append((row.candidate, short(row.cpu_us), f"{short(row.low)} – {short(row.high)}", *ratios, *speed))
+    columns = ("candidate", "CPU µs/frame", "low – high", "÷ HAProxy", "÷ best peer", "÷ C relay")
+    stage.table(f"{load.title}: processor time per echoed frame", (*columns, "frames/s", "MB/s", "core busy", "p50 µs", "p99 µs"), lines)
+
+
+def _show_latency(stage: Stage, load: Load, rounds: Sequence[Round]) -> None:
+    """The open loop at the rate that keeps the slowest candidate half busy: the same for all."""
+    summaries = list(report.summarize(rounds).values())
+    lines = []
+    for row in summaries:
+        best = ratio_to_best(row.p99_us, [peer.p99_us for peer in summaries if peer.candidate in PEERS])
+        lines.append((row.candidate, f"{row.p50_us:,.0f}", f"{row.p99_us:,.0f}", best, f"{row.p999_us:,.0f}", short(row.cpu_us), f"{row.busy:.0%}"))
+    columns = ("candidate", "p50 µs", "p99 µs", "÷ best peer", "p99.9 µs", "CPU µs/frame", "core busy")
+    stage.table(f"{load.title}: latency at {summaries[0].frames_per_second:,.0f} frames/s (open loop)", columns, lines)

@@ -1,14 +1,17 @@
-"""The programs that make the load: started, listened to, and ended whatever happens."""
+"""The programs that make the load: started, read, and ended in any case."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["VoidRoundError", "event", "started"]
+from processes import Process
+
+__all__ = ["VoidRoundError", "event", "measured", "started"]
 
 
 class VoidRoundError(Exception):
@@ -17,11 +20,7 @@ class VoidRoundError(Exception):
 
 @contextmanager
 def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """A program of `native/`; it must end well by itself, soon after what it does inside is done.
-
-    Raises:
-        VoidRoundError: it did not.
-    """
+    """A program of `native/`, which must end with success soon after the block. Raises VoidRoundError: it did not."""
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield process
@@ -47,3 +46,15 @@ def event(process: subprocess.Popen[str], name: str) -> dict[str, Any]:
     if row["event"] != name:
         raise VoidRoundError(f"the load generator said {line}")
     return row
+
+
+def measured(candidate: Process, command: list[str]) -> tuple[dict[str, Any], dict[str, Any], float]:
+    """Run a program of `native/` against a candidate: its rows `measured` and `done`, and the share of a core that the candidate used meanwhile."""
+    with started(command) as process:
+        event(process, "measuring")
+        cpu_ns, wall_ns = candidate.cpu_ns(), time.monotonic_ns()
+        row = event(process, "measured")
+        busy = (candidate.cpu_ns() - cpu_ns) / (time.monotonic_ns() - wall_ns)
+        done = event(process, "done")
+    candidate.check()
+    return row, done, busy

@@ -15,7 +15,7 @@ from measure import compare_counters
 from processes import Process
 from stage import Stage
 
-__all__ = ["Ask", "Asking", "Fetched", "answering", "asking", "fetch"]
+__all__ = ["Ask", "Asking", "Fetched", "answering", "asking", "attempt", "fetch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Ask:
         count: answers on each connection; 0: as many as there are in `seconds`, after `warm_up`.
         read_rate: bytes per second and connection that are read; 0: all that comes.
         per_second: requests that fall due each second, whether answers came or not; 0: the next one goes when an answer came.
-        patience: seconds without a byte (open loop: after the end) until it is given up.
+        patience: seconds without a byte (open loop: after the end) until the clients give up.
         tls: towards the candidate.
         segment: bytes of a TCP segment; 0: loopback's own.
     """
@@ -56,12 +56,12 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What came of it.
+    """The result.
 
     Attributes:
         candidate: its name.
         answers: whole ones, compared, in the time that was measured.
-        missing: requests of an open loop that were due and had no answer when it was given up; they are in the times below.
+        missing: requests of an open loop that were due and had no answer when the clients gave up; they are in the times below.
         seconds: that were measured.
         cpu_us: processor time of every process of the candidate, per answer.
         busy: share of its core that the candidate used.
@@ -142,8 +142,18 @@ def asking(stage: Stage, candidate: Candidate, ask: Ask) -> Iterator[Asking]:
         yield Asking(candidate, process)
 
 
+def attempt(stage: Stage, candidate: Candidate, ask: Ask) -> tuple[Fetched | None, str]:
+    """What came; or None, and why the round is void."""
+    try:
+        with asking(stage, candidate, ask) as clients:
+            return clients.finish()[0], ""
+    except VoidRoundError as error:
+        candidate.process.check()
+        return None, str(error).strip()
+
+
 def fetch(stage: Stage, candidate: Candidate, ask: Ask) -> Fetched:
-    """Clients that nobody else asks beside: the candidate's own counters must agree with what they sent.
+    """Run clients that are the only ones of a candidate, so that its own counters must agree with what they sent.
 
     Raises:
         VoidRoundError: an answer came changed or not at all, a connection was closed, or a frame was not counted.
@@ -151,8 +161,7 @@ def fetch(stage: Stage, candidate: Candidate, ask: Ask) -> Fetched:
     before = candidate.frames()
     with asking(stage, candidate, ask) as clients:
         fetched, sent = clients.finish()
-    if before is not None:
-        compare_counters(candidate, before, sent)
+    compare_counters(candidate, before, sent)
     if not fetched.answers:
         raise VoidRoundError(f"{candidate.name}: no answer came in {fetched.seconds} s")
     return fetched

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from report import PEERS, short
 from rich.console import Console
 from rich.table import Table
-from stage import PEERS, short
 
 __all__ = ["Figure", "add", "beside_peers", "show"]
 

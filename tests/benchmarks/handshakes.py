@@ -3,79 +3,63 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from candidates import Candidate
 from connections import Churn
+from report import PEERS, ratio_to_best, short, spread
 from shapes import SHAPES, Load
-from stage import PEERS, Stage, in_turn, ratio_to_best, short, spread
+from stage import Stage, in_turn
 
-__all__ = ["KINDS", "run"]
+__all__ = ["run"]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One way to open a connection; ``word`` names it on the command line."""
+    """One way to open a connection."""
 
     name: str
-    word: str
     tls: bool = True
     rsa: bool = False
     resume: bool = False
 
 
 KINDS = (
-    Kind("plain", "plain", tls=False),
-    Kind("ECDSA P-256, full", "ecdsa"),
-    Kind("ECDSA P-256, resumed", "ecdsa-resumed", resume=True),
-    Kind("RSA-2048, full", "rsa", rsa=True),
-    Kind("RSA-2048, resumed", "rsa-resumed", rsa=True, resume=True),
+    Kind("plain", tls=False),
+    Kind("ECDSA P-256, full"),
+    Kind("ECDSA P-256, resumed", resume=True),
+    Kind("RSA-2048, full", rsa=True),
+    Kind("RSA-2048, resumed", rsa=True, resume=True),
 )
 COLUMNS = (
-    "candidate",
-    "CPU µs",
-    "low – high",
-    "per s and core",
-    "÷ HAProxy",
-    "÷ best peer",
-    "TLS alone µs",
-    "resumed",
-    "core busy",
-    "p99 1st byte µs",
+    *("candidate", "CPU µs", "low – high", "per s and core", "÷ HAProxy"),
+    *("÷ best peer", "TLS alone µs", "resumed", "core busy", "p99 1st byte µs"),
 )
 
 
 def run(stage: Stage) -> dict[str, object]:
     """Every kind in turn; the raw rounds."""
     rows: list[Churn] = []
-    for rsa in (False, True):
-        place = stage.with_rsa() if rsa else stage
-        for tls in (False, True):
-            kinds = [kind for kind in KINDS if (kind.rsa, kind.tls) == (rsa, tls) and kind.word in stage.kinds]
-            if not kinds:
-                continue
-            with place.all_started(Load(SHAPES[0], downstream_tls=tls)) as candidates:
-                for kind in kinds:
-                    rows += _rounds(place, candidates, kind)
-                    _show(stage, kind, rows)
+    with_rsa = replace(stage, place=replace(stage.place, certificate=stage.rsa))
+    for place, rsa, tls in ((stage, False, False), (stage, False, True), (with_rsa, True, True)):
+        with place.all_started(Load(SHAPES[0], downstream_tls=tls)) as candidates:
+            for kind in (kind for kind in KINDS if (kind.rsa, kind.tls) == (rsa, tls)):
+
+                def measure(candidate: Candidate, number: int, kind: Kind = kind) -> Churn:
+                    return stage.opener.churn(candidate, kind.name, number, tls=kind.tls, resume=kind.resume)
+
+                rows += in_turn(candidates, min(stage.rounds, 3), measure)
+                _show(stage, kind, rows)
     return {"rounds": [asdict(row) for row in rows]}
 
 
-def _rounds(stage: Stage, candidates: list[Candidate], kind: Kind) -> list[Churn]:
-    def measure(candidate: Candidate, number: int) -> Churn:
-        return stage.opener.churn(candidate, kind.name, number, tls=kind.tls, resume=kind.resume)
-
-    return in_turn(candidates, min(stage.rounds, 3), measure)
-
-
 def _medians(rows: list[Churn], kind: str) -> dict[str, float]:
-    """The processor time of each candidate that was measured with a kind."""
     names = {row.candidate for row in rows if row.kind == kind}
     return {name: statistics.median(row.cpu_us for row in rows if (row.candidate, row.kind) == (name, kind)) for name in names}
 
 
 def _show(stage: Stage, kind: Kind, rows: list[Churn]) -> None:
-    """A table of one kind. `TLS alone` is what is left when the same candidate's plaintext connection is taken off."""
+    """A table of one kind. `TLS alone` is the cost less that of the same candidate's plaintext connection."""
     names = list(dict.fromkeys(row.candidate for row in rows if row.kind == kind.name))
     cost = _medians(rows, kind.name)
     plain = _medians(rows, "plain")

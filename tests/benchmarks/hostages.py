@@ -1,4 +1,4 @@
-"""Part `hostages`: a good client's round trips while a thousand others hold what they can and give nothing back."""
+"""Part `hostages`: a good client's round trips while a thousand others hold memory and never release it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, field, replace
 
 import figures
 import native
-from candidates import Candidate
-from driver import VoidRoundError, event, started
-from fetching import Ask, Fetched, answering, asking
+from driver import event, started
+from fetching import Ask, Fetched, answering, attempt
 from figures import Figure, beside_peers
 from peak import watched
+from report import PEERS, short
 from shapes import Load, Shape
-from stage import Stage, short
+from stage import Stage
 
 __all__ = ["HOSTAGES", "SEGMENT", "Hostages", "held", "run"]
 
@@ -33,7 +33,7 @@ class Siege:
     """One setting.
 
     Attributes:
-        framegate: the candidate that stands for framegate.
+        framegate: the variant of framegate.
         words: for tables.
         announce: bytes of the frames that hostages begin: framegate's limit.
         good: what the good client does.
@@ -54,26 +54,17 @@ class Siege:
 
 
 GOOD = Ask(0, request=100, connections=10, per_second=1_000, warm_up=1, seconds=10, patience=PATIENCE_SECONDS)
-PEERS = ("haproxy", "nginx", "envoy")
+LARGE = replace(GOOD, request=65_532, per_second=500)
 SIEGES = (
     Siege("framegate-64m", "pool 64 MiB, 100 B, plain", 60 * MIB, GOOD, PEERS, "p99 ≤ 5 ms", "whole_p99_us", 5.0),
     Siege("framegate-64m", "pool 64 MiB, 100 B, tls", 60 * MIB, GOOD, ("haproxy",), "p99 ≤ 5 ms", "whole_p99_us", 5.0, tls=True),
-    Siege(
-        "framegate-4m",
-        "pool 4 MiB, 64 KiB, plain",
-        3 * MIB,
-        replace(GOOD, request=65_532, per_second=500),
-        ("haproxy",),
-        "max ≤ 100 ms",
-        "whole_max_us",
-        100.0,
-    ),
+    Siege("framegate-4m", "pool 4 MiB, 64 KiB, plain", 3 * MIB, LARGE, ("haproxy",), "max ≤ 100 ms", "whole_max_us", 100.0),
 )
 
 
 @dataclass(slots=True)
 class Hostages:
-    """How many were closed by the candidate and came back, by kind; `standing` at the end; `refused` while they came."""
+    """The number that the candidate closed and that connected again, by kind; `standing` at the end; `refused` at the beginning."""
 
     standing: int = 0
     refused: int = 0
@@ -82,7 +73,7 @@ class Hostages:
 
 @dataclass(frozen=True, slots=True)
 class Besieged:
-    """What became of the good client of one candidate: `failed` says why there is nothing measured."""
+    """The result of the good client of one candidate; `failed` says why there is none."""
 
     candidate: str
     setting: str
@@ -112,7 +103,7 @@ def run(stage: Stage) -> dict[str, object]:
 
 @contextmanager
 def held(stage: Stage, port: int, count: int, announce: int, *, tls: bool = False) -> Iterator[Hostages]:
-    """So many hostages, standing before the block begins; what became of them is known after it."""
+    """Hold so many hostages during the block; the result is complete after it."""
     program = native.build("hostages", stage.place.cache)
     options = {"--connect": f"127.0.0.1:{port}", "--count": count, "--announce": announce, "--answer": 60 * MIB, "--segment": SEGMENT}
     words = [str(word) for pair in options.items() for word in pair]
@@ -128,7 +119,6 @@ def held(stage: Stage, port: int, count: int, announce: int, *, tls: bool = Fals
 
 
 def _besiege(stage: Stage, siege: Siege, name: str) -> list[Besieged]:
-    """One candidate; nothing for one that cannot run here."""
     load = Load(Shape("hostages", siege.good.request, 1, siege.good.connections), downstream_tls=siege.tls)
     rows = []
     with stage.all_started(load, [name]) as candidates:
@@ -136,19 +126,9 @@ def _besiege(stage: Stage, siege: Siege, name: str) -> list[Besieged]:
             idle = candidate.process.total_memory()
             with watched(candidate.process) as peak, held(stage, candidate.port, HOSTAGES, siege.announce, tls=siege.tls) as hostages:
                 time.sleep(STANDING_SECONDS)
-                good, failed = _good(stage, candidate, replace(siege.good, tls=siege.tls))
+                good, failed = attempt(stage, candidate, replace(siege.good, tls=siege.tls))
             rows.append(Besieged(candidate.name, siege.words, good, failed, peak.resident - idle.rss, hostages))
     return rows
-
-
-def _good(stage: Stage, candidate: Candidate, ask: Ask) -> tuple[Fetched | None, str]:
-    """The good client: a candidate that lets it starve or closes it has a row all the same."""
-    try:
-        with asking(stage, candidate, ask) as clients:
-            return clients.finish()[0], ""
-    except VoidRoundError as error:
-        candidate.process.check()
-        return None, str(error).strip()
 
 
 def _show(stage: Stage, siege: Siege, rows: list[Besieged]) -> None:

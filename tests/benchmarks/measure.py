@@ -1,4 +1,4 @@
-"""One round: a load against one candidate, its processor time over exactly the time in which frames are counted."""
+"""One round: a load against one candidate, with its processor time in the time in which frames are counted."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from candidates import Candidate, Framegate
-from driver import VoidRoundError, event, started
+from driver import VoidRoundError, measured
 from shapes import Load
-from variants import FramegateTap
 
 __all__ = ["Generator", "Round", "compare_counters"]
 
@@ -84,31 +83,26 @@ class Generator:
         if isinstance(candidate, Framegate) and candidate.protocol == "kafka":
             command.append("--kafka")
         before, tap_before = candidate.frames(), _tap_counters(candidate)
-        with started(command) as process:
-            event(process, "measuring")
-            cpu_ns, wall_ns = candidate.process.cpu_ns(), time.monotonic_ns()
-            measured = event(process, "measured")
-            cpu_ns, wall_ns = candidate.process.cpu_ns() - cpu_ns, time.monotonic_ns() - wall_ns
-            done = event(process, "done")
-        candidate.process.check()
-        if before is not None:
-            compare_counters(candidate, before, int(done["sent"]))
-        if not measured["frames"]:
-            raise VoidRoundError(f"{candidate.name}: no frame came back in {measured['seconds']} s")
-        busy = cpu_ns / wall_ns
+        row, done, busy = measured(candidate.process, command)
+        compare_counters(candidate, before, int(done["sent"]))
+        frames, seconds = row["frames"], row["seconds"]
+        if not frames:
+            raise VoidRoundError(f"{candidate.name}: no frame came back in {seconds} s")
         tap_after = _tap_counters(candidate)
         extra = {key: (tap_after[key] - tap_before[key]) / done["sent"] for key in tap_after}
-        cpu_us = busy * measured["seconds"] * 1e6 / measured["frames"]
-        times = (measured["p50_us"], measured["p99_us"], measured["p999_us"], measured["max_us"])
-        return Round(candidate.name, load.protocol, shape.name, number, rate, measured["frames"], measured["seconds"], cpu_us, busy, *times, extra)
+        times = (row["p50_us"], row["p99_us"], row["p999_us"], row["max_us"])
+        cpu_us = busy * seconds * 1e6 / frames
+        return Round(candidate.name, load.protocol, shape.name, number, rate, frames, seconds, cpu_us, busy, *times, extra)
 
 
-def compare_counters(candidate: Candidate, before: int, sent: int) -> None:
-    """Its counters may be a moment late; after that they must be exact.
+def compare_counters(candidate: Candidate, before: int | None, sent: int) -> None:
+    """Compare the candidate's counters, if it has some, with what was sent. They may be a moment late.
 
     Raises:
-        VoidRoundError: they are not.
+        VoidRoundError: they are not exact.
     """
+    if before is None:
+        return
     deadline = time.monotonic() + 2
     while (counted := (candidate.frames() or 0) - before) != sent:
         if time.monotonic() > deadline:
@@ -117,8 +111,8 @@ def compare_counters(candidate: Candidate, before: int, sent: int) -> None:
 
 
 def _tap_counters(candidate: Candidate) -> dict[str, float]:
-    """Of a tap: what it wrote; empty for everything else."""
-    if not isinstance(candidate, FramegateTap):
+    """The counters of a tap; empty for other candidates."""
+    if not isinstance(candidate, Framegate) or not candidate.tap_rules:
         return {}
     names = {"tap_frames": "framegate_tap_frames", "tap_bytes": "framegate_tap_io_bytes", "tap_dropped": "framegate_tap_dropped"}
     return {key: candidate.metric(name) for key, name in names.items()} | {"reads": candidate.metric("framegate_read_count")}

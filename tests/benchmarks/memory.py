@@ -1,4 +1,4 @@
-"""Part `memory`: at start, per idle connection, and under frames of 100 MB."""
+"""Part `memory`: at start, and per idle connection."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import time
 from dataclasses import asdict, dataclass
 
 from candidates import Candidate
-from peak import watched
-from shapes import SHAPES, Load, Shape
-from stage import MOST_CONNECTIONS, Stage
+from shapes import SHAPES, Load
+from stage import FEWER_CONNECTIONS, MOST_CONNECTIONS, Stage
 
 __all__ = ["BURSTING", "Idle", "hold", "run"]
 
 BURST_BYTES = 1_000_000
 BURSTING = 1_000
 SETTLE_SECONDS = 1.5
-HUGE = Shape("100m", 100_000_000, 1, 2)
 KIB = 1024
 
 
@@ -48,7 +46,7 @@ def run(stage: Stage) -> dict[str, object]:
     start = _at_start(stage)
     for tls in (False, True):
         idle += _idle(stage, Load(SHAPES[0], downstream_tls=tls))
-    return {"start": start, "idle": [asdict(row) for row in idle], "huge": _huge(stage)}
+    return {"start": start, "idle": [asdict(row) for row in idle]}
 
 
 def _at_start(stage: Stage) -> dict[str, dict[str, dict[str, float]]]:
@@ -67,17 +65,14 @@ def _at_start(stage: Stage) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def _idle(stage: Stage, load: Load) -> list[Idle]:
-    """Candidates one after the other: ten thousand connections each are enough for one machine at a time."""
+    """Candidates one after the other, because each has ten thousand connections."""
     rows = []
     for name in stage.names:
         with stage.all_started(load, [name]) as candidates:
             rows += [hold(stage, candidate, load, MOST_CONNECTIONS) for candidate in candidates]
     columns = ("candidate", "at start MiB", "with all of them MiB", "KiB each, fresh", f"KiB each, after {BURST_BYTES // 1_000_000} MB each way")
     lines = [(row.candidate, f"{row.before:.1f}", f"{row.fresh:.1f}", f"{row.fresh_kib:.1f}", f"{row.burst_kib:.1f}") for row in rows]
-    words = f"{MOST_CONNECTIONS:,} idle connections, {load.protocol} ({BURSTING:,} of them had the burst)"
-    if MOST_CONNECTIONS < 10_000:
-        words += ": as many as the limit of descriptors allows here"
-    stage.table(words, columns, lines)
+    stage.table(f"{MOST_CONNECTIONS:,} idle connections, {load.protocol} ({BURSTING:,} of them had the burst){FEWER_CONNECTIONS}", columns, lines)
     return rows
 
 
@@ -95,19 +90,3 @@ def hold(stage: Stage, candidate: Candidate, load: Load, connections: int) -> Id
 def _settled(candidate: Candidate) -> float:
     time.sleep(SETTLE_SECONDS)
     return candidate.process.total_memory().pss
-
-
-def _huge(stage: Stage) -> list[dict[str, object]]:
-    """The peak while frames of 100 MB pass: framegate keeps them whole, within its pool; the others pass bytes on."""
-    rows: list[dict[str, object]] = []
-    with stage.all_started(Load(HUGE)) as candidates:
-        for candidate in candidates:
-            before = candidate.process.total_memory().pss
-            with watched(candidate.process) as peak:
-                measured = stage.generator.run(candidate, Load(HUGE), 0)
-            facts = {"before": before, "peak": peak.proportional, "after": _settled(candidate), "frames_per_second": measured.frames_per_second}
-            rows.append({"candidate": candidate.name, **facts, "cpu_us": measured.cpu_us_per_frame})
-    lines = [(str(row["candidate"]), *(f"{row[key]:.1f}" for key in ("before", "peak", "after", "frames_per_second"))) for row in rows]
-    columns = ("candidate", "before MiB", "peak MiB", "after MiB", "frames/s")
-    stage.table(f"memory under frames of 100 MB, {HUGE.connections} connections, one in flight each", columns, lines)
-    return rows

@@ -1,4 +1,4 @@
-"""framegate and HAProxy that ask their clients for certificates, and whose own certificate is replaced while they run."""
+"""framegate and HAProxy that require client certificates, and whose own certificate is replaced while they run."""
 
 from __future__ import annotations
 
@@ -11,41 +11,36 @@ from candidates import Candidate, Framegate, HaProxy
 from driver import VoidRoundError
 from steered import control
 
-__all__ = ["AUTHORITY", "FramegateMutual", "FramegateRenewed", "HaProxyMutual", "Mutual", "Renewed"]
+__all__ = ["AUTHORITY", "FramegateMutual", "HaProxyMutual", "Mutual"]
 
 AUTHORITY = "authority"
-"""The name of who signs clients' certificates; it lies beside the server's."""
+"""The name of the authority of clients' certificates; its file is beside the server's certificate."""
 
 
-class Renewed(abc.ABC):
-    """Takes a certificate that was put in the place of the one before."""
-
-    @abc.abstractmethod
-    def take(self) -> None:
-        """Have new connections meet it from now on.
-
-        Raises:
-            VoidRoundError: they do not.
-        """
-
-
-class Mutual(Candidate, Renewed):
-    """Verifies clients against the authority whose file lies beside the server's certificate."""
+class Mutual(Candidate):
+    """Verifies clients against the authority whose file is beside the server's certificate."""
 
     @property
     def authority(self) -> Path:
         """The file of the authority."""
         return self.place.certificate.certificate.with_name(f"{AUTHORITY}.crt")
 
+    @abc.abstractmethod
+    def take(self) -> None:
+        """Put the certificate that was written over the present one in force for new connections. Raises VoidRoundError: it is not."""
 
-class FramegateRenewed(Framegate, Renewed):
-    """Two processors; files are looked at when it is told to, and not before."""
 
-    name = "framegate-renewed"
-    processors = 2
+class FramegateMutual(Framegate, Mutual):
+    """Files are looked at only on command."""
+
+    name = "framegate-mutual"
 
     def configuration(self) -> dict[str, object]:
-        return {**super().configuration(), "rotation": {"poll": "1h"}}
+        configuration = super().configuration()
+        listeners = configuration["listeners"]
+        assert isinstance(listeners, list), "see Framegate"
+        listeners[0]["tls"] |= {"client_auth": "required", "client_ca": str(self.authority)}
+        return {**configuration, "rotation": {"poll": "1h"}}
 
     def take(self) -> None:
         with control(self) as plane:
@@ -54,22 +49,8 @@ class FramegateRenewed(Framegate, Renewed):
             raise VoidRoundError(f"{self.name}: the certificate was not replaced: {results}")
 
 
-class FramegateMutual(FramegateRenewed, Mutual):
-    """One processor, client certificates required."""
-
-    name = "framegate-mutual"
-    processors = 1
-
-    def configuration(self) -> dict[str, object]:
-        configuration = super().configuration()
-        listeners = configuration["listeners"]
-        assert isinstance(listeners, list), "see Framegate"
-        listeners[0]["tls"] |= {"client_auth": "required", "client_ca": str(self.authority)}
-        return configuration
-
-
 class HaProxyMutual(HaProxy, Mutual):
-    """The same, and a socket on which it is told of new certificates."""
+    """New certificates are given to it through its socket."""
 
     name = "haproxy-mutual"
 

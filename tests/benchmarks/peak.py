@@ -1,4 +1,4 @@
-"""The most memory that a candidate took while something went on: no peak between two looks is missed."""
+"""The highest memory use of a candidate during a block, by the kernel's own mark, so that no peak is missed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Part `latency`: from a block in the log to its rows in the tables, the job as it comes, and to a `foreachBatch` with the quickest settings."""
+"""Part `latency`: from a block in the log to its rows in the tables by the default job, and to a `foreachBatch` with the quickest settings."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from figures import Figure, add
 from pipeline_rates import on_all_cores, scratch, wait_until
 from stage import Stage
 
+from framegate.proxy.pipeline.manifest import read_manifest
 from framegate.proxy.pipeline.schema import CHUNK_SCHEMA
 from framegate.proxy.pipeline.session import local_session
 from framegate.proxy.pipeline.tables import Progress
@@ -67,18 +68,18 @@ def _line(name: str, delays: Sequence[float]) -> tuple[str, ...]:
 
 
 class Watch:
-    """How many frames were to be seen when."""
+    """The numbers of frames that were visible, with times."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, int]] = []
 
     @property
     def frames(self) -> int:
-        """That are to be seen."""
+        """The number that is visible now."""
         return self.seen[-1][1] if self.seen else 0
 
     def note(self, frames: int) -> None:
-        """So many are to be seen now."""
+        """So many are visible now."""
         if frames > self.frames:
             self.seen.append((time.time_ns(), frames))
 
@@ -96,7 +97,7 @@ class Watch:
 
 @contextmanager
 def _fed(log: Path, output: Path, seconds: float) -> Iterator[Callable[[], list[tuple[int, int]]]]:
-    """Frames come for so long; gives what was appended so far."""
+    """Feed frames for so many seconds; gives what was appended so far."""
     command = [sys.executable, str(Path(__file__).with_name("pipeline_log.py")), str(log), str(RATE), str(seconds)]
     with output.open("w") as file:
         process = subprocess.Popen(command, stdout=file)
@@ -113,7 +114,7 @@ def _fed(log: Path, output: Path, seconds: float) -> Iterator[Callable[[], list[
 
 
 def _watch(folder: Path, seconds: float, frames: Callable[[], int]) -> list[float]:
-    """Feed, and look; the delays of what is appended for so long, once the first frames were seen and the warm-up is over."""
+    """The delays of the blocks that are appended in so many seconds, after the first frames were visible and a warm-up."""
     watch = Watch()
 
     def look() -> int:
@@ -131,7 +132,7 @@ def _watch(folder: Path, seconds: float, frames: Callable[[], int]) -> list[floa
 
 
 def _to_tables(folder: Path, seconds: float) -> list[float]:
-    """The command as it comes, and what its output folder says is published."""
+    """The command with its defaults; a block is visible when the manifest counts its frames."""
     output = folder / "output"
     (folder / "log").mkdir(parents=True)
     command = [Framegate.program(), "pipeline", "run", "--source", str(folder / "log"), "--output", str(output)]
@@ -141,14 +142,14 @@ def _to_tables(folder: Path, seconds: float) -> list[float]:
         wait_until(lambda: '"started"' in (folder / "events").read_text() or job.poll() is not None, START_S, "the job does not start")
         if job.poll() is not None:
             raise RuntimeError(f"the job ended with {job.returncode}")
-        return _watch(folder, seconds, lambda: Progress.read(output).total["frames"])
+        return _watch(folder, seconds, lambda: Progress.of(read_manifest(output)).total["frames"])
     finally:
         job.send_signal(signal.SIGTERM)
         job.wait(START_S)
 
 
 def _to_batches(folder: Path, seconds: float) -> list[float]:
-    """One task slot, one partition, a narrow schema; a batch as soon as the one before is over. A row is there when an action has given it."""
+    """One task slot, one partition, a narrow schema, batches without a pause. A row is visible when an action has returned it."""
     (folder / "log").mkdir(parents=True)
     narrow = CHUNK_SCHEMA.__class__([field for field in CHUNK_SCHEMA if field.name in ("offset", "frame_count")])
     seen = 0

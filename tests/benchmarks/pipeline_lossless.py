@@ -5,20 +5,18 @@ from __future__ import annotations
 import statistics
 from dataclasses import asdict
 
-import tapcost
 from candidates import Candidate
 from driver import VoidRoundError
 from figures import Figure, add
 from measure import Round
 from shapes import SHAPES, Load
 from stage import Stage
-from variants import FramegateTap
+from tapcost import FILL_BYTES
 
 __all__ = ["run"]
 
 NAMES = ("64k", "1m")
 STEPS = 6
-FILL_BYTES = tapcost.BUDGET + (tapcost.BUDGET >> 2)
 LOWEST = 1 / 16
 
 
@@ -28,9 +26,7 @@ def run(stage: Stage) -> dict[str, object]:
     judged: list[Figure] = []
     rows = []
     for load in (Load(shape) for shape in SHAPES if shape.name in NAMES):
-        with stage.all_started(load, (FramegateTap.name,)) as candidates:
-            (candidate,) = candidates
-            assert isinstance(candidate, FramegateTap), "that is what was asked for"
+        with stage.framegate(load, "framegate-tap") as candidate:
             closed = stage.generator.run(candidate, load, -1)
             while candidate.metric("framegate_tap_io_bytes") < FILL_BYTES:
                 closed = stage.generator.run(candidate, load, -1)

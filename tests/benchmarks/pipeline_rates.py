@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from figures import Figure, add
 from pipeline_log import SHAPES, Set, Shape, write_set
-from stage import Stage, short
+from report import short
+from stage import Stage
 
 from framegate.proxy.pipeline.session import local_session
 from framegate.proxy.pipeline.transforms import explode_frames
@@ -33,12 +34,11 @@ SMALL_PART = 8
 COLUMNS = ("stream", "capture_time", "connection_id", "listener", "direction")
 GOAL_RATIO = 1.0
 GOAL_FIXED_S = 0.4
-ROW_GOALS = "≥ 1.0"
 
 
 @contextlib.contextmanager
 def on_all_cores(stage: Stage) -> Iterator[None]:
-    """What is started meanwhile may use every core, not only the load generator's."""
+    """Processes that are started within the block may use every core, not only the load generator's."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, stage.cores)
     try:
@@ -49,7 +49,7 @@ def on_all_cores(stage: Stage) -> Iterator[None]:
 
 @contextlib.contextmanager
 def scratch(stage: Stage) -> Iterator[Path]:
-    """A folder where logs and tables go, in memory when there is room; gone afterwards."""
+    """A temporary folder for logs and tables, in memory when there is room."""
     stage.place.tap_directory.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="pipeline-", dir=stage.place.tap_directory.parent))
     try:
@@ -70,21 +70,14 @@ def run(stage: Stage) -> dict[str, object]:
         f"rates: {size >> 20} MiB of bodies, one batch to a sink that keeps nothing", titles, [_line(shape, found[shape.name]) for shape in SHAPES]
     )
     stage.say(f"first batch of a log of one block, warm session: {short(statistics.median(fixed))} s ({short(min(fixed))} – {short(max(fixed))})")
-    judged = [
-        figure
-        for shape in SHAPES
-        for figure in (
-            _check(f"rows/s ÷ Parquet, {shape.name}", found[shape.name]["ratio"]),
-            _check(f"marginal rows/s ÷ Parquet, {shape.name}", found[shape.name]["marginal"]),
-        )
-    ]
+    judged = []
+    for shape in SHAPES:
+        for words, key in (("rows/s", "ratio"), ("marginal rows/s", "marginal")):
+            ratio = found[shape.name][key]
+            judged.append(Figure(f"{words} ÷ Parquet, {shape.name}", f"≥ {GOAL_RATIO}", ratio, "×", {}, ratio >= GOAL_RATIO))
     once = statistics.median(fixed)
     judged.append(Figure("first batch, fixed", f"≤ {GOAL_FIXED_S} s", once, "s", {}, once <= GOAL_FIXED_S))
     return add({"set_size": size, "rounds": results, "first_batch_s": fixed}, judged)
-
-
-def _check(what: str, ratio: float) -> Figure:
-    return Figure(what, ROW_GOALS, ratio, "×", {}, ratio >= GOAL_RATIO)
 
 
 def _shape(stage: Stage, spark: SparkSession, folder: Path, shape: Shape, size: int) -> list[dict[str, float]]:
@@ -118,7 +111,7 @@ def _parquet(spark: SparkSession, files: Path) -> DataFrame:
 
 
 def _as_parquet(spark: SparkSession, log: Set, parquet: Path) -> None:
-    """The same rows as Parquet files, which shows, too, that every frame is there."""
+    """Write the same rows as Parquet files, and check that every frame is in them."""
     explode_frames(spark.read.format("framegate").load(str(log.directory)), *COLUMNS).write.parquet(str(parquet))
     found = spark.read.parquet(str(parquet)).selectExpr("count(*) as frames", "sum(size) as size", "sum(length(payload)) as kept").first()
     if found is None or (found.frames, found.size, found.kept) != (log.frames, log.size, log.size):
@@ -126,7 +119,7 @@ def _as_parquet(spark: SparkSession, log: Set, parquet: Path) -> None:
 
 
 def _batch_s(checkpoint: Path, rows: DataFrame) -> float:
-    """Seconds of the only batch of a query: Spark's own account of it."""
+    """Seconds of the only batch of a query, by Spark's own progress."""
     shutil.rmtree(checkpoint, ignore_errors=True)
     query = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     query.awaitTermination()
@@ -161,11 +154,7 @@ def _line(shape: Shape, found: dict[str, float]) -> tuple[str, ...]:
 
 
 def wait_until(done: Callable[[], bool], seconds: float, what: str) -> None:
-    """Look every few milliseconds.
-
-    Raises:
-        RuntimeError: it did not come about in time.
-    """
+    """Wait until the condition holds. Raises RuntimeError: not in time."""
     deadline = time.monotonic() + seconds
     while not done():
         if time.monotonic() > deadline:

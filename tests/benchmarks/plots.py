@@ -1,12 +1,12 @@
-"""The figures as a picture: SVG, written by hand, so that nothing has to be installed for it."""
+"""The figures as an SVG, without a library."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from report import Summary
+from report import Summaries, Summary, short
 from shapes import Load
 
 __all__ = ["save"]
@@ -22,10 +22,11 @@ STYLE = (
 )
 
 
-def save(path: Path, loads: Sequence[Load], summaries: dict[tuple[str, str, str], Summary], subtitle: str) -> None:
+def save(path: Path, loads: Sequence[Load], summaries: Summaries, facts: Mapping[str, object]) -> None:
     """One panel for each load, one bar for each candidate; the whisker runs from the cheapest round to the dearest."""
-    panels = [(load, _rows(load, summaries)) for load in loads]
-    panels = [(load, rows) for load, rows in panels if rows]
+    subtitle = f"{str(facts['date'])[:10]} · {facts['cpu']} · {facts['cores']} cores · Linux {facts['kernel']}; whiskers: cheapest and dearest round"
+    rows_of = {load: [row for key, row in summaries.items() if key[:2] == (load.protocol, load.shape.name)] for load in loads}
+    panels = [(load, rows) for load, rows in rows_of.items() if rows]
     tallest = max((len(rows) for _, rows in panels), default=0)
     height_of_panel = PANEL_HEAD + tallest * BAR_HEIGHT + GAP
     lines = -(-len(panels) // COLUMNS)
@@ -43,10 +44,6 @@ def save(path: Path, loads: Sequence[Load], summaries: dict[tuple[str, str, str]
     path.write_text("\n".join([*parts, "</svg>\n"]))
 
 
-def _rows(load: Load, summaries: dict[tuple[str, str, str], Summary]) -> list[Summary]:
-    return [row for (protocol, shape, _), row in summaries.items() if (protocol, shape) == (load.protocol, load.shape.name)]
-
-
 def _panel(load: Load, rows: Sequence[Summary], left: int, top: int) -> list[str]:
     room = PANEL_WIDTH - LABEL_WIDTH - VALUE_WIDTH
     scale = room / max(row.cpu_us for row in rows)
@@ -60,10 +57,6 @@ def _panel(load: Load, rows: Sequence[Summary], left: int, top: int) -> list[str
             f'<text x="{left}" y="{y + 11}">{escape(row.candidate)}</text>',
             f'<rect x="{start}" y="{y}" width="{end - start:.1f}" height="{BAR_HEIGHT - 4}" fill="{COLOURS.get(row.candidate, OTHER)}"/>',
             f'<path d="M{low:.1f} {middle}H{high:.1f}M{low:.1f} {middle - 3}v6M{high:.1f} {middle - 3}v6" stroke="#5f6368" fill="none"/>',
-            f'<text class="n" x="{max(end, high) + 5:.1f}" y="{y + 11}">{_words(row.cpu_us)}</text>',
+            f'<text class="n" x="{max(end, high) + 5:.1f}" y="{y + 11}">{short(row.cpu_us)}</text>',
         ]
     return parts
-
-
-def _words(value: float) -> str:
-    return f"{value:.3f}" if value < 1 else f"{value:.1f}" if value < 100 else f"{value:.0f}"

@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass
 import figures
 from candidates import Candidate
 from driver import VoidRoundError
-from fetching import Ask, answering, asking
+from fetching import Ask, answering, asking, attempt
 from figures import Figure, beside_peers
 from peak import watched
+from report import short
 from shapes import Load, Shape
-from stage import Stage, short
+from stage import Stage
 
 __all__ = ["Passed", "run", "small_pool_bound"]
 
@@ -91,15 +92,9 @@ def _circle(stage: Stage) -> list[Passed]:
 
 
 def _pass(stage: Stage, candidate: Candidate, idle: float) -> Passed:
-    failed, seconds = "", 0.0
     with watched(candidate.process) as peak:
-        try:
-            with asking(stage, candidate, CIRCLE) as clients:
-                seconds = clients.finish()[0].seconds
-        except VoidRoundError as error:
-            candidate.process.check()
-            failed = str(error).strip()
-    return Passed(candidate.name, seconds, failed, peak.resident - idle)
+        fetched, failed = attempt(stage, candidate, CIRCLE)
+    return Passed(candidate.name, 0.0 if fetched is None else fetched.seconds, failed, peak.resident - idle)
 
 
 def _slow_readers(stage: Stage) -> list[Passed]:

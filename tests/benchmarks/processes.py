@@ -1,7 +1,8 @@
-"""Processes: starting them on a core, what they and their children cost, and ending them."""
+"""Processes: started on cores, measured with their children, and ended."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ START_SECONDS = 20.0
 
 
 def free_port() -> int:
-    """A port nobody listens on now, for programs that cannot be asked which one they took."""
+    """A free port, for programs that do not report which one they took."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
@@ -26,11 +27,7 @@ def free_port() -> int:
 
 
 def wait_for_port(port: int, process: Process) -> None:
-    """Wait until somebody accepts connections there.
-
-    Raises:
-        RuntimeError: the process ended, or nobody listened in time.
-    """
+    """Wait until the process accepts connections. Raises RuntimeError: it ended, or did not listen in time."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         process.check()
@@ -81,7 +78,7 @@ class Process:
         return self._process.pid
 
     def words(self) -> str:
-        """The last of what it said."""
+        """The end of its output."""
         return self.output.read_text(errors="replace")[-2000:]
 
     def check(self) -> None:
@@ -94,10 +91,10 @@ class Process:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             self.check()
-            for line in self.output.read_text(errors="replace").splitlines():
-                row = _parse(line)
+            for line in self.output.read_text(errors="replace").splitlines(keepends=True):
+                row = json.loads(line) if line.startswith("{") and line.endswith("}\n") else {}
                 if key in row:
-                    return row
+                    return dict(row)
             time.sleep(0.02)
         raise RuntimeError(f"{self.name} never said {key}: {self.words()}")
 
@@ -119,10 +116,8 @@ class Process:
         """Processor time of the whole tree, threads that ended included (CLOCK_PROCESS_CPUTIME_ID of each process)."""
         total = 0
         for pid in self.tree():
-            try:
+            with contextlib.suppress(OSError):  # it ended meanwhile
                 total += time.clock_gettime_ns(((~pid) << 3) | 2)
-            except OSError:
-                continue  # it ended meanwhile
         return total
 
     def memory(self) -> dict[str, Memory]:
@@ -154,17 +149,5 @@ class Process:
                 self._process.kill()
                 self._process.wait()
         for pid in tree[1:]:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-
-
-def _parse(line: str) -> dict[str, Any]:
-    if not line.startswith("{"):
-        return {}
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return {}  # a line that is being written
-    return row if isinstance(row, dict) else {}

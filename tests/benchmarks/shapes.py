@@ -7,6 +7,9 @@ from dataclasses import dataclass
 __all__ = ["SHAPES", "Load", "Shape", "chosen"]
 
 
+UNITS = ((1 << 20, "MB"), (1 << 10, "KiB"), (1000, "KB"))
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """One kind of traffic.
@@ -25,12 +28,9 @@ class Shape:
 
     @property
     def title(self) -> str:
-        """As people write it: `64 KiB × 4 × 10`."""
-        units = ((1 << 20, "MB"), (1 << 16, "KiB"), (1000, "KB"))
-        for unit, word in units:
-            if self.size >= unit and self.size % (1024 if word == "KiB" else unit) == 0:
-                return f"{self.size // (1024 if word == 'KiB' else unit)} {word} × {self.in_flight} × {self.connections}"
-        return f"{self.size} B × {self.in_flight} × {self.connections}"
+        """For tables: `64 KiB × 4 × 10`."""
+        number, word = next(((self.size // unit, word) for unit, word in UNITS if self.size % unit == 0), (self.size, "B"))
+        return f"{number} {word} × {self.in_flight} × {self.connections}"
 
 
 SHAPES = (

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 
 import figures
+from candidates import Framegate
 from cgroup import Group, NoGroupError, limited
 from driver import VoidRoundError
 from fetching import Ask, answering, asking
@@ -14,7 +15,7 @@ from hostages import HOSTAGES, SEGMENT, held
 from peak import watched
 from shapes import Load, Shape
 from stage import Stage
-from variants import FramegateSized
+from variants import CANDIDATES
 
 from framegate.control.configuration.capacity import memory_need, memory_warning
 from framegate.control.configuration.load import validate
@@ -24,6 +25,7 @@ __all__ = ["container", "run"]
 
 MIB = 1 << 20
 MOST_MIB = 1 << 20
+ANNOUNCED = 16 * MIB  # the limit of a frame
 IDLE = 1_900
 BURST = 1_000_000
 BURSTING = 1_000
@@ -83,7 +85,8 @@ def run(stage: Stage) -> dict[str, object]:
     load = Load(Shape("sized", 16_000_000, 1, 4), downstream_tls=True)
     with answering(stage, SEGMENT) as place:
         on_disk = place.place.folder / "tap-on-disk"  # a file in memory would be charged, and never be given back
-        candidate = FramegateSized(replace(place.place, tap_directory=on_disk), load)
+        candidate = CANDIDATES["framegate-sized"](replace(place.place, tap_directory=on_disk), load)
+        assert isinstance(candidate, Framegate), "framegate-sized"
         config = validate(candidate.configuration())
         need = memory_need(config, candidate.processors)
         try:
@@ -96,7 +99,7 @@ def run(stage: Stage) -> dict[str, object]:
     return figures.add(asdict(tried), [_judged(tried)])
 
 
-def _try(stage: Stage, candidate: FramegateSized, group: Group, need: int, parts: dict[str, int]) -> Tried:
+def _try(stage: Stage, candidate: Framegate, group: Group, need: int, parts: dict[str, int]) -> Tried:
     """Everything at once: idle connections after a burst, hostages, large answers and requests, and a good client."""
     candidate.group = group
     candidate.start()
@@ -110,20 +113,20 @@ def _try(stage: Stage, candidate: FramegateSized, group: Group, need: int, parts
     return Tried(group.limit, need, parts, resident, group.highest(), sockets, group.v2, group.killed(), loads, idle)
 
 
-def _load(stage: Stage, candidate: FramegateSized) -> tuple[dict[str, str], list[str]]:
-    """What became of each load, and of which nothing came back. Clients of a processor that was killed lose their connections: that is said, too."""
+def _load(stage: Stage, candidate: Framegate) -> tuple[dict[str, str], list[str]]:
+    """The result of each load, and the names of those without any answer. Clients of a killed processor lose their connections, which is a result."""
     try:
         with stage.opener.hold(candidate.port, IDLE, tls=True) as idle:
             idle.burst(BURST, BURSTING)
-            with held(stage, candidate.port, HOSTAGES, candidate.announced, tls=True), ThreadPoolExecutor(len(LOADS)) as threads:
+            with held(stage, candidate.port, HOSTAGES, ANNOUNCED, tls=True), ThreadPoolExecutor(len(LOADS)) as threads:
                 words = dict(zip(LOADS, threads.map(lambda ask: _one(stage, candidate, ask), LOADS.values()), strict=True))
     except VoidRoundError as error:
         return {"idle connections, hostages": str(error).strip()}, ["idle connections, hostages"]
     return {name: text for name, (text, _) in words.items()}, [name for name, (_, answers) in words.items() if not answers]
 
 
-def _one(stage: Stage, candidate: FramegateSized, ask: Ask) -> tuple[str, int]:
-    """In words, and how many answers came."""
+def _one(stage: Stage, candidate: Framegate, ask: Ask) -> tuple[str, int]:
+    """In words, and the number of answers."""
     try:
         with asking(stage, candidate, ask) as clients:
             fetched = clients.finish()[0]
@@ -146,7 +149,7 @@ def _show(stage: Stage, tried: Tried) -> None:
 
 
 def _judged(tried: Tried) -> Figure:
-    """None killed, and what v1 does not charge stays within what the page reckons for it."""
+    """No process was killed, and the socket buffers, which v1 does not charge, stay within the page's figure."""
     most = tried.resident + tried.sockets
     room = tried.limit + (0 if tried.counted else SLOW * SOCKETS_OF_A_SLOW_PAIR)
     what = f"a container of {room // MIB} MiB under load: resident and in sockets, none killed"

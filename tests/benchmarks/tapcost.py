@@ -1,8 +1,8 @@
-"""What recording costs at least: one process that writes the same bytes, with the same CRC, in blocks of 256 KiB.
+"""The least cost of recording: one process that writes the same bytes, with the same CRC, in blocks of 256 KiB.
 
-Floor and tap keep the same budget in segments of the same size in the same place, and are measured when it is full: memory that the log
-gave back is written again, by both. The floor deletes a segment when it begins one, so it is the least there is: framegate deletes once a
-second, and on a virtual machine whose host takes back what lies free, pages that waited that long cost more to write.
+Floor and tap keep the same budget in segments of the same size in the same place, and are measured when it is full, so both write memory again that
+the log gave back. The floor deletes a segment when it begins one; framegate deletes once a second. On a virtual machine whose host takes back free
+memory, pages that were free for so long cost more to write.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ import zlib
 from collections import deque
 from pathlib import Path
 
-__all__ = ["BUDGET", "SEGMENT_SIZE", "floor_ns_per_byte"]
+__all__ = ["BUDGET", "FILL_BYTES", "SEGMENT_SIZE", "floor_ns_per_byte"]
 
 BUDGET = 512 << 20
 """Bytes of a tap's log that are kept, by framegate and by the floor."""
 SEGMENT_SIZE = 64 << 20
 """Bytes of one of its files."""
 BLOCK_SIZE = 256 * 1024
+FILL_BYTES = BUDGET + (BUDGET >> 2)
+"""After so many bytes a log has begun to delete."""
 
 
 def floor_ns_per_byte(core: int, folder: Path, seconds: float) -> float:

@@ -1,16 +1,23 @@
-"""The load generator notices what a figure must not hide: a byte changed, a frame lost; and what it counts is what was sent."""
+"""The C programs do what they say, and notice what a figure must not hide: a byte changed, a frame lost."""
 
+import contextlib
 import json
+import os
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import native
+import peak
 import pytest
 from processes import Process
+
+from tests.fakes.cases import each_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,9 +43,18 @@ def echo(cache: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterato
     process.stop()
 
 
-def drive(cache: Path, port: int, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [str(native.build("loadgen", cache)), "--connect", f"127.0.0.1:{port}", "--warm-up", "0.05", "--seconds", "0.15", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+@pytest.fixture
+def asked(cache: Path, tmp_path: Path) -> Iterator[int]:
+    """The port of the upstream that answers as it is asked."""
+    process = Process("asked", [str(native.build("asked", cache)), "--listen", "127.0.0.1:0"], [0], tmp_path)
+    yield int(process.wait_for_row("port")["port"])
+    process.stop()
+
+
+def drive(cache: Path, port: int, *options: str, program: str = "loadgen", commands: str = "") -> subprocess.CompletedProcess[str]:
+    times = ["--warm-up", "0.05", "--seconds", "0.15"]
+    command = [str(native.build(program, cache)), "--connect", f"127.0.0.1:{port}", *times, *options]
+    return subprocess.run(command, input=commands, capture_output=True, text=True, timeout=30, check=False)
 
 
 def rows(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, float]]:
@@ -86,80 +102,222 @@ def test_requests_of_kafka_come_back_as_answers(cache: Path, tmp_path: Path) -> 
                 bodies.extend(data[at + 4 : at + 18] for at in range(0, len(data) - len(data) % 104, 104))
                 connection.sendall(data)
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, args=(listener,))
-        thread.start()
-        done = drive(cache, listener.getsockname()[1], "--size", "100", "--kafka")
-        thread.join()
+    with in_thread(serve) as port:
+        done = drive(cache, port, "--size", "100", "--kafka")
     assert rows(done)["measured"]["frames"] > 0
     assert all(body[:4] == body[4:8] for body in bodies)
     assert {int.from_bytes(body[:2], "big") for body in bodies} == {0, 1}
     assert {int.from_bytes(body[2:4], "big") for body in bodies} == set(range(9))
 
 
-def opened(cache: Path, port: int, *options: str, commands: str = "") -> subprocess.CompletedProcess[str]:
-    command = [str(native.build("opener", cache)), "--connect", f"127.0.0.1:{port}", "--warm-up", "0.05", "--seconds", "0.15", *options]
-    return subprocess.run(command, input=commands, capture_output=True, text=True, timeout=30, check=False)
-
-
 @pytest.mark.parametrize("echo", [False, True], indirect=True, ids=["plain", "tls"])
 def test_connections_are_opened_used_and_closed(cache: Path, echo: int, request: pytest.FixtureRequest) -> None:
     tls = ["--tls"] if "tls" in request.node.callspec.id else []
-    row = rows(opened(cache, echo, "--slots", "4", *tls))
+    row = rows(drive(cache, echo, "--slots", "4", *tls, program="opener"))
     assert 0 < row["measured"]["connections"] <= row["done"]["opened"]
     assert 0 < row["measured"]["p50_us"] <= row["measured"]["p99_us"] <= row["measured"]["max_us"]
 
 
 def test_connections_fall_due_at_a_rate(cache: Path, echo: int) -> None:
-    row = rows(opened(cache, echo, "--rate", "200"))
+    row = rows(drive(cache, echo, "--rate", "200", program="opener"))
     assert row["measured"]["connections"] == pytest.approx(200 * 0.15, abs=8)
 
 
 @pytest.mark.parametrize("echo", [False, True], indirect=True, ids=["plain", "tls"])
 def test_held_connections_stay_and_obey(cache: Path, echo: int, request: pytest.FixtureRequest) -> None:
     tls = ["--tls"] if "tls" in request.node.callspec.id else []
-    done = opened(cache, echo, "--hold", "20", *tls, commands="burst 300000 10\n")
+    done = drive(cache, echo, "--hold", "20", *tls, program="opener", commands="burst 300000 10\n")
     assert rows(done) == {"open": {"event": "open", "connections": 20}, "burst": {"event": "burst"}}
 
 
-def test_an_opener_whose_frame_comes_back_changed_fails(cache: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=tampering_echo, args=(listener, b"\x01", 50))
-        thread.start()
-        done = opened(cache, listener.getsockname()[1], "--slots", "1")
-        thread.join()
-    assert done.returncode == 1
-    assert "came back changed" in done.stderr
-
-
-def tampering_echo(listener: socket.socket, tamper: bytes, after: int) -> None:
-    """An echo of one connection that changes one byte late in the stream, or ends it (no tamper)."""
-    connection, _ = listener.accept()
+def tampering(listener: socket.socket, tamper: int, after: int, upstream: int = 0) -> None:
+    """An echo of one connection, or a relay of its answers, that changes one byte late in the stream, or ends it there (tamper 0)."""
+    client, _ = listener.accept()
     seen = 0
-    with connection:
-        while data := connection.recv(65536):
+    with client, contextlib.ExitStack() as stack:
+        source = client
+        if upstream:
+            source = stack.enter_context(socket.create_connection(("127.0.0.1", upstream)))
+            source.sendall(client.recv(65536))
+        while data := source.recv(65536):
             start, seen = seen, seen + len(data)
             if start <= after < seen:
                 if not tamper:
                     return
-                position = after - start
-                data = data[:position] + bytes([data[position] ^ tamper[0]]) + data[position + 1 :]
+                at = after - start
+                data = data[:at] + bytes([data[at] ^ tamper]) + data[at + 1 :]
             try:
-                connection.sendall(data)
+                client.sendall(data)
             except OSError:
+                return
+            if upstream and seen >= ANSWER + 4:
                 return
 
 
-@pytest.mark.parametrize(
-    ("tamper", "words"),
-    [(b"\x01", "came back changed"), (b"", "closed by the other side")],
-    ids=["a bit flips", "the stream ends"],
-)
-def test_a_difference_ends_the_run(cache: Path, tamper: bytes, words: str) -> None:
+@contextlib.contextmanager
+def in_thread(work: Callable[..., None], *arguments: int) -> Iterator[int]:
+    """A server in a thread; its port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=tampering_echo, args=(listener, tamper, 5000))
+        thread = threading.Thread(target=work, args=(listener, *arguments))
         thread.start()
-        done = drive(cache, listener.getsockname()[1], "--size", "100", "--in-flight", "4")
+        yield int(listener.getsockname()[1])
         thread.join()
+
+
+ANSWER = 1_000_000
+
+
+@each_of(
+    ("program", "options", "tamper", "after", "words"),
+    [
+        ("loadgen", ("--size", "100", "--in-flight", "4"), 1, 5000, "came back changed"),
+        ("loadgen", ("--size", "100", "--in-flight", "4"), 0, 5000, "closed by the other side"),
+        ("opener", ("--slots", "1"), 1, 50, "came back changed"),
+        ("fetch", ("--answer", str(ANSWER), "--count", "1"), 1, 2, "the head of answer 0 came changed"),
+        ("fetch", ("--answer", str(ANSWER), "--count", "1"), 1, 27, "the head of"),
+        ("fetch", ("--answer", str(ANSWER), "--count", "1"), 128, 900_000, "answer 0 came changed"),
+        ("fetch", ("--answer", str(ANSWER), "--count", "1"), 0, 500_000, "closed by the other side"),
+    ],
+)
+def test_a_difference_ends_the_run(cache: Path, asked: int, program: str, options: tuple[str, ...], tamper: int, after: int, words: str) -> None:
+    with in_thread(tampering, tamper, after, asked if program == "fetch" else 0) as port:
+        done = drive(cache, port, *options, program=program)
     assert done.returncode == 1
     assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("request_size", "answer", "connections", "in_flight"),
+    [(24, 24, 1, 1), (24, 3_000_000, 3, 1), (24, 1 << 20, 4, 2), (24, 0, 2, 8), (600_000, 0, 3, 2), (1000, 300_000, 2, 4)],
+)
+def test_every_answer_comes_and_is_counted(cache: Path, asked: int, request_size: int, answer: int, connections: int, in_flight: int) -> None:
+    sizes = ("--request", str(request_size), "--answer", str(answer))
+    row = rows(drive(cache, asked, *sizes, "--connections", str(connections), "--in-flight", str(in_flight), "--count", "5", program="fetch"))
+    size = (answer or request_size) + 4
+    assert (row["measured"]["answers"], row["measured"]["bytes"]) == (5 * connections, 5 * connections * size)
+    assert row["done"]["sent"] == row["done"]["received"] == 5 * connections
+    assert (row["measured"]["first_p99_us"] > 0) == (answer > 0)
+    assert 0 < row["measured"]["whole_p50_us"] <= row["measured"]["whole_p99_us"]
+
+
+def test_an_open_loop_of_requests_keeps_its_rate(cache: Path, asked: int) -> None:
+    options = ("--request", "100", "--answer", "0", "--connections", "4", "--per-second", "500", "--warm-up", "0.1", "--seconds", "0.4")
+    row = rows(drive(cache, asked, *options, program="fetch"))
+    assert (row["measured"]["answers"], row["measured"]["missing"]) == (200, 0)
+
+
+def test_the_upstream_reads_a_whole_frame_before_it_answers(asked: int) -> None:
+    frame = (1000).to_bytes(4, "big") + bytes(range(250)) * 4
+    with socket.create_connection(("127.0.0.1", asked), timeout=10) as sock:
+        sock.sendall(frame[:-1])
+        sock.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            sock.recv(1)
+        sock.settimeout(10)
+        sock.sendall(frame[-1:])
+        back = b""
+        while len(back) < len(frame):
+            back += sock.recv(65536)
+    assert back == frame
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        found.settimeout(10)
+        yield found
+
+
+def hostages(cache: Path, port: int, count: int, *options: str) -> subprocess.Popen[str]:
+    sizes = ("--announce", "60000000", "--answer", "50000000")
+    command = [str(native.build("hostages", cache)), "--connect", f"127.0.0.1:{port}", "--count", str(count), *sizes, *options]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def said(process: subprocess.Popen[str]) -> dict[str, object]:
+    assert process.stdout is not None
+    row: dict[str, object] = json.loads(process.stdout.readline())
+    return row
+
+
+def ended(process: subprocess.Popen[str]) -> dict[str, object]:
+    assert process.stdin is not None
+    process.stdin.close()
+    row = said(process)
+    assert process.wait(10) == 0
+    assert process.stdout is not None
+    process.stdout.close()
+    return row
+
+
+def take(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = sock.recv(size - len(data))
+        assert more, "the hostage went"
+        data += more
+    return data
+
+
+def test_each_hostage_does_what_its_kind_does(cache: Path, listener: socket.socket) -> None:
+    process = hostages(cache, listener.getsockname()[1], 5)
+    connections = [listener.accept()[0] for _ in range(5)]
+    for sock in connections:
+        sock.settimeout(10)
+    assert said(process) == {"event": "open"}
+    heads = [take(sock, 4) for sock in connections]
+    sizes = sorted(int.from_bytes(head, "big") for head in heads)
+    assert sizes == [24, 24, 60_000_000, 60_000_000, 60_000_000]
+    asking = [sock for sock, head in zip(connections, heads, strict=True) if head == (24).to_bytes(4, "big")]
+    assert [int.from_bytes(take(sock, 24)[8:16], "big") for sock in asking] == [50_000_000] * 2
+    silent, trickle, crawl = (sock for sock in connections if sock not in asking)
+    take(trickle, 2)
+    assert len(take(crawl, 2_048)) == 2_048  # two seconds have passed
+    for sock in (silent, *asking):
+        sock.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            sock.recv(1)
+    assert ended(process) == {"event": "done", "standing": 5, "refused": 0, "silent": 0, "trickle": 0, "crawl": 0, "sip": 0, "deaf": 0}
+    for sock in connections:
+        sock.close()
+
+
+def test_a_hostage_that_is_closed_comes_back(cache: Path, listener: socket.socket) -> None:
+    process = hostages(cache, listener.getsockname()[1], 1)
+    first, _ = listener.accept()
+    assert said(process) == {"event": "open"}
+    first.close()
+    second, _ = listener.accept()
+    with second:
+        second.settimeout(10)
+        assert int.from_bytes(take(second, 4), "big") == 60_000_000
+        done = ended(process)
+    assert (done["silent"], done["standing"]) == (1, 1)
+
+
+GREEDY = """
+import signal, time
+def take(number, frame):
+    b = bytearray(64 << 20); b[::4096] = b"x" * len(b[::4096]); del b
+    print('{"taken": true}', flush=True)
+signal.signal(signal.SIGUSR1, take)
+print('{"ready": true}', flush=True)
+while True: time.sleep(60)
+"""
+
+
+def test_a_peak_between_two_looks_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peak, "SAMPLE_SECONDS", 60)
+    process = Process("greedy", [sys.executable, "-c", GREEDY], [0], tmp_path)
+    try:
+        process.wait_for_row("ready")
+        idle = process.total_memory().rss
+        with peak.watched(process) as before:
+            pass
+        with peak.watched(process) as found:
+            os.kill(process.pid, signal.SIGUSR1)
+            process.wait_for_row("taken")
+        assert before.resident - idle < 8
+        assert 60 < found.resident - idle < 80
+    finally:
+        process.stop()

@@ -1,8 +1,7 @@
 """``make cluster-test``: the sidecar on a real node.
 
-Builds what a node needs, makes the images, and runs this folder's tests in namespaces of their own.
-
-What cannot be had here is said (``not run: …``), and the end is 0 then: a machine without root or Go has not failed.
+Builds the programs of a node, makes the images, and runs this folder's tests in namespaces of their own. On a machine without root or Go it prints
+``not run: …`` and the exit code is 0.
 """
 
 import importlib.machinery
@@ -17,7 +16,7 @@ TESTS = Path(__file__).resolve().parents[1]
 
 
 def bind_tests_package() -> None:
-    """As ``tests/conftest.py``: only the name ``tests`` is bound to the folder of the tests."""
+    """Bind the name ``tests`` to the folder of the tests, as ``tests/conftest.py`` does."""
     spec = importlib.machinery.ModuleSpec("tests", None, is_package=True)
     spec.submodule_search_locations = [str(TESTS)]
     sys.modules["tests"] = importlib.util.module_from_spec(spec)

@@ -35,7 +35,7 @@ import (
 	"syscall"
 )
 
-// What holds a pod's namespaces: it waits for its end.
+// Keeps a pod's namespaces: it waits for a signal to end.
 func main() {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGTERM, syscall.SIGINT)
@@ -84,7 +84,7 @@ def _absent_packages() -> list[str]:
 
 
 def install_packages() -> None:
-    """What Debian brings and is not here, where we may install it; ``missing`` says afterwards what is still not here."""
+    """Install the missing packages of Debian, as root; ``missing`` reports what is still missing."""
     absent = _absent_packages()
     if not absent or os.geteuid() != 0 or shutil.which("apt-get") is None:
         return
@@ -95,7 +95,7 @@ def install_packages() -> None:
 
 
 def missing() -> list[str]:
-    """What keeps a node from being started here, for people; empty when nothing does."""
+    """The reasons why no node can be started here, for people."""
     if sys.platform != "linux":
         return ["a Linux kernel"]
     reasons = []
@@ -116,7 +116,7 @@ def missing() -> list[str]:
 
 
 def build() -> Path:
-    """Build what is not in the cache yet; one process at a time does.
+    """Build what is not in the cache yet, in one process at a time.
 
     Returns:
         The folder of the binaries.
@@ -131,7 +131,7 @@ def build() -> Path:
             builder.kubernetes()
             builder.installed()
             builder.pause()
-            workshop.forget("go", "gocache")  # modules and intermediate results are 8 GB, and nobody needs them again
+            workshop.forget("go", "gocache")  # modules and intermediate results are 8 GB, and not needed again
     return binaries()
 
 
@@ -142,7 +142,7 @@ class _Builder:
         self._go = workshop.go
 
     def kubernetes(self) -> None:
-        """All of Kubernetes' commands by one module of ours: its own go.mod replaces its parts by folders, which ``go install`` refuses."""
+        """Build all of Kubernetes' commands from a module of ours: its own go.mod replaces its parts by folders, which ``go install`` refuses."""
         wanted = [name for name in _COMMANDS if not (self._bin / name).exists()]
         if not wanted:
             return

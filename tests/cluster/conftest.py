@@ -1,4 +1,4 @@
-"""The node, which all tests share, and a namespace for each of them in which pod security is enforced."""
+"""The node, which all tests share, and for each test a namespace in which pod security is enforced."""
 
 import itertools
 import os
@@ -36,7 +36,7 @@ def node() -> Iterator[Node]:
 
 @pytest.fixture
 def room(node: Node, request: pytest.FixtureRequest) -> Iterator[Room]:
-    """A namespace whose pods must be ``restricted``; it and all that is in it goes at the end. Of a failed test it says what happened there."""
+    """A namespace whose pods must be ``restricted``; it is removed at the end. After a failed test its events and logs are printed."""
     name = f"t{next(_numbers)}"
     room = Room(node, name, node.folder / f"room-{name}")
     room.create()

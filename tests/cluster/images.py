@@ -1,4 +1,4 @@
-"""The images of the node: framegate's own from ``make image``, and one with Kafka, its client and Envoy, made from framegate's image for Spark."""
+"""The images of the node: framegate's own from ``make image``, and one with Kafka, its client and Envoy, based on framegate's image for Spark."""
 
 import hashlib
 import os
@@ -37,18 +37,18 @@ _STEP_S: Final = 1800.0
 
 
 class ImageError(Exception):
-    """An image could not be made; the message has the step's last words."""
+    """An image could not be made; the message has the end of the step's output."""
 
 
 def make() -> Path:
-    """Make what has changed since it was made.
+    """Make the images that have changed.
 
     Returns:
         The folder of the archives: one file for each image.
 
     Raises:
         ImageError: a step failed.
-        BrokerError: Kafka's jars cannot be had.
+        BrokerError: Kafka's jars could not be fetched.
     """
     folder = cache_directory() / "images"
     folder.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ def _kafka(folder: Path) -> Path:
 
 
 def _python_of_the_image() -> str:
-    """As ``3.13``; the image's Python needs no container for that: its library is in a folder of that name."""
+    """The version of the image's Python, as ``3.13``, from the name of its library's folder."""
     held = _step(["buildah", "from", "--pull-never", SPARK]).strip()
     try:
         mounted = Path(_step(["buildah", "mount", held]).strip())

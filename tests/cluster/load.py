@@ -1,4 +1,4 @@
-"""A broker behind framegate, and a producer that keeps it busy while something happens to them; afterwards every record is there, once, in order."""
+"""A broker behind framegate, and a producer that keeps it busy during a fault; afterwards every record is there, once, in order."""
 
 import dataclasses
 import os
@@ -12,8 +12,7 @@ from typing import Any
 from tests.cluster import processes
 from tests.cluster.node import wait_until
 from tests.cluster.room import Room
-from tests.cluster.sidecars import certificates, injected
-from tests.cluster.workloads import CONFIGURATION, OUTBOUND, broker, client_job, last_line, service
+from tests.cluster.workloads import CONFIGURATION, OUTBOUND, broker, certificates, client_job, injected, last_line, service
 
 __all__ = ["Load", "Scene"]
 
@@ -24,11 +23,11 @@ class Scene:
     """A broker whose data and whose tap are on claims, with framegate in front of it.
 
     Args:
-        room: where.
+        room: the namespace.
         configuration: of framegate.
         options: of ``framegate inject``.
-        disk_mib: how large the tap's disk is; 0: as this machine's.
-        change: of the manifest, before it is applied.
+        disk_mib: the size of the tap's disk; 0: that of this machine's.
+        change: is applied to the manifest.
 
     Attributes:
         authority: of framegate's certificate.
@@ -60,24 +59,24 @@ class Scene:
         self.address = room.address(self.pod)
 
     def application(self) -> processes.Life:
-        """The life that the broker's container is in."""
+        """The present life of the broker's container."""
         return processes.life(self.room, self.pod)
 
     def sidecar(self) -> processes.Life:
-        """The life that framegate's container is in."""
+        """The present life of framegate's container."""
         return processes.life(self.room, self.pod, "framegate")
 
     def stored(self) -> int:
-        """Bytes that the broker has of the records."""
+        """Bytes of records that the broker has stored."""
         return sum(path.stat().st_size for path in self.data.glob("log/records-*/*.log"))
 
     def wait_traffic(self, timeout_s: float = 30.0) -> None:
-        """Wait until the broker has got records from now on."""
+        """Wait until the broker has received more records."""
         before = self.stored()
         wait_until(lambda: self.stored() > before, "records that arrive at the broker", timeout_s, 0.02)
 
     def wait_listening(self, timeout_s: float = 60.0) -> None:
-        """Wait until framegate takes connections; the API server is not asked."""
+        """Wait until framegate accepts connections, without the API server."""
 
         def listens() -> bool:
             try:
@@ -89,7 +88,7 @@ class Scene:
         wait_until(listens, "framegate's listener", timeout_s, 0.02)
 
     def row(self, event: str, timeout_s: float = 30.0, pod: str = "", **fields: Any) -> dict[str, Any]:
-        """Wait for a row of the sidecar's present life; of another ``pod`` than the broker's."""
+        """Wait for a row of the sidecar's present life, in the broker's pod or another."""
 
         def found() -> dict[str, Any] | None:
             rows = (row for row in self.room.rows(pod or self.pod) if row["event"] == event)
@@ -100,14 +99,14 @@ class Scene:
 
 
 def _mount(folder: Path, mebibytes: int) -> None:
-    """A small disk on a folder, in this node's view; it ends with the node."""
+    """Mount a small disk on a folder, in the node's namespace of mounts; it ends with the node."""
     options = f"size={mebibytes}m,uid=10001,gid=10001,mode=750"
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What became of the records. Attributes: ``sent`` of them; ``noted``, errors that the client's library hid by trying again."""
+    """The records that were ``sent``, and the errors that the client's library ``noted`` and hid by trying again."""
 
     sent: int
     noted: dict[str, int]
@@ -118,7 +117,7 @@ class Load:
 
     Args:
         scene: with the broker.
-        outbound: whether it has a framegate of its own beside it, which speaks TLS for it and finds the broker's by name.
+        outbound: the producer has a framegate of its own, which speaks TLS for it and resolves the broker's name.
 
     Attributes:
         pod: the producer's.
@@ -139,10 +138,7 @@ class Load:
         scene.wait_traffic(60.0)
 
     def end(self) -> Outcome:
-        """End the producer as Kubernetes does, and read everything back.
-
-        Every record must have been acknowledged, and be there once and in order.
-        """
+        """End the producer as Kubernetes does, and check that every record was acknowledged and is stored once and in order."""
         os.kill(processes.life(self._room, self.pod).pid, signal.SIGTERM)
         said = last_line(self._room.wait_job("load"))
         assert (said["failed"], said["left"]) == ({}, 0), said

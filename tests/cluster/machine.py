@@ -1,7 +1,6 @@
-"""What of this machine a node uses: namespaces of its own, a group of processes in each hierarchy, and some of the kernel's settings.
+"""The resources of this machine that a node uses: namespaces of its own, a control group in each hierarchy, and some of the kernel's settings.
 
-A command runs in new namespaces of mounts, network and processes: whatever it leaves behind ends with it. What belongs to no namespace is put back
-here, however the command ended.
+A command runs in new namespaces of mounts, network and processes, which end with it. What belongs to no namespace is restored here in any case.
 """
 
 import fcntl
@@ -16,10 +15,10 @@ from typing import Final
 __all__ = ["FOLDER", "groups", "run_apart"]
 
 FOLDER: Final = "FRAMEGATE_CLUSTER"
-"""The variable that tells the command its folder, whose name is its group's, too."""
+"""The variable with the command's folder, whose name is its group's, too."""
 LOCK: Final = "/run/lock/framegate-cluster"
 SETTINGS: Final = ("kernel.panic", "kernel.panic_on_oops", "vm.overcommit_memory")
-"""What the kubelet sets for the whole machine."""
+"""The settings that the kubelet changes for the whole machine."""
 
 
 def groups(name: str) -> Iterator[Path]:
@@ -32,13 +31,13 @@ def groups(name: str) -> Iterator[Path]:
 
 
 def run_apart(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> int:
-    """Run a command in namespaces of its own, and put the machine back as it was. Another one waits: the second would take the first one's settings
-    for the machine's.
+    """Run a command in namespaces of its own, and restore the machine's settings. One command runs at a time, because the second would take the first
+    one's settings for the machine's.
 
     Args:
-        command: what to run.
+        command: to run.
         environment: its variables; the folder's is added.
-        folder: for all that it writes.
+        folder: for its files.
 
     Returns:
         Its exit code; 128 and the number when a signal ended it.

@@ -1,10 +1,9 @@
 """One Kubernetes node with everything of a cluster: API server, controllers, scheduler, kubelet, containerd, kube-proxy, CoreDNS.
 
-It is started within namespaces of its own, which ``machine`` makes: whatever is left behind ends with them.
+It is started within namespaces of its own, which ``machine`` makes; all its processes end with them.
 """
 
 import contextlib
-import dataclasses
 import json
 import os
 import signal
@@ -31,15 +30,11 @@ _END_S: Final = 20.0
 
 
 class ClusterError(Exception):
-    """A command or a server failed; the message has its words."""
+    """A command or a server failed; the message has its output."""
 
 
 def wait_until(ready: Callable[[], Any], what: str, timeout_s: float = _START_S, every_s: float = 0.1, why: Callable[[], str] = str) -> Any:
-    """Ask until the answer is true, and return it; ``why`` adds to the error's words.
-
-    Raises:
-        ClusterError: it never was, within the time.
-    """
+    """Wait until ``ready`` returns something true, and return it. Raises ClusterError: not in time; ``why`` adds to its text."""
     deadline = time.monotonic() + timeout_s
     while not (answer := ready()):
         if time.monotonic() > deadline:
@@ -59,14 +54,8 @@ def _run(words: Sequence[str], *, given: str | None = None, timeout_s: float = _
     return done.stdout
 
 
-@dataclasses.dataclass
-class _Server:
-    name: str
-    process: subprocess.Popen[bytes]
-
-
 class ApiServer:
-    """etcd, kube-apiserver and the controllers; enough to judge manifests, and no node.
+    """etcd, kube-apiserver and the controllers: enough to check manifests, without a node.
 
     Args:
         folder: for data, certificates and logs.
@@ -75,7 +64,7 @@ class ApiServer:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._bin = binaries()
-        self._servers: list[_Server] = []
+        self._servers: dict[str, subprocess.Popen[bytes]] = {}
         self.config = folder / "admin.conf"
 
     def start(self) -> None:
@@ -107,13 +96,12 @@ class ApiServer:
 
     def stop_server(self, name: str, number: int = signal.SIGTERM) -> None:
         """End one server and wait for its end."""
-        (found,) = [server for server in self._servers if server.name == name]
-        found.process.send_signal(number)
-        found.process.wait(_END_S)
-        self._servers.remove(found)
+        process = self._servers.pop(name)
+        process.send_signal(number)
+        process.wait(_END_S)
 
-    def server(self, name: str, program: str, *words: str) -> subprocess.Popen[bytes]:
-        """Start a server of ours; what it says is in ``NAME.log``."""
+    def server(self, name: str, program: str, *words: str) -> None:
+        """Start a server; its output is in ``NAME.log``."""
         path = self._bin / program
         environment = dict(os.environ, PATH=os.pathsep.join((str(self._bin), os.environ["PATH"], "/usr/sbin", "/sbin")))
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -121,8 +109,7 @@ class ApiServer:
             process = subprocess.Popen(  # in a session of its own: Ctrl-C is for pytest, which ends it
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=self.folder, start_new_session=True
             )
-        self._servers.append(_Server(name, process))
-        return process
+        self._servers[name] = process
 
     def log(self, name: str) -> str:
         """The last lines of a server's log."""
@@ -135,8 +122,8 @@ class ApiServer:
         Args:
             words: behind ``kubectl``.
             given: its standard input.
-            timeout_s: how long it may take.
-            check: whether its failure is ours; else its output, mostly empty, is returned.
+            timeout_s: the most that it may take.
+            check: raise an error if it fails; otherwise its output is returned.
         """
         return _run([str(self._bin / "kubectl"), f"--kubeconfig={self.config}", *words], given=given, timeout_s=timeout_s, check=check)
 
@@ -147,13 +134,13 @@ class ApiServer:
     def stop(self) -> None:
         """End every server, the last one first."""
         while self._servers:
-            server = self._servers.pop()
-            server.process.terminate()
+            _, process = self._servers.popitem()
+            process.terminate()
             try:
-                server.process.wait(_END_S)
+                process.wait(_END_S)
             except subprocess.TimeoutExpired:
-                server.process.kill()
-                server.process.wait()
+                process.kill()
+                process.wait()
 
     def _certificates(self) -> None:
         authority = Authority(self.folder, "cluster")
@@ -227,11 +214,11 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
         wait_until(lambda: self.ctr("namespaces", "list", check=False), "containerd", why=lambda: self.log("containerd"))
 
     def ctr(self, *words: str, check: bool = True) -> str:
-        """containerd's own command, in the kubelet's room."""
+        """containerd's own command, in the kubelet's namespace."""
         return _run([str(self._bin / "ctr"), "--address", str(self.folder / "containerd.sock"), "--namespace", "k8s.io", *words], check=check)
 
     def load(self, archive: Path) -> None:
-        """Take an image out of an archive of the OCI's form."""
+        """Import an image from an OCI archive."""
         self.ctr("images", "import", "--local", "--no-unpack=false", str(archive))
 
     def _dns(self) -> None:
@@ -296,7 +283,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
         self.server("kube-proxy", "kube-proxy", "--config", str(path / "proxy.yaml"))
 
     def start_kubelet(self) -> None:
-        """Start the kubelet alone, which finds the containers that there are."""
+        """Start the kubelet alone; it finds the existing containers."""
         path = self.folder
         self.server("kubelet", "kubelet", "--config", str(path / "kubelet.yaml"), "--kubeconfig", str(self.config), "--root-dir",
                     str(path / "kubelet"), "--hostname-override", NODE, "--node-ip", NODE_ADDRESS)  # fmt: skip

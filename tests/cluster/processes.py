@@ -1,4 +1,4 @@
-"""The processes of containers as the node sees them: who they are, what they may, and how they end without being asked."""
+"""The processes of containers in the node's view: their ids, their privileges, and their control groups."""
 
 import dataclasses
 from pathlib import Path
@@ -13,14 +13,14 @@ _PROC = Path("/proc")
 
 @dataclasses.dataclass(frozen=True)
 class Life:
-    """One life of a container: two are equal if nothing ended in between.
+    """One life of a container. Two are equal if the container did not end in between.
 
     Attributes:
         container: its id; another one after each restart.
         restarts: as the kubelet counts.
-        started: when the kubelet says that it began.
+        started: its start according to the kubelet.
         pid: of its first process, in the node's view.
-        clock: when the kernel says that this process began, in ticks since the machine's start.
+        clock: the start of this process according to the kernel, in ticks since the machine's start.
     """
 
     container: str
@@ -31,7 +31,7 @@ class Life:
 
 
 def life(room: Room, pod: str, container: str = "main") -> Life:
-    """The life that a container of a pod is in. Raises ValueError when it does not run."""
+    """The present life of a container of a pod. Raises ValueError when it does not run."""
     status = room.get("pod", pod)["status"]
     (found,) = [item for item in [*status["containerStatuses"], *status.get("initContainerStatuses", [])] if item["name"] == container]
     if "running" not in found["state"]:
@@ -61,7 +61,7 @@ def of_container(name: str) -> list[int]:
 
 
 def first(name: str) -> int:
-    """The process that is number 1 within a container: its end is the end of all others."""
+    """The process with id 1 within a container, whose end ends all others."""
     (found,) = [pid for pid in of_container(name) if status(pid).get("NSpid", "").split()[-1:] == ["1"]]
     return found
 

@@ -1,4 +1,4 @@
-"""A namespace of the cluster in which one test works: what is in it, and how it is asked, awaited and removed."""
+"""A namespace of the cluster for one test: its objects are applied, read, awaited and removed."""
 
 import json
 import os
@@ -28,7 +28,7 @@ class Room:
         self._volumes: list[str] = []
 
     def create(self) -> None:
-        """Make it: whatever does not meet the restricted standard is refused in it."""
+        """Create it. It refuses pods that do not meet the restricted standard."""
         self.folder.mkdir(parents=True)
         labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
         self.node.kubectl(
@@ -48,11 +48,11 @@ class Room:
         return self.node.kubectl("--namespace", self.name, *words, given=given, timeout_s=timeout_s, check=check)
 
     def get(self, *words: str) -> Any:
-        """What ``kubectl get … -o json`` says of this namespace."""
+        """The output of ``kubectl get … -o json`` in this namespace."""
         return self.node.get("--namespace", self.name, *words)
 
     def apply(self, *documents: dict[str, Any]) -> str:
-        """Apply documents; a warning of pod security is a failure, too."""
+        """Apply documents; a warning of pod security is an error, too."""
         return self.apply_text("\n---\n".join(json.dumps(document) for document in documents))
 
     def apply_text(self, text: str, *words: str) -> str:
@@ -65,7 +65,7 @@ class Room:
         return done.stdout
 
     def command(self, *words: str, given: str | None = None, timeout_s: float = 120.0) -> "subprocess.CompletedProcess[str]":
-        """A program as a user of the cluster runs it: kubectl and kustomize are on its path, and know the cluster."""
+        """Run a program as a user of the cluster does: kubectl and kustomize are on its path, and know the cluster."""
         environment = dict(os.environ, KUBECONFIG=str(self.node.config), PATH=os.pathsep.join((str(binaries()), os.environ["PATH"])))
         return subprocess.run(words, input=given, capture_output=True, text=True, timeout=timeout_s, check=False, env=environment, cwd=self.folder)
 
@@ -77,18 +77,14 @@ class Room:
         self.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data})
 
     def claim(self, name: str, size: str = "2Gi") -> Path:
-        """A claim, and its volume: ``volume``."""
+        """Create a claim and its volume; the volume's folder."""
         folder = self.volume(name)
         claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
         self.apply({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": claim})
         return folder
 
     def volume(self, name: str, owner: int = 10001) -> Path:
-        """A volume for a claim that is made by others: a folder of this machine, as a provisioner would make it.
-
-        Returns:
-            The folder.
-        """
+        """Create a volume for a claim, as a provisioner would; its folder on this machine."""
         folder = self.folder / f"volume-{name}"
         folder.mkdir()
         os.chown(folder, owner, owner)
@@ -153,7 +149,7 @@ class Room:
         return dict(status)
 
     def story(self) -> str:
-        """What happened here: pods, events and last rows, for whoever reads a failure."""
+        """Pods, events and last rows, for the report of a failure."""
         parts = [
             self.kubectl("get", "pods", "-o", "wide", check=False),
             self.kubectl("get", "events", "--sort-by=.lastTimestamp", check=False)[-4000:],

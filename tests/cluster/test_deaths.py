@@ -1,6 +1,6 @@
-"""framegate dies beside a broker under load, in every way in which a pod's container can: the broker lives on, and the record says what it lacks.
+"""framegate dies beside a broker under load, in every way in which a pod's container can: the broker goes on, and the record states what it lacks.
 
-Each test takes about half a minute: a broker and two clients start in pods, and of the sidecar that no longer answers the kubelet's patience is long.
+Each test takes about half a minute: a broker and two clients start in pods, and the kubelet waits long for a sidecar that does not answer.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ from tests.cluster.room import Room
 from tests.cluster.workloads import CONFIGURATION
 
 MOST_S = 10.0
-"""From the end of framegate's first process to the row ``serving`` of its next life, where the kubelet does not wait before it restarts. On
-a quiet machine it is below two seconds (``cluster: …`` tells), of which the kubelet has one; here is room for a busy one.
+"""From the end of framegate's first process to the row ``serving`` of its next life, where the kubelet restarts it at once. On a quiet machine it is
+below two seconds, of which the kubelet takes one; the bound is for a busy machine.
 """
 GROUPS_V2 = Path("/sys/fs/cgroup/cgroup.controllers").exists()
 HOSTAGES, HELD = 60, 12 << 20
@@ -33,8 +33,8 @@ HOSTAGES, HELD = 60, 12 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Return:
-    """How long framegate was away, in seconds. Attributes: ``kubelet``, until its next first process; ``serving``, until its row; ``records``,
-    until the broker got records again."""
+    """How long framegate was away, in seconds: until its next first process (``kubelet``), until its row ``serving``, until the broker received
+    records again (``records``)."""
 
     kubelet: float
     serving: float
@@ -47,19 +47,19 @@ def moment(row: dict[str, str]) -> float:
 
 
 def since_start(life: processes.Life) -> float:
-    """For how many seconds a life has lasted."""
+    """The age of a life in seconds."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - life.clock / os.sysconf("SC_CLK_TCK")
 
 
 def wait_gone(pid: int, timeout_s: float = 30.0) -> float:
-    """Wait for the end of a process; when it was, in seconds since 1970."""
+    """Wait for the end of a process; its time in seconds since 1970."""
     wait_until(lambda: processes.status(pid).get("State", "Z").startswith(("Z", "X")), f"the end of process {pid}", timeout_s, 0.005)
     return time.time()
 
 
 def returned(scene: Scene, died: float, restarts: int = 1) -> Return:
     """Wait until framegate is back, and serves."""
-    scene.wait_listening()  # what the broker has in its sockets still is no sign of life of framegate
+    scene.wait_listening()  # because the broker may still receive records from its sockets
     scene.wait_traffic()
     records = time.time() - died
     wait_until(lambda: "running" in (now := scene.room.sidecar(scene.pod))["state"] and now["restartCount"] == restarts, "the kubelet's word", 20.0)
@@ -69,7 +69,7 @@ def returned(scene: Scene, died: float, restarts: int = 1) -> Return:
 
 
 def lacking(tap: Path) -> Verdict:
-    """The verdict on a record that must lack an end: no fault of its own, what was before and after is complete, and it says that it is not."""
+    """The verdict on a record that must lack an end: it has no fault, states that it is incomplete, and is complete before and after."""
     verdict = verify(str(tap))
     assert (verdict.faults, verdict.complete) == ([], False)
     incomplete = [row for row in verdict.rows if row.state in ("at_most", "unknown", "lost")]
@@ -85,7 +85,7 @@ def test_a_sidecar_that_is_killed_is_back_soon_and_its_record_says_so(room: Room
     broker, before = scene.application(), scene.sidecar()
     os.kill(before.pid, signal.SIGKILL)
     back = returned(scene, wait_gone(before.pid))
-    assert scene.row("tap_gap")["certainty"] == "unknown"  # control died, too: nobody is left who knew
+    assert scene.row("tap_gap")["certainty"] == "unknown"  # control died, too, with the counts
     outcome = load.end()
     assert scene.application() == broker
     room.wait_ready("app=kafka", 10.0)
@@ -107,7 +107,7 @@ class Hostages:
         for client in self._clients:
             try:
                 client.sendall(header + bytes(HELD))
-            except OSError:  # the other side has been killed, which is what this is for
+            except OSError:  # framegate has been killed, as intended
                 break
 
     def close(self) -> None:
@@ -117,8 +117,8 @@ class Hostages:
 
 @pytest.mark.parametrize("group", [False, True] if not GROUPS_V2 else [True], ids=lambda group: "all processes" if group else "one process")
 def test_a_sidecar_over_its_memory_limit_costs_its_own_connections_only(room: Room, group: bool) -> None:
-    """The pool is larger than the container on purpose. Of groups of version 1 the kernel kills the largest process, a processor; of version 2 the
-    kubelet has it kill all of them. Where there is version 1 only, the kernel is made to choose framegate's first process, which is all of them."""
+    """The pool is larger than the container on purpose. With control groups of version 1 the kernel kills the largest process, a processor; with
+    version 2 it kills all of them. With version 1 the test also makes the kernel choose framegate's first process, whose end ends all of them."""
     scene = Scene(room, CONFIGURATION.replace("{size: 0}", "{size: 2GiB}"), options=("--memory", "256Mi"))
     load = Load(scene)
     broker, before = scene.application(), scene.sidecar()
@@ -149,15 +149,15 @@ def test_a_sidecar_over_its_memory_limit_costs_its_own_connections_only(room: Ro
 
 
 def test_a_sidecar_that_stands_still_lets_traffic_pass_and_is_restarted_by_its_liveness(room: Room) -> None:
-    """About a minute: the kubelet's six probes, five seconds apart, and then the grace period of liveness, 15 s, which who stands still uses up."""
+    """About a minute: the kubelet's six probes, five seconds apart, and then the whole grace period of liveness, 15 s."""
     scene = Scene(room)
     load = Load(scene)
     broker, before = scene.application(), scene.sidecar()
     stopped = time.time()
     os.kill(before.pid, signal.SIGSTOP)
     for _ in range(5):
-        scene.wait_traffic()  # the processors go on without control, and so do their connections
-        time.sleep(1.0)  # beyond the seconds in which they would end if control were dead
+        scene.wait_traffic()  # the processors and their connections go on without control
+        time.sleep(1.0)  # longer than processors live after control's death
     died = wait_gone(before.pid, 120.0)
     back = returned(scene, died)
     said = {event["reason"] for event in room.get("events", "--field-selector", f"involvedObject.name={scene.pod}")["items"]}
@@ -204,7 +204,7 @@ def test_an_evicted_pod_drains_and_a_budget_that_it_is_needed_for_keeps_it(room:
     scene.wait_traffic()
     print(f"\ncluster: eviction: framegate ended {died - evicted:.1f} s after it was asked for")
     outcome = load.end()
-    # It ended in order: requests that the broker, which had gone before, did not take any more are counted exactly; its client sent them again.
+    # It ended in order: requests that the broker, which ended first, did not take are counted exactly; the client sent them again.
     verdict = verify(str(scene.tap))
     assert verdict.faults == []
     assert {row.state for row in verdict.rows} <= {"complete", "open", "lost"}

@@ -1,4 +1,4 @@
-"""What a real API server says of what is injected, of the components and of deploy/: strict validation, and pod security ``restricted``, enforced."""
+"""A real API server checks injected manifests, the components and deploy/: strict validation, and pod security ``restricted``, enforced."""
 
 import dataclasses
 import io
@@ -24,7 +24,7 @@ from tests.cluster.room import Room
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 NAMED = {"Certificate", "PodMonitor", "SparkApplication"}
-"""Kinds of others, which the server does not know."""
+"""Kinds that the server does not know."""
 
 
 @dataclasses.dataclass
@@ -39,13 +39,13 @@ class ApiServer:
         return subprocess.run(command, input=given, capture_output=True, text=True, timeout=60.0, check=False)
 
     def apply(self, text: str, *words: str, namespace: str = "restricted") -> list[str]:
-        """What kubectl says of each object; a warning fails as an error does."""
+        """The line of kubectl for each object; a warning is an error."""
         done = self.run("apply", "--namespace", namespace, "--validate=strict", "-f", "-", *words, given=text)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         return done.stdout.splitlines()
 
     def create_pod(self, template: dict[str, Any]) -> str:
-        """Whether a pod of a template would be let in; what kubectl says of it otherwise."""
+        """Create a pod of a template, as a dry run; the error, or ""."""
         pod = {"apiVersion": "v1", "kind": "Pod", "spec": template["spec"], "metadata": {**template.get("metadata", {}), "name": "probe"}}
         done = self.run("create", "--namespace", "restricted", "--dry-run=server", "--validate=strict", "-f", "-", given=json.dumps(pod))
         return done.stderr

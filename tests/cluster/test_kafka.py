@@ -11,8 +11,7 @@ from ruamel.yaml import YAML
 from tests.cluster.images import SPARK
 from tests.cluster.node import wait_until
 from tests.cluster.room import Room
-from tests.cluster.sidecars import certificates, component, injected
-from tests.cluster.workloads import CONFIGURATION, OUTBOUND, broker, client_job, last_line, service
+from tests.cluster.workloads import CONFIGURATION, OUTBOUND, broker, certificates, client_job, component, injected, last_line, service
 
 RECORDS = 50_000
 SPARK_JOB = Path(__file__).resolve().parents[2] / "deploy" / "spark" / "job.yaml"

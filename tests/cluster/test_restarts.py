@@ -13,20 +13,30 @@ import pytest
 from tests.cluster.components import binaries
 from tests.cluster.node import wait_until
 from tests.cluster.room import Room
-from tests.cluster.sidecars import certificates, component, injected
-from tests.cluster.workloads import CONFIGURATION, OUTBOUND, broker, client_job, client_pod, document, last_line, service
+from tests.cluster.workloads import (
+    CONFIGURATION,
+    OUTBOUND,
+    broker,
+    certificates,
+    client_job,
+    client_pod,
+    component,
+    document,
+    injected,
+    last_line,
+    service,
+)
 
 RESTARTS = 20
 RATE = 300
-NOTICED_S = 5.0
-"""So much later, at most, kubectl notices that a log has ended."""
+NOTICED_S = 5.0  # kubectl notices the end of a log so much later, at most
 
 
 class Followed:
-    """What a container of one pod prints, to its very end: a pod that has gone has no log any more.
+    """The output of a container to its end, which is read while the pod exists.
 
     Attributes:
-        ended: when the log did, seconds of the epoch.
+        ended: the end of the log, seconds of the epoch.
     """
 
     def __init__(self, room: Room, pod: str, container: str) -> None:
@@ -51,7 +61,7 @@ class Followed:
 
 
 def producers(room: Room) -> dict[str, Any]:
-    """A Deployment whose pods produce until they are told to end, and then say what became of it in the claim ``reports``."""
+    """A Deployment whose pods produce until SIGTERM, and then write a report to the claim ``reports``."""
     alias = {"hostAliases": [{"ip": "127.0.0.1", "hostnames": ["kafka"]}], "restartPolicy": "Always", "terminationGracePeriodSeconds": 60}
     pod = client_pod(
         "produce", "--servers", "kafka:9093", "--rate", str(RATE), "--report", "/reports", secret=None, claims={"/reports": "reports"}, **alias
@@ -94,7 +104,8 @@ def test_twenty_restarts_of_both_sides_lose_double_and_reorder_nothing(room: Roo
 
 
 def in_order(rows: list[dict[str, Any]], main_ended: float) -> None:
-    """preStop takes readiness away, then the application ends, then SIGTERM ends what is left; nothing is cut off by the drain's timeout."""
+    """Check the order: preStop removes readiness, then the application ends, then SIGTERM ends framegate; the drain's timeout closes no
+    connection."""
     told = [(row["event"], row.get("accept"), seconds(row["time"])) for row in rows if row["event"] in ("drain_began", "stopping", "drain_ended")]
     assert [(event, accept) for event, accept, _ in told] == [
         ("drain_began", "until_stop"),

@@ -1,4 +1,4 @@
-"""A Secret is replaced under load: the kubelet writes it into the pod, and from then on new connections have the new certificate; nobody notices."""
+"""A Secret is replaced under load: once the kubelet has written it into the pod, new connections have the new certificate, and none fails."""
 
 import contextlib
 import socket
@@ -13,8 +13,7 @@ from cryptography import x509
 
 from tests.cluster.node import wait_until
 from tests.cluster.room import Room
-from tests.cluster.sidecars import certificates, component, give_certificate
-from tests.cluster.workloads import CONFIGURATION, broker, service
+from tests.cluster.workloads import CONFIGURATION, broker, certificates, component, give_certificate, service
 
 ROTATIONS = 3
 CONNECTS_PER_S = 100
@@ -24,7 +23,7 @@ ASKED = bytes.fromhex("0012000000000001000170")
 
 
 class Load:
-    """TLS connections to a pod: some that stay and ask all the time, and a hundred new ones each second."""
+    """TLS connections to a pod: some that stay and send requests, and a hundred new ones each second."""
 
     def __init__(self, address: str, authority: Path) -> None:
         self._address = (address, 9093)

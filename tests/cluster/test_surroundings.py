@@ -1,8 +1,9 @@
-"""What is around framegate changes or fails under load: the container's size, names, the tap's disk, the API server, the kubelet.
+"""The surroundings of framegate change or fail under load: the container's size, names, the tap's disk, the API server, the kubelet, the clock.
 
 About a minute each: a broker and two clients start in pods, and names are looked up every 30 s.
 """
 
+import collections
 import json
 import os
 import signal
@@ -21,6 +22,8 @@ from tests.cluster.workloads import CONFIGURATION
 from tests.fakes.small_disk import fill
 
 DISK_MIB = 24
+STEP_S = 90.0
+ASK = "FRAMEGATE_STEP_CLOCK"
 
 
 def resize(room: Room, pod: str, **resources: dict[str, str]) -> None:
@@ -36,7 +39,7 @@ def pool(room: Room, pod: str) -> tuple[int, int]:
 
 
 def resized(scene: Scene, number: int) -> dict[str, Any]:
-    """The row of the so-manieth change that was followed."""
+    """The row of a change of size, by its number from 0."""
 
     def found() -> dict[str, Any] | None:
         rows = [row for row in scene.room.rows(scene.pod) if row["event"] == "container_resized"]
@@ -177,10 +180,10 @@ def test_without_the_api_server_and_with_a_new_kubelet_traffic_goes_on(room: Roo
         for _ in range(5):
             scene.wait_traffic()
             time.sleep(0.5)
-        os.kill(before.pid, signal.SIGKILL)  # and the kubelet needs nobody to start it again
+        os.kill(before.pid, signal.SIGKILL)  # the kubelet starts it again without the API server
         died = time.monotonic()
         wait_until(lambda: processes.status(before.pid).get("State", "Z").startswith(("Z", "X")), "its end", every_s=0.005)
-        scene.wait_listening()  # what the broker has in its sockets still is no sign of life of framegate
+        scene.wait_listening()  # because the broker may still receive records from its sockets
         scene.wait_traffic(60.0)
         away = time.monotonic() - died
     finally:
@@ -204,3 +207,32 @@ def test_without_the_api_server_and_with_a_new_kubelet_traffic_goes_on(room: Roo
     outcome = load.end()
     print(f"\ncluster: without the API server framegate, killed, was back for the client after {away:.1f} s; a new kubelet took the containers over "
           f"within {time.monotonic() - began:.0f} s; {outcome}")  # fmt: skip
+
+
+def step(seconds: float) -> None:
+    """Set the clock of the whole machine, which has no namespace, forward or back; so only on request."""
+    time.clock_settime(time.CLOCK_REALTIME, time.time() + seconds)
+
+
+@pytest.mark.skipif(os.environ.get(ASK) != "1", reason=f"steps this machine's clock: {ASK}=1 make cluster-test")
+def test_a_step_of_the_nodes_clock_forth_and_back_disturbs_nothing_and_the_record_says_so(room: Room) -> None:
+    scene = Scene(room)
+    load = Load(scene)
+    broker, before = scene.application(), scene.sidecar()
+    step(STEP_S)
+    try:
+        scene.wait_traffic()
+        time.sleep(5.0)  # probes, looks at files and names go on by the new clock
+        scene.wait_traffic()
+    finally:
+        step(-STEP_S)
+    scene.wait_traffic()
+    time.sleep(5.0)
+    outcome = load.end()
+    assert (scene.application(), scene.sidecar()) == (broker, before)
+    rows = room.rows(scene.pod)
+    assert [row for row in rows if row["event"] == "closed" and row["cause"] != "peer_closed"] == []
+    verdict = verify(str(scene.tap))
+    assert verdict.faults == []
+    windows = collections.Counter(row.state for row in verdict.rows)
+    print(f"\ncluster: clock stepped by {STEP_S:g} s and back: {outcome}, windows {dict(windows)}, {sorted({row['event'] for row in rows})}")

@@ -1,4 +1,4 @@
-"""What framegate's processes may do, and what they write: their volumes and nothing else, whether or not their root could be written.
+"""The privileges of framegate's processes, and what they write: their volumes and nothing else, whether or not the root file system is read-only.
 
 Half a minute each: a broker and two clients start in pods.
 """
@@ -24,7 +24,7 @@ KERNELS = {"proc", "sysfs", "cgroup", "cgroup2", "devpts"}
 
 
 def unprivileged(pid: int) -> None:
-    """A process has nothing but its user and its group."""
+    """Check that a process has no privileges but those of its user and group."""
     status = processes.status(pid)
     assert status["Uid"].split() == status["Gid"].split() == ["10001"] * 4
     assert status["Groups"].split() in ([], ["10001"])
@@ -33,7 +33,7 @@ def unprivileged(pid: int) -> None:
 
 
 def mounts(pid: int) -> Iterator[tuple[str, str, set[str], dict[str, str]]]:
-    """Where, of which kind, with which options of the mount, and with which of the file system: each mount that a process sees."""
+    """Each mount that a process sees: place, kind, options of the mount, options of the file system."""
     for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines():
         first, _, last = line.partition(" - ")
         kind, _, options = last.split(" ", 2)
@@ -42,7 +42,7 @@ def mounts(pid: int) -> Iterator[tuple[str, str, set[str], dict[str, str]]]:
 
 
 def written_to_the_root(pid: int) -> list[str]:
-    """What is in the container's own layer: everything but the places that the runtime made to mount something on."""
+    """The files in the container's own layer, except the mount points that the runtime made."""
     seen = list(mounts(pid))
     (upper,) = [Path(options["upperdir"]) for at, kind, _, options in seen if at == "/" and kind == "overlay"]
     points = {Path(at) for at, *_ in seen}
@@ -52,7 +52,7 @@ def written_to_the_root(pid: int) -> list[str]:
 
 
 def written_elsewhere(pid: int) -> list[str]:
-    """Files with content on whatever else could be written and is no volume: ``/dev/shm``, message queues, ``/dev`` itself, the kubelet's files."""
+    """Files with content on other writable mounts that are no volume: ``/dev/shm``, message queues, ``/dev`` itself, the kubelet's files."""
     root = Path(f"/proc/{pid}/root")
     found = []
     for at, kind, options, _ in mounts(pid):
@@ -73,7 +73,7 @@ def writable_root(manifest: str) -> str:
 
 
 def follow(room: Room, scene: Scene) -> "subprocess.Popen[bytes]":
-    """A command line that stays in the sidecar, as somebody has it who looks into a pod."""
+    """A command that goes on running in the sidecar, like an operator's ``kubectl exec``."""
     kubectl = [str(binaries() / "kubectl"), f"--kubeconfig={room.node.config}", "--namespace", room.name]
     command = [*kubectl, "exec", scene.pod, "-c", "framegate", "--", "/opt/framegate/bin/framegate", "tap", "follow", TAP]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -19,10 +19,10 @@ from framegate.control.demo.stage import Serving, Stage, Workspace
 from framegate.control.demo.steering import Metrics, Steering
 from framegate.control.v1 import channel_service_pb2 as pb2
 from framegate.control.v1.channel_service_pb2_grpc import ChannelServiceStub
-from framegate.proxy.pipeline.query import ask
 from framegate.proxy.pipeline.run import start_query
 from framegate.proxy.pipeline.settings import PipelineSettings
 from framegate.proxy.pipeline.tables import TableWriter
+from framegate.proxy.pipeline.views import ask
 from framegate.proxy.tap.log_block import Frame
 from tests.demo import broker, kafka, records, small_pool
 from tests.fakes.tap_read import read_frames

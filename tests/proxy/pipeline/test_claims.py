@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,26 +18,33 @@ from framegate.proxy.tap.consumer import claim_consumer, write_consumer
 from tests.fakes.jobs import JOB, environment
 
 
+def refusal(capsys: pytest.CaptureFixture[str], **settings: Any) -> str:
+    """What a job with these settings says before it ends with exit code 2: one line."""
+    assert run_pipeline(PipelineSettings(**settings)) == EXIT_USAGE
+    said = capsys.readouterr().err
+    assert said.startswith("framegate pipeline: ")
+    assert said.count("\n") == 1
+    return said.removeprefix("framegate pipeline: ").rstrip("\n")
+
+
 def test_an_output_has_one_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (tmp_path / "_lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert run_pipeline(PipelineSettings(source=tmp_path, output=tmp_path)) == EXIT_USAGE
-    assert "another job writes" in capsys.readouterr().err
+        assert "another job writes" in refusal(capsys, source=tmp_path, output=tmp_path)
 
 
 def test_batches_without_their_checkpoint_are_not_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ManifestLog(tmp_path).close()
-    assert run_pipeline(PipelineSettings(source=tmp_path, output=tmp_path)) == EXIT_USAGE
-    assert "there is no checkpoint" in capsys.readouterr().err
+    assert "there is no checkpoint" in refusal(capsys, source=tmp_path, output=tmp_path)
 
 
-def test_an_output_that_cannot_be_is_one_line_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").touch()
-    for output in (tmp_path / "file", tmp_path / "file" / "out"):
-        assert run_pipeline(PipelineSettings(source=tmp_path, output=output)) == EXIT_USAGE
-        said = capsys.readouterr().err
-        assert said.startswith(f"framegate pipeline: --output: {output} cannot be written to: ")
-        assert said.count("\n") == 1
+def test_an_output_that_is_no_folder_or_holds_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "thesis.txt").touch()
+    for output in (tmp_path / "thesis.txt", tmp_path / "thesis.txt" / "out"):
+        assert refusal(capsys, source=tmp_path, output=output).startswith(f"--output: {output} cannot be written to: ")
+    said = refusal(capsys, source=tmp_path, output=tmp_path)
+    assert said == f"--output: {tmp_path} holds something else (thesis.txt); name a new folder"
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 def test_an_output_that_cannot_be_written_to_is_one_line_and_exit_2(tmp_path: Path, unwritable: list[str]) -> None:
@@ -63,13 +71,11 @@ def unwritable(tmp_path: Path) -> Iterator[list[str]]:
 
 def test_a_consumer_is_one_job_of_the_tap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_consumer(str(tmp_path), "pipeline", {}, 1, "/elsewhere/_checkpoint")
-    assert run_pipeline(PipelineSettings(source=tmp_path, output=tmp_path / "out")) == EXIT_USAGE
-    said = capsys.readouterr().err
+    said = refusal(capsys, source=tmp_path, output=tmp_path / "out")
     assert "--consumer: the name pipeline is in use by /elsewhere/_checkpoint" in said
     assert "framegate tap consumers remove pipeline" in said
     with claim_consumer(str(tmp_path), "mine"):
-        assert run_pipeline(PipelineSettings(source=tmp_path, output=tmp_path / "out", consumer="mine")) == EXIT_USAGE
-    assert "another process reads under the name mine" in capsys.readouterr().err
+        assert "another process reads under the name mine" in refusal(capsys, source=tmp_path, output=tmp_path / "out", consumer="mine")
 
 
 def test_a_tap_that_cannot_be_written_to_is_said_and_read(tmp_path: Path, unwritable: list[str]) -> None:
@@ -83,15 +89,7 @@ def test_a_tap_that_cannot_be_written_to_is_said_and_read(tmp_path: Path, unwrit
     assert "Spark needs Java" in done.stderr, "it went on from there"
 
 
-def test_an_output_that_holds_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "thesis.txt").touch()
-    assert run_pipeline(PipelineSettings(source=tmp_path, output=tmp_path)) == EXIT_USAGE
-    assert capsys.readouterr().err == f"framegate pipeline: --output: {tmp_path} holds something else (thesis.txt); name a new folder\n"
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-
-
 def test_a_new_disk_is_empty_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "lost+found").mkdir()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
-    assert run_pipeline(PipelineSettings(source=tmp_path, output=tmp_path)) == EXIT_USAGE
-    assert "Spark needs Java" in capsys.readouterr().err
+    assert "Spark needs Java" in refusal(capsys, source=tmp_path, output=tmp_path)

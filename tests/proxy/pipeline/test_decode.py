@@ -16,7 +16,7 @@ from framegate.proxy.pipeline.loss import Loss
 from framegate.proxy.pipeline.planner import Planner
 from framegate.proxy.pipeline.position import Position
 from framegate.proxy.pipeline.schema import CHUNK_SCHEMA
-from framegate.proxy.pipeline.slices import Block, read_slice
+from framegate.proxy.pipeline.slices import CHUNK_DTYPE, Block, read_slice
 from framegate.proxy.tap import record
 from framegate.proxy.tap.log_reader import Joiner
 from tests.fakes.runs import pieces_of
@@ -63,19 +63,10 @@ def test_a_chunk_row_says_all_that_the_log_knows(tmp_path: Path) -> None:
         "reason": "none",
         "lost_frames": 0,
         "lost_bytes": 0,
-        "lost_from": None,
-        "lost_until": None,
-        "certainty": None,
-        "seen_frames": None,
-        "seen_bytes": None,
         "data": framed([b"body one", b""]),
         "starts": [0, 12],
-        "sizes": None,
-        "request_key": None,
-        "latency_us": None,
-        "request_size": None,
-        "correlation_id": None,
-        "transfer_us": None,
+        **dict.fromkeys(("lost_from", "lost_until", "certainty", "seen_frames", "seen_bytes", "sizes", "request_key", "latency_us")),
+        **dict.fromkeys(("request_size", "correlation_id", "transfer_us")),
     }
 
 
@@ -133,11 +124,16 @@ def test_cut_and_withheld_frames_keep_their_sizes_on_the_wire(tmp_path: Path) ->
     assert (withheld["sizes"], withheld["data"], withheld["reason"]) == ([6], b"\0\0\0\x06", "withheld")
 
 
-def test_a_gap_is_a_row_without_frames(tmp_path: Path) -> None:
-    processor = FakeProcessor(tmp_path)
+def lose(directory: Path) -> None:
+    """A log with a frame and a gap behind it."""
+    processor = FakeProcessor(directory)
     processor.block([b"before"])
     processor.point(1, "request").lose(record.REASON_QUEUE_FULL, 5, 500, 1, START_NS)
     processor.close()
+
+
+def test_a_gap_is_a_row_without_frames(tmp_path: Path) -> None:
+    lose(tmp_path)
     row = rows(tmp_path)[1]
     assert (row["kind"], row["reason"], row["frame_count"], row["lost_frames"], row["lost_bytes"]) == ("gap", "queue_full", 0, 5, 500)
     assert (row["data"], row["starts"], row["first_sequence"]) == (b"", [], 1)
@@ -160,11 +156,8 @@ def remade(block: Block, index: int, **fields: int) -> Block:
 
 
 def a_gap(directory: Path) -> Block:
-    processor = FakeProcessor(directory)
-    processor.block([b"before"])
-    processor.point(1, "request").lose(record.REASON_QUEUE_FULL, 5, 500, 1, START_NS)
-    processor.close()
-    return next(block for block in blocks(directory) if block.chunks["kind"][0] == record.KIND_GAP)
+    lose(directory)
+    return next(block for block in blocks(directory) if np.frombuffer(block.table, dtype=CHUNK_DTYPE)["kind"][0] == record.KIND_GAP)
 
 
 def row_of(block: Block) -> dict[str, object]:
@@ -253,17 +246,12 @@ def test_of_a_payload_that_is_cut_sizes_stay_right(tmp_path: Path, keep: int) ->
         assert row["original_bytes"] == sum(len(body) + 4 for body in expected)
 
 
-def test_what_is_short_enough_is_not_copied(tmp_path: Path) -> None:
+def test_payload_that_is_short_enough_is_not_copied(tmp_path: Path) -> None:
     FakeProcessor(tmp_path).block([b"x" * 1000])
     (block,) = blocks(tmp_path)
-    batch = record_batch("s", [block], SCHEMA, keep=1000)
-    assert batch.column("data").buffers()[2].address == np.frombuffer(block.data, "u1").ctypes.data
-
-
-def test_without_the_payload_nothing_is_cut(tmp_path: Path) -> None:
-    FakeProcessor(tmp_path).block([b"12345", b"123"])
-    wanted = to_arrow_schema(StructType().add("starts", ArrayType(IntegerType())), timezone="UTC")
-    assert record_batch("s", blocks(tmp_path), wanted, keep=0).to_pylist() == [{"starts": [0, 9]}]
+    for keep in (None, 1000):
+        batch = record_batch("s", [block], SCHEMA, keep=keep)
+        assert batch.column("data").buffers()[2].address == np.frombuffer(block.data, "u1").ctypes.data
 
 
 def test_a_frame_that_was_cut_through_is_cut_as_one_that_came_whole(tmp_path: Path) -> None:
@@ -323,13 +311,6 @@ def test_a_client_that_nobody_named_has_no_principal(tmp_path: Path) -> None:
     assert NOBODY == ANONYMOUS
 
 
-def test_payload_of_a_block_is_not_copied(tmp_path: Path) -> None:
-    FakeProcessor(tmp_path).block([b"x" * 1000])
-    (block,) = blocks(tmp_path)
-    batch = record_batch("s", [block], SCHEMA)
-    assert batch.column("data").buffers()[2].address == np.frombuffer(block.data, "u1").ctypes.data
-
-
 def test_small_blocks_share_a_batch_and_large_ones_do_not(tmp_path: Path) -> None:
     processor = FakeProcessor(tmp_path)
     for size in (10, 10, 5_000_000, 5_000_000):
@@ -338,13 +319,14 @@ def test_small_blocks_share_a_batch_and_large_ones_do_not(tmp_path: Path) -> Non
     assert counts == [3, 1]
 
 
-def test_only_the_columns_asked_for_are_made(tmp_path: Path) -> None:
-    FakeProcessor(tmp_path).block([b"abc"])
+def test_only_the_columns_asked_for_are_made_and_without_the_payload_nothing_is_cut(tmp_path: Path) -> None:
+    FakeProcessor(tmp_path).block([b"12345", b"123"])
     wanted = StructType().add("frame_count", "integer").add("starts", ArrayType(IntegerType())).add("stream", "string")
     asked = to_arrow_schema(wanted, timezone="UTC")
-    batch = record_batch("s", blocks(tmp_path), asked)
-    assert batch.schema.equals(asked, check_metadata=True)
-    assert batch.to_pylist() == [{"frame_count": 1, "starts": [0], "stream": "s"}]
+    for keep in (None, 0):
+        batch = record_batch("s", blocks(tmp_path), asked, keep=keep)
+        assert batch.schema.equals(asked, check_metadata=True)
+        assert batch.to_pylist() == [{"frame_count": 2, "starts": [0, 9], "stream": "s"}]
 
 
 def test_types_are_exactly_those_that_spark_demands(tmp_path: Path) -> None:
@@ -360,11 +342,8 @@ def test_a_table_that_contradicts_its_sections_is_refused(tmp_path: Path) -> Non
     processor.send([b"def"])
     processor.flush()
     (block,) = blocks(tmp_path)
-    body = bytearray(block.body)
-    place = block.header.chunks_at + record.CHUNK_ROW_BYTES + 56
-    body[place : place + 4] = (99).to_bytes(4, "little")
     with pytest.raises(record.FormatError, match="back to back"):
-        record_batch("s", [Block(block.header, memoryview(body))], SCHEMA)
+        record_batch("s", [remade(block, 1, data_offset=99)], SCHEMA)
 
 
 BODY = bytes(range(256)) * 20

@@ -14,7 +14,6 @@ from framegate.proxy.pipeline import delta
 from framegate.proxy.pipeline.delta import PACKAGES, DeltaMissingError, DeltaWriter, delta_settings
 from framegate.proxy.pipeline.tables import TABLE_SCHEMAS
 from framegate.proxy.pipeline.views import read_table, register_views
-from framegate.proxy.pipeline.writers import make_writer, spark_settings
 from framegate.proxy.tap import record
 from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor
 
@@ -38,17 +37,13 @@ def test_a_spark_that_delta_does_not_work_with_is_one_line() -> None:
 
 def test_a_spark_that_it_works_with_is_told_how() -> None:
     assert delta_settings("4.2.0")["spark.jars.packages"] == "io.delta:delta-spark_4.2_2.13:4.4.0"
-    assert spark_settings("parquet") == {}
-    if RELEASE in PACKAGES:
-        assert spark_settings("delta") == delta_settings()
-    else:
+    if RELEASE not in PACKAGES:
         with pytest.raises(DeltaMissingError, match=f"does not work with Spark {pyspark.__version__}"):
-            spark_settings("delta")
+            delta_settings()
 
 
 def test_the_writer_of_a_url_touches_nothing() -> None:
-    writer = make_writer("s3a://bucket/tables/", format="delta")
-    assert isinstance(writer, DeltaWriter)
+    writer = DeltaWriter("s3a://bucket/tables/")
     assert writer.path("frames") == "s3a://bucket/tables/frames"
     assert writer.progress.batch == -1
     writer.close()
@@ -61,7 +56,7 @@ def test_hours_are_dates_to_delta() -> None:
 def test_a_session_without_delta_is_said() -> None:
     session = SimpleNamespace(conf=SimpleNamespace(get=lambda key, default: default))
     with pytest.raises(DeltaMissingError, match="the session has no Delta Lake"):
-        make_writer("file:/nowhere", format="delta")(SimpleNamespace(sparkSession=session), 0)  # type: ignore[arg-type]
+        DeltaWriter("file:/nowhere")(SimpleNamespace(sparkSession=session), 0)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

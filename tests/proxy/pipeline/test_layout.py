@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from framegate.proxy.pipeline import compaction, layout, manifest
 from framegate.proxy.pipeline.compaction import Compactor
 from framegate.proxy.pipeline.layout import FILES, HourFiles, data_file
 from framegate.proxy.pipeline.manifest import ManifestError, read_manifest
@@ -80,7 +79,7 @@ def test_a_removed_file_stays_for_its_readers_until_the_grace_is_over(tmp_path: 
     store._now_ns = lambda: 10_000
     publish(store, 0)
     (file,) = store.manifest.of("rows")
-    store.replace([file], [], "rows", "capture_time")
+    store.replace([file])
     assert not (tmp_path / file.path).exists()
     assert not (tmp_path / file.path).parent.exists()
     assert store.file(file.path).exists()
@@ -159,11 +158,6 @@ def test_whatever_moment_a_job_is_killed_at_readers_see_whole_batches_once(tmp_p
         state = read_manifest(output)
         assert state.files.keys() <= stored <= state.files.keys() | state.removed.keys(), "nothing is left over"
         shutil.rmtree(output)
-
-
-def test_modules_under_test_share_one_os() -> None:
-    assert layout.os is manifest.os is os
-    assert compaction.FANOUT > 1
 
 
 SCHEMA = pa.schema([("at", pa.timestamp("us", "UTC")), ("number", pa.int64())])

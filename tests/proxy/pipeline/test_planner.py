@@ -7,7 +7,7 @@ import pytest
 
 from framegate.proxy.pipeline import planner as module
 from framegate.proxy.pipeline.loss import DataLossError, Loss
-from framegate.proxy.pipeline.planner import Part, Planner, Slice, Target
+from framegate.proxy.pipeline.planner import Part, Planner, Slice
 from framegate.proxy.pipeline.position import Position
 from framegate.proxy.pipeline.slices import read_slice
 from framegate.proxy.tap import record
@@ -138,7 +138,7 @@ def test_a_target_holds_back_what_was_written_later(tmp_path: Path) -> None:
     target = planner.target()
     first.block([b"later"])
     stream(tmp_path, B, 1)
-    there = at(target.ends)
+    there = at(target.streams)
     assert planner.advance(at(), None, target) == there
     assert planner.advance(there, None, target) == there
     assert planner.advance(there, 1, target) == there
@@ -148,7 +148,7 @@ def test_a_restart_never_goes_back_behind_a_known_stream_without_a_target(tmp_pa
     stream(tmp_path, A, 2)
     planner = new(tmp_path)
     start = planner.advance(at(), 1)
-    assert planner.advance(start, None, Target({}, 0)) == start
+    assert planner.advance(start, None, Position({}, 0)) == start
 
 
 def test_a_stream_that_was_read_and_removed_leaves_the_offsets(tmp_path: Path) -> None:

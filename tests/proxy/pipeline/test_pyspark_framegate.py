@@ -45,12 +45,9 @@ print(sorted(TABLE_SCHEMAS), issubclass(ManifestError, Exception), callable(regi
 """
 
 
-def test_spark_finds_the_source_under_its_name() -> None:
+def test_spark_finds_the_source_under_its_name_and_register_tells_the_session() -> None:
     assert pyspark_framegate.DefaultSource is FramegateDataSource
     assert pyspark_framegate.DefaultSource.name() == "framegate"
-
-
-def test_register_tells_the_session() -> None:
     session = MagicMock()
     pyspark_framegate.register(session)
     session.dataSource.register.assert_called_once_with(FramegateDataSource)

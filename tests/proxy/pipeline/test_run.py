@@ -1,11 +1,12 @@
-"""What a job says before Spark starts, and why it failed."""
+"""The messages of a job before Spark starts, the reason of a failure, and signals."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from framegate.proxy.pipeline.run import EXIT_USAGE, _reason, run_pipeline
+from framegate.proxy.pipeline.run import EXIT_USAGE, StoppedError, Stopping, _reason, run_pipeline
 from framegate.proxy.pipeline.settings import PipelineSettings
 
 
@@ -52,3 +53,29 @@ def test_the_reason_of_a_failure_is_its_own_line() -> None:
     assert _reason(py4j) == "java.io.IOException: mkdir of file:/x failed"
     within = "py4j.protocol.Py4JJavaError: An error occurred while calling o1.parquet.\n: org.apache.spark.SparkException: Job aborted"
     assert _reason(f"{within}\nCaused by: a.B: c\n\tat org.x\nCaused by: java.io.IOException: broken\n\tat org.y") == "java.io.IOException: broken"
+
+
+def test_a_signal_asks_for_an_end_in_order_once_and_only_while_there_is_one() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        early = Stopping()
+        with pytest.raises(StoppedError):
+            early.on_signal(signal.SIGINT, None)
+        assert (early.word, early.exit_code) == ("interrupted", 130)
+        stopping = Stopping()
+        stopping.in_order = True
+        stopping.on_signal(signal.SIGINT, None)
+        assert stopping.asked.is_set()
+        with pytest.raises(StoppedError):
+            stopping.on_signal(signal.SIGTERM, None)
+        assert (stopping.word, stopping.exit_code) == ("terminated", 143)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN, "what ends at once is not interrupted in its cleaning up"
+    finally:
+        for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+            signal.signal(number, handler)
+
+
+def test_signal_handlers_are_put_back(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    run_pipeline(PipelineSettings(source=tmp_path / "nowhere", output=tmp_path / "out"))
+    assert signal.getsignal(signal.SIGTERM) is before

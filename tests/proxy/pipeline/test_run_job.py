@@ -22,15 +22,23 @@ from tests.fakes.runs import pieces_of
 from tests.fakes.small_disk import fill, tiny_disk
 from tests.fakes.tap_log import FakeProcessor
 
+pytestmark = [pytest.mark.extended, pytest.mark.spark, pytest.mark.slow]
+
+
+def log_of(folder: Path, *blocks: list[bytes], segment_size: int = 1 << 20) -> Path:
+    """A complete log with these blocks."""
+    processor = FakeProcessor(folder / "log", segment_size=segment_size)
+    for bodies in blocks:
+        processor.block(bodies)
+    processor.close()
+    return folder / "log"
+
 
 def modes(folder: Path) -> set[tuple[str, int]]:
     """The modes of a folder and of everything in it."""
     return {("folder" if path.is_dir() else "file", stat.S_IMODE(path.stat().st_mode)) for path in (folder, *folder.rglob("*"))}
 
 
-@pytest.mark.extended
-@pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_job_follows_the_log_says_so_and_stops_on_sigterm(tmp_path: Path, no_umask: None) -> None:
     log, output = tmp_path / "log", tmp_path / "out"
@@ -63,9 +71,6 @@ def test_the_job_follows_the_log_says_so_and_stops_on_sigterm(tmp_path: Path, no
     assert modes(log / record.CONSUMERS_FOLDER) == {("folder", 0o750), ("file", 0o640)}
 
 
-@pytest.mark.extended
-@pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_frames_too_large_for_the_heap_are_cut_and_said_and_come_again_the_same(tmp_path: Path) -> None:
     """Four frames of 100 MB, and the heap that a job has when nobody says otherwise."""
@@ -92,17 +97,12 @@ def test_frames_too_large_for_the_heap_are_cut_and_said_and_come_again_the_same(
     assert sorted(tuple(row[name] for name in names) for row in narrow(output, names)) == [(5, 5)] * 4 + [(size, kept)] * 4
 
 
-@pytest.mark.extended
-@pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.parametrize("busy", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_job_that_is_stopped_says_nothing(tmp_path: Path, number: int, busy: bool) -> None:
-    log, marker = tmp_path / "log", tmp_path / "marker"
-    processor = FakeProcessor(log)
-    processor.block([b"one"])
+    marker = tmp_path / "marker"
     paused = {"pause_from": 0, "pause_at": "begun", "marker": str(marker), "pause_s": 1.0} if busy else {}
-    with running(source=str(log), output=str(tmp_path / "out"), **paused) as job:
+    with running(source=str(log_of(tmp_path, [b"one"])), output=str(tmp_path / "out"), **paused) as job:
         assert job.stdout is not None
         if busy:
             until(marker.exists, "batch", job)
@@ -114,17 +114,10 @@ def test_a_job_that_is_stopped_says_nothing(tmp_path: Path, number: int, busy: b
     assert json.loads(out.splitlines()[-1])["event"] == "stopped"
 
 
-@pytest.mark.extended
-@pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_job_that_fails_says_why_first_and_last_and_goes_on_with_a_gap_when_told_to(tmp_path: Path) -> None:
-    log, output = tmp_path / "log", tmp_path / "out"
-    processor = FakeProcessor(log, segment_size=1)
-    for number in range(3):
-        processor.block([b"%d" % number])
-    processor.close()
-    sorted((log / processor.stream).iterdir())[1].unlink()
+    log, output = log_of(tmp_path, [b"0"], [b"1"], [b"2"], segment_size=1), tmp_path / "out"
+    sorted(log.glob("edge*/*"))[1].unlink()
     told = {"source": str(log), "output": str(output), "available_now": True}
     with running(**told) as job:
         out, said = job.communicate(timeout=WAIT_S)
@@ -142,9 +135,6 @@ def test_a_job_that_fails_says_why_first_and_last_and_goes_on_with_a_gap_when_to
     assert {(row["reason"], row["certainty"], row["lost_frames"]) for row in gaps} == {("vanished", "unknown", 0)}
 
 
-@pytest.mark.extended
-@pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_full_output_disk_is_named_and_the_next_run_goes_on(tmp_path: Path) -> None:
     log, output = tmp_path / "log", tmp_path / "out"
@@ -196,9 +186,6 @@ def until_gone(job: "subprocess.Popen[str]") -> str:
     return said
 
 
-@pytest.mark.extended
-@pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
 def test_a_signal_while_spark_starts_ends_the_job_at_once(tmp_path: Path, number: int, word: str) -> None:
     (tmp_path / "log").mkdir()
@@ -211,14 +198,8 @@ def test_a_signal_while_spark_starts_ends_the_job_at_once(tmp_path: Path, number
     assert "Traceback" not in said
 
 
-@pytest.mark.extended
-@pytest.mark.spark
-@pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait_for_the_batch_in_hand(tmp_path: Path) -> None:
-    log, marker = tmp_path / "log", tmp_path / "marker"
-    processor = FakeProcessor(log)
-    processor.block([b"one", b"two"])
-    processor.close()
+    log, marker = log_of(tmp_path, [b"one", b"two"]), tmp_path / "marker"
     paused = {"pause_from": 0, "pause_at": "staged frames", "marker": str(marker)}
     with running(source=str(log), output=str(tmp_path / "out"), **paused) as job:
         until(marker.exists, "batch", job)
@@ -233,15 +214,8 @@ def test_a_second_ctrl_c_does_not_wait_for_the_batch_in_hand(tmp_path: Path) -> 
     assert table(tmp_path / "out", "frames") == []
 
 
-@pytest.mark.extended
-@pytest.mark.spark
-@pytest.mark.slow
 def test_an_available_now_job_that_is_stopped_early_says_so(tmp_path: Path) -> None:
-    log, marker = tmp_path / "log", tmp_path / "marker"
-    processor = FakeProcessor(log)
-    for number in range(3):
-        processor.block([b"%d" % number])
-    processor.close()
+    log, marker = log_of(tmp_path, [b"0"], [b"1"], [b"2"]), tmp_path / "marker"
     paused = {"pause_from": 0, "pause_at": "begun", "marker": str(marker), "pause_s": 1.0}
     told = {"source": str(log), "output": str(tmp_path / "out"), "available_now": True, "max_bytes_per_trigger": 1, **paused}
     with running(**told) as job:

@@ -22,6 +22,7 @@ from tests.fakes.tap_log import START_NS, FakeProcessor, demo_body
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = [pytest.mark.extended, pytest.mark.spark, pytest.mark.slow]
 # Where the driver stands when it is killed, and in which batch: the next new one, or the one that the kill before left to be replayed.
 KILLS = (
     ("begun", "new"),
@@ -78,9 +79,6 @@ def highest(checkpoint: Path, kind: str) -> int:
     return max(numbers, default=-1)
 
 
-@pytest.mark.extended
-@pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_tables_equal_the_model_after_kills_between_offsets_and_commit(spark: "SparkSession", tmp_path: Path) -> None:
     log, output, marker = tmp_path / "log", tmp_path / "out", tmp_path / "marker"

@@ -13,9 +13,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from framegate.proxy.pipeline.options import OptionError
 from framegate.proxy.pipeline.pyspark_framegate import register
 from framegate.proxy.pipeline.schema import CHUNK_SCHEMA
-from framegate.proxy.pipeline.source import BatchReader, FramegateDataSource, StreamReader
+from framegate.proxy.pipeline.source import FramegateDataSource, StreamReader
 from framegate.proxy.pipeline.transforms import explode_frames
 from framegate.proxy.tap.consumer import read_consumers
+from tests.fakes.cases import each_of
 from tests.fakes.runs import pieces_of
 from tests.fakes.tap_files import stored
 from tests.fakes.tap_log import MINUTE_NS, START_NS, FakeProcessor
@@ -53,12 +54,9 @@ def test_the_initial_offset_may_be_asked_twice(tmp_path: Path) -> None:
     assert latest.initialOffset() == one.reportLatestOffset()
 
 
-def test_a_directory_that_is_not_there_is_an_error_not_an_empty_table(tmp_path: Path) -> None:
+def test_a_missing_directory_and_a_checkpoint_of_a_later_version_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="no directory"):
         reader(tmp_path / "nowhere").initialOffset()
-
-
-def test_a_checkpoint_of_a_later_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="version 3"):
         reader(tmp_path).partitions({"streams": {}, "version": 3}, {"streams": {}, "version": 3})
 
@@ -131,22 +129,16 @@ def test_what_a_query_goes_on_without_is_rows_of_its_batch(tmp_path: Path) -> No
     assert [row for part in again.partitions(first, end) for batch in again.read(part) for row in batch.to_pylist()] == rows
 
 
-def test_a_batch_reader_plans_all_there_is(tmp_path: Path) -> None:
-    fill(tmp_path)
-    batch = FramegateDataSource({"path": str(tmp_path)}).reader(CHUNK_SCHEMA)
-    assert isinstance(batch, BatchReader)
-    assert sum(rows.num_rows for part in batch.partitions() for rows in batch.read(part)) == 3
-
-
-@pytest.mark.parametrize(
+@each_of(
     ("starting", "found"),
     [("earliest", 3), (ISO, 3), (ISO.replace("20Z", "20.000001Z"), 2), ("2023-11-14T22:14:20Z", 1), ("2030-01-01T00:00:00Z", 0)],
 )
-def test_a_batch_begins_where_it_is_told(tmp_path: Path, starting: str, found: int) -> None:
-    processor = FakeProcessor(tmp_path)
+def test_a_batch_begins_where_it_is_told(tmp_path_factory: pytest.TempPathFactory, starting: str, found: int) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    processor = FakeProcessor(folder)
     for at_ns in (START_NS, START_NS + 1000, START_NS + MINUTE_NS):
         processor.block([b"x"], at_ns=at_ns)
-    batch = FramegateDataSource({"path": str(tmp_path), "startingOffsets": starting}).reader(CHUNK_SCHEMA)
+    batch = FramegateDataSource({"path": str(folder), "startingOffsets": starting}).reader(CHUNK_SCHEMA)
     kinds = [kind for part in batch.partitions() for rows in batch.read(part) for kind in rows["kind"].to_pylist()]
     assert kinds.count("frames") == found
 

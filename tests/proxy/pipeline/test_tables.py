@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset
+import pyarrow.parquet as pq
 import pytest
 
 from framegate.proxy.pipeline import completeness
-from framegate.proxy.pipeline.manifest import ManifestLog, read_manifest
+from framegate.proxy.pipeline.manifest import ManifestError, ManifestLog, read_manifest
 from framegate.proxy.pipeline.tables import RULES, TABLE_SCHEMAS, TIME_COLUMNS, BatchError, Progress, TableWriter
 from framegate.proxy.pipeline.views import register_views
 from framegate.proxy.tap import record
@@ -28,12 +29,27 @@ def counts(**some: int) -> dict[str, int]:
     return {**NONE, **some}
 
 
+def test_tables_of_an_earlier_layout_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "frames" / "batch_id=3").mkdir(parents=True)
+    with pytest.raises(ManifestError, match=r"layout before this one \(frames/batch_id=3\); name a new folder"):
+        TableWriter(tmp_path)
+
+
+def test_each_table_can_be_read_by_its_folder_before_it_has_rows(tmp_path: Path) -> None:
+    for _ in range(2):  # again, by a job that begins anew
+        TableWriter(tmp_path, compact_ms=0).close()
+        for table, columns in TABLE_SCHEMAS.items():
+            files = sorted(tmp_path.glob(f"{table}/date=*/hour=*/*.parquet"))
+            rows = pq.read_table(files)
+            assert (rows.num_rows, rows.column_names) == (0, [column.split()[0] for column in columns.split(", ")] + ["date", "hour"])
+
+
 def test_progress_is_what_the_manifest_says(tmp_path: Path) -> None:
-    assert Progress.read(tmp_path) == Progress(-1, NONE, NONE)
+    assert Progress.of(read_manifest(tmp_path)) == Progress(-1, NONE, NONE)
     log = ManifestLog(tmp_path)
     log.commit(batch=4, query="q", rows={"frames": 1}, total={"frames": 9, "gaps": 2}, add=[])
-    assert Progress.read(tmp_path) == Progress(4, counts(frames=1), counts(frames=9, gaps=2))
-    Progress.read(tmp_path).write(tmp_path)
+    assert Progress.of(read_manifest(tmp_path)) == Progress(4, counts(frames=1), counts(frames=9, gaps=2))
+    Progress.of(read_manifest(tmp_path)).write(tmp_path)
     assert json.loads((tmp_path / "_progress.json").read_text()) == {"batch": 4, "rows": counts(frames=1), "total": counts(frames=9, gaps=2)}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["_manifest", "_progress.json"]
 
@@ -42,8 +58,7 @@ def test_every_table_has_its_time_and_its_columns_for_sums() -> None:
     assert TIME_COLUMNS.keys() == TABLE_SCHEMAS.keys()
     for table, column in TIME_COLUMNS.items():
         assert f"{column} timestamp" in TABLE_SCHEMAS[table]
-    for rules, table in ((RULES["traffic_by_minute"], "traffic_by_minute"), (RULES["completeness"], "completeness")):
-        assert (rules.merge is None) == (table not in ("traffic_by_minute", "completeness"))
+    assert {table for table, rules in RULES.items() if rules.merge is not None} == {"traffic_by_minute", "completeness"}
 
 
 def test_what_a_row_of_completeness_says_by_itself_is_in_the_file() -> None:
@@ -87,7 +102,7 @@ class TestWithSpark:
         output = tmp_path / "out"
         for batch in (0, 1, 1):
             writer = self.write(spark, log, output, batch)
-        assert writer.progress == Progress.read(output)
+        assert writer.progress == Progress.of(read_manifest(output))
         assert writer.rows_of == {1: counts(frames=3, requests=1, gaps=1, traffic_by_minute=2, completeness=writer.progress.rows["completeness"])}
         assert self.rows(spark, output, "select count(*), count(distinct date, hour), min(date), min(hour) from frames") == [
             (6, 1, datetime.date(2023, 11, 14), 22)

@@ -30,19 +30,9 @@ STARTED_NS = 1_790_000_000_000_000_000
 
 
 def facts(**told: Any) -> BatchFacts:
-    given: dict[str, Any] = {
-        "batch": 7,
-        "consumer": "sizes",
-        "started_ns": STARTED_NS,
-        "duration_ns": 1_500_000_000,
-        "steps_s": {"addBatch": 1.25},
-        "frames": 40,
-        "bytes": 4096,
-        "minutes": {"complete": 3, "lost": 1},
-        "segments": [("n.0.b", 0), ("n.1.b", 512)],
-        **told,
-    }
-    return BatchFacts(**given)
+    given: dict[str, Any] = {"batch": 7, "consumer": "sizes", "started_ns": STARTED_NS, "duration_ns": 1_500_000_000, "frames": 40, "bytes": 4096}
+    given |= {"steps_s": {"addBatch": 1.25}, "minutes": {"complete": 3, "lost": 1}, "segments": [("n.0.b", 0), ("n.1.b", 512)]}
+    return BatchFacts(**(given | told))
 
 
 @pytest.fixture(autouse=True)
@@ -57,15 +47,19 @@ def receiver() -> Iterator[OtlpReceiver]:
         yield made
 
 
-def told(receiver: OtlpReceiver, tell: Callable[[Telemetry], None]) -> Span:
-    """The span of a batch, and everything else, after an export at the end."""
+def export(receiver: OtlpReceiver, tell: Callable[[Telemetry], None]) -> None:
     telemetry = Telemetry(receiver.endpoint, lambda error: pytest.fail(error))
     tell(telemetry)
     telemetry.close()
+
+
+def told(receiver: OtlpReceiver, tell: Callable[[Telemetry], None]) -> Span:
+    """The span of a batch, after the export of everything."""
+    export(receiver, tell)
     return receiver.span("framegate.pipeline.batch")
 
 
-def test_a_batch_is_a_span_with_its_times_and_what_it_read_and_wrote(receiver: OtlpReceiver) -> None:
+def test_a_batch_is_a_span_with_its_times_and_counts_and_links_to_its_segments(receiver: OtlpReceiver) -> None:
     span = told(receiver, lambda telemetry: telemetry.batch(facts()))
     assert (span.start_time_unix_nano, span.end_time_unix_nano) == (STARTED_NS, STARTED_NS + 1_500_000_000)
     assert attributes_of(span) == {
@@ -78,10 +72,6 @@ def test_a_batch_is_a_span_with_its_times_and_what_it_read_and_wrote(receiver: O
     }
     assert span.status.code == Status.STATUS_CODE_UNSET
     assert {resource["service.name"] for resource in receiver.resources} == {"framegate-pipeline"}
-
-
-def test_its_links_name_the_segments_by_the_ids_that_anybody_can_make(receiver: OtlpReceiver) -> None:
-    span = told(receiver, lambda telemetry: telemetry.batch(facts()))
     for link, (stream, base) in zip(span.links, facts().segments, strict=True):
         ids = segment_trace(stream, base)
         assert (int.from_bytes(link.trace_id, "big"), int.from_bytes(link.span_id, "big")) == ids
@@ -143,9 +133,7 @@ def test_links_lead_to_the_segments_that_are_sampled(receiver: OtlpReceiver, mon
 
 def test_a_sampler_that_takes_none_leaves_the_counts(receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
-    telemetry = Telemetry(receiver.endpoint, lambda error: pytest.fail(error))
-    telemetry.batch(facts())
-    telemetry.close()
+    export(receiver, lambda telemetry: telemetry.batch(facts()))
     receiver.wait(lambda: "framegate.pipeline.frames" in receiver.metrics)
     assert receiver.spans == []
 

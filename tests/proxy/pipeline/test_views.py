@@ -1,5 +1,7 @@
+import contextlib
 import datetime
 import time
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,11 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from framegate.control.demo.load import FRAME_HEADER, Payloads
+from framegate.control.demo.report import CONTENT_QUERIES
 from framegate.proxy.pipeline import views
 from framegate.proxy.pipeline.layout import FILES
 from framegate.proxy.pipeline.manifest import DataFile, ManifestLog
-from framegate.proxy.pipeline.tables import TABLE_SCHEMAS, TIME_COLUMNS
-from framegate.proxy.pipeline.views import read_table, register_views
+from framegate.proxy.pipeline.tables import TABLE_SCHEMAS, TIME_COLUMNS, TableWriter
+from framegate.proxy.pipeline.views import ask, read_table, register_views
+from tests.fakes.tap_log import FakeProcessor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,6 +83,21 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+def body(number: int, sequence: int, payload: bytes, checksum: int | None = None) -> bytes:
+    return FRAME_HEADER.pack(0, number, sequence, zlib.crc32(payload) if checksum is None else checksum)[4:] + payload
+
+
+def asked(spark: "SparkSession", folder: Path, bodies: list[bytes]) -> dict[str, list[dict[str, object]]]:
+    """What the demo's questions say of one connection's requests."""
+    processor = FakeProcessor(folder / "log")
+    for start in range(0, len(bodies), 3):
+        processor.block(bodies[start : start + 3])
+    processor.close()
+    with contextlib.closing(TableWriter(folder / "out", compact_ms=0)) as writer:
+        writer(spark.read.format("framegate").load(str(folder / "log")), 0)
+    return ask(spark, folder / "out", CONTENT_QUERIES)
+
+
 @pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.slow
@@ -124,3 +144,27 @@ class TestWithSpark:
         register_views(spark, day, since=DAY + datetime.timedelta(hours=23))
         assert spark.sql("select count(*) from frames").collect()[0][0] == IN_HAND * 1000
         assert spark.sql("select count(*) from gaps").collect()[0][0] == IN_HAND * 1000
+
+    def test_the_questions_of_the_demo_find_good_bodies_good(self, spark: "SparkSession", tmp_path: Path) -> None:
+        payloads = Payloads()
+        bodies = [body(2**31 - 1, sequence, payloads.of(7, sequence)) for sequence in range(10)]
+        answers = asked(spark, tmp_path, bodies)
+        assert answers == {
+            "frames": [{"direction": "request", "frames": 10, "bytes": sum(len(body) + 4 for body in bodies)}],
+            "content": [{"direction": "request", "wrong_checksums": 0, "misplaced": 0}],
+            "sequences": [{"direction": "request", "missing": 0, "doubled": 0}],
+            "gaps": [{"lost": 0}],
+            "completeness": [{"direction": "request", "state": "complete", "windows": 1, "seen": 10, "accounted": 10}],
+        }
+
+    def test_the_questions_of_the_demo_count_each_fault(self, spark: "SparkSession", tmp_path: Path) -> None:
+        bodies = [
+            body(1, 0, b"good"),
+            body(1, 1, b"changed", checksum=7),
+            body(1, 4, b"two are missing before it"),
+            body(1, 4, b"and here it is again"),
+            body(1, 2, b"late"),
+        ]
+        answers = asked(spark, tmp_path, bodies)
+        assert answers["content"] == [{"direction": "request", "wrong_checksums": 1, "misplaced": 3}]
+        assert answers["sequences"] == [{"direction": "request", "missing": 1, "doubled": 1}]
