@@ -12,8 +12,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 
-from framegate.proxy.handler.activity import Activity, Interrupted
-from framegate.proxy.handler.cells import HeartbeatCells
+from framegate.proxy.handler.activity import Activity, HeartbeatCells, Interrupted
 from framegate.proxy.handler.load import LoadedHandler, LoadError, extend_path, load
 from framegate.proxy.handler.reporter import Reporter
 from framegate.proxy.handler.runtime import Runtime

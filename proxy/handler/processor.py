@@ -14,11 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from framegate.proxy.handler.activity import Activity, Interrupted
-from framegate.proxy.handler.connection import Connection
-from framegate.proxy.handler.failures import Failures
+from framegate.proxy.handler.connection import Connection, Failures, Tasks
 from framegate.proxy.handler.load import LoadedHandler
 from framegate.proxy.handler.reply_buffer import ReplyBuffer
-from framegate.proxy.handler.tasks import Tasks
 from framegate.proxy.relay.handler_wire import (
     CLOSED,
     DIRECTIONS,

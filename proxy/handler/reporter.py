@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Final
 
-from framegate.proxy.handler.activity import Activity, Interrupted
-from framegate.proxy.handler.cells import HeartbeatCells
+from framegate.proxy.handler.activity import Activity, HeartbeatCells, Interrupted
 from framegate.proxy.server.link import LinkError, LinkReader, LinkWriter
 
 __all__ = ["Reporter"]

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from framegate.proxy.handler.activity import Activity, Interrupted
-from framegate.proxy.handler.failures import Failures
+from framegate.proxy.handler.connection import Failures
 from framegate.proxy.handler.load import LoadedHandler, error_line
 from framegate.proxy.handler.processor import Processor
 from framegate.proxy.handler.reply_buffer import ReplyBuffer

@@ -19,18 +19,30 @@ from framegate.proxy.cells import (
     ORDERLY_CAUSES,
     PROCESSOR_BLOCK,
     SIDE_BLOCK,
+    SIDES,
+    TLS_ERRORS,
+    TLS_VERSIONS,
     UPSTREAM_BLOCK,
     Block,
 )
+from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.histogram import Histogram
 from framegate.proxy.network.memory_pool import Account
 from framegate.proxy.network.stats import SideStats
+from framegate.proxy.network.tls_failure import handshake_error
 from framegate.proxy.relay.pairing_stats import PairingStats
 
-__all__ = ["ERROR_INDEX", "Counters", "Counts", "ListenerCounters", "LoopCounters", "UpstreamCounters"]
+__all__ = ["ERROR_INDEX", "HANDSHAKING", "Counters", "Counts", "ListenerCounters", "LoopCounters", "UpstreamCounters"]
 
 ERROR_INDEX: Final = {cause: 0 if cause in ORDERLY_CAUSES else DURATION_ERRORS.index(cause) for cause in CAUSES}
 """Where a cause is among the histograms of ``framegate.connection.duration``."""
+HANDSHAKING: Final = {side: PROCESSOR_BLOCK.at("framegate.tls.handshake.active", side) for side in SIDES}
+HANDSHAKES: Final = {
+    (side, f"TLSv{version}", resumed): PROCESSOR_BLOCK.at("framegate.tls.handshake.count", side, version, "true" if resumed else "false")
+    for side in SIDES
+    for version in TLS_VERSIONS
+    for resumed in (True, False)
+}
 
 
 def _zeros(count: i64) -> "vec[i64]":
@@ -109,6 +121,31 @@ class LoopCounters:
         self.downstream_handshakes: Final = self.counts.each_histogram("framegate.tls.handshake.duration", "downstream")
         self.upstream_handshakes: Final = self.counts.each_histogram("framegate.tls.handshake.duration", "upstream")
         self.authentications: Final = self.counts.each_histogram("framegate.authentication.duration")
+
+    def begin_handshake(self, channel: Channel) -> None:
+        """A channel is to be opened. No effect without TLS."""
+        if channel.options.tls is not None:
+            self.counts.cells[i64(HANDSHAKING[channel.options.side])] += 1
+
+    def end_handshake(self, channel: Channel) -> None:
+        """A channel is READY, or closed before it was: count its TLS handshake. To be called once. The times of connecting, and of what follows the
+        handshake, are not counted. No effect without TLS.
+        """
+        if channel.options.tls is None:
+            return
+        side = channel.options.side
+        cells = self.counts.cells
+        cells[i64(HANDSHAKING[side])] -= 1
+        histograms = self.downstream_handshakes if side == "downstream" else self.upstream_handshakes
+        identity = channel.identity
+        if channel.secured_ns != 0 and identity is not None:
+            histograms[0].observe(channel.secured_ns - channel.connected_ns)
+            cell = HANDSHAKES.get((side, identity.version, identity.resumed))
+            if cell is not None:
+                cells[i64(cell)] += 1
+        elif channel.connected_ns != 0:
+            error = TLS_ERRORS.index(handshake_error(channel.close_cause, channel.error))
+            histograms[error].observe(channel.closed_ns - channel.connected_ns)
 
 
 class Counters:

@@ -29,9 +29,8 @@ from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.timer import Timer
 from framegate.proxy.relay import ending, tapping
-from framegate.proxy.relay.pair import Pair
+from framegate.proxy.relay.pair import Pair, PairWatcher
 from framegate.proxy.relay.state import PairState
-from framegate.proxy.relay.watcher import PairWatcher
 
 __all__ = ["CHECK_EACH", "SLICE_NS", "TICK_NS", "Drain", "DrainTerms"]
 

@@ -14,7 +14,7 @@ from framegate.proxy.cells import CAUSES, LISTENER_BLOCK, SIDE_BLOCK, UPSTREAM_B
 from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.state import ChannelState
-from framegate.proxy.relay import handshakes, limiting, losses, state
+from framegate.proxy.relay import losses, state
 from framegate.proxy.relay.counters import ERROR_INDEX
 from framegate.proxy.relay.pair import Leg, Pair, PairTimer
 from framegate.proxy.relay.state import PairEvent, PairState
@@ -234,7 +234,7 @@ def _linger(pair: Pair, leg: Leg) -> None:
         _close_leg(pair, leg)
         return
     _shut(leg)
-    limiting.release(pair, leg, channel)
+    leg.leave_quotas()
     channel.gated = False  # what comes now does not go into the log
     channel.unmute(PEER)
     channel.unmute(TAP)
@@ -296,7 +296,7 @@ def _arm(pair: Pair, delay_ns: i64) -> None:
 def closed(pair: Pair, leg: Leg, channel: Channel) -> None:
     """A channel is closed, for whatever reason; an upstream's that was never READY is ``opening.attempt_failed``."""
     leg.gone = True
-    limiting.release(pair, leg, channel)
+    leg.leave_quotas()
     losses.drop_rest(pair, leg, channel)
     if not leg.ended:
         losses.tap_partial(pair, leg, channel)
@@ -321,7 +321,7 @@ def _count_client(pair: Pair, channel: Channel) -> None:
     pair.route.counters.downstream_counts.cells[ACTIVE] -= 1
     loop.downstream_durations[ERROR_INDEX[cause]].observe(channel.closed_ns - pair.opened_ns)
     if channel.ready_ns == 0:
-        handshakes.end(loop, channel)
+        loop.end_handshake(channel)
 
 
 def _count_upstream(pair: Pair, channel: Channel) -> None:

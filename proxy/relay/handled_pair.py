@@ -8,7 +8,8 @@ from mypy_extensions import i64
 from framegate.proxy.network.run import Run
 from framegate.proxy.relay.handled_connection import HandledConnection, HandledParty, Request
 from framegate.proxy.relay.handler_process import HandlerProcess
-from framegate.proxy.relay.pair import Leg, Pair, PairTimer
+from framegate.proxy.relay.leg import RelayLeg
+from framegate.proxy.relay.pair import Pair, PairTimer
 from framegate.proxy.relay.request_channel import RequestChannel
 
 __all__ = ["Handled", "HandledLeg", "HeldAnswer", "Outgoing"]
@@ -48,7 +49,7 @@ class HeldAnswer:
         self.withheld: Final = withheld
 
 
-class HandledLeg(Leg):
+class HandledLeg(RelayLeg):
     """A leg of such a pair.
 
     Attributes:

@@ -14,10 +14,9 @@
 The process runs the user's code, and is not trusted: a reply to what was not asked ends the socket.
 """
 
-import abc
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter, read_i32_be
 from mypy_extensions import i64
@@ -36,7 +35,10 @@ from framegate.proxy.relay import handler_wire as wire
 from framegate.proxy.relay.deferred_replies import DeferredReplies
 from framegate.proxy.relay.handled_connection import HandledConnection, HandledParty, Request
 
-__all__ = ["HandlerProcess", "ProcessOwner"]
+if TYPE_CHECKING:
+    from framegate.proxy.relay.request_channel import RequestChannel
+
+__all__ = ["HandlerProcess"]
 
 NO_LIMIT: Final = 1 << 31
 REFER_FROM: Final = 16384  # bodies from here on are not copied
@@ -48,18 +50,6 @@ REPLY: Final = wire.REPLY
 REPLY_HEAD: Final = 44  # bytes of a reply before its body
 HELD: Final = wire.HELD
 LONG: Final = wire.LONG
-
-
-class ProcessOwner(abc.ABC):
-    """Who has the handler processes."""
-
-    @abc.abstractmethod
-    def process_ready(self, process: "HandlerProcess") -> None:
-        """It has said what it handles."""
-
-    @abc.abstractmethod
-    def process_gone(self, process: "HandlerProcess") -> None:
-        """Its socket is closed."""
 
 
 class HandlerProcess(ChannelSink):
@@ -83,7 +73,7 @@ class HandlerProcess(ChannelSink):
         pool: of memory.
     """
 
-    def __init__(self, owner: ProcessOwner, selector: Selector, account: Account, name: str, queue: i64) -> None:
+    def __init__(self, owner: "RequestChannel", selector: Selector, account: Account, name: str, queue: i64) -> None:
         self.name: Final = name
         self.channel: Channel | None = None
         self.handles: Final[dict[str, tuple[bool, bool]]] = {}

@@ -18,7 +18,7 @@ from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.timer import NEVER
 from framegate.proxy.network.translation import Translation
-from framegate.proxy.relay import ending, handshakes, limiting, state, tapping
+from framegate.proxy.relay import ending, state, tapping
 from framegate.proxy.relay.ending import ACTIVE, USED
 from framegate.proxy.relay.login import Logins
 from framegate.proxy.relay.pair import Leg, Pair
@@ -56,7 +56,7 @@ def start(pair: Pair, channel: Channel) -> None:
     counters = pair.route.counters
     counters.counts.cells[ACCEPTED] += 1
     counters.downstream_counts.cells[ACTIVE] += 1
-    handshakes.begin(pair.owner.loop, channel)
+    pair.owner.loop.begin_handshake(channel)
 
 
 def admits_principal(pair: Pair, principal: str) -> bool:
@@ -83,7 +83,7 @@ def ready(pair: Pair, leg: Leg) -> None:
 
 
 def _client_ready(pair: Pair, channel: Channel) -> None:
-    handshakes.end(pair.owner.loop, channel)
+    pair.owner.loop.end_handshake(channel)
     if ending.end_revoked(pair):  # it was judged by what held when it began
         return
     if pair.route.upstream is None:
@@ -91,7 +91,7 @@ def _client_ready(pair: Pair, channel: Channel) -> None:
         return
     pair.state = state.next_state(pair.state, PairEvent.CLIENT_READY)
     tapping.match(pair, pair.client, channel, DIRECTION_REQUEST)
-    limiting.limit(pair, pair.client, channel)
+    pair.client.join_quotas()
     upstream, logins = pair.upstream.channel, pair.route.logins
     if upstream is None:
         channel.mute(PEER)
@@ -137,12 +137,12 @@ def _serve(pair: Pair, channel: Channel) -> None:
     pair.upstream.ended = True
     tapping.match(pair, pair.client, channel, DIRECTION_REQUEST)
     tapping.match(pair, pair.upstream, channel, DIRECTION_RESPONSE)
-    limiting.limit(pair, pair.client, channel)
+    pair.client.join_quotas()
     if pair.route.kafka:
         pair.pairing = Pairing(pair.route.counters.pairing)
         tapping.share_facts(pair)
     if pair.owner.reports_open:
-        pair.owner.pair_opened(pair)
+        pair.owner.watcher.pair_opened(pair)
     if pair.owner.draining:
         ending.end(pair, Cause.DRAINED, "", "internal")
 
@@ -178,7 +178,7 @@ def _start_attempt(pair: Pair, attempt: Attempt) -> bool:
             return True
         _note_failure(pair, attempt, Cause.UPSTREAM_REFUSED, str(error), selector.now_ns)
         return False
-    handshakes.begin(pair.owner.loop, channel)
+    pair.owner.loop.begin_handshake(channel)
     if pair.login is not None:
         channel.login = pair.login.login.factory
     pair.attempt = attempt
@@ -193,8 +193,9 @@ def _note_failure(pair: Pair, attempt: Attempt, cause: Cause, detail: str, now_n
     if pair.tried is None:
         pair.tried = Tried()
     pair.tried.add(endpoint, cause, f"{endpoint.text}: {detail}")
-    if _upstream(pair).failed(attempt, cause, detail, now_ns):
-        pair.owner.endpoint_changed(pair, endpoint)
+    upstream = _upstream(pair)
+    if upstream.failed(attempt, cause, detail, now_ns):
+        pair.owner.watcher.endpoint_changed(upstream, endpoint)
 
 
 def _give_login_back(pair: Pair) -> None:
@@ -230,8 +231,8 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
     upstream = _upstream(pair)
     upstream.counters.counts.cells[USED] += 1
     if upstream.answered(attempt, channel.ready_ns):
-        pair.owner.endpoint_changed(pair, attempt.endpoint)
-    handshakes.end(pair.owner.loop, channel)
+        pair.owner.watcher.endpoint_changed(upstream, attempt.endpoint)
+    pair.owner.loop.end_handshake(channel)
     pair.route.counters.upstream_counts.cells[ACTIVE] += 1
     if client.ready_ns == 0:  # it waits to be told
         channel.mute(PEER)
@@ -252,12 +253,12 @@ def _open(pair: Pair, client: Channel, channel: Channel) -> None:
         pair.upstream.translation = Translation(channel.options.framing, client.options.framing, pair.owner.scratch)
     pair.state = state.next_state(pair.state, PairEvent.UPSTREAM_READY)
     tapping.match(pair, pair.upstream, channel, DIRECTION_RESPONSE)
-    limiting.limit(pair, pair.upstream, channel)
+    pair.upstream.join_quotas()
     if pair.route.kafka:
         pair.pairing = Pairing(pair.route.counters.pairing)
         tapping.share_facts(pair)
     if pair.owner.reports_open:
-        pair.owner.pair_opened(pair)
+        pair.owner.watcher.pair_opened(pair)
     tapping.forward(pair, pair.client)
     tapping.forward(pair, pair.upstream)
 
@@ -274,7 +275,7 @@ def attempt_failed(pair: Pair, channel: Channel) -> None:
     attempt = pair.attempt
     assert attempt is not None, "an upstream with events was tried"
     pair.attempt = None
-    handshakes.end(pair.owner.loop, channel)
+    pair.owner.loop.end_handshake(channel)
     pair.connect_ended_ns = channel.closed_ns
     pair.upstream.channel = None
     cause = channel.close_cause or Cause.INTERNAL
@@ -296,8 +297,9 @@ def attempt_failed(pair: Pair, channel: Channel) -> None:
 
 def _login_failed(pair: Pair, attempt: Attempt, channel: Channel, error: LoginError) -> None:
     """The endpoint is there, and we are not let in; or we had nothing to show."""
-    if _upstream(pair).answered(attempt, channel.closed_ns, refused=True):
-        pair.owner.endpoint_changed(pair, attempt.endpoint)
+    upstream = _upstream(pair)
+    if upstream.answered(attempt, channel.closed_ns, refused=True):
+        pair.owner.watcher.endpoint_changed(upstream, attempt.endpoint)
     if pair.login is not None and error.refused:
         pair.login.refused(channel.detail, channel.closed_ns)
         pair.login = None

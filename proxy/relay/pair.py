@@ -24,7 +24,7 @@ modules of functions over a pair: ``opening`` (rule 1), ``forwarding`` (rules 2 
 """
 
 import abc
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64, mypyc_attr
 
@@ -34,7 +34,6 @@ from framegate.proxy.network import mute
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.channel_sink import ChannelSink
 from framegate.proxy.network.read_size import MAX_READ
-from framegate.proxy.network.run import Run
 from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.timer import Timer
 from framegate.proxy.network.translation import Scratch, Translation
@@ -46,10 +45,13 @@ from framegate.proxy.relay.quotas import Quotas
 from framegate.proxy.relay.route import Route
 from framegate.proxy.relay.state import PairState
 from framegate.proxy.relay.throttle import Throttle
-from framegate.proxy.relay.upstream import Attempt, Endpoint, Tried
+from framegate.proxy.relay.upstream import Attempt, Endpoint, Tried, Upstream
 from framegate.proxy.tap.frame_tap import FrameTap
 
-__all__ = ["Leg", "LegMaker", "Pair", "PairOwner", "PairTimer", "Renewing"]
+if TYPE_CHECKING:
+    from framegate.proxy.relay.renewal import Renewal
+
+__all__ = ["Leg", "LegMaker", "Pair", "PairOwner", "PairTimer", "PairWatcher"]
 
 ADMIN: Final = mute.ADMIN
 DRAIN: Final = mute.DRAIN
@@ -58,19 +60,45 @@ HANDSHAKING: Final = PairState.HANDSHAKING
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
+class PairWatcher(abc.ABC):
+    """The interface of observers of pairs, endpoints and drains: the loop of the processor, and tests."""
+
+    @abc.abstractmethod
+    def pair_opened(self, pair: "Pair") -> None:
+        """The pair is OPEN: from here on what the client sends is read. Called once for each pair, where ``PairOwner.reports_open``."""
+
+    @abc.abstractmethod
+    def pair_closed(self, pair: "Pair") -> None:
+        """The pair is CLOSED; its row is final. Called once for each pair."""
+
+    @abc.abstractmethod
+    def pair_muted(self, pair: "Pair") -> None:
+        """A mute of the client's channel that had to wait is in force."""
+
+    @abc.abstractmethod
+    def drained(self, cut_off: int) -> None:
+        """A drain left no pair. ``cut_off``: how many pairs did not become quiet in time."""
+
+    @abc.abstractmethod
+    def endpoint_changed(self, upstream: Upstream, endpoint: Endpoint) -> None:
+        """An endpoint is down, its back-off is longer, or it is up again; at most once a second for each that is down."""
+
+
 class PairOwner(abc.ABC):
     """The owner of pairs: what they need of it.
 
     Attributes:
         loop: counters of the processor.
+        watcher: observes the pairs.
         scratch: what translations write into.
         wall_offset_ns: what the selector's clock lacks to the time of day.
         draining: no new pairs.
         reports_open: of each pair that is open now, ``pair_opened`` is called.
     """
 
-    def __init__(self, loop: LoopCounters) -> None:
+    def __init__(self, loop: LoopCounters, watcher: PairWatcher) -> None:
         self.loop: Final = loop
+        self.watcher: Final = watcher
         self.scratch: Final = Scratch()
         self.wall_offset_ns: i64 = 0
         self.draining: bool = False
@@ -106,18 +134,6 @@ class PairOwner(abc.ABC):
     @abc.abstractmethod
     def tap_full(self, leg: "Leg") -> None:
         """A leg is muted for ``tap``: unmute it when the log accepts again."""
-
-    @abc.abstractmethod
-    def endpoint_changed(self, pair: "Pair", endpoint: Endpoint) -> None:
-        """A pair's attempt took an endpoint of its upstream down, prolonged its back-off, or brought it up again."""
-
-    @abc.abstractmethod
-    def pair_muted(self, pair: "Pair") -> None:
-        """A mute of the client's channel that had to wait is in force."""
-
-    @abc.abstractmethod
-    def pair_opened(self, pair: "Pair") -> None:
-        """The pair is OPEN: from here on what the client sends is read."""
 
     @abc.abstractmethod
     def pair_closed(self, pair: "Pair") -> None:
@@ -211,6 +227,26 @@ class Leg(ChannelSink):
         slow = self.channel is not None and other.channel is not None and other.channel.last_active_ns > self.channel.last_active_ns
         return other.throttle.was_throttled() or slow or held  # slow: what is on its way here is read bit by bit
 
+    def join_quotas(self) -> None:
+        """Have the quotas in force apply, if its channel is READY."""
+        channel, client, pair = self.channel, self.pair.client.channel, self.pair
+        quotas = pair.owner.quotas
+        if channel is None or channel.ready_ns == 0 or client is None or (not quotas.active and self.throttle is None):
+            return
+        listener = pair.route.listener
+        self.throttle = quotas.join(self.throttle, channel, listener, client.peer, requests=self.is_client)
+        if pair.route.upstream is None:
+            self.throttle = quotas.join(self.throttle, channel, listener, client.peer, requests=False, answers=True)
+        channel.gated = self.gates_reads()
+
+    def leave_quotas(self) -> None:
+        """The pair ends: what was read is charged, and nothing throttles the channel. A second call has no effect."""
+        throttle = self.throttle
+        if throttle is not None:
+            self.pair.owner.quotas.leave(throttle)
+            throttle.let_go(throttle.holders)
+            throttle.channel.gated = self.gates_reads()
+
     def inspects_frames(self) -> bool:
         """Whether its frames are inspected."""
         return self.tap is not None or self.translation is not None or self.pair.pairing is not None
@@ -253,31 +289,6 @@ class PairTimer(Timer):
     def release(self) -> None:
         """Release the reference to the pair."""
         self.pair = None
-
-
-class Renewing(abc.ABC):
-    """Renews the login of a pair at its upstream (``renewal``).
-
-    Attributes:
-        mutes_client: the client is muted for the renewal.
-        owns_input: the upstream's frames belong to the renewal.
-    """
-
-    def __init__(self) -> None:
-        self.mutes_client: bool = False
-        self.owns_input: bool = False
-
-    @abc.abstractmethod
-    def advance(self) -> None:
-        """An answer has passed, or a pending send to the upstream is out."""
-
-    @abc.abstractmethod
-    def take(self, run: Run) -> None:
-        """What the upstream sent."""
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """The pair ends."""
 
 
 class Pair:
@@ -335,7 +346,7 @@ class Pair:
         self.tried: Tried | None = None
         self.login: LoginTry | None = None
         self.refusal: LoginError | None = None
-        self.renewal: Renewing | None = None
+        self.renewal: Renewal | None = None
         self.full: bool = False
         self.first_end: Cause = Cause.PEER_CLOSED
         self.first_side: str = "downstream"

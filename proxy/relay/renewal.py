@@ -25,7 +25,7 @@ from framegate.proxy.network.timer import NEVER, CallbackTimer
 from framegate.proxy.network.transport import DONE
 from framegate.proxy.relay import ending
 from framegate.proxy.relay.login import Login, LoginTry
-from framegate.proxy.relay.pair import Pair, Renewing
+from framegate.proxy.relay.pair import Pair
 from framegate.proxy.relay.session import ChannelFrames
 from framegate.proxy.relay.state import PairState
 
@@ -60,11 +60,17 @@ class _Waker(Waker):
         self._renewal = None
 
 
-class Renewal(Renewing):
-    """One pair's, which lets go of it when the pair ends."""
+class Renewal:
+    """Renews the login of one pair at its upstream, until the pair ends.
+
+    Attributes:
+        mutes_client: the client is muted for the renewal.
+        owns_input: the upstream's frames belong to the renewal.
+    """
 
     def __init__(self, pair: Pair, channel: Channel, login: Login) -> None:
-        super().__init__()
+        self.mutes_client: bool = False
+        self.owns_input: bool = False
         self._pair: Pair | None = pair
         self._channel: Final = channel
         self._login: Final = login
@@ -91,6 +97,7 @@ class Renewal(Renewing):
             pair.owner.selector.call_at(deadline_ns, self._wake)
 
     def advance(self) -> None:
+        """An answer has passed, or a pending send to the upstream is out."""
         pair = self._pair
         if pair is None or pair.state is not OPEN:
             return
@@ -100,6 +107,7 @@ class Renewal(Renewing):
             self._begin(pair)
 
     def take(self, run: Run) -> None:
+        """Take a run of the upstream's, while ``owns_input``."""
         pair = self._pair
         if pair is not None:
             pair.upstream.retains_frames = True
@@ -118,6 +126,7 @@ class Renewal(Renewing):
             self._refused(pair, error)
 
     def close(self) -> None:
+        """The pair ends."""
         pair, self._pair = self._pair, None
         self.mutes_client = self.owns_input = False
         self._waker.release()

@@ -17,7 +17,7 @@ from framegate.proxy.network.selector import Selector
 from framegate.proxy.network.stats import SideStats
 from framegate.proxy.network.timer import NEVER, CallbackTimer
 from framegate.proxy.relay.handled_connection import HandledParty
-from framegate.proxy.relay.handler_process import HandlerProcess, ProcessOwner
+from framegate.proxy.relay.handler_process import HandlerProcess
 
 __all__ = ["RequestChannel"]
 
@@ -25,7 +25,7 @@ UNLIMITED: Final = -1
 CHANNEL_ID: Final = 0  # no connection has it
 
 
-class RequestChannel(ProcessOwner):
+class RequestChannel:
     """All the handler processes, as one processor has them.
 
     Args:
@@ -110,6 +110,7 @@ class RequestChannel(ProcessOwner):
                 party.crash(error)
 
     def process_ready(self, process: HandlerProcess) -> None:
+        """A handler process has said what it handles: connections that wait go on."""
         self.processes.append(process)
         waiting = dict(self._waiting)
         self._waiting.clear()
@@ -120,5 +121,6 @@ class RequestChannel(ProcessOwner):
                 party.crash(error)
 
     def process_gone(self, process: HandlerProcess) -> None:
+        """The socket of a handler process is closed."""
         if process in self.processes:
             self.processes.remove(process)

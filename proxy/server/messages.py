@@ -34,7 +34,7 @@ asked of the rates that connections wait for, where several processors share the
 
 A handler process has the same link and sends less: it starts with ``start {wire, slot, generation, node, handlers, path}``, answers
 ``ready {wire, pid, handlers}`` or ``failed {error}``, and sends ``log`` and ``parted`` until it gets ``stop``. How it stands is in shared cells
-(``framegate.proxy.handler.cells``).
+(``framegate.proxy.handler.activity``).
 
 A sender calls the class, so that the type checker sees every key; a receiver has ``protocol`` check the message. ``link`` puts it on the wire. All
 that is declared here is public.

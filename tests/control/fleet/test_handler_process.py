@@ -11,7 +11,7 @@ from framegate.control.errors import StartError
 from framegate.control.fleet.child import SpawnOptions
 from framegate.control.fleet.handler_process import KIND, HandlerProcess, HandlerSlot
 from framegate.control.fleet.reaper import Reaper
-from framegate.proxy.handler.cells import HeartbeatSample
+from framegate.proxy.handler.activity import HeartbeatSample
 from framegate.proxy.server.messages import HandlerStartMessage
 from framegate.proxy.server.protocol import WIRE_VERSION, Message
 from tests.fakes.fleet import ECHO, HANDLER_COMMAND, MemoryLog

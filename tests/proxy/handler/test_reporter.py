@@ -8,8 +8,7 @@ import time
 
 import pytest
 
-from framegate.proxy.handler.activity import Activity, Interrupted
-from framegate.proxy.handler.cells import HeartbeatCells, create_cells
+from framegate.proxy.handler.activity import Activity, HeartbeatCells, Interrupted, create_cells
 from framegate.proxy.handler.reporter import EXIT_NS, INTERRUPTS_NS, Reporter
 from framegate.proxy.server.link import LinkReader, encode
 

@@ -3,14 +3,41 @@
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from framegate.proxy.relay.pair import Pair
 from tests.fakes.crowd import Crowd
-from tests.fakes.handled import HandledWorld
+from tests.fakes.handled import HandledWorld, Process
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
-from tests.fakes.world import World
+from tests.fakes.world import SECOND, World
+
+
+def finish(world: World, *sockets: socket.socket) -> None:
+    """Close the peers' sockets, and wait for the row of the pair."""
+    for sock in sockets:
+        sock.close()
+    world.until(lambda: world.rows)
+
+
+def begin_drain(world: World | Crowd, seconds: int) -> None:
+    """Drain, with so much time."""
+    world.relay.pairs.draining = True
+    world.drain.start(seconds * SECOND)
+
+
+def with_client(world: HandledWorld, **handler: Any) -> tuple[HandledWorld, Process, socket.socket, Pair]:
+    """A handler process and a client of it, without an upstream; the options are those of ``Process.hello``."""
+    process = world.process(**handler)
+    return world, process, *world.served()
+
+
+def with_pair(world: HandledWorld, **handler: Any) -> tuple[HandledWorld, Process, socket.socket, socket.socket, Pair]:
+    """As ``with_client``, with an upstream."""
+    process = world.process(**handler)
+    return world, process, *world.pair()
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,8 @@ from framegate.proxy.relay import ending
 from tests.fakes import kafka_frames
 from tests.fakes.crowd import KIB, MIB, Couple, Crowd
 from tests.fakes.peer import Peer
-from tests.fakes.world import SECOND, SMALL
+from tests.fakes.world import SMALL
+from tests.proxy.relay.conftest import begin_drain
 
 LIMIT = 2 * MIB
 WINDOW = 512 * KIB  # held of one direction at most
@@ -286,8 +287,7 @@ def test_a_drain_waits_for_the_end_of_the_frame(make_crowd):
     couple = crowd.join()
     couple.client.give(MIB, MIB)
     part(crowd, couple.client, 400 * KIB)
-    crowd.relay.pairs.draining = True
-    crowd.drain.start(30 * SECOND)
+    begin_drain(crowd, 30)
     crowd.pass_time(25)  # clients are not read any more
     assert not crowd.rows
     couple.client.sends = 200 * KIB

@@ -9,12 +9,12 @@ from framegate.proxy.server.pair_rows import open_row
 from tests.fakes.cases import each_of
 from tests.fakes.crowd import set_send_buffer
 from tests.fakes.kafka_frames import answer, request
-from tests.fakes.world import SECOND, World, frame
+from tests.fakes.world import World, frame
+from tests.proxy.relay.conftest import begin_drain, finish
 
 
 def begin(world: World, seconds: int = 30) -> None:
-    world.relay.pairs.draining = True
-    world.drain.start(seconds * SECOND)
+    begin_drain(world, seconds)
     world.poll()
 
 
@@ -41,9 +41,7 @@ def test_a_framed_pair_ends_when_it_is_quiet(make):
     world.pass_time(0.2)
     assert world.ended(client) == b""
     assert world.ended(upstream) == b""
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, client, upstream)
     assert (world.row["cause"], world.row["lost"]["bytes"]) == ("drained", 0)
     world.pass_time(0.1)
     assert world.told.cut_off == [0]
@@ -62,9 +60,7 @@ def test_a_frame_begun_is_finished_first(make):
     assert world.read(upstream, len(begun)) == begun
     world.pass_time(1.1)
     assert world.ended(upstream) == b""
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, client, upstream)
     assert (world.row["cause"], world.row["frames"]["request"]) == ("drained", 1)
 
 
@@ -88,9 +84,7 @@ def test_who_is_never_quiet_is_not_read_any_more_when_a_quarter_of_the_time_is_l
     world.pass_time(2.1)
     assert world.ended(client) == b""
     assert world.ended(upstream) == b""
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, client, upstream)
     assert (world.row["cause"], world.row["frames"], world.row["lost"]["bytes"]) == ("drained", {"request": 15, "response": 1}, 0)
 
 
@@ -147,9 +141,7 @@ def test_a_framed_pair_with_as_many_answers_as_requests_ends_right_behind_an_ans
     ask(world, client, upstream, answers=(bytes(size),))
     assert pair.state.value == "closing"
     assert world.ended(client) == b""
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, client, upstream)
     assert (world.row["cause"], world.row["frames"], world.row["lost"]["bytes"]) == ("drained", {"request": 4, "response": 4}, 0)
 
 
@@ -232,9 +224,7 @@ def test_an_operators_mute_does_not_keep_a_pair(make):
     assert world.ended(upstream) == b""
     assert world.ended(client) == b""
     assert pair.state.value == "closing"  # no reset: the client is waited for
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, client, upstream)
     assert (world.row["cause"], world.row["frames"]["request"]) == ("drained", 0)
 
 
@@ -249,9 +239,7 @@ def test_a_frame_begun_that_does_not_end_is_lost_as_such(make):
     client.sendall(frame(b"begun")[7:] + frame(b"behind"))
     assert world.ended(client) == b""
     assert world.ended(upstream) == b""
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, client, upstream)
     assert (world.row["cause"], world.row["frames"]["request"], world.row["lost"]["bytes"]) == ("drain_timeout", 0, 7)
 
 
@@ -264,9 +252,7 @@ def test_what_waits_at_the_deadline_has_a_second_more(make):
     world.pass_time(10.1)
     assert pair.cause is Cause.DRAIN_TIMEOUT
     data = world.ended(client)
-    upstream.close()
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream, client)
     assert len(data) % 60_004 == 0
     assert len(data) == world.row["bytes"]["response"] - world.row["lost"]["bytes"]
 
@@ -283,9 +269,7 @@ def test_a_kafka_pair_ends_when_no_answer_is_open(make):
     assert world.read(client, 8) == answer(1)
     world.pass_time(0.1)
     assert world.ended(client) == b""
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, client, upstream)
     assert world.row["cause"] == "drained"
 
 
@@ -310,8 +294,7 @@ def test_no_new_pair_while_draining(make):
     begin(world)
     client, _ = world.client()
     assert world.ended(client) == b""
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     assert world.row["cause"] == "drained"
 
 

@@ -11,6 +11,7 @@ from framegate.proxy.server.pair_rows import open_row
 from tests.fakes.cases import each_of
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.world import SECOND, frame, reset
+from tests.proxy.relay.conftest import finish
 
 # Rule 5: half-close.
 
@@ -24,8 +25,7 @@ def test_a_half_closed_client_gets_its_answers(world):
     upstream.sendall(frame(b"answer one") + frame(b"two"))
     upstream.close()
     assert world.ended(client) == frame(b"answer one") + frame(b"two")
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     assert (world.row["cause"], world.row["side"], world.row["lost"]["bytes"]) == ("peer_closed", "downstream", 0)
 
 
@@ -38,8 +38,7 @@ def test_an_upstream_that_ends_first_still_gets_requests(world):
     client.sendall(frame(b"b"))
     client.close()
     assert world.ended(upstream) == frame(b"a") + frame(b"b")
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream)
     assert (world.row["cause"], world.row["side"]) == ("upstream_closed", "upstream")
 
 
@@ -48,8 +47,7 @@ def test_a_frame_begun_is_dropped_and_counted_at_the_end_of_the_stream(world):
     client.sendall(frame(b"whole") + frame(b"partial")[:7])
     client.close()
     assert world.ended(upstream) == frame(b"whole")
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream)
     assert world.row["lost"] == {"bytes": 7, "request": 7, "response": 0}
     assert "within a frame" in world.row["detail"]
     assert world.counters.listeners["l"].downstream_counts.cells[ending.LOST] == 7
@@ -73,9 +71,7 @@ def test_half_close_waits_for_the_pending_send(world):
     client.shutdown(socket.SHUT_WR)
     world.poll()
     assert len(world.ended(upstream)) == whole
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, client, upstream)
     assert world.row["lost"]["request"] == sent - whole
 
 
@@ -146,8 +142,7 @@ def test_a_client_that_ends_before_its_first_byte_ends_the_pair_whatever_the_ser
     world.until(lambda: pair.upstream.channel.frames_received == 1)
     pair.client.channel.unmute(mute.ADMIN)
     assert world.ended(client) == frame(b"welcome")
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream)
     assert (world.row["cause"], world.row["lost"]["bytes"]) == ("peer_closed", 0)
 
 
@@ -167,9 +162,7 @@ def test_a_client_may_wait_for_what_the_server_says_first(make, said, cause, end
     else:
         world.pass_time(31)
     assert world.ended(client) == b""
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, client, upstream)
     assert (world.row["cause"], world.row["side"], world.row["lost"]["bytes"]) == (cause, "downstream", 0)
 
 
@@ -178,8 +171,7 @@ def test_a_server_that_ends_first_without_a_byte_is_not_no_data(make):
     client, upstream, _ = world.pair()
     upstream.close()
     assert world.ended(client) == b""
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     assert (world.row["cause"], world.row["side"]) == ("upstream_closed", "upstream")
 
 
@@ -188,8 +180,7 @@ def test_a_kafka_client_without_a_request_waits_for_nothing(make):
     client, upstream, _ = world.pair()
     client.shutdown(socket.SHUT_WR)
     assert world.ended(client) == b""
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream)
     assert world.row["cause"] == "no_data"
 
 
@@ -216,8 +207,7 @@ def test_kafka_ends_a_pair_whose_upstream_ended(make):
     upstream.sendall(answer(1) + answer(2)[:5])
     upstream.close()
     assert world.ended(client) == answer(1)
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     assert (world.row["cause"], world.row["side"], world.row["lost"]["response"]) == ("upstream_closed", "upstream", 5)
 
 
@@ -230,8 +220,7 @@ def test_a_refused_frame_ends_the_pair_after_the_good_ones(make, size, cause):
     client, upstream, _ = world.pair()
     client.sendall(frame(b"x" * 100) + struct.pack(">i", size) + b"y" * 50)
     assert world.ended(upstream) == frame(b"x" * 100)
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream)
     assert (world.row["cause"], world.row["side"], world.row["frames"]["request"]) == (cause, "downstream", 1)
     assert (world.row["bytes"]["request"], world.row["lost"]["request"]) == (104 + 54, 54)
     assert world.counters.listeners["l"].downstream.refused_too_large + world.counters.listeners["l"].downstream.refused_negative == 1
@@ -244,8 +233,7 @@ def test_a_reset_lets_the_healthy_side_have_what_was_received(world):
     world.until(lambda: pair.client.channel.staged == 5)
     reset(client)
     assert world.ended(upstream) == b""
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream)
     assert (world.row["cause"], world.row["side"], world.row["lost"]["request"]) == ("peer_reset", "downstream", 5)
 
 
@@ -274,9 +262,7 @@ def test_an_admin_close_ends_both_sides_in_order(world):
     assert open_row(pair, 0)["state"] == "closing"
     assert world.ended(client) == frame(b"answer")
     assert world.ended(upstream) == b""
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, client, upstream)
     assert (world.row["cause"], world.row["detail"], world.row["side"]) == ("admin", "maintenance", "internal")
 
 
@@ -287,9 +273,7 @@ def test_what_arrives_after_the_end_began_is_dropped_and_counted(world):
     ending.end(pair, Cause.ADMIN, "", "internal")
     client.sendall(frame(b"late"))
     world.until(lambda: pair.client.channel.frames_received == 2)
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, client, upstream)
     assert world.row["lost"]["request"] == 8
 
 
@@ -318,8 +302,7 @@ def test_idle_is_a_cause_of_the_pair(make):
     world.pass_time(61)
     assert world.ended(client) == b""
     assert world.ended(upstream) == b""
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream)
     assert (world.row["cause"], world.row["side"]) == ("idle", "downstream")
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from tests.fakes.handled import HandledWorld, leg_of
+from tests.proxy.relay.conftest import finish
 
 
 def test_the_legs_share_what_is_known_of_the_pair(make_handled: Callable[..., HandledWorld]) -> None:
@@ -20,6 +21,5 @@ def test_a_pair_that_is_over_is_let_go(make_handled: Callable[..., HandledWorld]
     world.process()
     client, pair = world.served()
     handled = leg_of(pair).handled
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     assert handled.pair is None

@@ -11,16 +11,15 @@ from framegate.proxy.relay.handled_pair import Handled, HandledLeg
 from framegate.proxy.server.pair_rows import open_row
 from tests.fakes.cases import each_of
 from tests.fakes.handled import MS, HandledWorld, channel_of
-from tests.fakes.world import SECOND, frame, reset
+from tests.fakes.world import frame, reset
+from tests.proxy.relay.conftest import begin_drain, finish, with_client, with_pair
 
 Make = Callable[..., HandledWorld]
 
 
 def test_a_request_is_answered(make_handled: Make) -> None:
     """Number 159: a plain request, echoed."""
-    world = make_handled()
-    process = world.process()
-    client, pair = world.served()
+    world, process, client, pair = with_client(make_handled())
     client.sendall(frame(b"hello"))
     asked = process.one()
     assert (asked.direction, asked.sequence, asked.header, asked.body) == (0, 0, b"\0\0\0\x05", b"hello")
@@ -33,8 +32,7 @@ def test_a_request_is_answered(make_handled: Make) -> None:
     assert asked.sequence == 1
     process.reply(asked, wire.ANSWER, b"")
     assert world.read(client, 4) == frame(b"")
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     assert (world.row["cause"], world.row["upstream"], world.row["endpoint"]) == ("peer_closed", "", "")
     assert (world.row["frames"], world.row["lost"]["bytes"]) == ({"request": 2, "response": 2}, 0)
     process.settle()
@@ -42,9 +40,7 @@ def test_a_request_is_answered(make_handled: Make) -> None:
 
 
 def test_what_a_process_is_told_of_a_connection(make_handled: Make) -> None:
-    world = make_handled()
-    process = world.process()
-    client, pair = world.served()
+    world, process, client, pair = with_client(make_handled())
     world.poll()
     process.settle()
     assert not process.opened, "not before its first frame"
@@ -63,11 +59,8 @@ def test_what_a_process_is_told_of_a_connection(make_handled: Make) -> None:
 
 
 def test_a_client_that_leaves_before_its_first_byte_is_no_data(make_handled: Make) -> None:
-    world = make_handled()
-    process = world.process()
-    client, _ = world.served()
-    client.close()
-    world.until(lambda: world.rows)
+    world, process, client, _ = with_client(make_handled())
+    finish(world, client)
     assert world.row["cause"] == "no_data"
     process.settle()
     assert not process.opened
@@ -75,9 +68,7 @@ def test_a_client_that_leaves_before_its_first_byte_is_no_data(make_handled: Mak
 
 def test_a_frame_above_the_limit_never_comes_to_a_handler(make_handled: Make) -> None:
     """Number 160: one byte more than may be."""
-    world = make_handled(limit=100)
-    process = world.process()
-    client, _ = world.served()
+    world, process, client, _ = with_client(make_handled(limit=100))
     client.sendall(frame(bytes(100)))
     process.reply(process.one(), wire.ANSWER, b"fits")
     assert world.read(client, 8) == frame(b"fits")
@@ -90,9 +81,7 @@ def test_a_frame_above_the_limit_never_comes_to_a_handler(make_handled: Make) ->
 
 def test_ten_requests_without_a_response_and_the_end(make_handled: Make) -> None:
     """Number 161: all of them are handled, in order; then the connection ends."""
-    world = make_handled()
-    process = world.process()
-    client, _ = world.served()
+    world, process, client, _ = with_client(make_handled())
     client.sendall(b"".join(frame(b"%d" % number) for number in range(10)))
     client.close()
     for number, asked in enumerate(process.take(10)):
@@ -106,9 +95,7 @@ def test_ten_requests_without_a_response_and_the_end(make_handled: Make) -> None
 
 def test_the_end_of_a_clients_stream_waits_for_what_came_before(make_handled: Make) -> None:
     """Number 166: a client shuts its side behind whole frames and a part of one: those are answered, then it reads the end."""
-    world = make_handled()
-    process = world.process()
-    client, pair = world.served()
+    world, process, client, pair = with_client(make_handled())
     client.sendall(frame(b"one") + frame(b"two") + frame(b"part")[:6])
     client.shutdown(socket.SHUT_WR)
     asked = process.take(2)
@@ -125,9 +112,7 @@ def test_the_end_of_a_clients_stream_waits_for_what_came_before(make_handled: Ma
 @each_of("how", ["idle", "reset", "admin"])
 def test_a_late_reply_is_dropped_and_counted(make_handled: Make, how: str) -> None:
     """Numbers 164 and 165: the connection ends within a request, by its idle time, a RST, or an operator; its reply comes afterwards."""
-    world = make_handled(idle_s=5)
-    process = world.process()
-    client, pair = world.served()
+    world, process, client, pair = with_client(make_handled(idle_s=5))
     client.sendall(frame(b"question"))
     asked = process.one()
     if how == "idle":
@@ -178,9 +163,7 @@ def test_connections_that_end_give_their_places_back_though_nobody_replies(make_
 @each_of("size", [10, 550_000])
 def test_a_client_that_vanishes_while_its_answer_goes_out(make_handled: Make, size: int) -> None:
     """Number 167: what is counted is counted, before and during the response, small and large."""
-    world = make_handled()
-    process = world.process()
-    client, pair = world.served()
+    world, process, client, pair = with_client(make_handled())
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.sendall(frame(b"question"))
     asked = process.one()
@@ -193,9 +176,7 @@ def test_a_client_that_vanishes_while_its_answer_goes_out(make_handled: Make, si
 
 
 def test_the_row_shows_what_mutes_and_what_is_held(make_handled: Make) -> None:
-    world = make_handled(upstream=True, queue=1)
-    process = world.process()
-    client, _, pair = world.pair()
+    _, process, client, _, pair = with_pair(make_handled(upstream=True, queue=1))
     client.sendall(frame(bytes(1000)) * 2)
     asked = process.one()
     row = open_row(pair, 0)
@@ -208,30 +189,23 @@ def test_the_row_shows_what_mutes_and_what_is_held(make_handled: Make) -> None:
 
 def test_a_drain_waits_for_what_is_under_way(make_handled: Make) -> None:
     """And ends right behind the last answer, without waiting for quiet: it is known what is owed."""
-    world = make_handled(quiet_s=1)
-    process = world.process()
-    client, _ = world.served()
+    world, process, client, _ = with_client(make_handled(quiet_s=1))
     client.sendall(frame(b"question"))
     asked = process.one()
-    world.relay.pairs.draining = True
-    world.drain.start(30 * SECOND)
+    begin_drain(world, 30)
     world.pass_time(10)
     assert not world.rows
     process.reply(asked, wire.ANSWER, b"answer")
     assert world.ended(client) == frame(b"answer")
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     assert (world.row["cause"], world.row["lost"]["bytes"]) == ("drained", 0)
 
 
 def test_a_drain_waits_with_an_upstream_too(make_handled: Make) -> None:
-    world = make_handled(upstream=True, quiet_s=1)
-    process = world.process()
-    client, upstream, _ = world.pair()
+    world, process, client, upstream, _ = with_pair(make_handled(upstream=True, quiet_s=1))
     client.sendall(frame(b"question"))
     asked = process.one()
-    world.relay.pairs.draining = True
-    world.drain.start(30 * SECOND)
+    begin_drain(world, 30)
     world.pass_time(5)
     world.pass_time(5)
     assert not world.rows
@@ -243,9 +217,7 @@ def test_a_drain_waits_with_an_upstream_too(make_handled: Make) -> None:
 
 @each_of("directions", [("request", "response"), ("request",)])
 def test_a_framed_pair_that_drains_ends_right_behind_an_answer_that_makes_answers_even(make_handled: Make, directions: tuple[str, ...]) -> None:
-    world = make_handled(upstream=True, quiet_s=1)
-    process = world.process(directions=directions)
-    client, upstream, pair = world.pair()
+    world, process, client, upstream, pair = with_pair(make_handled(upstream=True, quiet_s=1), directions=directions)
 
     def ask() -> None:
         client.sendall(frame(b"question"))
@@ -258,8 +230,7 @@ def test_a_framed_pair_that_drains_ends_right_behind_an_answer_that_makes_answer
 
     ask()
     ask()
-    world.relay.pairs.draining = True
-    world.drain.start(30 * SECOND)
+    begin_drain(world, 30)
     world.pass_time(0.05)
     assert pair.state.value == "open"
     ask()
@@ -268,9 +239,7 @@ def test_a_framed_pair_that_drains_ends_right_behind_an_answer_that_makes_answer
 
 
 def test_times_are_observed(make_handled: Make) -> None:
-    world = make_handled()
-    process = world.process()
-    client, _ = world.served()
+    world, process, client, _ = with_client(make_handled())
     client.sendall(frame(b"x"))
     asked = process.one()
     start = world.clock.ns

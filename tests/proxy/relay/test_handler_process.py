@@ -12,6 +12,7 @@ from framegate.proxy.relay import handler_wire as wire
 from tests.fakes.cases import each_of
 from tests.fakes.handled import Asked, HandledWorld, channel_of
 from tests.fakes.world import frame, reset
+from tests.proxy.relay.conftest import finish, with_client
 
 Make = Callable[..., HandledWorld]
 
@@ -34,9 +35,7 @@ def test_the_requests_of_one_poll_leave_in_one_write(make_handled: Make) -> None
 
 
 def test_the_replies_of_one_read_leave_in_one_write_for_each_connection(make_handled: Make) -> None:
-    world = make_handled()
-    process = world.process()
-    client, _ = world.served()
+    world, process, client, _ = with_client(make_handled())
     client.sendall(b"".join(frame(b"%02d" % number) for number in range(20)))
     asked = process.take(20)
     writes = world.counters.listeners["l"].downstream
@@ -109,8 +108,7 @@ def test_who_waits_and_leaves_keeps_nobody_waiting(make_handled: Make) -> None:
         client.sendall(frame(b"later"))
         world.poll()
     second.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    second.close()
-    world.until(lambda: world.rows)
+    finish(world, second)
     process.reply(asked, wire.NOTHING)
     process.reply(process.one(), wire.NOTHING)
 
@@ -141,9 +139,7 @@ def test_what_waits_for_the_socket_is_booked_and_given_back(make_handled: Make) 
 
 @each_of("size", [0, 1, 16_383, 16_384, 300_000, 1_000_000])
 def test_frames_and_answers_of_every_size(make_handled: Make, size: int) -> None:
-    world = make_handled(limit=1 << 22)
-    process = world.process()
-    client, _ = world.served()
+    world, process, client, _ = with_client(make_handled(limit=1 << 22))
     client.setblocking(False)
     body = bytes(range(256)) * (size // 256 + 1)
     data = memoryview(frame(body[:size]))
@@ -184,8 +180,7 @@ def test_a_process_that_breaks_the_rules_is_let_go(make_handled: Make, name: str
     fine = sound.one()
     broken.send(BROKEN[name](broken, asked))
     world.ended(victim)
-    victim.close()
-    world.until(lambda: world.rows)
+    finish(world, victim)
     assert (world.row["cause"], world.row["detail"]) == ("handler_failed", "handler process 0 is gone")
     sound.reply(fine, wire.ANSWER, b"y")
     assert world.read(other, 5) == frame(b"y")

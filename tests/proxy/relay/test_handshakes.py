@@ -1,4 +1,4 @@
-"""framegate.proxy.relay.handshakes: each handshake is counted once, as what it came to; what OpenSSL says of failures is OpenSSL's own here."""
+"""Each TLS handshake is counted once, as what it came to; what OpenSSL says of failures is OpenSSL's own here."""
 
 import contextlib
 import datetime
@@ -13,8 +13,7 @@ from framegate.proxy.cells import PROCESSOR_BLOCK, TLS_ERRORS
 from framegate.proxy.network.channel import Channel
 from framegate.proxy.network.options import TlsSettings
 from framegate.proxy.network.tls_context import client_context, server_context
-from framegate.proxy.relay import handshakes
-from framegate.proxy.relay.counters import LoopCounters
+from framegate.proxy.relay.counters import HANDSHAKING, LoopCounters
 from tests.fakes.cases import each_of
 from tests.fakes.certificates import Authority
 from tests.fakes.network import NetBench, net_bench, tcp_pair
@@ -57,13 +56,13 @@ def meet(net: NetBench, contexts: Contexts, name: str = "localhost") -> tuple[Ch
 def counted(channel: Channel) -> tuple[dict[str, int], int, int]:
     """Of one channel that came to its end: durations by reason, successes, and what is under way."""
     loop = LoopCounters()
-    handshakes.begin(loop, channel)
-    handshakes.end(loop, channel)
+    loop.begin_handshake(channel)
+    loop.end_handshake(channel)
     side = channel.options.side
     histograms = loop.downstream_handshakes if side == "downstream" else loop.upstream_handshakes
     at = PROCESSOR_BLOCK.at("framegate.tls.handshake.count", side, "1.2", "true")
     found = {error: int(histogram.count) for error, histogram in zip(TLS_ERRORS, histograms, strict=True) if histogram.count}
-    return found, sum(int(loop.counts.cells[at + number]) for number in range(4)), int(loop.counts.cells[handshakes.ACTIVE[side]])
+    return found, sum(int(loop.counts.cells[at + number]) for number in range(4)), int(loop.counts.cells[HANDSHAKING[side]])
 
 
 def no_certificate(world: World) -> Contexts:
@@ -191,9 +190,9 @@ def test_a_handshake_that_succeeds_says_its_version_and_whether_a_session_went_o
             client.do_handshake()
             session = client.session
             loop = LoopCounters()
-            handshakes.begin(loop, server)
-            assert loop.counts.cells[handshakes.ACTIVE["downstream"]] == 1
-            handshakes.end(loop, server)
+            loop.begin_handshake(server)
+            assert loop.counts.cells[HANDSHAKING["downstream"]] == 1
+            loop.end_handshake(server)
     at = PROCESSOR_BLOCK.at("framegate.tls.handshake.count", "downstream", "1.2", "true")
     assert [int(loop.counts.cells[at + number]) for number in range(4)] == ([1, 0, 0, 0] if resumes else [0, 1, 0, 0])
 
@@ -210,6 +209,6 @@ def test_what_comes_behind_the_handshake_is_not_in_its_time(world: World) -> Non
         server.ready_ns = server.secured_ns + 5_000_000_000
         server.connected_ns = server.secured_ns - 2_000_000
         loop = LoopCounters()
-        handshakes.begin(loop, server)
-        handshakes.end(loop, server)
+        loop.begin_handshake(server)
+        loop.end_handshake(server)
     assert (client.secured_ns != 0, int(loop.downstream_handshakes[0].sum)) == (True, 2_000_000)

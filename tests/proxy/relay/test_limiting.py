@@ -1,4 +1,4 @@
-"""proxy.relay.limiting: quotas on pairs of real sockets, on a clock of the test's: each direction, whatever way the bytes go, and at the end."""
+"""Quotas on pairs of real sockets, on a clock of the test's: each direction, whatever way the bytes go, and at the end."""
 
 import contextlib
 import socket
@@ -15,6 +15,7 @@ from tests.fakes.cases import each_of
 from tests.fakes.handled import MS, HandledWorld, channel_of
 from tests.fakes.limited import Limited, limits
 from tests.fakes.world import SECOND, World, frame
+from tests.proxy.relay.conftest import with_client
 
 Make = Callable[..., World]
 REQUESTS = RateLimits(request_bytes_rate=1_000_000)
@@ -362,9 +363,7 @@ def test_what_a_handler_answers_without_an_upstream_is_paid_for(make_handled: Ca
 
 def test_what_a_handler_answers_beside_requests_that_are_limited(make_handled: Callable[..., HandledWorld]) -> None:
     """Two meters on one channel: each lets go of its own."""
-    world = make_handled()
-    process = world.process()
-    client, pair = world.served()
+    world, process, client, pair = with_client(make_handled())
     both = RateLimits(request_frames_rate=1, response_frames_rate=1)
     world.relay.pairs.quotas.set_limits(limits(listener=both))
     world.relay.follow_limits(pair)

@@ -21,6 +21,7 @@ from framegate.proxy.relay.login import FIRST_NS, MOST_NS, Login
 from framegate.proxy.server.upstream_logins import UpstreamLogins
 from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.world import frame
+from tests.proxy.relay.conftest import finish
 
 MS = 1_000_000
 GATE, SECRET = "gate", "canary-7f3a9c"
@@ -170,8 +171,7 @@ def test_what_the_client_sends_at_once_waits_for_the_login(make, broker, secrets
     secrets.settle()
     world.until(lambda: pair.client.channel.frames_received)
     assert world.read(client, 4 + 4 + len(GATE) + 1 + 10)[4:8] == struct.pack(">i", 7)
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
 
 
 def test_a_wrong_password_ends_the_pair_and_is_not_hammered(make, broker, secrets):
@@ -222,8 +222,7 @@ def test_the_next_endpoint_is_tried_when_one_cannot_be_reached_or_speaks_somethi
         assert ask(world, client) == (FIRST_CORRELATION_ID, GATE)
         accepted.close()
     assert {row["reason"] for row in world.told.endpoints} == {"refused", "other"}
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
 
 
 def test_who_the_client_is_decides_who_we_are(make, broker):
@@ -237,8 +236,7 @@ def test_who_the_client_is_decides_who_we_are(make, broker):
     world = make("kafka", endpoints=[address(broker)], logins=UpstreamLogins("u", sasl, source))
     client, _ = world.client()
     assert ask(world, client) == (FIRST_CORRELATION_ID, "apps")
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
 
 
 def test_whom_no_identity_is_for_is_not_let_through(make, broker, secrets):

@@ -17,6 +17,7 @@ from tests.fakes.accounts import LIMIT, Accounts
 from tests.fakes.cases import each_of
 from tests.fakes.tap_read import read_gaps
 from tests.fakes.world import SECOND, reset
+from tests.proxy.relay.conftest import finish
 
 
 @pytest.fixture
@@ -41,8 +42,7 @@ def test_the_rest_of_an_answer_that_was_cut_short_is_no_frame(make, protocol):
     world.until(lambda: pair.upstream.channel.read_half.cut_at > 0)
     reset(client)
     upstream.sendall(data[300_000:])
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream)
     (row,) = accounts.settle()
     assert (row["frames"], row["detail"].startswith("within a frame, after ")) == ({"request": 1, "response": 0}, True)
     gaps = [(gap.reason, gap.direction, gap.frames) for gap in read_gaps(accounts.folder)]
@@ -55,8 +55,7 @@ def test_what_a_client_sent_for_an_upstream_that_refuses_is_a_gap(make, refusing
     client, _ = world.client()
     client.sendall(accounts.ask(10) * 3)
     world.poll(10)
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     (row,) = accounts.settle()
     assert (row["cause"], row["frames"]) == ("upstream_refused", {"request": 3, "response": 0})
     assert [(gap.reason, gap.frames) for gap in read_gaps(accounts.folder)] == [("undelivered", 3)]
@@ -73,8 +72,7 @@ def test_a_bug_of_ours_in_the_middle_of_a_run_leaves_a_gap(make, protocol):
     client.sendall(accounts.ask(20) + accounts.ask(30) + b"\0\0")
     world.clock.readings_left = 2  # of the poll; the third is that of the run
     world.until(lambda: pair.client.gone)
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream)
     (row,) = accounts.settle()
     assert (row["cause"], row["frames"]["request"]) == ("internal", 3)
     assert ("undelivered", 2, 1) in {(gap.reason, gap.frames, gap.first_frame) for gap in read_gaps(accounts.folder)}
@@ -89,8 +87,7 @@ def test_what_a_sampled_out_connection_drops_is_sampled(make):
     reset(client)
     upstream.sendall(accounts.reply(10) * 2)
     world.poll()
-    upstream.close()
-    world.until(lambda: world.rows)
+    finish(world, upstream)
     accounts.settle()
     assert {gap.reason for gap in read_gaps(accounts.folder)} == {"sampled"}
 

@@ -21,9 +21,8 @@ from framegate.proxy.config.model import ListenerConfig, ProxyConfig, TapConfig,
 from framegate.proxy.network.admission_slots import AdmissionSlot, SlotOwner
 from framegate.proxy.network.memory_pool import BEGUN, PENDING, TLS, MemoryPool
 from framegate.proxy.network.receive import ReceiveLimit
-from framegate.proxy.relay.counters import ERROR_INDEX, Counters
+from framegate.proxy.relay.counters import ERROR_INDEX, HANDSHAKING, Counters
 from framegate.proxy.relay.ending import ACTIVE, CLOSED_BY, LOST, USED
-from framegate.proxy.relay.handshakes import ACTIVE as HANDSHAKING
 from framegate.proxy.relay.opening import ACCEPTED
 from framegate.proxy.relay.publisher import Publisher
 from framegate.proxy.relay.upstream import CONNECTING, DOWN, EJECTIONS, ENDPOINTS, PROBES

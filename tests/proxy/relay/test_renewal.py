@@ -16,6 +16,7 @@ from framegate.proxy.server.upstream_logins import UpstreamLogins
 from tests.fakes.clock import SECOND
 from tests.fakes.sasl_broker import SaslBroker
 from tests.fakes.world import frame
+from tests.proxy.relay.conftest import finish
 from tests.proxy.relay.test_login import GATE, SECRET, Secrets, address, ask, ended, for_all
 
 LIFETIME_S = 10
@@ -45,8 +46,7 @@ def opened(world):
 
 
 def close(world, client):
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     return world.row
 
 
@@ -276,8 +276,7 @@ def test_a_pair_that_ends_meanwhile_leaves_nothing(world, broker, secrets, way):
     else:
         ending.end(pair, Cause.PEER_RESET, "", "downstream")
     world.until(lambda: pair.cause is not None)
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     assert (secrets.open, pair.renewal) == ([], None)
 
 

@@ -8,6 +8,7 @@ from framegate.proxy.relay import handler_wire as wire
 from tests.fakes.cases import each_of
 from tests.fakes.handled import HandledWorld, Process, channel_of
 from tests.fakes.world import frame
+from tests.proxy.relay.conftest import finish
 
 Make = Callable[..., HandledWorld]
 
@@ -69,8 +70,7 @@ def test_waiting_for_a_process_has_an_end(make_handled: Make, timeout_s: int) ->
         assert not world.rows
         return
     world.ended(client)
-    client.close()
-    world.until(lambda: world.rows)
+    finish(world, client)
     assert (world.row["cause"], world.row["detail"], world.row["side"]) == ("handler_failed", "no handler process", "internal")
     world.pass_time(4.9)
     world.ended(late)

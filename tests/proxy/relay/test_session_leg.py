@@ -19,6 +19,7 @@ from tests.fakes.kafka_frames import answer, request
 from tests.fakes.sasl_frames import SERVER_NONCE, handshake, handshake_answer, known_apis, plain_token, token, token_answer, versions
 from tests.fakes.world import SECOND, SMALL, World, frame
 from tests.proxy.auth.conftest import AuthSource, usual_answer
+from tests.proxy.relay.conftest import finish
 
 SESSION_S = 100
 
@@ -113,8 +114,7 @@ def test_a_client_authenticates_again_and_nothing_of_it_reaches_the_upstream(rig
     assert rig.counts == [("PLAIN", "")] * 6
     client.close()
     rig.world.poll(5)
-    upstream.close()
-    rig.world.until(lambda: rig.world.rows)
+    finish(rig.world, upstream)
     row = rig.world.row
     assert (row["cause"], row["principal"], set(row["lost"].values())) == ("peer_closed", "user", {0})
 

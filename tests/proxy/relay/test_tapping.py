@@ -16,6 +16,7 @@ from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.tap_read import read_blocks, read_frames, read_gaps
 from tests.fakes.world import World, frame, reset
+from tests.proxy.relay.conftest import finish
 
 WALL_NS = 1_700_000_000_000_000_000
 
@@ -42,9 +43,7 @@ class Tapped:
         assert self.world.read(self.client, len(data)) == data
 
     def end(self) -> tuple[list[Frame], list[GapRecord]]:
-        self.client.close()
-        self.upstream.close()
-        self.world.until(lambda: self.world.rows)
+        finish(self.world, self.client, self.upstream)
         self.world.close()
         assert self.writer.flush_and_close(1000)
         return list(read_frames(self.folder)), list(read_gaps(self.folder))
