@@ -75,7 +75,9 @@ class Waits:
 
 
 class Bucket(Timer):
-    """Args:
+    """The tokens of one rate, and the queue for them.
+
+    Args:
         loop: for the timer.
         rate: tokens per second, at least 1.
         part: see the module.

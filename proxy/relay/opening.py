@@ -35,7 +35,7 @@ ACCEPTED: Final = LISTENER_BLOCK.at("framegate.connection.accepted")
 CLOSING: Final = PairState.CLOSING
 HANDSHAKING: Final = PairState.HANDSHAKING
 
-NO_SOCKET: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # of ``socket``: ours; whatever else it says is the endpoint's
+NO_SOCKET: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # this host's fault; other errors are the endpoint's
 ENDPOINT_CAUSES: Final = (
     Cause.UPSTREAM_REFUSED,
     Cause.UPSTREAM_TIMEOUT,
@@ -46,7 +46,7 @@ ENDPOINT_CAUSES: Final = (
     Cause.NO_DATA,
     Cause.WRONG_PROTOCOL,
 )
-"""Why an attempt may end that the endpoint is to blame for."""
+"""Causes of failed attempts for which the endpoint is taken down."""
 
 
 def start(pair: Pair, channel: Channel) -> None:
@@ -84,7 +84,7 @@ def ready(pair: Pair, leg: Leg) -> None:
 
 def _client_ready(pair: Pair, channel: Channel) -> None:
     pair.owner.loop.end_handshake(channel)
-    if ending.end_revoked(pair):  # it was judged by what held when it began
+    if ending.end_revoked(pair):  # it may have been checked against old data
         return
     if pair.route.upstream is None:
         _serve(pair, channel)
@@ -105,7 +105,7 @@ def _client_ready(pair: Pair, channel: Channel) -> None:
 
 
 def _may_log_in(pair: Pair, logins: Logins, principal: str) -> bool:
-    """Choose the login for the upstream. False: there is none, and the pair ends."""
+    """Choose the login for the upstream. False: there is none now, and the pair ends."""
     login = logins.choose(principal)
     if login is None:
         _refuse(pair, f"no identity of {_upstream(pair).name} is for the principal {principal}", refused=True, denied=True)
@@ -119,7 +119,7 @@ def _may_log_in(pair: Pair, logins: Logins, principal: str) -> bool:
 
 
 def _refuse(pair: Pair, detail: str, *, refused: bool, denied: bool = False) -> None:
-    """The login is refused, or its secret is not available. A client that waits for its answer gets it first."""
+    """End a pair whose login is refused or has no secret. A client that waits for the result of its authentication gets it first."""
     client = pair.client.channel
     assert client is not None, "the client came first"
     error = LoginError(detail, refused=refused, denied=denied)
@@ -148,7 +148,7 @@ def _serve(pair: Pair, channel: Channel) -> None:
 
 
 def _connect(pair: Pair) -> None:
-    """Try the endpoint that the upstream says; end when every one has failed."""
+    """Try the endpoint that the upstream chooses; end the pair when every one has failed."""
     upstream, selector = _upstream(pair), pair.owner.selector
     while True:
         attempt = upstream.pick(pair.tried, selector.now_ns)
@@ -160,7 +160,7 @@ def _connect(pair: Pair) -> None:
 
 
 def _start_attempt(pair: Pair, attempt: Attempt) -> bool:
-    """Open a channel to an endpoint; False when the next one is to be tried."""
+    """Connect to an endpoint; False: the next one is to be tried."""
     selector, endpoint = pair.owner.selector, attempt.endpoint
     options = pair.route.upstream_options[endpoint.server_name]
     pair.endpoint = endpoint.text
@@ -188,7 +188,6 @@ def _start_attempt(pair: Pair, attempt: Attempt) -> bool:
 
 
 def _note_failure(pair: Pair, attempt: Attempt, cause: Cause, detail: str, now_ns: i64) -> None:
-    """An endpoint has failed this pair."""
     endpoint = attempt.endpoint
     if pair.tried is None:
         pair.tried = Tried()
@@ -199,7 +198,6 @@ def _note_failure(pair: Pair, attempt: Attempt, cause: Cause, detail: str, now_n
 
 
 def _give_login_back(pair: Pair) -> None:
-    """It proved nothing."""
     if pair.login is not None:
         pair.login.abandoned()
         pair.login = None
@@ -234,7 +232,7 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
         pair.owner.watcher.endpoint_changed(upstream, attempt.endpoint)
     pair.owner.loop.end_handshake(channel)
     pair.route.counters.upstream_counts.cells[ACTIVE] += 1
-    if client.ready_ns == 0:  # it waits to be told
+    if client.ready_ns == 0:  # it waits for the result of its authentication
         channel.mute(PEER)
         client.queue_handshake()
     else:
@@ -243,7 +241,6 @@ def _upstream_ready(pair: Pair, channel: Channel) -> None:
 
 
 def _open(pair: Pair, client: Channel, channel: Channel) -> None:
-    """Both are READY."""
     if pair.login is not None:
         if channel.renew_ns != NEVER:
             pair.renewal = Renewal(pair, channel, pair.login.login)
@@ -296,7 +293,7 @@ def attempt_failed(pair: Pair, channel: Channel) -> None:
 
 
 def _login_failed(pair: Pair, attempt: Attempt, channel: Channel, error: LoginError) -> None:
-    """The endpoint is there, and we are not let in; or we had nothing to show."""
+    """The endpoint has answered, but refused the login; or there is no secret."""
     upstream = _upstream(pair)
     if upstream.answered(attempt, channel.closed_ns, refused=True):
         pair.owner.watcher.endpoint_changed(upstream, attempt.endpoint)

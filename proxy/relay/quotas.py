@@ -10,7 +10,7 @@ connecting again. At most ``MOST_GONE`` addresses without a connection are kept.
 
 import abc
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from librt.vecs import vec
 from mypy_extensions import i64, mypyc_attr
@@ -57,16 +57,15 @@ def rates_of(limits: RateLimits) -> list[int]:
     return [limits.request_bytes_rate, limits.request_frames_rate, limits.response_bytes_rate, limits.response_frames_rate]
 
 
-class KeyDemand:
+class KeyDemand(NamedTuple):
     """The use of one rate; see ``Bucket.demand``."""
 
-    def __init__(self, level: str, name: str, counter: str, used: i64, waiting: i64, wanting: i64) -> None:
-        self.level: Final = level
-        self.name: Final = name
-        self.counter: Final = counter
-        self.used: Final[i64] = used
-        self.waiting: Final[i64] = waiting
-        self.wanting: Final[i64] = wanting
+    level: str
+    name: str
+    counter: str
+    used: int
+    waiting: int
+    wanting: int
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -75,7 +74,7 @@ class DemandWatcher(abc.ABC):
 
     @abc.abstractmethod
     def demanded(self, demands: list[KeyDemand]) -> None:
-        """Called five times a second with the rates that channels wait for or that have a part of their own, if there are any and several processors."""
+        """Called five times a second with the rates that channels wait for or that have a part of their own, if there are several processors."""
 
 
 class Quotas:
@@ -312,5 +311,5 @@ class Quotas:
                 self._waited[key] = None
             level, name, counter = key
             used, waiting, wanting = asked
-            demands.append(KeyDemand(level, name, counter, used, waiting, wanting))
+            demands.append(KeyDemand(level, name, counter, int(used), int(waiting), int(wanting)))
         return demands

@@ -1,8 +1,8 @@
 """Throttling: the reasons for which a channel is muted for ``throttle``, and the quotas of one channel.
 
 A mute cause is set once or not at all, but several reasons may throttle a channel at the same time: a quota that is used up, and a handler's reply
-that asks for a pause. Each reason is a *holder*, a bit. The channel is muted while there is any holder. A ``Throttle`` is made when it is first needed
-(``Leg.throttle``), so channels that are never throttled have none.
+that asks for a pause. Each reason is a *holder*, a bit. The channel is muted while there is any holder. A ``Throttle`` is made when it is first
+needed (``Leg.throttle``), so channels that are never throttled have none.
 
 A channel with quotas is gated. Before each read its ``Meter`` asks the buckets; if one has no token, the channel is throttled and waits there. After
 each read the buckets are charged with the growth of the channel's own counts. Where there is no upstream, no channel is read for the responses: then
@@ -170,8 +170,8 @@ class Meter(Waiter):
         return self.channel.write_half.frames_sent if self._answers else self.channel.frames_received
 
     def _limit_of(self, bucket: Bucket) -> i64:
-        """How many bytes one read may have; 0: one frame, or one request. A limit in frames, or of answers, is converted by the sizes of those before.
-        The rest of a frame that was begun counts as one frame, whatever its size.
+        """How many bytes one read may have; 0: one frame, or one request. A limit in frames or of answers is converted by the sizes of those before;
+        the rest of a frame that was begun counts as one frame, whatever its size.
         """
         quantum = bucket.quantum
         if quantum >= MAX_READ or (not bucket.frames and not self._answers):

@@ -17,6 +17,7 @@ from framegate.proxy.relay.handler_wire import MAX_ERROR
 from tests.fakes.cases import each_of
 from tests.fakes.handler_process import facts, request
 from tests.fakes.handling import Handled, in_loop
+from tests.proxy.handler.conftest import until
 
 
 def connection(upstream: bool = False) -> Connection:
@@ -256,8 +257,7 @@ async def test_replies_of_tasks_wait_for_room_in_their_order():
 
     async with Handled({"in": Large()}) as handled:
         await handled.send(OPEN + b"".join(request(1, index, bytes((index % 5,))) for index in range(100)))
-        while handled.activity.tasks or not handled.activity.handled:
-            await asyncio.sleep(0)
+        await until(lambda: handled.activity.handled and not handled.activity.tasks)
         assert [reply.sequence for reply in await handled.replies(100)] == list(range(100))
         await handled.send(request(1, 100, b"\0"))
         assert (await handled.reply()).sequence == 100
@@ -283,8 +283,7 @@ async def test_closing_cancels_what_is_under_way():
 
     async with Handled({"in": Patient()}) as handled:
         await handled.send(OPEN + request(1, 0, b"long") + request(1, 1, b"later"))
-        while len(begun) < 2:
-            await asyncio.sleep(0)
+        await until(lambda: len(begun) >= 2)
         await handled.send(wire.encode_closed(1) + OPEN + request(1, 0, b"go"))
         assert (await handled.reply()).body == b"go"
         assert (begun, sorted(ended)) == ([b"long", b"later", b"go"], [b"go", b"later", b"long"])
@@ -318,15 +317,13 @@ async def test_a_handle_that_takes_its_cancellation_ends_in_its_own_time_and_is_
 
     async with Handled({"in": stubborn, "echo": echo}) as handled:
         await handled.send(OPEN + request(1, 0, b"x") + wire.encode_open(2, facts("echo")))
-        while not handled.activity.tasks:
-            await asyncio.sleep(0)
+        await until(lambda: handled.activity.tasks)
         await asyncio.sleep(0)
         await handled.send(wire.encode_closed(1) + request(2, 0, b"y"))
         assert (await handled.reply()).body == b"y"
         assert len(handled.activity.tasks) == 1  # control sees that it is there
         release.set()
-        while handled.activity.tasks:
-            await asyncio.sleep(0)
+        await until(lambda: not handled.activity.tasks)
         await handled.send(request(2, 1, b"z"))
         assert (await handled.reply()).body == b"z"
 

@@ -9,10 +9,10 @@ import pytest
 
 from framegate.proxy.relay.pair import Pair
 from tests.fakes.crowd import Crowd
-from tests.fakes.handled import HandledWorld, Process
+from tests.fakes.handled import Asked, HandledWorld, Process
 from tests.fakes.tls import TlsWorld
 from tests.fakes.upstream import refusing_port
-from tests.fakes.world import SECOND, World
+from tests.fakes.world import SECOND, World, frame
 
 
 def finish(world: World, *sockets: socket.socket) -> None:
@@ -20,6 +20,35 @@ def finish(world: World, *sockets: socket.socket) -> None:
     for sock in sockets:
         sock.close()
     world.until(lambda: world.rows)
+
+
+def passes(world: World, source: socket.socket, sink: socket.socket, data: bytes) -> None:
+    """Send what arrives at the other side as it is."""
+    source.sendall(data)
+    assert world.read(sink, len(data)) == data
+
+
+def ask_handler(process: Process, client: socket.socket, body: bytes) -> Asked:
+    """Send one frame, and have the handler process read it."""
+    client.sendall(frame(body))
+    return process.one()
+
+
+def send_all(world: World, sock: socket.socket, data: bytes) -> None:
+    """Send more than a socket may take at once, polling meanwhile."""
+    sock.setblocking(False)
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[sock.send(left) :]
+        except BlockingIOError:
+            world.selector.poll(1)
+
+
+def reply_all(process: Process, requests: list[Asked], action: int, body: bytes | None = b"") -> None:
+    """Reply to all requests that are under way, with one write; None: with the body of each."""
+    process.under_way = 0
+    process.send(b"".join(process.record(one, action, one.body if body is None else body) for one in requests))
 
 
 def begin_drain(world: World | Crowd, seconds: int) -> None:

@@ -11,7 +11,7 @@ from framegate.proxy.server.pair_rows import open_row
 from tests.fakes.cases import each_of
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.world import SECOND, frame, reset
-from tests.proxy.relay.conftest import finish
+from tests.proxy.relay.conftest import finish, passes
 
 # Rule 5: half-close.
 
@@ -166,22 +166,17 @@ def test_a_client_may_wait_for_what_the_server_says_first(make, said, cause, end
     assert (world.row["cause"], world.row["side"], world.row["lost"]["bytes"]) == (cause, "downstream", 0)
 
 
-def test_a_server_that_ends_first_without_a_byte_is_not_no_data(make):
-    world = make(waits_before_data=True)
+@each_of(("protocol", "first", "end"), [("framed", "upstream", ("upstream_closed", "upstream")), ("kafka", "client", ("no_data", "downstream"))])
+def test_a_server_that_ends_first_is_not_no_data_and_a_kafka_client_without_a_request_waits_for_nothing(make, protocol, first, end):
+    world = make(protocol, waits_before_data=True)
     client, upstream, _ = world.pair()
-    upstream.close()
+    if first == "upstream":
+        upstream.close()
+    else:
+        client.shutdown(socket.SHUT_WR)
     assert world.ended(client) == b""
-    finish(world, client)
-    assert (world.row["cause"], world.row["side"]) == ("upstream_closed", "upstream")
-
-
-def test_a_kafka_client_without_a_request_waits_for_nothing(make):
-    world = make("kafka", waits_before_data=True)
-    client, upstream, _ = world.pair()
-    client.shutdown(socket.SHUT_WR)
-    assert world.ended(client) == b""
-    finish(world, upstream)
-    assert world.row["cause"] == "no_data"
+    finish(world, client, upstream)
+    assert (world.row["cause"], world.row["side"]) == end
 
 
 def test_kafka_ends_a_half_closed_pair_when_no_answer_is_open(make):
@@ -190,8 +185,7 @@ def test_kafka_ends_a_half_closed_pair_when_no_answer_is_open(make):
     client.sendall(request(3, 9, 1) + request(3, 9, 2))
     client.shutdown(socket.SHUT_WR)
     world.ended(upstream)
-    upstream.sendall(answer(1))
-    assert world.read(client, 8) == answer(1)
+    passes(world, upstream, client, answer(1))
     assert not world.rows
     upstream.sendall(answer(2))
     assert world.ended(client) == answer(2)
@@ -252,28 +246,19 @@ def test_a_pending_send_gets_one_second_and_the_rest_is_counted(world):
     upstream.close()
 
 
-def test_an_admin_close_ends_both_sides_in_order(world):
+def test_an_admin_close_ends_both_sides_in_order_and_what_arrives_then_is_dropped_and_counted(world):
     client, upstream, pair = world.pair()
-    client.sendall(frame(b"one"))
-    assert world.read(upstream, 7) == frame(b"one")
+    passes(world, client, upstream, frame(b"one"))
     upstream.sendall(frame(b"answer"))
     world.until(lambda: pair.upstream.channel.frames_received == 1)
     ending.end(pair, Cause.ADMIN, "maintenance", "internal")
     assert open_row(pair, 0)["state"] == "closing"
+    client.sendall(frame(b"late"))
     assert world.ended(client) == frame(b"answer")
     assert world.ended(upstream) == b""
-    finish(world, client, upstream)
-    assert (world.row["cause"], world.row["detail"], world.row["side"]) == ("admin", "maintenance", "internal")
-
-
-def test_what_arrives_after_the_end_began_is_dropped_and_counted(world):
-    client, upstream, pair = world.pair()
-    client.sendall(frame(b"one"))
-    assert world.read(upstream, 7) == frame(b"one")
-    ending.end(pair, Cause.ADMIN, "", "internal")
-    client.sendall(frame(b"late"))
     world.until(lambda: pair.client.channel.frames_received == 2)
     finish(world, client, upstream)
+    assert (world.row["cause"], world.row["detail"], world.row["side"]) == ("admin", "maintenance", "internal")
     assert world.row["lost"]["request"] == 8
 
 

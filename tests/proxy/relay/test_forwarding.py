@@ -17,6 +17,7 @@ from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.tap_read import read_frames
 from tests.fakes.world import frame
+from tests.proxy.relay.conftest import passes
 
 # Rule 2: passing on.
 
@@ -24,8 +25,7 @@ from tests.fakes.world import frame
 def test_runs_pass_both_ways_in_order(world):
     client, upstream, pair = world.pair()
     frames = b"".join(frame(bytes([index]) * index) for index in range(200))
-    client.sendall(frames)
-    assert world.read(upstream, len(frames)) == frames
+    passes(world, client, upstream, frames)
     upstream.sendall(frames[::-1][:0] + frames)
     assert world.read(client, len(frames)) == frames
     row = open_row(pair, 0)
@@ -36,12 +36,10 @@ def test_runs_pass_both_ways_in_order(world):
 def test_some_runs_of_each_direction_are_measured_where_they_go(world):
     client, upstream, pair = world.pair()
     times = pair.route.counters
-    client.sendall(frame(b"request"))
-    assert world.read(upstream, 11) == frame(b"request")
+    passes(world, client, upstream, frame(b"request"))
     assert (times.upstream.forwards.count, times.downstream.forwards.count) == (1, 0)
     for _ in range(TIMED_EACH):
-        upstream.sendall(frame(b"x"))
-        assert world.read(client, 5) == frame(b"x")
+        passes(world, upstream, client, frame(b"x"))
     assert (times.upstream.forwards.count, times.downstream.forwards.count) == (1, 1)
     at = [LISTENER_BLOCK.at("framegate.frame.forward.duration", direction) for direction in ("request", "response")]
     assert [times.upstream.forwards.offset, times.downstream.forwards.offset] == at
@@ -66,8 +64,7 @@ def test_a_source_is_muted_for_peer_while_a_send_is_pending_and_the_other_direct
     source = pair.client.channel
     assert source.mute_causes == mute.PEER
     assert pair.upstream.channel.pending_send > 0
-    upstream.sendall(frame(b"answer"))
-    assert world.read(client, 10) == frame(b"answer")
+    passes(world, upstream, client, frame(b"answer"))
     before = source.frames_received
     while source.mute_causes:
         world.read(upstream, 4096)

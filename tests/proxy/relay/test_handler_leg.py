@@ -12,7 +12,7 @@ from framegate.proxy.server.pair_rows import open_row
 from tests.fakes.cases import each_of
 from tests.fakes.handled import MS, HandledWorld, channel_of
 from tests.fakes.world import frame, reset
-from tests.proxy.relay.conftest import begin_drain, finish, with_client, with_pair
+from tests.proxy.relay.conftest import ask_handler, begin_drain, finish, with_client, with_pair
 
 Make = Callable[..., HandledWorld]
 
@@ -20,15 +20,13 @@ Make = Callable[..., HandledWorld]
 def test_a_request_is_answered(make_handled: Make) -> None:
     """Number 159: a plain request, echoed."""
     world, process, client, pair = with_client(make_handled())
-    client.sendall(frame(b"hello"))
-    asked = process.one()
+    asked = ask_handler(process, client, b"hello")
     assert (asked.direction, asked.sequence, asked.header, asked.body) == (0, 0, b"\0\0\0\x05", b"hello")
     assert process.opened[asked.connection]["upstream"] is False
     process.reply(asked, wire.ANSWER, b"HELLO!")
     assert world.read(client, 10) == frame(b"HELLO!")
     assert channel_of(pair).mute_causes == 0
-    client.sendall(frame(b"again"))
-    asked = process.one()
+    asked = ask_handler(process, client, b"again")
     assert asked.sequence == 1
     process.reply(asked, wire.ANSWER, b"")
     assert world.read(client, 4) == frame(b"")
@@ -39,38 +37,32 @@ def test_a_request_is_answered(make_handled: Make) -> None:
     assert process.closed == [asked.connection]
 
 
-def test_what_a_process_is_told_of_a_connection(make_handled: Make) -> None:
+def test_what_a_process_is_told_of_a_connection_and_when(make_handled: Make) -> None:
     world, process, client, pair = with_client(make_handled())
-    world.poll()
-    process.settle()
-    assert not process.opened, "not before its first frame"
-    client.sendall(frame(b"x"))
-    asked = process.one()
-    assert process.opened[int(pair.id)] == {
-        "id": "1-1-1",
-        "listener": "l",
-        "peer": "192.0.2.1:1",
-        "principal": channel_of(pair).principal,
-        "principal_type": channel_of(pair).principal_type,
-        "tls": None,
-        "upstream": False,
-    }
-    process.reply(asked, wire.NOTHING)
-
-
-def test_a_client_that_leaves_before_its_first_byte_is_no_data(make_handled: Make) -> None:
-    world, process, client, _ = with_client(make_handled())
-    finish(world, client)
+    silent, _ = world.served()
+    finish(world, silent)
     assert world.row["cause"] == "no_data"
     process.settle()
-    assert not process.opened
+    assert not process.opened, "not before its first frame"
+    asked = ask_handler(process, client, b"x")
+    assert process.opened == {
+        int(pair.id): {
+            "id": "1-1-1",
+            "listener": "l",
+            "peer": "192.0.2.1:1",
+            "principal": channel_of(pair).principal,
+            "principal_type": channel_of(pair).principal_type,
+            "tls": None,
+            "upstream": False,
+        }
+    }
+    process.reply(asked, wire.NOTHING)
 
 
 def test_a_frame_above_the_limit_never_comes_to_a_handler(make_handled: Make) -> None:
     """Number 160: one byte more than may be."""
     world, process, client, _ = with_client(make_handled(limit=100))
-    client.sendall(frame(bytes(100)))
-    process.reply(process.one(), wire.ANSWER, b"fits")
+    process.reply(ask_handler(process, client, bytes(100)), wire.ANSWER, b"fits")
     assert world.read(client, 8) == frame(b"fits")
     client.sendall(frame(bytes(101)))
     world.until(lambda: world.rows)
@@ -113,8 +105,7 @@ def test_the_end_of_a_clients_stream_waits_for_what_came_before(make_handled: Ma
 def test_a_late_reply_is_dropped_and_counted(make_handled: Make, how: str) -> None:
     """Numbers 164 and 165: the connection ends within a request, by its idle time, a RST, or an operator; its reply comes afterwards."""
     world, process, client, pair = with_client(make_handled(idle_s=5))
-    client.sendall(frame(b"question"))
-    asked = process.one()
+    asked = ask_handler(process, client, b"question")
     if how == "idle":
         world.pass_time(5.1)
         world.ended(client)
@@ -134,8 +125,7 @@ def test_a_late_reply_is_dropped_and_counted(make_handled: Make, how: str) -> No
     assert (world.row["cause"], len(world.rows)) == ({"idle": "idle", "reset": "peer_reset", "admin": "admin"}[how], 1)
     assert world.row["frames"]["response"] == 0
     fresh, _ = world.served()
-    fresh.sendall(frame(b"next"))
-    again = process.one()
+    again = ask_handler(process, fresh, b"next")
     assert again.connection != asked.connection
     process.reply(again, wire.ANSWER, b"for the other")
     assert world.read(fresh, 17) == frame(b"for the other"), "nothing else was delivered"
@@ -155,8 +145,7 @@ def test_connections_that_end_give_their_places_back_though_nobody_replies(make_
     assert process.ours.under_way == 0
     assert len(process.ours.connections) <= 2, "late replies are remembered, but not for ever"
     client, _ = world.served()
-    client.sendall(frame(b"question"))
-    process.reply(process.one(), wire.ANSWER, b"answer")
+    process.reply(ask_handler(process, client, b"question"), wire.ANSWER, b"answer")
     assert world.read(client, 10) == frame(b"answer")
 
 
@@ -165,8 +154,7 @@ def test_a_client_that_vanishes_while_its_answer_goes_out(make_handled: Make, si
     """Number 167: what is counted is counted, before and during the response, small and large."""
     world, process, client, pair = with_client(make_handled())
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    client.sendall(frame(b"question"))
-    asked = process.one()
+    asked = ask_handler(process, client, b"question")
     process.reply(asked, wire.ANSWER, bytes(size))
     reset(client)
     world.until(lambda: world.rows)
@@ -187,32 +175,24 @@ def test_the_row_shows_what_mutes_and_what_is_held(make_handled: Make) -> None:
     assert (open_row(pair, 0)["muted"], open_row(pair, 0)["leased"]) == ([], 0)
 
 
-def test_a_drain_waits_for_what_is_under_way(make_handled: Make) -> None:
-    """And ends right behind the last answer, without waiting for quiet: it is known what is owed."""
-    world, process, client, _ = with_client(make_handled(quiet_s=1))
-    client.sendall(frame(b"question"))
-    asked = process.one()
+@each_of("upstream", [False, True])
+def test_a_drain_waits_for_what_is_under_way(make_handled: Make, upstream: bool) -> None:
+    """And ends right behind the last answer, without waiting for quiet, where it is known what is owed."""
+    world = make_handled(upstream=upstream, quiet_s=1)
+    process = world.process()
+    client, *others = world.pair()[:2] if upstream else world.served()[:1]
+    asked = ask_handler(process, client, b"question")
     begin_drain(world, 30)
-    world.pass_time(10)
+    world.pass_time(5)
+    world.pass_time(5)
     assert not world.rows
-    process.reply(asked, wire.ANSWER, b"answer")
-    assert world.ended(client) == frame(b"answer")
-    finish(world, client)
+    process.reply(asked, wire.PASS if upstream else wire.ANSWER, b"" if upstream else b"answer")
+    if upstream:
+        assert world.read(others[0], 12) == frame(b"question")
+        world.pass_time(1.1)
+    assert world.ended(client) == (b"" if upstream else frame(b"answer"))
+    finish(world, client, *others)
     assert (world.row["cause"], world.row["lost"]["bytes"]) == ("drained", 0)
-
-
-def test_a_drain_waits_with_an_upstream_too(make_handled: Make) -> None:
-    world, process, client, upstream, _ = with_pair(make_handled(upstream=True, quiet_s=1))
-    client.sendall(frame(b"question"))
-    asked = process.one()
-    begin_drain(world, 30)
-    world.pass_time(5)
-    world.pass_time(5)
-    assert not world.rows
-    process.reply(asked, wire.PASS)
-    assert world.read(upstream, 12) == frame(b"question")
-    world.pass_time(1.1)
-    assert world.ended(client) == b""
 
 
 @each_of("directions", [("request", "response"), ("request",)])
@@ -220,8 +200,7 @@ def test_a_framed_pair_that_drains_ends_right_behind_an_answer_that_makes_answer
     world, process, client, upstream, pair = with_pair(make_handled(upstream=True, quiet_s=1), directions=directions)
 
     def ask() -> None:
-        client.sendall(frame(b"question"))
-        process.reply(process.one(), wire.PASS)
+        process.reply(ask_handler(process, client, b"question"), wire.PASS)
         assert world.read(upstream, 12) == frame(b"question")
         upstream.sendall(frame(b"answer"))
         if "response" in directions:
@@ -240,8 +219,7 @@ def test_a_framed_pair_that_drains_ends_right_behind_an_answer_that_makes_answer
 
 def test_times_are_observed(make_handled: Make) -> None:
     world, process, client, _ = with_client(make_handled())
-    client.sendall(frame(b"x"))
-    asked = process.one()
+    asked = ask_handler(process, client, b"x")
     start = world.clock.ns
     world.clock.ns += 10 * MS
     process.reply(asked, wire.ANSWER, b"y", began_ns=start + 2 * MS, ended_ns=start + 7 * MS)

@@ -65,35 +65,6 @@ def counted(channel: Channel) -> tuple[dict[str, int], int, int]:
     return found, sum(int(loop.counts.cells[at + number]) for number in range(4)), int(loop.counts.cells[HANDSHAKING[side]])
 
 
-def no_certificate(world: World) -> Contexts:
-    return world.contexts()
-
-
-def strange_client(world: World) -> Contexts:
-    return world.contexts(client=world.other.leaf("stranger"))
-
-
-def expired_client(world: World) -> Contexts:
-    return world.contexts(client=world.authority.leaf("expired", lifetime=(-9 * DAY, -DAY)))
-
-
-def early_client(world: World) -> Contexts:
-    return world.contexts(client=world.authority.leaf("early", lifetime=(DAY, 9 * DAY)))
-
-
-def revoked_client(world: World) -> Contexts:
-    revoked = world.authority.leaf("revoked")
-    return world.contexts(client=revoked, crl=(world.authority.revocations(revoked[0]),))
-
-
-def strange_server(world: World) -> Contexts:
-    return world.contexts(world.other.leaf("other"), client_auth="none", client_ca=None)
-
-
-def other_host(world: World) -> Contexts:
-    return world.contexts(world.authority.leaf("named", hosts=("named.example.org",), addresses=()), client_auth="none", client_ca=None)
-
-
 def no_version(world: World) -> Contexts:
     server, client = world.contexts(client_auth="none", client_ca=None, min_version="1.3")
     client.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -108,17 +79,30 @@ def no_cipher(world: World) -> Contexts:
     return server, client
 
 
+def revoked_client(world: World) -> Contexts:
+    revoked = world.authority.leaf("revoked")
+    return world.contexts(client=revoked, crl=(world.authority.revocations(revoked[0]),))
+
+
+def with_server(world: World, certificate: tuple[str, str]) -> Contexts:
+    return world.contexts(certificate, client_auth="none", client_ca=None)
+
+
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=lambda version: version.name)
 @pytest.mark.parametrize(
     ("make", "ours", "theirs"),
     [
-        (no_certificate, "certificate_missing", "peer_alert"),
-        (strange_client, "unknown_authority", "peer_alert"),
-        (expired_client, "certificate_expired", "peer_alert"),
-        (early_client, "certificate_refused", "peer_alert"),
+        (lambda world: world.contexts(), "certificate_missing", "peer_alert"),
+        (lambda world: world.contexts(client=world.other.leaf("stranger")), "unknown_authority", "peer_alert"),
+        (lambda world: world.contexts(client=world.authority.leaf("expired", lifetime=(-9 * DAY, -DAY))), "certificate_expired", "peer_alert"),
+        (lambda world: world.contexts(client=world.authority.leaf("early", lifetime=(DAY, 9 * DAY))), "certificate_refused", "peer_alert"),
         (revoked_client, "certificate_revoked", "peer_alert"),
-        (strange_server, "peer_alert", "unknown_authority"),
-        (other_host, "peer_alert", "name_mismatch"),
+        (lambda world: with_server(world, world.other.leaf("other")), "peer_alert", "unknown_authority"),
+        (
+            lambda world: with_server(world, world.authority.leaf("named", hosts=("named.example.org",), addresses=())),
+            "peer_alert",
+            "name_mismatch",
+        ),
     ],
 )
 def test_who_refuses_says_why_and_who_is_refused_says_that(
@@ -197,14 +181,10 @@ def test_a_handshake_that_succeeds_says_its_version_and_whether_a_session_went_o
     assert [int(loop.counts.cells[at + number]) for number in range(4)] == ([1, 0, 0, 0] if resumes else [0, 1, 0, 0])
 
 
-def test_without_tls_there_is_nothing_to_count() -> None:
+def test_what_comes_behind_the_handshake_is_not_in_its_time_and_without_tls_nothing_is_counted(world: World) -> None:
     with net_bench() as net:
         channel, _ = net.ready_pair()
         assert counted(channel) == ({}, 0, 0)
-
-
-def test_what_comes_behind_the_handshake_is_not_in_its_time(world: World) -> None:
-    with net_bench() as net:
         server, client = meet(net, world.contexts(client_auth="none", client_ca=None))
         server.ready_ns = server.secured_ns + 5_000_000_000
         server.connected_ns = server.secured_ns - 2_000_000

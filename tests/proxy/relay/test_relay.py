@@ -18,6 +18,7 @@ from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.tap_read import read_frames
 from tests.fakes.world import SECOND, World, frame
+from tests.proxy.relay.conftest import passes
 
 
 class Tapped:
@@ -67,8 +68,7 @@ def test_every_frame_is_tapped_and_forwarded_however_it_was_cut(tmp_path):
         client.sendall(data[index : index + 37])
         world.poll(1)
     assert world.read(upstream, len(data)) == data
-    upstream.sendall(data)
-    assert world.read(client, len(data)) == data
+    passes(world, upstream, client, data)
     frames_seen = (pair.client.frames, pair.upstream.frames)
     world.close()
     frames = tapped.frames()
@@ -82,18 +82,14 @@ def test_answers_carry_key_and_latency_and_credentials_stay_out(tmp_path):
     world = tapped.world
     client, upstream, _ = world.pair()
     ask = request(17, 0, 1, b"\x00\x05PLAIN") + frame(b"\0user\0canary-password")
-    client.sendall(ask)
-    world.read(upstream, len(ask))
+    passes(world, client, upstream, ask)
     world.clock.ns += 250_000
     reply = answer(1, b"\0\0") + frame(b"canary-server-token")
-    upstream.sendall(reply)
-    world.read(client, len(reply))
+    passes(world, upstream, client, reply)
     more = request(36, 1, 2, b"canary-again") + request(3, 9, 3, b"topics")
-    client.sendall(more)
-    world.read(upstream, len(more))
+    passes(world, client, upstream, more)
     reply = answer(2, b"canary-too") + answer(3, b"brokers")
-    upstream.sendall(reply)
-    world.read(client, len(reply))
+    passes(world, upstream, client, reply)
     world.close()
     frames = tapped.frames()
     assert not any(b"canary" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
@@ -124,13 +120,11 @@ def test_who_asked_a_log_that_refused_is_told_when_it_accepts(tmp_path):
     (client, upstream, pair), (other, other_upstream, other_pair) = world.pair(), world.pair()
     data = frame(b"x" * 40_000)
     while not pair.client.channel.mute_causes:
-        client.sendall(data)
-        world.read(upstream, len(data))
+        passes(world, client, upstream, data)
     assert pair.client.channel.mute_causes == mute.TAP
     writer.write_queued()
     assert os.eventfd_read(wakeup) == 1
-    other.sendall(data)
-    world.read(other_upstream, len(data))
+    passes(world, other, other_upstream, data)
     assert other_pair.client.channel.mute_causes == 0, "there is room for one chunk, and for nobody who waits"
     world.relay.pairs.tap_accepts()
     assert pair.client.channel.mute_causes == mute.TAP
@@ -196,8 +190,7 @@ def test_a_pair_that_ends_while_the_log_is_full_is_read_to_its_end(tmp_path):
     world = tapped.world
     client, upstream, pair = world.pair()
     filler = frame(bytes(40_000))
-    client.sendall(filler * 2)
-    assert world.read(upstream, 2 * len(filler)) == filler * 2
+    passes(world, client, upstream, filler * 2)
     world.until(lambda: pair.client.channel.mute_causes == mute.TAP)
     client.sendall(frame(b"nobody takes this"))
     world.poll(5)

@@ -27,7 +27,7 @@ from tests.fakes.handled import HandledWorld, channel_of, leg_of
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.tap_read import read_frames
 from tests.fakes.world import frame, reset
-from tests.proxy.relay.conftest import begin_drain, finish, with_client, with_pair
+from tests.proxy.relay.conftest import ask_handler, begin_drain, finish, passes, send_all, with_client, with_pair
 
 Make = Callable[..., HandledWorld]
 
@@ -75,55 +75,39 @@ def test_closing_is_the_handlers_wish_and_what_was_sent_before_arrives(make_hand
 def test_a_handler_that_fails_costs_its_connection(make_handled: Make) -> None:
     world, process, client, _ = with_client(make_handled())
     other, _ = world.served()
-    client.sendall(frame(b"x"))
-    process.reply(process.one(), wire.FAILED, "ValueError: größer".encode())
+    process.reply(ask_handler(process, client, b"x"), wire.FAILED, "ValueError: größer".encode())
     assert world.ended(client) == b""
     finish(world, client)
     assert (world.row["cause"], world.row["detail"]) == ("handler_failed", "ValueError: größer")
-    other.sendall(frame(b"y"))
-    process.reply(process.one(), wire.ANSWER, b"fine")
+    process.reply(ask_handler(process, other, b"y"), wire.ANSWER, b"fine")
     assert world.read(other, 8) == frame(b"fine")
 
 
 @each_of(
-    ("upstream", "direction", "action", "body", "text"),
+    ("upstream", "direction", "action", "body", "end", "text"),
     [
-        (False, 0, wire.PASS, b"", "no upstream"),
-        (False, 0, wire.FRAME, b"x", "no upstream"),
-        (True, 1, wire.ANSWER, b"x", "only a request can be answered"),
-        (False, 0, wire.ANSWER, bytes(40_000), "40000 bytes exceeds the limit of 32767, the most that int16 can say"),
+        (False, 0, wire.PASS, b"", ("handler_failed", "internal"), "no upstream"),
+        (False, 0, wire.FRAME, b"x", ("handler_failed", "internal"), "no upstream"),
+        (True, 1, wire.ANSWER, b"x", ("handler_failed", "internal"), "only a request can be answered"),
+        (False, 0, wire.ANSWER, bytes(40_000), ("frame_too_large", "downstream"), "the limit of 32767, the most that int16 can say"),
+        (True, 0, wire.FRAME, bytes(40_000), ("frame_too_large", "upstream"), "the limit of 32767, the most that int16 can say"),
     ],
 )
-def test_answers_that_do_not_fit(make_handled: Make, upstream: bool, direction: int, action: int, body: bytes, text: str) -> None:
-    world = make_handled(upstream=upstream, framing=FRAMINGS["int16"] if len(body) > 32767 else FRAMINGS["int32"])
+def test_answers_that_do_not_fit(
+    make_handled: Make, upstream: bool, direction: int, action: int, body: bytes, end: tuple[str, str], text: str
+) -> None:
+    short = FRAMINGS["int16"] if body[1:] else FRAMINGS["int32"]
+    world = make_handled(upstream=upstream, **{"upstream_framing" if upstream else "framing": short})
     process = world.process()
-    if upstream:
-        client, server, _ = world.pair()
-        server.sendall(frame(b"x"))
-    else:
-        client, _ = world.served()
-        client.sendall(b"\0\1x" if len(body) > 32767 else frame(b"x"))
+    sockets = world.pair()[:2] if upstream else world.served()[:1]
+    sockets[direction].sendall(b"\0\1x" if body[1:] and not upstream else frame(b"x"))
     asked = process.one()
     assert asked.direction == direction
     process.reply(asked, action, body)
-    world.ended(client)
-    client.close()
-    if upstream:
-        server.close()
-    world.until(lambda: world.rows)
-    wanted = ("frame_too_large", "downstream") if body[1:] else ("handler_failed", "internal")
-    assert (world.row["cause"], world.row["side"]) == wanted
+    world.ended(sockets[0])
+    finish(world, *sockets)
+    assert (world.row["cause"], world.row["side"]) == end
     assert text in world.row["detail"]
-
-
-def test_a_frame_in_another_ones_place_that_the_upstream_cannot_be_told(make_handled: Make) -> None:
-    world, process, client, upstream, _ = with_pair(make_handled(upstream=True, upstream_framing=FRAMINGS["int16"]))
-    client.sendall(frame(b"x"))
-    process.reply(process.one(), wire.FRAME, bytes(40_000))
-    world.ended(client)
-    finish(world, client, upstream)
-    assert (world.row["cause"], world.row["side"]) == ("frame_too_large", "upstream")
-    assert "the most that int16 can say" in world.row["detail"]
 
 
 def test_a_body_that_holds_the_end_of_a_line_does_not_fit_lines(make_handled: Make) -> None:
@@ -169,41 +153,27 @@ def test_the_other_bytes_of_a_header_are_those_of_the_frame_it_was_made_from(mak
     assert world.read(client, 9) == b"\x05\0\0\x07hello"
 
 
-def test_a_direction_that_is_not_handled_is_relayed(make_handled: Make) -> None:
-    """Its runs are written without another look; an answer comes between whole frames of it."""
-    world, process, client, upstream, pair = with_pair(make_handled(upstream=True), directions=("request",))
-    client.sendall(frame(b"question"))
-    asked = process.one()
-    upstream.sendall(frame(b"unasked") + frame(b"again"))
-    assert world.read(client, 20) == frame(b"unasked") + frame(b"again")
-    assert pair.upstream.forward_to is channel_of(pair).write_half
-    process.reply(asked, wire.ANSWER, b"made")
-    assert world.read(client, 8) == frame(b"made")
+@each_of("handled", [0, 1])
+def test_a_direction_that_is_not_handled_is_relayed(make_handled: Make, handled: int) -> None:
+    """Its runs are written without another look; what a handler makes comes between whole frames of it."""
+    world, process, *sockets, pair = with_pair(make_handled(upstream=True), directions=(wire.DIRECTIONS[handled],))
+    source, sink = sockets[handled], sockets[1 - handled]
+    if handled == 0:
+        asked = ask_handler(process, source, b"question")
+    passes(world, sink, source, frame(b"unasked") + frame(b"again"))
+    assert leg_of(pair, 1 - handled).forward_to is channel_of(pair, handled).write_half
+    if handled == 1:
+        asked = ask_handler(process, source, b"question")
+    assert (asked.direction, asked.sequence, asked.body) == (handled, 0, b"question")
+    process.reply(asked, wire.FRAME, b"made") if handled else process.reply(asked, wire.ANSWER, b"made")
+    assert world.read(sockets[0], 8) == frame(b"made")
     assert not process.asked
-
-
-def test_only_responses_are_handled(make_handled: Make) -> None:
-    world, process, client, upstream, pair = with_pair(make_handled(upstream=True), directions=("response",))
-    client.sendall(frame(b"one") + frame(b"two"))
-    assert world.read(upstream, 14) == frame(b"one") + frame(b"two")
-    assert pair.client.forward_to is channel_of(pair, 1).write_half
-    upstream.sendall(frame(b"back"))
-    asked = process.one()
-    assert (asked.direction, asked.sequence, asked.body) == (1, 0, b"back")
-    process.reply(asked, wire.PASS)
-    assert world.read(client, 8) == frame(b"back")
 
 
 def test_what_the_upstream_does_not_take_mutes_its_source(make_handled: Make) -> None:
     world, process, client, upstream, pair = with_pair(make_handled(upstream=True, limit=1 << 23, pool=1 << 25))
     big = frame(bytes(6 << 20))
-    client.setblocking(False)
-    left = memoryview(big)
-    while left:
-        try:
-            left = left[client.send(left) :]
-        except BlockingIOError:
-            world.selector.poll(1)
+    send_all(world, client, big)
     asked = process.take()[0]
     process.reply(asked, wire.PASS)
     assert channel_of(pair, 1).pending_send > 0
@@ -346,27 +316,34 @@ def test_a_throttle_that_is_over_when_the_answer_is_out(make_handled: Make) -> N
     world.read(client, size + 4)
     world.poll()
     assert channel.mute_causes == 0
-    client.sendall(frame(b"two"))
-    process.reply(process.one(), wire.NOTHING)
+    process.reply(ask_handler(process, client, b"two"), wire.NOTHING)
 
 
-def test_no_response_with_a_throttle(make_handled: Make) -> None:
-    """Number 26."""
+@each_of("quota", [False, True])
+def test_no_response_with_a_throttle_alone_and_beside_a_quota(make_handled: Make, quota: bool) -> None:
+    """Number 26. The channel is read when neither has a reason."""
     world, process, client, pair = with_client(make_handled())
-    client.sendall(frame(b"one"))
-    process.reply(process.one(), wire.NOTHING, throttle_ms=500)
-    channel = channel_of(pair)
+    process.reply(ask_handler(process, client, b"one"), wire.NOTHING, throttle_ms=500)
+    leg, channel = leg_of(pair), channel_of(pair)
     assert channel.mute_causes == mute.THROTTLE
+    assert leg.throttle is not None
+    if quota:
+        leg.throttle.hold(QUOTA)
     world.pass_time(0.6)
-    assert channel.mute_causes == 0
+    assert channel.mute_causes == (mute.THROTTLE if quota else 0)
+    client.sendall(frame(b"two"))
+    process.settle()
+    if quota:
+        assert not process.asked
+        leg.throttle.let_go(QUOTA)
+    process.reply(process.one(), wire.NOTHING)
 
 
 @each_of(("first", "second", "over"), [(500, 500, 0.5), (500, 200, 0.5), (200, 500, 0.5)])
 def test_two_throttles_for_one_request_begin_once_and_end_once(make_handled: Make, first: int, second: int, over: float) -> None:
     """Number 27: with equal deadlines, too."""
     world, process, client, pair = with_client(make_handled())
-    client.sendall(frame(b"one"))
-    asked = process.one()
+    asked = ask_handler(process, client, b"one")
     leg = leg_of(pair)
     verdicts.throttle(leg.handled, leg, first)
     process.reply(asked, wire.NOTHING, throttle_ms=second)
@@ -382,8 +359,7 @@ def test_two_throttles_for_one_request_begin_once_and_end_once(make_handled: Mak
 
 def test_a_throttle_that_a_response_asks_for_is_the_clients(make_handled: Make) -> None:
     world, process, client, upstream, pair = with_pair(make_handled(upstream=True))
-    upstream.sendall(frame(b"slow down"))
-    process.reply(process.one(), wire.PASS, throttle_ms=300)
+    process.reply(ask_handler(process, upstream, b"slow down"), wire.PASS, throttle_ms=300)
     assert world.read(client, 13) == frame(b"slow down")
     assert (channel_of(pair).mute_causes, channel_of(pair, 1).mute_causes) == (mute.THROTTLE, 0)
     client.sendall(frame(b"later"))
@@ -396,8 +372,7 @@ def test_a_throttle_that_a_response_asks_for_is_the_clients(make_handled: Make) 
 
 def test_a_connection_that_ends_while_it_is_throttled(make_handled: Make) -> None:
     world, process, client, _ = with_client(make_handled())
-    client.sendall(frame(b"one"))
-    process.reply(process.one(), wire.NOTHING, throttle_ms=60_000)
+    process.reply(ask_handler(process, client, b"one"), wire.NOTHING, throttle_ms=60_000)
     client.close()
     world.pass_time(61)
     world.until(lambda: world.rows)
@@ -409,10 +384,8 @@ def test_a_bug_of_ours_costs_one_connection(make_handled: Make) -> None:
     """Number 168."""
     world, process, client, pair = with_client(make_handled())
     other, _ = world.served()
-    client.sendall(frame(b"x"))
-    asked = process.one()
-    other.sendall(frame(b"y"))
-    fine = process.one()
+    asked = ask_handler(process, client, b"x")
+    fine = ask_handler(process, other, b"y")
     impossible = Request(1, Run(None, 0, b"", 0, 0, 1, 0), 0, b"", expects=False, withheld=False)
     impossible.run = None  # handed over, and yet here
     leg_of(pair).backlog.append(impossible)
@@ -496,29 +469,11 @@ def test_who_holds_what_is_known_at_every_moment(make_handled: Make, monkeypatch
     assert pool.used == 0
 
 
-def test_a_quota_and_a_handler_may_throttle_at_the_same_time(make_handled: Make) -> None:
-    """The channel is read when neither has a reason."""
-    world, process, client, pair = with_client(make_handled())
-    client.sendall(frame(b"one"))
-    process.reply(process.one(), wire.NOTHING, throttle_ms=500)
-    leg, channel = leg_of(pair), channel_of(pair)
-    assert leg.throttle is not None
-    leg.throttle.hold(QUOTA)
-    world.pass_time(0.6)
-    assert channel.mute_causes == mute.THROTTLE
-    client.sendall(frame(b"two"))
-    process.settle()
-    assert not process.asked
-    leg.throttle.let_go(QUOTA)
-    process.reply(process.one(), wire.NOTHING)
-
-
 def test_of_a_large_answer_that_is_recorded_no_copy_is_made(make_handled: Make, tmp_path: Path) -> None:
     config = TapConfig(directory=str(tmp_path), rules=(TapRule(name="r"),), queue_size=64 << 20)
     writer = TapWriter(config, "n", "0", "b", wakeup_fd=-1)
     world, process, client, _, pair = with_pair(make_handled(upstream=True, rules=TapRules(config.rules, writer), writer=writer))
-    client.sendall(frame(b"ask"))
-    asked = process.one()
+    asked = ask_handler(process, client, b"ask")
     answer = verdicts.make_frame(INT32, INT32, [bytes(8 << 20)], b"", True)
     tracemalloc.start()
     assert verdicts._tap_answer(pair, leg_of(pair, 1), answer, world.clock.ns, withheld=False)
