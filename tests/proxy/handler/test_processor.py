@@ -119,7 +119,8 @@ async def test_the_end_of_the_file_ends_everything_that_was_the_processors():
 
 
 @in_loop
-async def test_a_reset_is_an_end_with_a_reply_unread_and_with_one_that_waits_for_room():
+async def test_a_reset_and_an_error_of_the_system_are_ends():
+    """A reset with a reply unread, and with one that waits for room."""
     for size in (1, 1_000_000):
         async with Handled({"in": lambda frame, context, size=size: bytes(size)}) as handled:
             await handled.send(OPEN + request(1, 0, b"x"))
@@ -127,25 +128,34 @@ async def test_a_reset_is_an_end_with_a_reply_unread_and_with_one_that_waits_for
             handled.ours.close()
             await until(lambda: not handled.processor.is_open)
             assert (handled.ends, handled.errors) == (1, [])
+    async with Handled({"in": echo}) as handled:
+        real = handled.processor._socket
+
+        class Broken:
+            def recv(self, size: int) -> bytes:
+                raise OSError(errno.ENOMEM, "no memory")
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(real, name)
+
+        handled.processor._socket = Broken()  # type: ignore[misc, assignment]
+        await handled.send(OPEN)
+        await until(lambda: not handled.processor.is_open)
+        assert handled.ends == 1
 
 
 @in_loop
 async def test_a_processor_that_goes_while_its_requests_are_handled():
-    async def main_of(handled: Handled) -> None:
-        await handled.send(OPEN + b"".join(request(1, index, b"x" * 1000) for index in range(60)))
-        await until(lambda: not handled.processor.is_open)
-
     seen: list[bytes] = []
 
     def closing(frame: bytes, context: Context) -> bytes:
         seen.append(frame)
-        holder[0].ours.close()
+        handled.ours.close()
         return frame
 
-    holder: list[Handled] = []
     async with Handled({"in": closing}, Ticking(HOLD_NS)) as handled:
-        holder.append(handled)
-        await main_of(handled)
+        await handled.send(OPEN + b"".join(request(1, index, b"x" * 1000) for index in range(60)))
+        await until(lambda: not handled.processor.is_open)
     assert 0 < len(seen) < 60  # nobody is there to answer
     assert (handled.ends, handled.errors) == (1, [])
 
@@ -257,24 +267,6 @@ async def test_an_interrupted_handle_ends_the_socket_without_a_word():
         await handled.send(OPEN + request(1, 0, b"x"))
         assert await handled.ended()
         assert (handled.ends, handled.errors, handled.activity.failed, handled.activity.began_ns) == (1, [], 0, 0)
-
-
-@in_loop
-async def test_an_error_of_the_system_is_an_end():
-    async with Handled({"in": echo}) as handled:
-        real = handled.processor._socket
-
-        class Broken:
-            def recv(self, size: int) -> bytes:
-                raise OSError(errno.ENOMEM, "no memory")
-
-            def __getattr__(self, name: str) -> object:
-                return getattr(real, name)
-
-        handled.processor._socket = Broken()  # type: ignore[misc, assignment]
-        await handled.send(OPEN)
-        await until(lambda: not handled.processor.is_open)
-        assert handled.ends == 1
 
 
 @in_loop

@@ -16,30 +16,22 @@ from tests.proxy.relay.conftest import finish, passes
 # Rule 5: half-close.
 
 
-def test_a_half_closed_client_gets_its_answers(world):
+@each_of("first", ["client", "upstream"])
+def test_of_a_half_closed_pair_the_other_direction_goes_on(make, first):
+    world = make()
     client, upstream, pair = world.pair()
-    client.sendall(frame(b"question"))
-    client.shutdown(socket.SHUT_WR)
-    assert world.ended(upstream) == frame(b"question")
+    passes(world, client, upstream, frame(b"question"))
+    source, sink = (client, upstream) if first == "client" else (upstream, client)
+    source.sendall(frame(b"the last"))
+    source.shutdown(socket.SHUT_WR)
+    assert world.ended(sink) == frame(b"the last")
     assert open_row(pair, 0)["state"] == "half_closed"
-    upstream.sendall(frame(b"answer one") + frame(b"two"))
-    upstream.close()
-    assert world.ended(client) == frame(b"answer one") + frame(b"two")
-    finish(world, client)
-    assert (world.row["cause"], world.row["side"], world.row["lost"]["bytes"]) == ("peer_closed", "downstream", 0)
-
-
-def test_an_upstream_that_ends_first_still_gets_requests(world):
-    client, upstream, _ = world.pair()
-    client.sendall(frame(b"a"))
-    upstream.sendall(frame(b"bye"))
-    upstream.shutdown(socket.SHUT_WR)
-    assert world.ended(client) == frame(b"bye")
-    client.sendall(frame(b"b"))
-    client.close()
-    assert world.ended(upstream) == frame(b"a") + frame(b"b")
-    finish(world, upstream)
-    assert (world.row["cause"], world.row["side"]) == ("upstream_closed", "upstream")
+    sink.sendall(frame(b"one") + frame(b"two"))
+    sink.close()
+    assert world.ended(source) == frame(b"one") + frame(b"two")
+    finish(world, source)
+    end = ("peer_closed", "downstream", 0) if first == "client" else ("upstream_closed", "upstream", 0)
+    assert (world.row["cause"], world.row["side"], world.row["lost"]["bytes"]) == end
 
 
 def test_a_frame_begun_is_dropped_and_counted_at_the_end_of_the_stream(world):
@@ -134,34 +126,30 @@ def test_a_mute_of_ours_holds_the_clock_of_a_half_closed_pair(make):
     assert (world.row["cause"], world.row["detail"]) == ("upstream_closed", "the other side did not end in time")
 
 
-def test_a_client_that_ends_before_its_first_byte_ends_the_pair_whatever_the_server_said(world):
-    client, upstream, pair = world.pair()
-    pair.client.channel.mute(mute.ADMIN)
-    client.shutdown(socket.SHUT_WR)
-    upstream.sendall(frame(b"welcome"))
-    world.until(lambda: pair.upstream.channel.frames_received == 1)
-    pair.client.channel.unmute(mute.ADMIN)
-    assert world.ended(client) == frame(b"welcome")
-    finish(world, upstream)
-    assert (world.row["cause"], world.row["lost"]["bytes"]) == ("peer_closed", 0)
-
-
 @each_of(("said", "cause"), [(b"", "no_data"), (frame(b"welcome"), "peer_closed")])
-@each_of("end", ["upstream", "timeout"])
-def test_a_client_may_wait_for_what_the_server_says_first(make, said, cause, end):
-    world = make(waits_before_data=True, half_close_s=30)
+@each_of("end", ["upstream", "timeout", "at once"])
+def test_a_client_may_wait_for_what_the_server_says_first_if_its_listener_lets_it(make, said, cause, end):
+    world = make(waits_before_data=end != "at once", half_close_s=30)
     client, upstream, pair = world.pair()
-    client.shutdown(socket.SHUT_WR)
-    assert world.ended(upstream) == b""
-    assert pair.state.value == "half_closed"
-    world.pass_time(20)
-    upstream.sendall(said)
-    assert not said or world.read(client, len(said)) == said
-    if end == "upstream":
-        upstream.close()
+    if end == "at once":
+        pair.client.channel.mute(mute.ADMIN)
+        client.shutdown(socket.SHUT_WR)
+        upstream.sendall(said)
+        world.until(lambda: pair.upstream.channel.frames_received == bool(said))
+        pair.client.channel.unmute(mute.ADMIN)
+        assert world.ended(client) == said
     else:
-        world.pass_time(31)
-    assert world.ended(client) == b""
+        client.shutdown(socket.SHUT_WR)
+        assert world.ended(upstream) == b""
+        assert pair.state.value == "half_closed"
+        world.pass_time(20)
+        upstream.sendall(said)
+        assert not said or world.read(client, len(said)) == said
+        if end == "upstream":
+            upstream.close()
+        else:
+            world.pass_time(31)
+        assert world.ended(client) == b""
     finish(world, client, upstream)
     assert (world.row["cause"], world.row["side"], world.row["lost"]["bytes"]) == (cause, "downstream", 0)
 
@@ -179,21 +167,19 @@ def test_a_server_that_ends_first_is_not_no_data_and_a_kafka_client_without_a_re
     assert (world.row["cause"], world.row["side"]) == end
 
 
-def test_kafka_ends_a_half_closed_pair_when_no_answer_is_open(make):
+def test_kafka_ends_a_half_closed_pair_when_no_answer_is_open_and_a_pair_whose_upstream_ended(make):
     world = make("kafka")
     client, upstream, _ = world.pair()
     client.sendall(request(3, 9, 1) + request(3, 9, 2))
     client.shutdown(socket.SHUT_WR)
     world.ended(upstream)
-    passes(world, upstream, client, answer(1))
+    upstream.sendall(answer(1))
+    assert world.read(client, 8) == answer(1)
     assert not world.rows
     upstream.sendall(answer(2))
     assert world.ended(client) == answer(2)
     world.pass_time(1.1)
     assert (world.row["cause"], world.row["lost"]["bytes"]) == ("peer_closed", 0)
-
-
-def test_kafka_ends_a_pair_whose_upstream_ended(make):
     world = make("kafka")
     client, upstream, _ = world.pair()
     client.sendall(request(3, 9, 1))
@@ -269,10 +255,7 @@ def test_a_client_that_is_reset_while_its_upstream_is_connected_closes_that_too(
     reset(client)
     world.until(lambda: world.rows)
     assert (world.row["cause"], world.row["state"]) == ("peer_reset", "connecting_upstream")
-
-
-def test_a_peer_that_dies_in_the_same_poll_takes_nobody_along(world):
-    """Both sockets are ready in one batch: the upstream's reset and the client's frame."""
+    world = make()  # both sockets are ready in one batch: the upstream's reset and the client's frame
     client, upstream, pair = world.pair()
     reset(upstream)
     client.sendall(frame(b"late"))

@@ -119,26 +119,16 @@ def test_one_that_is_refused_is_left_alone_and_tried_by_one_at_a_time():
     third.abandoned()
     login.begin(6 + FIRST_NS).refused("again", 10 * FIRST_NS)
     assert (login.backoff_ns, login.due_ns) == (2 * FIRST_NS, 12 * FIRST_NS)
-    login.begin(12 * FIRST_NS).accepted(12 * FIRST_NS)
+    for _ in range(7):
+        login.begin(int(login.due_ns)).refused("no", int(login.due_ns))
+    assert login.backoff_ns == MOST_NS, "the back-off has an end"
+    now = int(login.due_ns)
+    login.begin(now).accepted(now)
     assert login.backoff_ns == 0
-    assert login.begin(12 * FIRST_NS) is not None
-
-
-def test_the_back_off_has_an_end():
-    login = Login(AnonymousAuthenticators())
-    now = 0
-    for _ in range(9):
-        login.begin(now).refused("no", now)
-        now = int(login.due_ns)
-    assert login.backoff_ns == MOST_NS
-
-
-def test_a_refusal_that_is_older_than_what_was_let_in_says_nothing():
-    login = Login(AnonymousAuthenticators())
-    early = login.begin(1)
-    login.begin(2).accepted(3)
-    early.refused("no", 4)
-    assert login.backoff_ns == 0
+    early = login.begin(now + 1)
+    login.begin(now + 2).accepted(now + 3)
+    early.refused("no", now + 4)
+    assert login.backoff_ns == 0, "a refusal that is older than what was let in says nothing"
 
 
 # Pairs.

@@ -18,7 +18,7 @@ from framegate.proxy.tap.writer import TapWriter
 from tests.fakes.kafka_frames import answer, request
 from tests.fakes.tap_read import read_frames
 from tests.fakes.world import SECOND, World, frame
-from tests.proxy.relay.conftest import passes
+from tests.proxy.relay.conftest import finish, passes
 
 
 class Tapped:
@@ -57,24 +57,6 @@ def test_without_a_rule_that_matches_runs_go_straight_on(tmp_path):
     assert pair.upstream.forward_to is pair.client.channel.write_half
     tapped.world.close()
     assert tapped.frames() == []
-
-
-def test_every_frame_is_tapped_and_forwarded_however_it_was_cut(tmp_path):
-    tapped = Tapped(tmp_path, TapRule(name="r"))
-    world = tapped.world
-    client, upstream, pair = world.pair()
-    data = b"".join(frame(bytes([index]) * index) for index in range(50))
-    for index in range(0, len(data), 37):
-        client.sendall(data[index : index + 37])
-        world.poll(1)
-    assert world.read(upstream, len(data)) == data
-    passes(world, upstream, client, data)
-    frames_seen = (pair.client.frames, pair.upstream.frames)
-    world.close()
-    frames = tapped.frames()
-    assert frames_seen == (50, 50)
-    for direction in ("request", "response"):
-        assert [bytes(item.body) for item in frames if item.direction == direction] == [bytes([index]) * index for index in range(50)]
 
 
 def test_answers_carry_key_and_latency_and_credentials_stay_out(tmp_path):
@@ -185,34 +167,19 @@ def test_a_full_log_stops_every_source_that_may_wait_before_it_is_read(tmp_path,
     assert len(tapped.frames()) == 40 * bodies
 
 
-def test_a_pair_that_ends_while_the_log_is_full_is_read_to_its_end(tmp_path):
+@pytest.mark.parametrize("aborts", [False, True])
+def test_a_pair_that_ends_while_the_log_is_full_is_read_to_its_end_and_not_kept(tmp_path, aborts):
     tapped = Tapped(tmp_path, TapRule(name="r", on_full="mute"), queue_size=64 << 10, flush_size=64 << 10)
     world = tapped.world
     client, upstream, pair = world.pair()
-    filler = frame(bytes(40_000))
-    passes(world, client, upstream, filler * 2)
-    world.until(lambda: pair.client.channel.mute_causes == mute.TAP)
-    client.sendall(frame(b"nobody takes this"))
-    world.poll(5)
-    ending.end(pair, Cause.ADMIN, "", "internal")
-    client.close()
-    upstream.close()
-    world.until(lambda: world.rows)  # without a second of waiting: the clock stands still
-    world.close()
-    assert tapped.writer.dropped_undelivered == 1
-    assert len(tapped.frames()) == 2
-
-
-def test_pairs_that_close_while_the_log_is_full_are_not_kept(tmp_path):
-    tapped = Tapped(tmp_path, TapRule(name="r", on_full="mute"), queue_size=64 << 10, flush_size=64 << 10)
-    world = tapped.world
-    client, upstream, pair = world.pair()
-    client.sendall(frame(bytes(60_000)) * 2)
+    passes(world, client, upstream, frame(bytes(40_000)) * 2)
     world.until(lambda: pair.client.channel.mute_causes == mute.TAP)
     assert pair.client in world.relay.pairs._starved
-    ending.abort(pair, Cause.ADMIN, "", "internal")
-    world.until(lambda: world.rows)
+    client.sendall(frame(b"nobody takes this"))
+    world.poll(5)
+    (ending.abort if aborts else ending.end)(pair, Cause.ADMIN, "", "internal")
+    finish(world, client, upstream)  # without a second of waiting: the clock stands still
     assert not world.relay.pairs._starved
-    client.close()
-    upstream.close()
     world.close()
+    assert tapped.writer.dropped_undelivered == (0 if aborts else 1)
+    assert len(tapped.frames()) == 2
