@@ -256,16 +256,23 @@ def test_the_only_endpoint_is_tried_however_it_failed_and_one_connection_alone_i
 # Other endpoints.
 
 
-def test_endpoints_that_stay_keep_their_back_off_and_others_begin_anew():
+def test_endpoints_that_stay_keep_their_back_off_and_others_begin_anew_also_in_the_middle_of_retries():
     plane = Plane(1, 2)
     down = plane.take_down(1)
     plane.upstream.replace([endpoint(3), endpoint(1)])
     assert plane.at(1) is down
     assert (plane.count(ENDPOINTS), plane.count(DOWN)) == (2, 1)
+    connection = tried(down)
+    attempt = plane.pick(connection)
+    assert attempt.endpoint.address[1] == 3
+    plane.fail(attempt)
+    connection.add(attempt.endpoint, Cause.UPSTREAM_REFUSED, "no")
+    assert plane.upstream.pick(connection, plane.ns) is None
     plane.upstream.replace([endpoint(3)])
-    assert (plane.count(ENDPOINTS), plane.count(DOWN)) == (1, 0)
-    plane.upstream.replace([endpoint(1), endpoint(3)])
+    assert (plane.count(ENDPOINTS), plane.count(DOWN)) == (1, 1)
+    plane.upstream.replace([endpoint(1), endpoint(4)])
     assert not plane.at(1).down
+    assert plane.count(DOWN) == 0
 
 
 def test_what_comes_of_an_endpoint_that_was_taken_away_changes_nothing():
@@ -280,19 +287,6 @@ def test_what_comes_of_an_endpoint_that_was_taken_away_changes_nothing():
     plane.answer(probe)
     assert (plane.count(ENDPOINTS), plane.count(DOWN), plane.count(CONNECTING)) == (1, 0, 0)
     assert plane.port() == 9
-
-
-def test_other_endpoints_in_the_middle_of_retries_are_tried_too_and_old_ones_no_more():
-    plane = Plane(1, 2)
-    first = plane.pick()
-    plane.fail(first)
-    connection = tried(first.endpoint)
-    plane.upstream.replace([endpoint(1), endpoint(7)])
-    attempt = plane.pick(connection)
-    assert attempt.endpoint.address[1] == 7
-    plane.fail(attempt)
-    connection.add(attempt.endpoint, Cause.UPSTREAM_REFUSED, "no")
-    assert plane.upstream.pick(connection, plane.ns) is None
 
 
 # What is told.
